@@ -1,0 +1,63 @@
+"""A namespace's bundles: the boundaries that cut the hash circle into ranges."""
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Self
+
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.hashing import FULL_RANGE_END
+from loadmanager.core.ids import BundleId, Namespace, bundle_id
+
+
+@dataclass(frozen=True, slots=True)
+class Boundaries:
+    """The bundles of one namespace, in order of their ranges.
+
+    ``bounds`` starts with 0, ends with 0xffffffff and grows strictly, so that the
+    ranges tile the circle. A range holds its lower bound and not its upper one,
+    except the last, which holds 0xffffffff too.
+
+    ``version`` is that of the znode the boundaries were read from: a split is a
+    compare-and-set on it, and an order made for an older version is stale.
+
+    Raises:
+        InvalidName: the bounds do not tile the circle.
+    """
+
+    namespace: Namespace
+    bounds: tuple[int, ...]
+    version: int = 0
+    bundles: tuple[BundleId, ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the bounds and name the bundles once, for lookups never format text."""
+        bounds = self.bounds
+        grows = all(lower < upper for lower, upper in pairwise(bounds))
+        if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != FULL_RANGE_END or not grows:  # noqa: PLR2004 - one range needs two
+            raise InvalidName("boundaries", bounds, "growing bounds from 0x00000000 to 0xffffffff")
+        names = tuple(bundle_id(self.namespace, low, high) for low, high in pairwise(bounds))
+        object.__setattr__(self, "bundles", names)
+
+    @classmethod
+    def even(cls, namespace: Namespace, count: int) -> Self:
+        """Return ``count`` bundles of equal width, as Pulsar cuts a new namespace.
+
+        The inner bounds are multiples of ``floor(2**32 / count)``; the last bundle
+        takes the remainder.
+
+        Raises:
+            InvalidName: ``count`` is below one or above 2**32 - 1.
+        """
+        if not 0 < count <= FULL_RANGE_END:
+            raise InvalidName("bundle count", count, "1 or more")
+        width = (FULL_RANGE_END + 1) // count
+        return cls(namespace, (*(k * width for k in range(count)), FULL_RANGE_END))
+
+    def at(self, position: int) -> BundleId:
+        """Return the bundle that holds ``position``, 0 to 0xffffffff.
+
+        Pulsar's own search fails for a topic whose hash is exactly 0xffffffff; here
+        it belongs to the last bundle, as the range check of Pulsar's bundles says.
+        """
+        return self.bundles[min(bisect_right(self.bounds, position), len(self.bundles)) - 1]

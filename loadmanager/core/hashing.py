@@ -1,0 +1,37 @@
+"""From a topic's name to its position on the 32-bit hash circle.
+
+All members of a cluster must agree on the function, so it is recorded in
+ZooKeeper and checked at the start. murmur3 spreads short, similar names better
+and is our default; crc32 is what Pulsar's own brokers use.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+import mmh3
+
+from loadmanager.core.ids import TopicName
+
+HashName = Literal["murmur3", "crc32"]
+HashFunction = Callable[[str], int]
+
+FULL_RANGE_END: Final = 0xFFFFFFFF
+
+
+def murmur3(text: str) -> int:
+    """Return the unsigned 32-bit murmur3 hash (x86 variant, seed 0) of the UTF-8 bytes."""
+    return mmh3.hash(text, 0, signed=False)
+
+
+def crc32(text: str) -> int:
+    """Return the unsigned CRC-32 (zlib polynomial) of the UTF-8 bytes, as Pulsar does."""
+    return zlib.crc32(text.encode())
+
+
+HASH_FUNCTIONS: Final[Mapping[HashName, HashFunction]] = {"murmur3": murmur3, "crc32": crc32}
+
+
+def position(topic: TopicName, hash_name: HashName) -> int:
+    """Return where ``topic`` lies, from 0 to 0xffffffff."""
+    return HASH_FUNCTIONS[hash_name](str(topic))

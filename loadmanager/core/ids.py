@@ -1,0 +1,134 @@
+"""Names of brokers, namespaces, bundles and topics, as Pulsar writes them.
+
+All are plain strings with a type of their own: they are dictionary keys by the
+hundred thousand in a round, and a string hashes once. Text from outside passes
+through one of the ``parse_`` functions here before it becomes such a name.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, NewType
+
+from loadmanager.core.errors import InvalidName
+
+BrokerId = NewType("BrokerId", str)
+"""``host:port`` of the broker's web service, Pulsar's broker id."""
+
+Namespace = NewType("Namespace", str)
+"""``tenant/namespace``."""
+
+BundleId = NewType("BundleId", str)
+"""``tenant/namespace/0xLLLLLLLL_0xUUUUUUUU``."""
+
+Domain = Literal["persistent", "non-persistent"]
+
+DOMAINS: Final[tuple[Domain, ...]] = ("persistent", "non-persistent")
+
+_ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
+_BROKER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[-.\w]+):(\d{1,5})", re.ASCII)
+_RANGE: Final = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
+_MAX_PORT: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """A full topic name. ``str()`` of it is the text whose hash finds the bundle.
+
+    A partition of a topic is a topic of its own: ``-partition-N`` is part of ``local``.
+    ``local`` may hold any character: over HTTP a ``/`` in it arrives as ``%2F``.
+    """
+
+    domain: Domain
+    namespace: Namespace
+    local: str
+
+    def __str__(self) -> str:
+        """Return ``domain://tenant/namespace/local``."""
+        return f"{self.domain}://{self.namespace}/{self.local}"
+
+
+def parse_broker(text: str) -> BrokerId:
+    """Return ``text`` as a broker id.
+
+    Raises:
+        InvalidName: it is not ``host:port`` with a port from 1 to 65535.
+    """
+    found = _BROKER.fullmatch(text)
+    if not found or not 0 < int(found[2]) <= _MAX_PORT:
+        raise InvalidName("broker", text, "host:port")
+    return BrokerId(text)
+
+
+def parse_namespace(text: str) -> Namespace:
+    """Return ``text`` as a namespace.
+
+    Raises:
+        InvalidName: it is not ``tenant/namespace`` of letters, digits and ``-=:._``.
+    """
+    parts = text.split("/")
+    if len(parts) != 2 or not all(_ENTITY.fullmatch(part) for part in parts):  # noqa: PLR2004 - tenant and name
+        raise InvalidName("namespace", text, "tenant/namespace of letters, digits and -=:._")
+    return Namespace(text)
+
+
+def bundle_id(namespace: Namespace, lower: int, upper: int) -> BundleId:
+    """Return the name of the bundle of ``namespace`` that holds ``lower`` up to ``upper``."""
+    return BundleId(f"{namespace}/0x{lower:08x}_0x{upper:08x}")
+
+
+def parse_bundle(text: str) -> BundleId:
+    """Return ``text`` as a bundle name.
+
+    Raises:
+        InvalidName: it is not ``tenant/namespace/0xLLLLLLLL_0xUUUUUUUU`` with L below U.
+    """
+    namespace, _, hash_range = text.rpartition("/")
+    found = _RANGE.fullmatch(hash_range)
+    if not found or int(found[1], 16) >= int(found[2], 16):
+        raise InvalidName("bundle", text, "tenant/namespace/0xLLLLLLLL_0xUUUUUUUU, L below U")
+    parse_namespace(namespace)
+    return BundleId(text)
+
+
+def namespace_of(bundle: BundleId) -> Namespace:
+    """Return the namespace part of a bundle name."""
+    return Namespace(bundle.rpartition("/")[0])
+
+
+def range_of(bundle: BundleId) -> tuple[int, int]:
+    """Return the lower and upper bound of a bundle; the upper one belongs to the next bundle."""
+    lower, upper = bundle.rpartition("/")[2].split("_")
+    return int(lower, 16), int(upper, 16)
+
+
+def parse_topic(text: str) -> TopicName:
+    """Return a topic name written as one text, as clients and configuration give it.
+
+    ``local`` alone is in ``persistent://public/default``; ``tenant/namespace/local``
+    is persistent. Four-part names (with a cluster) ended with Pulsar's PIP-457.
+
+    Raises:
+        InvalidName: the text is none of these forms.
+    """
+    domain, separator, rest = text.partition("://")
+    if not separator:
+        domain, rest = "persistent", text
+    parts = rest.split("/")
+    if not separator and len(parts) == 1:
+        parts = ["public", "default", rest]
+    if len(parts) != 3:  # noqa: PLR2004 - tenant, namespace, local
+        raise InvalidName("topic", text, "domain://tenant/namespace/topic")
+    return topic_from_parts(domain, parts[0], parts[1], parts[2])
+
+
+def topic_from_parts(domain: str, tenant: str, namespace: str, local: str) -> TopicName:
+    """Return a topic name whose parts came separately, as in a URL path.
+
+    Raises:
+        InvalidName: the domain is unknown, a part is empty or has a forbidden character.
+    """
+    if domain not in DOMAINS:
+        raise InvalidName("topic domain", domain, "persistent or non-persistent")
+    if not local.strip():
+        raise InvalidName("topic", local, "a name that is not blank")
+    return TopicName(domain, parse_namespace(f"{tenant}/{namespace}"), local)

@@ -1,0 +1,138 @@
+"""What brokers and bundles did: usages, rates, load reports. Values only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from loadmanager.core.ids import BrokerId, BundleId
+
+NO_BUNDLES: Mapping[BundleId, "BundleStats"] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceUsage:
+    """How much of one resource is used and how much there is, in the same unit.
+
+    A limit of zero or less means that the limit is unknown: the resource then has
+    no fraction and counts in no score. Usage above the limit is real overload and
+    is kept, because clipping would hide which broker is worst.
+    """
+
+    usage: float
+    limit: float
+
+    @property
+    def fraction(self) -> float | None:
+        """Usage over limit, 0.0 idle and 1.0 full; None when the limit is unknown."""
+        return self.usage / self.limit if self.limit > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUsage:
+    """What a broker's host (or container, or process tree) used over one window.
+
+    Units are those of Pulsar's load reports: CPU in percent of one core (limit 100
+    per core), memory in MiB, bandwidth in kbit/s. None is a resource that could not
+    be measured, or that has no rate yet because this was the first sample.
+    """
+
+    window_s: float
+    cpu: ResourceUsage | None = None
+    memory: ResourceUsage | None = None
+    bandwidth_in: ResourceUsage | None = None
+    bandwidth_out: ResourceUsage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleStats:
+    """The traffic of one bundle: mean rates over the broker's last window, and counts now.
+
+    "In" is from producers to the broker, "out" from the broker to consumers.
+    """
+
+    msgs_in_per_s: float = 0.0
+    msgs_out_per_s: float = 0.0
+    bytes_in_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
+    topics: int = 0
+    producers: int = 0
+    consumers: int = 0
+    cache_size_bytes: int = 0
+
+    @property
+    def msgs_per_s(self) -> float:
+        """Messages in plus out."""
+        return self.msgs_in_per_s + self.msgs_out_per_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes in plus out."""
+        return self.bytes_in_per_s + self.bytes_out_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUrls:
+    """Where clients reach a broker. An empty text is a door the broker does not have."""
+
+    http_url: str
+    http_url_tls: str = ""
+    broker_url: str = ""
+    broker_url_tls: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """What one broker's agent says of its broker: registration and load in one node.
+
+    ``reported_at_ms`` is the agent's wall clock and only for people to read: ages
+    are reckoned from when the leader saw the report, on the leader's own clock.
+    ``sidecar_url`` is where the agent's sidecar answers lookups and orders.
+    ``started_at_ms`` tells a restarted broker from the same one reporting again.
+    """
+
+    broker: BrokerId
+    urls: BrokerUrls
+    sidecar_url: str
+    reported_at_ms: int
+    started_at_ms: int
+    version: str = ""
+    cpu: ResourceUsage | None = None
+    memory: ResourceUsage | None = None
+    direct_memory: ResourceUsage | None = None
+    bandwidth_in: ResourceUsage | None = None
+    bandwidth_out: ResourceUsage | None = None
+    bundles: Mapping[BundleId, BundleStats] = field(default_factory=lambda: NO_BUNDLES)
+    gains: frozenset[BundleId] = frozenset()
+    losses: frozenset[BundleId] = frozenset()
+    persistent_topics: bool = True
+    non_persistent_topics: bool = True
+    draining: bool = False
+    protocols: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    advertised_listeners: Mapping[str, BrokerUrls] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    @property
+    def msgs_in_per_s(self) -> float:
+        """Messages per second into all bundles."""
+        return sum(stats.msgs_in_per_s for stats in self.bundles.values())
+
+    @property
+    def msgs_out_per_s(self) -> float:
+        """Messages per second out of all bundles."""
+        return sum(stats.msgs_out_per_s for stats in self.bundles.values())
+
+    @property
+    def bytes_in_per_s(self) -> float:
+        """Bytes per second into all bundles."""
+        return sum(stats.bytes_in_per_s for stats in self.bundles.values())
+
+    @property
+    def bytes_out_per_s(self) -> float:
+        """Bytes per second out of all bundles."""
+        return sum(stats.bytes_out_per_s for stats in self.bundles.values())
+
+    @property
+    def topics(self) -> int:
+        """Topics in all bundles."""
+        return sum(stats.topics for stats in self.bundles.values())
