@@ -1,0 +1,93 @@
+"""What the application needs from the world, as protocols. Adapters implement them.
+
+Nothing here imports an adapter, and no adapter's library shows through: the
+application runs the same on ZooKeeper and on the in-memory coordination, beside a
+real broker and beside a fake one.
+"""
+
+from loadmanager.ports.broker import (
+    BrokerControl,
+    BrokerError,
+    BrokerRefused,
+    BrokerState,
+    BrokerStats,
+    BrokerUnreachable,
+    StaleAgent,
+)
+from loadmanager.ports.coordination import (
+    Check,
+    CommitRejected,
+    Connection,
+    Coordination,
+    CoordinationError,
+    Create,
+    Delete,
+    Disconnected,
+    Node,
+    NodeExists,
+    NodeMissing,
+    NotEmpty,
+    Operation,
+    SessionLost,
+    SessionState,
+    SetData,
+    Stat,
+    VersionMismatch,
+    Watch,
+)
+from loadmanager.ports.host import Clock, HostProbe
+from loadmanager.ports.lookup import (
+    LeaderInfo,
+    LeaderLine,
+    LookupRefused,
+    LookupService,
+    NamespaceTaken,
+    NamespaceUnknown,
+    NotLeader,
+    Owner,
+    Readiness,
+    Redirection,
+    Unavailable,
+)
+
+__all__ = [
+    "BrokerControl",
+    "BrokerError",
+    "BrokerRefused",
+    "BrokerState",
+    "BrokerStats",
+    "BrokerUnreachable",
+    "Check",
+    "Clock",
+    "CommitRejected",
+    "Connection",
+    "Coordination",
+    "CoordinationError",
+    "Create",
+    "Delete",
+    "Disconnected",
+    "HostProbe",
+    "LeaderInfo",
+    "LeaderLine",
+    "LookupRefused",
+    "LookupService",
+    "NamespaceTaken",
+    "NamespaceUnknown",
+    "Node",
+    "NodeExists",
+    "NodeMissing",
+    "NotEmpty",
+    "NotLeader",
+    "Operation",
+    "Owner",
+    "Readiness",
+    "Redirection",
+    "SessionLost",
+    "SessionState",
+    "SetData",
+    "StaleAgent",
+    "Stat",
+    "Unavailable",
+    "VersionMismatch",
+    "Watch",
+]

@@ -1,0 +1,86 @@
+"""The broker beside this sidecar, as its agent commands it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BundleId
+from loadmanager.core.load import BundleStats
+
+
+class BrokerError(LoadManagerError):
+    """The broker did not do what it was asked to. Base of the classes below."""
+
+
+class BrokerUnreachable(BrokerError):
+    """No answer, or none in time: the broker may or may not have done it."""
+
+
+class BrokerRefused(BrokerError):
+    """The broker answered that it will not, or answered something that is no answer."""
+
+
+class StaleAgent(BrokerRefused):
+    """A newer agent commands this broker; this one has to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerState:
+    """What a broker answers to a lease renewal.
+
+    ``incarnation`` is drawn anew at each start of the broker process: a changed one
+    means that it restarted and serves nothing that it was told to before.
+    ``clock_s`` is the broker's own monotonic clock. ``serving`` maps each bundle it
+    serves to the fencing token it was loaded with.
+    """
+
+    incarnation: str
+    clock_s: float
+    serving: Mapping[BundleId, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStats:
+    """What a broker did over its last window, per bundle it serves.
+
+    ``process_id`` is the broker's on the same host, for probes that measure one
+    process tree; None when the broker does not tell.
+    """
+
+    window_s: float
+    bundles: Mapping[BundleId, BundleStats]
+    version: str = ""
+    process_id: int | None = None
+
+
+class BrokerControl(Protocol):
+    """The broker beside this sidecar, as its agent commands it.
+
+    Every command carries ``agent_epoch``, which grows with each session of the agent
+    (it is the czxid of its registration): a broker obeys the highest it has seen.
+    All methods raise `BrokerUnreachable`, `BrokerRefused` or `StaleAgent`.
+    """
+
+    async def stats(self) -> BrokerStats:
+        """Return the traffic of each bundle over the last window."""
+
+    async def renew_lease(self, *, agent_epoch: int, until_s: float | None) -> BrokerState:
+        """Let the broker serve until its own clock shows ``until_s``, then stop by itself.
+
+        None asks for the state without extending the lease. A renewal that was under
+        way for long cannot extend the lease beyond what was meant, because the time is
+        the broker's own.
+        """
+
+    async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """Begin to serve ``bundle``. Loading what is loaded already with this token is fine."""
+
+    async def unload(self, bundle: BundleId, *, agent_epoch: int) -> None:
+        """Stop serving ``bundle``; on return no request of it is being served any more.
+
+        Unloading what is not loaded is fine.
+        """
+
+    async def close(self) -> None:
+        """Give back connections."""

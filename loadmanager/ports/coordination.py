@@ -1,0 +1,230 @@
+"""The coordination service: ZooKeeper, or something that behaves like it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from loadmanager.core.errors import LoadManagerError
+
+
+class CoordinationError(LoadManagerError):
+    """An operation on the coordination service failed. Base of the classes below."""
+
+
+class NodeMissing(CoordinationError):
+    """The node, or the parent of a node to create, does not exist."""
+
+
+class NodeExists(CoordinationError):
+    """A node to create exists already."""
+
+
+class VersionMismatch(CoordinationError):
+    """A set, delete or check named a version the node no longer has."""
+
+
+class NotEmpty(CoordinationError):
+    """A node to delete has children."""
+
+
+class Disconnected(CoordinationError):
+    """The connection broke: the operation may or may not have been applied.
+
+    The caller reads back and compares before it tries again.
+    """
+
+
+class SessionLost(CoordinationError):
+    """The session is gone, and every ephemeral node of it with it."""
+
+
+class CommitRejected(CoordinationError):
+    """A commit was not applied, none of its operations was. ``cause`` failed at ``index``."""
+
+    def __init__(self, index: int, cause: CoordinationError) -> None:
+        super().__init__(f"operation {index}: {cause}")
+        self.index = index
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stat:
+    """What the service knows of a node.
+
+    ``czxid`` and ``mzxid`` are the ids of the transactions that created and last
+    changed it: unique and growing over the whole service, so the czxid of a lock is
+    its fencing token. ``version`` counts the changes since the node's creation, and
+    starts at 0 again when the node is recreated.
+    ``ephemeral_owner`` is the id of the owning session, 0 for a persistent node.
+    """
+
+    version: int
+    czxid: int
+    mzxid: int
+    ephemeral_owner: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node's content as read at one moment."""
+
+    data: bytes
+    stat: Stat
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create ``path``; its parent must exist. An ephemeral node dies with the session."""
+
+    path: str
+    data: bytes
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """Replace the content of ``path``; ``version`` -1 accepts any."""
+
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete ``path``; ``version`` -1 accepts any."""
+
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Let the commit fail unless ``path`` has exactly ``version``."""
+
+    path: str
+    version: int
+
+
+Operation = Create | SetData | Delete | Check
+
+
+class Connection(StrEnum):
+    """The state of the session as this process can know it.
+
+    In SUSPENDED the session may live or be gone already; only the service knows.
+    """
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """The session at one moment. ``session_id`` is 0 before the first connection.
+
+    A changed ``session_id`` means that every ephemeral node of the former session is
+    gone or about to go, even if no LOST was seen in between.
+    """
+
+    connection: Connection
+    session_id: int
+    timeout_s: float
+
+
+class Watch(Protocol):
+    """A standing wish to be told of changes."""
+
+    def close(self) -> None:
+        """Stop telling. Calling it twice is fine."""
+
+
+class Coordination(Protocol):
+    """ZooKeeper, or something that behaves like it.
+
+    All methods are called on the event loop and all callbacks run on it. Methods
+    raise `Disconnected` or `SessionLost` at once while the session is not CONNECTED:
+    a request is never queued to be applied later, when it may be out of date.
+    Paths are absolute below the configured chroot.
+    """
+
+    @property
+    def session(self) -> SessionState:
+        """The session as known now."""
+
+    async def start(self) -> None:
+        """Begin connecting and return at once; keeps trying for ever.
+
+        Raises nothing while the service is unreachable: `session` says it.
+        """
+
+    async def close(self) -> None:
+        """End the session so that its ephemeral nodes vanish now, not at expiry."""
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> Watch:
+        """Call ``callback`` after each change of the session's state or id."""
+
+    async def get(self, path: str) -> Node | None:
+        """Return the node, or None if there is none."""
+
+    async def children(self, path: str) -> tuple[str, ...]:
+        """Return the names of the children, sorted; none for a missing node."""
+
+    async def sync(self, path: str) -> None:
+        """Return when a read on this session sees all that was applied before the call."""
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:
+        """Create a node, and missing parents as persistent empty nodes.
+
+        A reply lost on the way is resolved inside: the method reads back, and counts
+        an ephemeral node of this very session with this very content as created.
+
+        Raises:
+            NodeExists: somebody else (or an earlier session) holds it.
+        """
+
+    async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
+        """Replace a node's content.
+
+        Raises:
+            NodeMissing: there is no such node.
+            VersionMismatch: it has another version.
+        """
+
+    async def delete(self, path: str, *, version: int = -1) -> None:
+        """Delete a node.
+
+        Raises:
+            NodeMissing: there is no such node.
+            VersionMismatch: it has another version.
+            NotEmpty: it has children.
+        """
+
+    async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        """Apply all operations or none, and return a stat for each `SetData`, else None.
+
+        All nodes changed by one commit carry the same zxid, so the ``mzxid`` of a node
+        set in it is the ``czxid`` of a lock created in it.
+
+        Raises:
+            CommitRejected: none was applied; it names the operation that failed.
+            Disconnected: the reply was lost; the caller reads back and compares.
+        """
+
+    async def ensure(self, path: str) -> None:
+        """Create a persistent empty node and its parents unless they exist."""
+
+    def watch(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+        """Call ``callback`` with the node now, after each change and after a reconnect.
+
+        Changes that follow one another closely may be told as one: the last state is
+        always told, not every state. None: the node does not exist.
+        """
+
+    def watch_children(self, path: str, callback: Callable[[tuple[str, ...]], None]) -> Watch:
+        """Call ``callback`` with the sorted child names now and after each change.
+
+        The path need not exist (yet): that counts as no children.
+        """

@@ -1,0 +1,29 @@
+"""The host and its time."""
+
+from typing import Protocol
+
+from loadmanager.core.load import HostUsage
+
+
+class HostProbe(Protocol):
+    """Measures what the broker's host, container or process tree uses."""
+
+    def sample(self, *, broker_process_id: int | None = None) -> HostUsage:
+        """Return the usage since the last call; rates are None at the first.
+
+        A counter that cannot be read leaves its resource None, is logged once, and
+        never raises.
+        """
+
+
+class Clock(Protocol):
+    """Time as the application sees it; tests and simulations bring their own."""
+
+    def monotonic_s(self) -> float:
+        """Return seconds on a clock that never jumps."""
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since 1970, for people and logs, never for deadlines."""
+
+    async def sleep(self, delay_s: float) -> None:
+        """Return after ``delay_s`` on the monotonic clock."""
