@@ -1,0 +1,72 @@
+"""Who leads, judged from the election node alone.
+
+The node at ``/loadbalance/leader`` is one ephemeral; whoever created it leads as
+long as its session lives. Each creation raises the version of ``/loadbalance/epoch``
+in the same commit, and every order is written under a check of that version. So a
+leader that was replaced without knowing it can still believe what it likes: its
+writes fail.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from loadmanager.core.ids import BrokerId
+
+
+class Standing(StrEnum):
+    """What an agent has to do about the leadership, as far as it can know."""
+
+    CAMPAIGN = "campaign"
+    """Nobody leads: try to create the election node."""
+
+    LEAD = "lead"
+    """The node is ours, of this session: decide."""
+
+    FOLLOW = "follow"
+    """Somebody else leads."""
+
+    CLEAR = "clear"
+    """The node is of an earlier life of this very broker: delete it, then campaign.
+
+    Its session would expire by itself, but the cluster would be without a leader for
+    so long. Nothing is risked: the next epoch fences whatever that life still does.
+    """
+
+    DOUBT = "doubt"
+    """The connection is suspended: act on nothing, and answer from what is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The one whose standing is judged. ``instance`` is drawn anew at each start."""
+
+    broker: BrokerId
+    instance: str
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """What the election node holds, and whose session holds it."""
+
+    broker: BrokerId
+    instance: str
+    session_id: int
+
+
+def judge(candidate: Candidate, incumbent: Incumbent | None, *, connected: bool) -> Standing:
+    """Return what ``candidate`` has to do about the leadership.
+
+    The session decides and the instance confirms: two processes that were given the
+    same broker id by mistake have different instances and sessions, and only the one
+    whose session holds the node leads.
+    """
+    if not connected:
+        return Standing.DOUBT
+    if incumbent is None:
+        return Standing.CAMPAIGN
+    if incumbent.session_id == candidate.session_id:
+        return Standing.LEAD if incumbent.instance == candidate.instance else Standing.CLEAR
+    if incumbent.broker == candidate.broker:
+        return Standing.CLEAR
+    return Standing.FOLLOW

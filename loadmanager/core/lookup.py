@@ -1,0 +1,57 @@
+"""What to do with a lookup, decided from what this sidecar knows.
+
+Pulsar answers 200 for an owned bundle wherever it is asked, and redirects only for
+the assignment of an unowned one: to the leader, and from the leader, once it has
+decided, with ``authoritative=true`` to the planned owner. In answer mode we make
+these hops ourselves; in redirect mode the client makes them. Either way the flag
+ends the chain: who is asked authoritatively never sends the client on.
+"""
+
+from enum import StrEnum
+
+
+class LookupMode(StrEnum):
+    """Who walks the chain for an unowned bundle: this sidecar, or the client."""
+
+    ANSWER = "answer"
+    REDIRECT = "redirect"
+
+
+class LeaderPlace(StrEnum):
+    """Where the leader is, seen from the sidecar that was asked."""
+
+    HERE = "here"
+    ELSEWHERE = "elsewhere"
+    NOWHERE = "nowhere"
+
+
+class LookupStep(StrEnum):
+    """The next thing to do for one lookup."""
+
+    ANSWER_OWNER = "answer_owner"
+    ASSIGN_HERE = "assign_here"
+    ASK_LEADER = "ask_leader"
+    REDIRECT_TO_LEADER = "redirect_to_leader"
+    AWAIT_OWNER = "await_owner"
+
+
+def next_step(
+    mode: LookupMode, leader: LeaderPlace, *, owned: bool, authoritative: bool
+) -> LookupStep:
+    """Return what to do next for a lookup.
+
+    ``owned`` says that the picture has an owner that is registered. Without a leader
+    the lookup waits for the next one: a follower that decided for itself would do so
+    on its own view, and two of them on two views.
+    """
+    if owned:
+        return LookupStep.ANSWER_OWNER
+    if authoritative and mode is LookupMode.REDIRECT:
+        return LookupStep.AWAIT_OWNER
+    if leader is LeaderPlace.NOWHERE:
+        return LookupStep.AWAIT_OWNER
+    if leader is LeaderPlace.HERE:
+        return LookupStep.ASSIGN_HERE
+    if mode is LookupMode.REDIRECT:
+        return LookupStep.REDIRECT_TO_LEADER
+    return LookupStep.ASK_LEADER

@@ -1,0 +1,138 @@
+"""The life of one bundle on one agent, as a table.
+
+This file holds everything that changes an ownership's phase, and knows neither
+ZooKeeper nor HTTP: an event comes in, the next phase and the effects to carry out
+come out. Carrying them out yields the next event.
+
+Orders are levels ("what this broker should own"), so ASSIGNED and RECALLED may come
+at any time and any number of times; where a phase has something to finish first,
+they change nothing, and the comparison that follows every return to FREE or OWNED
+sends them again if they still hold.
+
+The lock decides who may serve. A bundle is loaded on the broker only after the lock
+was taken, and the lock is dropped only after the broker said that it stopped (or can
+no longer serve, because its lease ran out). What is under way when the session ends
+belongs to the old session: its outcome is not reported as an event.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BundleId
+
+
+class Phase(StrEnum):
+    """Where one bundle stands on one agent."""
+
+    FREE = "free"
+    ACQUIRING = "acquiring"
+    ABANDONING = "abandoning"
+    OWNED = "owned"
+    RELEASING = "releasing"
+    DROPPING = "dropping"
+    HALTING = "halting"
+
+
+class Event(StrEnum):
+    """What happened to one bundle, in the past tense."""
+
+    ASSIGNED = "assigned"
+    RECALLED = "recalled"
+    LOCK_TAKEN = "lock_taken"
+    LOCK_REFUSED = "lock_refused"
+    LOCK_DROPPED = "lock_dropped"
+    BROKER_UNLOADED = "broker_unloaded"
+    BROKER_FORGOT = "broker_forgot"
+    BROKER_LOST = "broker_lost"
+    SESSION_LOST = "session_lost"
+
+
+class Effect(StrEnum):
+    """What to do next, as an order."""
+
+    TAKE_LOCK = "take_lock"
+    DROP_LOCK = "drop_lock"
+    LOAD_ON_BROKER = "load_on_broker"
+    UNLOAD_FROM_BROKER = "unload_from_broker"
+
+
+class IllegalTransition(LoadManagerError):
+    """An event came in a phase in which it cannot happen: a fault of the caller."""
+
+    def __init__(self, bundle: BundleId, phase: Phase, event: Event) -> None:
+        super().__init__(f"{bundle}: {event.value} cannot happen in phase {phase.value}")
+        self.bundle = bundle
+        self.phase = phase
+        self.event = event
+
+
+_P, _E, _F = Phase, Event, Effect
+
+_TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = {
+    (_P.FREE, _E.ASSIGNED): (_P.ACQUIRING, (_F.TAKE_LOCK,)),
+    (_P.FREE, _E.RECALLED): (_P.FREE, ()),
+    (_P.FREE, _E.SESSION_LOST): (_P.FREE, ()),
+    (_P.FREE, _E.BROKER_LOST): (_P.FREE, ()),
+    (_P.ACQUIRING, _E.ASSIGNED): (_P.ACQUIRING, ()),
+    (_P.ACQUIRING, _E.LOCK_TAKEN): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
+    # Somebody still holds the lock; the comparison with the orders tries again.
+    (_P.ACQUIRING, _E.LOCK_REFUSED): (_P.FREE, ()),
+    # The create is under way and may succeed: only its outcome leads out.
+    (_P.ACQUIRING, _E.RECALLED): (_P.ABANDONING, ()),
+    (_P.ACQUIRING, _E.SESSION_LOST): (_P.FREE, ()),
+    # A lock may be held without a broker for a moment; the broker is asked again later.
+    (_P.ACQUIRING, _E.BROKER_LOST): (_P.ABANDONING, ()),
+    (_P.ABANDONING, _E.ASSIGNED): (_P.ACQUIRING, ()),
+    (_P.ABANDONING, _E.RECALLED): (_P.ABANDONING, ()),
+    (_P.ABANDONING, _E.LOCK_TAKEN): (_P.DROPPING, (_F.DROP_LOCK,)),
+    (_P.ABANDONING, _E.LOCK_REFUSED): (_P.FREE, ()),
+    (_P.ABANDONING, _E.SESSION_LOST): (_P.FREE, ()),
+    (_P.ABANDONING, _E.BROKER_LOST): (_P.ABANDONING, ()),
+    (_P.OWNED, _E.ASSIGNED): (_P.OWNED, ()),
+    (_P.OWNED, _E.RECALLED): (_P.RELEASING, (_F.UNLOAD_FROM_BROKER,)),
+    # The broker restarted, or its lease ran out and was renewed in the same session:
+    # the lock never was anybody else's, so the same token serves again.
+    (_P.OWNED, _E.BROKER_FORGOT): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
+    # The lease ran out unrenewed, so the broker cannot serve; others may.
+    (_P.OWNED, _E.BROKER_LOST): (_P.DROPPING, (_F.DROP_LOCK,)),
+    # A lost session took the lock with it, and another agent may hold it already:
+    # the broker must stop, and no order counts until it has.
+    (_P.OWNED, _E.SESSION_LOST): (_P.HALTING, (_F.UNLOAD_FROM_BROKER,)),
+    (_P.RELEASING, _E.ASSIGNED): (_P.RELEASING, ()),
+    (_P.RELEASING, _E.RECALLED): (_P.RELEASING, ()),
+    (_P.RELEASING, _E.BROKER_UNLOADED): (_P.DROPPING, (_F.DROP_LOCK,)),
+    (_P.RELEASING, _E.BROKER_LOST): (_P.DROPPING, (_F.DROP_LOCK,)),
+    # The unload under way is the one that halting needs.
+    (_P.RELEASING, _E.SESSION_LOST): (_P.HALTING, ()),
+    (_P.DROPPING, _E.ASSIGNED): (_P.DROPPING, ()),
+    (_P.DROPPING, _E.RECALLED): (_P.DROPPING, ()),
+    (_P.DROPPING, _E.LOCK_DROPPED): (_P.FREE, ()),
+    (_P.DROPPING, _E.BROKER_LOST): (_P.DROPPING, ()),
+    (_P.DROPPING, _E.SESSION_LOST): (_P.FREE, ()),
+    (_P.HALTING, _E.ASSIGNED): (_P.HALTING, ()),
+    (_P.HALTING, _E.RECALLED): (_P.HALTING, ()),
+    (_P.HALTING, _E.BROKER_UNLOADED): (_P.FREE, ()),
+    (_P.HALTING, _E.BROKER_LOST): (_P.FREE, ()),
+    (_P.HALTING, _E.SESSION_LOST): (_P.HALTING, ()),
+}
+
+Step = tuple[Phase, tuple[Effect, ...]]
+
+
+def step(bundle: BundleId, phase: Phase, event: Event) -> Step:
+    """Return the next phase and the effects it asks for. Pure: carries out none of them.
+
+    Raises:
+        IllegalTransition: ``event`` cannot happen in ``phase``.
+    """
+    try:
+        return _TABLE[phase, event]
+    except KeyError:
+        raise IllegalTransition(bundle, phase, event) from None
+
+
+def may_serve(phase: Phase) -> bool:
+    """Say whether the broker may be serving a bundle in this phase, as far as we know."""
+    return phase in {Phase.OWNED, Phase.RELEASING, Phase.HALTING}

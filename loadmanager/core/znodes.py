@@ -1,0 +1,50 @@
+"""Where everything lies in ZooKeeper, below the chroot: Pulsar's own paths where it has them.
+
+Paths whose last part is a broker id or an encoded topic are built here alone.
+"""
+
+from typing import Final
+from urllib.parse import quote
+
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
+
+LEADER: Final = "/loadbalance/leader"
+EPOCH: Final = "/loadbalance/epoch"
+CLUSTER: Final = "/loadbalance/cluster"
+BROKERS: Final = "/loadbalance/brokers"
+OWNED: Final = "/loadbalance/owned"
+ORDERS: Final = "/loadbalance/orders"
+LOCKS: Final = "/namespace"
+LOCAL_POLICIES: Final = "/admin/local-policies"
+PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
+
+
+def report(broker: BrokerId) -> str:
+    """Return where ``broker`` is registered and its load report stands (ephemeral)."""
+    return f"{BROKERS}/{broker}"
+
+
+def owned(broker: BrokerId) -> str:
+    """Return where ``broker`` lists what it owns (ephemeral)."""
+    return f"{OWNED}/{broker}"
+
+
+def orders(broker: BrokerId) -> str:
+    """Return where the leader says what ``broker`` should own."""
+    return f"{ORDERS}/{broker}"
+
+
+def lock(bundle: BundleId) -> str:
+    """Return the ownership lock of ``bundle`` (ephemeral)."""
+    return f"{LOCKS}/{bundle}"
+
+
+def local_policies(namespace: Namespace) -> str:
+    """Return where the bundle boundaries of ``namespace`` stand."""
+    return f"{LOCAL_POLICIES}/{namespace}"
+
+
+def partitions(topic: TopicName) -> str:
+    """Return where the number of partitions of ``topic`` stands, as Pulsar encodes it."""
+    local = quote(topic.local, safe="")
+    return f"{PARTITIONED_TOPICS}/{topic.namespace}/{topic.domain}/{local}"
