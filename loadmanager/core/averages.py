@@ -1,0 +1,142 @@
+"""Running averages of a bundle's traffic: a short and a long one, as Pulsar keeps them.
+
+A running average is the exact mean until it holds its maximum of samples, and from
+then on an exponential one: each new sample counts one part in the maximum. Pulsar
+adds a sample whenever any broker reports; here the leader adds one per bundle at a
+fixed interval, so that "10 samples" is a time.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.load import BundleStats
+
+SHORT_SAMPLES: Final = 10
+LONG_SAMPLES: Final = 1000
+
+MSGS_IN, MSGS_OUT, BYTES_IN, BYTES_OUT = range(4)
+"""The order of the columns wherever traffic stands in an array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Traffic in four numbers: messages and bytes per second, in and out."""
+
+    msgs_in_per_s: float = 0.0
+    msgs_out_per_s: float = 0.0
+    bytes_in_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
+
+    @classmethod
+    def of(cls, stats: BundleStats) -> Self:
+        """Return the rates of one bundle's statistics."""
+        return cls(
+            stats.msgs_in_per_s, stats.msgs_out_per_s, stats.bytes_in_per_s, stats.bytes_out_per_s
+        )
+
+    @property
+    def msgs_per_s(self) -> float:
+        """Messages in plus out."""
+        return self.msgs_in_per_s + self.msgs_out_per_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes in plus out."""
+        return self.bytes_in_per_s + self.bytes_out_per_s
+
+    def row(self) -> tuple[float, float, float, float]:
+        """Return the numbers in the order of the columns."""
+        return (self.msgs_in_per_s, self.msgs_out_per_s, self.bytes_in_per_s, self.bytes_out_per_s)
+
+
+DEFAULT_RATES: Final = Rates(50.0, 50.0, 50_000.0, 50_000.0)
+"""What Pulsar supposes of a bundle nobody has measured yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """One running average. ``samples`` never exceeds ``max_samples``.
+
+    With ``samples`` 0 the rates are a supposition, which the first sample replaces.
+    """
+
+    max_samples: int
+    samples: int
+    rates: Rates
+
+    def add(self, sample: Rates) -> "Average":
+        """Return the average with one more sample in it."""
+        count = min(self.samples + 1, self.max_samples)
+        mixed = (
+            ((count - 1) * old + new) / count
+            for old, new in zip(self.rates.row(), sample.row(), strict=True)
+        )
+        return Average(self.max_samples, count, Rates(*mixed))
+
+
+@dataclass(frozen=True, slots=True)
+class BundleAverages:
+    """The short-term and long-term traffic of one bundle, and its topics at last count."""
+
+    short: Average
+    long: Average
+    topics: int = 0
+
+    @classmethod
+    def supposed(
+        cls,
+        rates: Rates = DEFAULT_RATES,
+        short_samples: int = SHORT_SAMPLES,
+        long_samples: int = LONG_SAMPLES,
+    ) -> Self:
+        """Return averages without any sample: ``rates`` hold until the first one comes."""
+        return cls(Average(short_samples, 0, rates), Average(long_samples, 0, rates))
+
+    @classmethod
+    def from_quota(cls, quota: Rates) -> Self:
+        """Return averages seeded from a stored quota, which counts as ample history."""
+        return cls(
+            Average(SHORT_SAMPLES, SHORT_SAMPLES, quota), Average(LONG_SAMPLES, LONG_SAMPLES, quota)
+        )
+
+    def add(self, sample: BundleStats) -> "BundleAverages":
+        """Return both averages with one more sample; topics are those of the sample."""
+        rates = Rates.of(sample)
+        return BundleAverages(self.short.add(rates), self.long.add(rates), sample.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAverages:
+    """The sums of its bundles' averages: what a broker carries over time."""
+
+    short: Rates
+    long: Rates
+
+
+def broker_averages(bundles: Iterable[BundleAverages | None]) -> BrokerAverages:
+    """Return the sums over a broker's bundles; one without data counts as `DEFAULT_RATES`."""
+    short = np.zeros(4)
+    long = np.zeros(4)
+    for averages in bundles:
+        short += averages.short.rates.row() if averages else DEFAULT_RATES.row()
+        long += averages.long.rates.row() if averages else DEFAULT_RATES.row()
+    return BrokerAverages(Rates(*short.tolist()), Rates(*long.tolist()))
+
+
+def add_samples(
+    averages: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    samples: NDArray[np.float64],
+    max_samples: int,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return averages and counts with one more sample per row: `Average.add` for many bundles.
+
+    ``averages`` and ``samples`` are (bundles, 4); ``counts`` is (bundles,).
+    """
+    grown = np.minimum(counts + 1, max_samples)
+    divisor = grown[:, np.newaxis]
+    return ((divisor - 1) * averages + samples) / divisor, grown

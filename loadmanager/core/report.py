@@ -1,0 +1,157 @@
+"""When an agent publishes its load report: as rarely as the leader can do with.
+
+A report costs a write and a read by everyone who watches. It is written when it
+says something new, and at least every ``max_interval_s`` so that its age tells a
+silent agent from a quiet one. A change counts only if it is large in itself too:
+from 0.1 to 5 messages per second is fiftyfold and means nothing, and an idle
+cluster that reports it writes for ever.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from annotated_types import Interval
+
+from loadmanager.core.load import LoadReport
+from loadmanager.core.scores import report_max_usage
+from loadmanager.core.settings import Doc, check
+
+
+class Due(StrEnum):
+    """Why a report is to be published now."""
+
+    FIRST = "first"
+    FORCED = "forced"
+    REGISTRATION = "registration"
+    BUNDLES = "bundles"
+    USAGE = "usage"
+    MSG_RATE = "msg_rate"
+    THROUGHPUT = "throughput"
+    AGE = "age"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The report as it stands in the broker's node, and when it was written."""
+
+    report: LoadReport
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRules:
+    """How often and on what change a report is published."""
+
+    min_interval_s: Annotated[
+        float,
+        Interval(ge=0.0, le=3600.0),
+        Doc("Shortest time between two reports; forced ones do not wait.", "seconds"),
+    ] = 5.0
+    max_interval_s: Annotated[
+        float,
+        Interval(ge=1.0, le=86400.0),
+        Doc("A report this old is written again unchanged, as a sign of life.", "seconds"),
+    ] = 60.0
+    change_fraction: Annotated[
+        float,
+        Interval(ge=0.0, le=100.0),
+        Doc(
+            "Change of message rate or throughput, relative to the last report, to tell of.",
+            "fraction",
+            "loadBalancerReportUpdateThresholdPercentage",
+            pulsar_divisor=100.0,
+        ),
+    ] = 0.10
+    change_points: Annotated[
+        float,
+        Interval(ge=0.0, le=1.0),
+        Doc("Change of the largest resource usage, in points of capacity, to tell of.", "fraction"),
+    ] = 0.10
+    floor_msgs_per_s: Annotated[
+        float,
+        Interval(ge=0.0, le=1e9),
+        Doc("A message rate that changes by less than this has not changed.", "messages/s"),
+    ] = 100.0
+    floor_bytes_per_s: Annotated[
+        float,
+        Interval(ge=0.0, le=1e12),
+        Doc("A throughput that changes by less than this has not changed.", "bytes/s"),
+    ] = 100_000.0
+    jitter_fraction: Annotated[
+        float,
+        Interval(ge=0.0, le=0.9),
+        Doc(
+            "By how much of itself max_interval_s is shortened at random, so that agents "
+            "started together do not write together.",
+            "fraction",
+        ),
+    ] = 0.2
+
+    def __post_init__(self) -> None:
+        """Refuse rules outside their range."""
+        check(self)
+
+
+def due(
+    rules: ReportRules,
+    last: Published | None,
+    current: LoadReport,
+    now_s: float,
+    jitter: float,
+    *,
+    forced: bool = False,
+) -> Due | None:
+    """Return why ``current`` is to be published now, or None to stay silent.
+
+    ``now_s`` is on the clock of ``last.at_s``; ``jitter`` is from 0 to 1, drawn anew
+    after each report. What clients and the leader must not miss (addresses, draining)
+    is published at once, everything else after ``min_interval_s`` at the earliest.
+    """
+    if last is None:
+        return Due.FIRST
+    if forced:
+        return Due.FORCED
+    if _registration(last.report) != _registration(current):
+        return Due.REGISTRATION
+    age_s = now_s - last.at_s
+    if age_s < rules.min_interval_s:
+        return None
+    change = _change(rules, last.report, current)
+    if change is None and age_s >= rules.max_interval_s * (1.0 - rules.jitter_fraction * jitter):
+        return Due.AGE
+    return change
+
+
+def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | None:
+    if last.bundles.keys() != current.bundles.keys():
+        return Due.BUNDLES
+    if abs(report_max_usage(current) - report_max_usage(last)) > rules.change_points:
+        return Due.USAGE
+    rates = (report.msgs_in_per_s + report.msgs_out_per_s for report in (last, current))
+    if _moved(*rates, rules.change_fraction, rules.floor_msgs_per_s):
+        return Due.MSG_RATE
+    throughputs = (report.bytes_in_per_s + report.bytes_out_per_s for report in (last, current))
+    if _moved(*throughputs, rules.change_fraction, rules.floor_bytes_per_s):
+        return Due.THROUGHPUT
+    return None
+
+
+def _moved(last: float, current: float, fraction: float, floor: float) -> bool:
+    change = abs(current - last)
+    return change > fraction * last and change >= floor
+
+
+def _registration(report: LoadReport) -> tuple[object, ...]:
+    return (
+        report.broker,
+        report.urls,
+        report.sidecar_url,
+        report.started_at_ms,
+        report.version,
+        report.persistent_topics,
+        report.non_persistent_topics,
+        report.draining,
+        report.protocols,
+        report.advertised_listeners,
+    )

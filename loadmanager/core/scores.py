@@ -1,0 +1,146 @@
+"""How loaded a broker is: one number from its resources, exactly as Pulsar reckons it.
+
+Pulsar divides in 32-bit float and widens afterwards. The rounding is kept: a 64-bit
+quotient differs in the seventh digit, which is enough to turn a comparison around.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import numpy as np
+from annotated_types import Interval
+from numpy.typing import NDArray
+
+from loadmanager.core.load import LoadReport, ResourceUsage
+from loadmanager.core.settings import Doc, check
+
+FloatArray = NDArray[np.float64]
+
+RESOURCES: Final = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
+"""The order of the columns wherever resources stand in an array."""
+
+CPU, MEMORY, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT = range(5)
+
+_SCORED: Final = [CPU, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT]
+
+Weight = Annotated[float, Interval(ge=0.0, le=1000.0)]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceWeights:
+    """How much each resource's percentage counts before the largest is taken.
+
+    Heap memory never counts in Pulsar's modular scores, whatever its weight: a heap
+    fills and empties as the collector likes. ``memory`` counts only in the
+    exponential average of the extensible load manager.
+    """
+
+    cpu: Annotated[
+        Weight,
+        Doc(
+            "Weight of CPU in a broker's score; 0 leaves it out.",
+            "multiplier",
+            "loadBalancerCPUResourceWeight",
+        ),
+    ] = 1.0
+    memory: Annotated[
+        Weight,
+        Doc(
+            "Weight of heap memory, read by TransferShedder alone; 0 leaves it out.",
+            "multiplier",
+            "loadBalancerMemoryResourceWeight",
+        ),
+    ] = 0.0
+    direct_memory: Annotated[
+        Weight,
+        Doc(
+            "Weight of direct memory in a broker's score; 0 leaves it out.",
+            "multiplier",
+            "loadBalancerDirectMemoryResourceWeight",
+        ),
+    ] = 0.0
+    bandwidth_in: Annotated[
+        Weight,
+        Doc(
+            "Weight of inbound network use in a broker's score; 0 leaves it out.",
+            "multiplier",
+            "loadBalancerBandwidthInResourceWeight",
+            pulsar_alias="loadBalancerBandwithInResourceWeight",
+        ),
+    ] = 1.0
+    bandwidth_out: Annotated[
+        Weight,
+        Doc(
+            "Weight of outbound network use in a broker's score; 0 leaves it out.",
+            "multiplier",
+            "loadBalancerBandwidthOutResourceWeight",
+            pulsar_alias="loadBalancerBandwithOutResourceWeight",
+        ),
+    ] = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse weights outside their range."""
+        check(self)
+
+    def as_array(self) -> FloatArray:
+        """Return the weights in the order of `RESOURCES`."""
+        return np.array(
+            [self.cpu, self.memory, self.direct_memory, self.bandwidth_in, self.bandwidth_out]
+        )
+
+
+def percent_usage(usage: FloatArray, limit: FloatArray) -> NDArray[np.float32]:
+    """Return usage in percent of the limit, every step in 32-bit float; 0 for no limit.
+
+    More than 100 is real overload and stays.
+    """
+    known = limit > 0
+    safe = np.where(known, limit, 1.0).astype(np.float32)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        percent = usage.astype(np.float32) / safe * np.float32(100)
+    return np.where(known, percent, np.float32(0))
+
+
+def max_usage(usage: FloatArray, limit: FloatArray) -> NDArray[np.float32]:
+    """Return the largest usage of each row as a fraction, in 32-bit float; heap left out.
+
+    Rows are brokers, columns `RESOURCES`.
+    """
+    return np.asarray(np.max(percent_usage(usage, limit)[..., _SCORED], axis=-1) / np.float32(100))
+
+
+def weighted_max_usage(
+    usage: FloatArray, limit: FloatArray, weights: ResourceWeights
+) -> FloatArray:
+    """Return the largest weighted usage of each row as a fraction; heap left out.
+
+    Percentages are 32-bit, weighing and the division by 100 are 64-bit, as in Pulsar.
+    """
+    percent = percent_usage(usage, limit)[..., _SCORED].astype(np.float64)
+    return np.asarray(np.max(percent * weights.as_array()[_SCORED], axis=-1) / 100.0)
+
+
+def weighted_max_with_memory(
+    usage: FloatArray, limit: FloatArray, weights: ResourceWeights
+) -> FloatArray:
+    """Return the largest weighted usage, heap included: the extensible manager's score."""
+    percent = percent_usage(usage, limit).astype(np.float64)
+    return np.asarray(np.max(percent * weights.as_array(), axis=-1) / 100.0)
+
+
+def usage_rows(*resources: ResourceUsage | None) -> tuple[list[float], list[float]]:
+    """Return usages and limits as two lists; an unknown resource is 0 of 0."""
+    usages = [0.0 if item is None else item.usage for item in resources]
+    return usages, [0.0 if item is None else item.limit for item in resources]
+
+
+def report_max_usage(report: LoadReport) -> float:
+    """Return Pulsar's ``maxResourceUsage`` of one report, a fraction."""
+    usages, limits = usage_rows(
+        report.cpu,
+        report.memory,
+        report.direct_memory,
+        report.bandwidth_in,
+        report.bandwidth_out,
+    )
+    return float(max_usage(np.array(usages), np.array(limits)))

@@ -1,0 +1,126 @@
+"""Settings that describe themselves: a dataclass field with range, unit and effect.
+
+Every strategy is a frozen dataclass whose fields are its settings. A field is
+annotated with its range (``annotated_types``) and a `Doc`; the configuration file,
+its reference and the reading of Pulsar's own keys are all made from that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from annotated_types import Ge, Gt, Interval, Le, Lt
+
+from loadmanager.core.errors import LoadManagerError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """What a setting does, for people, and what Pulsar calls it.
+
+    ``pulsar_divisor`` turns Pulsar's unit into ours: a threshold of 85 percent divided
+    by 100 is our fraction 0.85. ``pulsar_alias`` is a misspelt older key that Pulsar
+    still reads whenever the right one has its default.
+    """
+
+    effect: str
+    unit: str = ""
+    pulsar_key: str = ""
+    pulsar_divisor: float = 1.0
+    pulsar_alias: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One field of a strategy as configuration and documentation see it."""
+
+    name: str
+    kind: type
+    default: object
+    least: float | None
+    most: float | None
+    doc: Doc
+
+
+class SettingOutOfRange(LoadManagerError, ValueError):
+    """A strategy was made with a value it cannot work with.
+
+    Args:
+        owner: the strategy's class name.
+        name: the field.
+        value: what it was given.
+        expected: what would have been accepted.
+    """
+
+    def __init__(self, owner: str, name: str, value: object, expected: str) -> None:
+        super().__init__(f"{owner}.{name} = {value!r}; expected {expected}")
+        self.name = name
+
+
+def settings_of(kind: type) -> tuple[Setting, ...]:
+    """Return the described fields of a dataclass, in their order; nested groups are left out."""
+    hints = get_type_hints(kind, include_extras=True)
+    found: list[Setting] = []
+    for spec in fields(kind):
+        base, *notes = get_args(hints[spec.name]) or (hints[spec.name],)
+        doc = next((note for note in notes if isinstance(note, Doc)), None)
+        if doc is not None:
+            least, most = _bounds(notes)
+            found.append(Setting(spec.name, base, spec.default, least, most, doc))
+    return tuple(found)
+
+
+def groups_of(kind: type) -> Mapping[str, type]:
+    """Return the fields of a dataclass that are groups of settings themselves."""
+    hints = get_type_hints(kind)
+    return {spec.name: hints[spec.name] for spec in fields(kind) if is_dataclass(hints[spec.name])}
+
+
+def check(value: object) -> None:
+    """Refuse a settings dataclass that holds a number outside its range.
+
+    Raises:
+        SettingOutOfRange: naming the field, the value and the range.
+    """
+    for setting in settings_of(type(value)):
+        number = getattr(value, setting.name)
+        if not isinstance(number, int | float):
+            continue
+        low = setting.least if setting.least is not None else float("-inf")
+        high = setting.most if setting.most is not None else float("inf")
+        if not low <= number <= high:
+            expected = f"{setting.doc.unit} from {low} to {high}".strip()
+            raise SettingOutOfRange(type(value).__name__, setting.name, number, expected)
+
+
+def from_pulsar(kind: type[T], keys: Mapping[str, Any]) -> T:
+    """Return a strategy with the settings that Pulsar's own keys ask for.
+
+    Keys that are absent leave our default, which is Pulsar's. A field that is a
+    group of settings (the resource weights) is filled from the same keys.
+    """
+    given: dict[str, Any] = {
+        name: from_pulsar(group, keys) for name, group in groups_of(kind).items()
+    }
+    for setting in settings_of(kind):
+        doc = setting.doc
+        value = keys.get(doc.pulsar_key, None)
+        if doc.pulsar_alias and (value is None or float(value) == setting.default):
+            value = keys.get(doc.pulsar_alias, value)
+        if value is not None:
+            given[setting.name] = value / doc.pulsar_divisor if doc.pulsar_divisor != 1.0 else value
+    return kind(**given)
+
+
+def _bounds(notes: list[Any]) -> tuple[float | None, float | None]:
+    least: float | None = None
+    most: float | None = None
+    for note in notes:
+        for part in note if isinstance(note, Interval) else (note,):
+            if isinstance(part, Ge | Gt):
+                least = float(part.ge if isinstance(part, Ge) else part.gt)  # type: ignore[arg-type]  # ranges here are of numbers
+            elif isinstance(part, Le | Lt):
+                most = float(part.le if isinstance(part, Le) else part.lt)  # type: ignore[arg-type]  # ranges here are of numbers
+    return least, most

@@ -1,0 +1,30 @@
+"""Values to and from the JSON in znodes, in Pulsar's own forms where Pulsar has them.
+
+What we add to a form of Pulsar's stands in one nested object, ``"loadmanager"``, so
+that it can never collide with a field Pulsar may add. Unknown fields are ignored;
+content that is truncated, foreign or of a wrong type raises `MalformedContent`.
+"""
+
+from loadmanager.core.wire.policies import decode_boundaries, encode_boundaries
+from loadmanager.core.wire.records import (
+    LeaderRecord,
+    LockRecord,
+    decode_leader,
+    decode_lock,
+    encode_leader,
+    encode_lock,
+)
+from loadmanager.core.wire.reports import decode_report, encode_report
+
+__all__ = [
+    "LeaderRecord",
+    "LockRecord",
+    "decode_boundaries",
+    "decode_leader",
+    "decode_lock",
+    "decode_report",
+    "encode_boundaries",
+    "encode_leader",
+    "encode_lock",
+    "encode_report",
+]

@@ -1,0 +1,158 @@
+"""Reading JSON objects field by field, with errors that say what was wrong where."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+from loadmanager.core.errors import MalformedContent
+
+OURS: Final = "loadmanager"
+"""The nested object that holds what we add to Pulsar's forms."""
+
+_MAX_COUNT: Final = 2**63 - 1
+_SHOWN: Final = 80
+
+
+class Fields:
+    """One JSON object, read with checks.
+
+    Args:
+        where: the znode, URL or file the content came from.
+        found: the object.
+        prefix: the path of this object in the document, ``"cpu."`` for example.
+
+    Every reading method raises `MalformedContent` naming the field, what was found
+    there and what was expected. An absent or null field gives the default; without
+    a default it is an error.
+    """
+
+    def __init__(self, where: str, found: Mapping[str, Any], prefix: str = "") -> None:
+        self._where = where
+        self._found = found
+        self._prefix = prefix
+
+    def refuse(self, name: str, expected: str) -> NoReturn:
+        """Raise `MalformedContent` for the field ``name``."""
+        if name in self._found:
+            found = f"{self._prefix}{name} = {_shown(self._found[name])}"
+        else:
+            found = f"{self._prefix}{name} is missing"
+        raise MalformedContent(self._where, found, expected)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all fields."""
+        return tuple(self._found)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a text that can be written as UTF-8."""
+        value = self._found.get(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str) or not _is_unicode(value):
+            self.refuse(name, "text")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return true or false."""
+        value = self._found.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.refuse(name, "true or false")
+        return value
+
+    def rate(self, name: str, default: float = 0.0) -> float:
+        """Return a finite number that is not negative."""
+        value = self._found.get(name)
+        if type(value) is float and 0.0 <= value < float("inf"):
+            return value
+        if value is None:
+            return default
+        if type(value) is not int or not 0 <= value <= _MAX_COUNT:
+            self.refuse(name, "a finite number, 0 or more")
+        return float(value)
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        """Return a finite number."""
+        value = self._found.get(name)
+        if value is None:
+            return default
+        if type(value) is float and abs(value) < float("inf"):
+            return value
+        if type(value) is not int or abs(value) > _MAX_COUNT:
+            self.refuse(name, "a finite number")
+        return float(value)
+
+    def count(self, name: str, default: int | None = 0) -> int:
+        """Return a whole number, 0 or more and below 2**63."""
+        value = self._found.get(name)
+        if value is None and default is not None:
+            return default
+        if type(value) is not int or not 0 <= value <= _MAX_COUNT:
+            self.refuse(name, "a whole number, 0 or more")
+        return value
+
+    def inner(self, name: str) -> "Fields":
+        """Return the object in a field; an absent one is empty."""
+        value = self._found.get(name)
+        if value is None:
+            value = {}
+        if not isinstance(value, dict):
+            self.refuse(name, "an object")
+        return Fields(self._where, value, f"{self._prefix}{name}.")
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts; an absent one is empty."""
+        value = self._found.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(
+            isinstance(item, str) and _is_unicode(item) for item in value
+        ):
+            self.refuse(name, "a list of texts")
+        return tuple(value)
+
+
+def parse_object(where: str, data: bytes) -> dict[str, Any]:
+    """Return the JSON object in ``data``.
+
+    Raises:
+        MalformedContent: it is not UTF-8, not JSON, not an object, or holds NaN or
+            an infinity, which JSON does not know.
+    """
+
+    def no_constant(text: str) -> NoReturn:
+        raise MalformedContent(where, text, "a finite number")
+
+    try:
+        found = json.loads(data.decode(), parse_constant=no_constant)
+    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+        raise MalformedContent(where, str(problem), "a JSON object in UTF-8") from None
+    except MalformedContent:
+        raise
+    except (ValueError, RecursionError):
+        # A number of thousands of digits, or brackets nested as deep.
+        raise MalformedContent(where, _shown(data), "JSON of a sane size and depth") from None
+    if not isinstance(found, dict):
+        raise MalformedContent(where, _shown(found), "a JSON object")
+    return found
+
+
+def parse_fields(where: str, data: bytes) -> Fields:
+    """Return the JSON object in ``data`` for reading field by field; raises as `parse_object`."""
+    return Fields(where, parse_object(where, data))
+
+
+def to_json(document: Mapping[str, Any]) -> bytes:
+    """Return compact JSON."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _is_unicode(text: str) -> bool:
+    # JSON can escape half of a surrogate pair, which no UTF-8 text can hold.
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _shown(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"

@@ -1,0 +1,125 @@
+"""The ownership lock and the leader's node."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import BrokerId, parse_broker
+from loadmanager.core.load import BrokerUrls
+from loadmanager.core.wire.fields import OURS, Fields, parse_fields, to_json
+from loadmanager.core.wire.urls import listeners_from, listeners_to_json, without_empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockRecord:
+    """What an ownership lock says: Pulsar's ``NamespaceEphemeralData`` and who wrote it.
+
+    ``broker`` is None and ``epoch`` 0 in a lock that a Pulsar broker wrote itself.
+    ``epoch`` is that of the leader whose order was obeyed. A ``disabled`` bundle is
+    being unloaded.
+    """
+
+    urls: BrokerUrls
+    broker: BrokerId | None = None
+    epoch: int = 0
+    disabled: bool = False
+    listeners: Mapping[str, BrokerUrls] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderRecord:
+    """What the election node says.
+
+    ``instance`` is unique to one candidacy: two processes with the same broker id are
+    still told apart. It is empty, and the epoch 0, in a node that Pulsar wrote.
+    """
+
+    broker: BrokerId
+    service_url: str
+    sidecar_url: str = ""
+    instance: str = ""
+    epoch: int = 0
+
+
+def encode_lock(lock: LockRecord) -> bytes:
+    """Return the content of an ownership lock."""
+    document = without_empty(
+        {
+            "nativeUrl": lock.urls.broker_url,
+            "nativeUrlTls": lock.urls.broker_url_tls,
+            "httpUrl": lock.urls.http_url,
+            "httpUrlTls": lock.urls.http_url_tls,
+        }
+    )
+    document["disabled"] = lock.disabled
+    document["advertisedListeners"] = listeners_to_json(lock.listeners)
+    if lock.broker is not None:
+        document[OURS] = {"brokerId": lock.broker, "epoch": lock.epoch}
+    return to_json(document)
+
+
+def decode_lock(where: str, data: bytes) -> LockRecord:
+    """Return what an ownership lock says.
+
+    Raises:
+        MalformedContent: naming the field, what was found and what was expected.
+    """
+    fields = parse_fields(where, data)
+    ours = fields.inner(OURS)
+    named = "brokerId" in ours.names()
+    urls = BrokerUrls(
+        http_url=fields.text("httpUrl", ""),
+        http_url_tls=fields.text("httpUrlTls", ""),
+        broker_url=fields.text("nativeUrl", ""),
+        broker_url_tls=fields.text("nativeUrlTls", ""),
+    )
+    if urls == BrokerUrls(http_url=""):
+        fields.refuse("nativeUrl", "at least one of nativeUrl, nativeUrlTls, httpUrl, httpUrlTls")
+    return LockRecord(
+        urls=urls,
+        broker=broker_in(ours, "brokerId") if named else None,
+        epoch=ours.count("epoch"),
+        disabled=fields.flag("disabled", default=False),
+        listeners=listeners_from(fields),
+    )
+
+
+def encode_leader(leader: LeaderRecord) -> bytes:
+    """Return the content of the election node."""
+    return to_json(
+        {
+            "brokerId": leader.broker,
+            "serviceUrl": leader.service_url,
+            OURS: {
+                "sidecarUrl": leader.sidecar_url,
+                "instanceId": leader.instance,
+                "epoch": leader.epoch,
+            },
+        }
+    )
+
+
+def decode_leader(where: str, data: bytes) -> LeaderRecord:
+    """Return what the election node says.
+
+    Raises:
+        MalformedContent: naming the field, what was found and what was expected.
+    """
+    fields = parse_fields(where, data)
+    ours = fields.inner(OURS)
+    return LeaderRecord(
+        broker=broker_in(fields, "brokerId"),
+        service_url=fields.text("serviceUrl"),
+        sidecar_url=ours.text("sidecarUrl", ""),
+        instance=ours.text("instanceId", ""),
+        epoch=ours.count("epoch"),
+    )
+
+
+def broker_in(fields: Fields, name: str) -> BrokerId:
+    """Return the broker id in a field."""
+    try:
+        return parse_broker(fields.text(name))
+    except InvalidName as problem:
+        fields.refuse(name, problem.expected)
