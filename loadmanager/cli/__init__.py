@@ -2,7 +2,12 @@
 
 import click
 
+from loadmanager.cli.config import config_commands
+
 
 @click.group()
 def main() -> None:
     """Run and steer a load manager for topic brokers."""
+
+
+main.add_command(config_commands)

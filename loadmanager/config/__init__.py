@@ -1,0 +1,47 @@
+"""Settings from a TOML file, the environment and the command line, checked whole at the start."""
+
+from loadmanager.config.balancing import (
+    LeaderSettings,
+    LookupSettings,
+    OwnershipSettings,
+    PlacementSettings,
+    PlannerSettings,
+    ReportSettings,
+    SheddingSettings,
+)
+from loadmanager.config.deployment import (
+    BrokerSettings,
+    ClusterSettings,
+    HostSettings,
+    HttpSettings,
+    LogSettings,
+    SidecarSettings,
+    ZookeeperSettings,
+)
+from loadmanager.config.describe import KeyDescription, annotated_toml, describe
+from loadmanager.config.errors import ConfigError
+from loadmanager.config.load import load_config
+from loadmanager.config.model import Config
+
+__all__ = [
+    "BrokerSettings",
+    "ClusterSettings",
+    "Config",
+    "ConfigError",
+    "HostSettings",
+    "HttpSettings",
+    "KeyDescription",
+    "LeaderSettings",
+    "LogSettings",
+    "LookupSettings",
+    "OwnershipSettings",
+    "PlacementSettings",
+    "PlannerSettings",
+    "ReportSettings",
+    "SheddingSettings",
+    "SidecarSettings",
+    "ZookeeperSettings",
+    "annotated_toml",
+    "describe",
+    "load_config",
+]

@@ -1,0 +1,185 @@
+"""Sections that say how load is reported, moved and looked up."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from loadmanager.config.forms import Section, SettingValue, Word
+
+
+class ReportSettings(Section):
+    """When a sidecar measures its broker and publishes its load."""
+
+    sample_interval_s: float = Field(
+        5, ge=0.1, le=300, description="How often the host and the broker are measured."
+    )
+    min_interval_s: float = Field(
+        5,
+        ge=0.1,
+        le=900,
+        description="Least time between two reports, however much changes. Shorter lets the "
+        "leader see sooner and costs ZooKeeper one write each.",
+    )
+    max_interval_s: float = Field(
+        60, ge=1, le=900, description="A report this old is renewed even if nothing changed."
+    )
+    change_fraction: float = Field(
+        0.10,
+        ge=0,
+        le=10,
+        description="Change of message rate, throughput or number of bundles, as a share of the "
+        "last report, that makes a new one. 0.10 is ten percent.",
+    )
+    change_points: float = Field(
+        0.10,
+        ge=0,
+        le=1,
+        description="Change of a resource's usage, as a share of its limit, that makes a new "
+        "report. 0.10 is from 40 to 50 percent.",
+    )
+    jitter_fraction: float = Field(
+        0.2,
+        ge=0,
+        le=0.5,
+        description="How far intervals vary at random, so that sidecars started together do not "
+        "write together.",
+    )
+
+
+class LeaderSettings(Section):
+    """The rhythm of the leader."""
+
+    round_interval_s: float = Field(
+        60, ge=0.1, le=3600, description="How often the leader looks for bundles to move."
+    )
+    tick_interval_s: float = Field(
+        10,
+        ge=0.05,
+        le=3600,
+        description="How often the averages take a sample. Together with the strategy's sample "
+        "counts it says how far back they reach.",
+    )
+    settle_s: float = Field(
+        10,
+        ge=0,
+        le=3600,
+        description="How long the set of brokers must be unchanged before bundles are moved, so "
+        "that a rolling restart is not answered with a wave of moves.",
+    )
+    report_stale_s: float = Field(
+        180,
+        ge=1,
+        le=86400,
+        description="A report older than this moves nothing off or onto its broker.",
+    )
+
+
+class SheddingSettings(Section):
+    """Which bundles leave a broker that does too much."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Whether loaded bundles are moved at all. Unowned bundles are placed always.",
+    )
+    strategy: Word = Field(
+        "ThresholdShedder", description="The algorithm, by its name in the strategy guide."
+    )
+    observe: bool = Field(
+        default=False,
+        description="Decide, log and count moves without carrying any out: for trying a strategy.",
+    )
+    grace_period_s: float = Field(
+        1800,
+        ge=0,
+        le=604800,
+        description="A moved bundle stays where it is for so long. Shorter balances faster and "
+        "lets a bundle wander.",
+    )
+    settings: Mapping[str, SettingValue] = Field(
+        default_factory=dict, description="The strategy's own keys; see the strategy guide."
+    )
+
+
+class PlacementSettings(Section):
+    """Which broker takes a bundle."""
+
+    strategy: Word = Field(
+        "LeastLongTermMessageRate", description="The algorithm, by its name in the strategy guide."
+    )
+    settings: Mapping[str, SettingValue] = Field(
+        default_factory=dict, description="The strategy's own keys; see the strategy guide."
+    )
+
+
+class PlannerSettings(Section):
+    """How much may move at once, whatever the strategy wants."""
+
+    max_moves_per_round: int = Field(
+        16, ge=0, le=100_000, description="Most moves one round may order. 0 moves nothing."
+    )
+    max_moves_per_hour: int = Field(
+        480,
+        ge=0,
+        le=1_000_000,
+        description="Most moves within any hour, over all rounds: each costs its clients a "
+        "reconnect.",
+    )
+    max_in_flight_per_broker: int = Field(
+        4,
+        ge=1,
+        le=10_000,
+        description="Most bundles under way from or to one broker at a time. More drains a broker "
+        "faster and loads its neighbours harder.",
+    )
+    max_bytes_per_s_per_round: float | None = Field(
+        None,
+        gt=0,
+        examples=[104857600.0],
+        description="Most traffic, in plus out, that one round may move. Unset: no limit.",
+    )
+
+
+class OwnershipSettings(Section):
+    """How a broker's right to serve ends when its sidecar is cut off."""
+
+    self_fence_fraction: float = Field(
+        0.66,
+        ge=0.1,
+        le=0.9,
+        description="Share of the session timeout after which a sidecar without ZooKeeper makes "
+        "its broker stop serving. The rest is the margin before another may begin: more rides "
+        "out longer gaps, less leaves more room for slow clocks and pauses.",
+    )
+    heartbeat_fraction: float = Field(
+        0.1,
+        ge=0.01,
+        le=0.4,
+        description="Share of the session timeout between two renewals of the broker's lease.",
+    )
+
+
+class LookupSettings(Section):
+    """How lookups are answered."""
+
+    mode: Literal["answer", "redirect"] = Field(
+        "answer",
+        description="answer: any sidecar answers for every bundle, and asks the leader itself if "
+        "nobody owns it. redirect: it sends the client to the leader, as Pulsar does.",
+    )
+    wait_s: float = Field(
+        5.0,
+        ge=0,
+        le=60,
+        description="How long a lookup waits for a bundle that is under way before it is told to "
+        "come back.",
+    )
+    max_concurrent: int = Field(
+        50_000,
+        ge=1,
+        le=10_000_000,
+        description="Most lookups waiting at a time; one more is answered 503 at once.",
+    )
+    retry_after_s: float = Field(
+        1, ge=0.1, le=3600, description="When a client that was answered 503 is told to come back."
+    )

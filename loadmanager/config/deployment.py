@@ -1,0 +1,228 @@
+"""Sections that say where a sidecar runs and whom it talks to."""
+
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from loadmanager.config.forms import (
+    BrokerName,
+    Chroot,
+    Hosts,
+    HttpUrl,
+    ListenHost,
+    Names,
+    PulsarUrl,
+    Secret,
+    Section,
+    Word,
+)
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import parse_broker
+
+
+class BrokerSettings(Section):
+    """The broker beside this sidecar."""
+
+    id: BrokerName = Field(
+        examples=["localhost:8080"],
+        description="Name of the broker in the cluster: host and port of its web service, as "
+        "clients reach it. Two sidecars with the same id fight for the same registration.",
+    )
+    http_url: HttpUrl = Field("", description="Web address told to clients. Empty: http://{id}.")
+    http_url_tls: HttpUrl = Field(
+        "", description="Web address with TLS told to clients. Empty: the broker has none."
+    )
+    broker_url: PulsarUrl = Field(
+        "", description="Binary protocol address told to clients. Empty: the broker has none."
+    )
+    broker_url_tls: PulsarUrl = Field(
+        "", description="Binary protocol address with TLS. Empty: the broker has none."
+    )
+    control_url: HttpUrl = Field(
+        "",
+        description="Where this sidecar asks the broker for its load, and tells it what to load "
+        "and unload; best a loopback address. Empty: the same as http_url.",
+    )
+    control_timeout_s: float = Field(
+        2.0,
+        ge=0.05,
+        le=60,
+        description="How long one request to the broker may take. Longer delays the notice that "
+        "a broker hangs; shorter takes a slow broker for a dead one.",
+    )
+    version: str = Field(
+        "",
+        description="Version of the broker as told in its load reports. Empty: the broker's own "
+        "word.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_urls(cls, values: Any) -> Any:
+        """Fill in the addresses that follow from others; a wrong id is told by its own field."""
+        if not isinstance(values, dict):
+            return values
+        try:
+            broker = parse_broker(values.get("id"))  # type: ignore[arg-type] # whatever came in
+        except (InvalidName, TypeError):
+            return values
+        http_url = values.get("http_url") or f"http://{broker}"
+        return {
+            **values,
+            "http_url": http_url,
+            "control_url": values.get("control_url") or http_url,
+        }
+
+
+# What a server listens on for every address; nobody can be sent there.
+EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
+
+
+class SidecarSettings(Section):
+    """Where this sidecar answers lookups, admin calls and metrics."""
+
+    listen_host: ListenHost = Field(
+        "127.0.0.1",
+        description="Address to listen on. 0.0.0.0 or :: listens on all, and then advertised_url "
+        "must be set.",
+    )
+    listen_port: int = Field(
+        7750, ge=0, le=65535, description="Port to listen on. 0: any free port, for tests."
+    )
+    advertised_url: HttpUrl = Field(
+        "",
+        description="Where the other sidecars and redirected clients reach this one. "
+        "Empty: http://{listen_host}:{listen_port}.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_url(cls, values: Any) -> Any:
+        """Fill in the address, unless the port is only known after listening."""
+        if not isinstance(values, dict) or values.get("advertised_url"):
+            return values
+        fields = cls.model_fields
+        host = values.get("listen_host", fields["listen_host"].default)
+        port = values.get("listen_port", fields["listen_port"].default)
+        if host in EVERY_ADDRESS or port == 0 or not isinstance(host, str):
+            return values
+        shown = f"[{host}]" if ":" in host else host
+        return {**values, "advertised_url": f"http://{shown}:{port}"}
+
+
+class ClusterSettings(Section):
+    """What all sidecars of one cluster must agree on."""
+
+    name: Word = Field("standalone", description="Name of the cluster in metrics and admin paths.")
+    hash: Literal["murmur3", "crc32"] = Field(
+        "murmur3",
+        description="How a topic name becomes its position among the bundles. crc32 is Pulsar's. "
+        "The choice is recorded in ZooKeeper at the first start and cannot change later.",
+    )
+    default_bundles: int = Field(
+        32,
+        ge=1,
+        le=65536,
+        description="Bundles of a namespace created without a number. Fewer than twice the "
+        "brokers cannot be balanced well; very many cost memory and ZooKeeper nodes.",
+    )
+
+
+class ZookeeperSettings(Section):
+    """The ZooKeeper ensemble and how to log in to it."""
+
+    hosts: Hosts = Field("127.0.0.1:2181", description="Servers of the ensemble.")
+    chroot: Chroot = Field(
+        "", description="Path below which all nodes live, for a shared ensemble."
+    )
+    session_timeout_s: float = Field(
+        10,
+        ge=1,
+        le=120,
+        description="How long after its last sign of life a sidecar counts as dead. Shorter moves "
+        "a dead broker's bundles sooner, and takes a long pause for a death.",
+    )
+    digest_user: str = Field("", description="User of ZooKeeper's digest scheme. Empty: none.")
+    digest_password: Secret = Field(SecretStr(""), description="Password of digest_user.")
+    sasl_mechanism: Literal["", "DIGEST-MD5", "GSSAPI"] = Field(
+        "", description="SASL login. Empty: none."
+    )
+    sasl_username: str = Field("", description="User of the SASL login (DIGEST-MD5).")
+    sasl_password: Secret = Field(
+        SecretStr(""), description="Password of the SASL login (DIGEST-MD5)."
+    )
+    tls_ca_file: str = Field(
+        "", description="Certificates that sign the servers'. Empty: the connection has no TLS."
+    )
+    tls_certificate_file: str = Field("", description="This client's certificate. Empty: none.")
+    tls_key_file: str = Field("", description="Private key of tls_certificate_file.")
+
+
+class HostSettings(Section):
+    """What is measured as the broker's load."""
+
+    scope: Literal["auto", "cgroup", "host", "process"] = Field(
+        "auto",
+        description="Whose usage counts. auto: the cgroup if it limits CPU or memory, else the "
+        "host. process: the broker's process tree, for several brokers on one host.",
+    )
+    cores: float | None = Field(
+        None,
+        gt=0,
+        le=4096,
+        examples=[4.0],
+        description="CPU cores the broker may use; needed with scope process. Unset: found out.",
+    )
+    memory_limit_mib: float | None = Field(
+        None,
+        gt=0,
+        examples=[8192.0],
+        description="Memory the broker may use. Unset: found out.",
+    )
+    nics: Names = Field(
+        (),
+        description="Network interfaces whose traffic counts. Empty: all physical ones, or none "
+        "with scope process.",
+    )
+    nic_speed_mbit_per_s: float | None = Field(
+        None,
+        gt=0,
+        examples=[10000.0],
+        description="Capacity of all counted interfaces together, in each direction. Unset: what "
+        "the operating system says, which virtual machines often get wrong.",
+    )
+    cgroup_root: str = Field(
+        "/sys/fs/cgroup", description="Where the cgroup file system is mounted."
+    )
+    sys_root: str = Field(
+        "/sys", description="Where sysfs is mounted; a container may mount the host's elsewhere."
+    )
+    proc_root: str = Field("/proc", description="Where procfs is mounted.")
+
+
+class HttpSettings(Section):
+    """Limits of the HTTP server."""
+
+    max_body_bytes: int = Field(
+        1_048_576,
+        ge=1024,
+        le=1_073_741_824,
+        description="Largest request body; a larger one is answered 413.",
+    )
+    max_url_bytes: int = Field(
+        8190,
+        ge=256,
+        le=65536,
+        description="Longest request line; a longer one is answered 400 or 414.",
+    )
+
+
+class LogSettings(Section):
+    """What is logged, and how."""
+
+    format: Literal["auto", "json", "console"] = Field(
+        "auto", description="json: one object a line. auto: console on a terminal, else json."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severity logged. debug also tells why each bundle stays."
+    )

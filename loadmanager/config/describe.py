@@ -1,0 +1,210 @@
+"""What can be configured, read from the models: for messages, the annotated file and documents."""
+
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from loadmanager.config.forms import Form, Section
+from loadmanager.config.model import Config
+
+ENVIRONMENT_PREFIX: Final = "LOADMANAGER_"
+
+Kind = Literal["text", "number", "integer", "switch", "list", "table"]
+
+_UNITS: Final = {
+    "_bytes_per_s_per_round": "bytes per second",
+    "_mbit_per_s": "Mbit per second",
+    "_mib": "MiB",
+    "_bytes": "bytes",
+    "_fraction": "fraction, 1.0 is all",
+    "_points": "fraction of a resource's limit",
+    "_s": "seconds",
+}
+
+_KINDS: Final[Mapping[Any, Kind]] = {
+    bool: "switch",
+    int: "integer",
+    float: "number",
+    str: "text",
+    SecretStr: "text",
+    tuple: "list",
+}
+
+_PLAIN: Final[Mapping[Kind, str]] = {
+    "text": "a text",
+    "number": "a number",
+    "integer": "a whole number",
+    "switch": "true or false",
+    "list": 'a list of texts, such as ["eth0"]',
+    "table": "a table of keys with plain values",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyDescription:
+    """One key: what it accepts and what it does.
+
+    ``default`` is None for a key that is required or unset by default; ``expected``
+    is worded to follow the word "expected"; ``unit`` is empty where there is none.
+    """
+
+    section: str
+    key: str
+    kind: Kind
+    expected: str
+    unit: str
+    default: object
+    example: object
+    required: bool
+    secret: bool
+    description: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets this key."""
+        return f"{ENVIRONMENT_PREFIX}{self.section.upper()}__{self.key.upper()}"
+
+
+@cache
+def describe() -> tuple[KeyDescription, ...]:
+    """Return all keys, in the order of the file."""
+    return tuple(
+        _key_description(section, key, field)
+        for section, model in section_models().items()
+        for key, field in model.model_fields.items()
+    )
+
+
+@cache
+def keys_of(section: str) -> Mapping[str, KeyDescription]:
+    """Return the keys of one section by name; none for an unknown section."""
+    return {k.key: k for k in describe() if k.section == section}
+
+
+@cache
+def section_models() -> Mapping[str, type[Section]]:
+    """Return the model of each section by its name."""
+    return {
+        name: field.annotation
+        for name, field in Config.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+    }
+
+
+def annotated_toml() -> str:
+    """Return a configuration file that names, explains and comments out every key.
+
+    Only required keys are set. ``#key = value`` is a default, so that taking the ``#``
+    away changes nothing; ``# text`` is a comment.
+    """
+    lines = [
+        "# Settings of a loadmanager sidecar. Made by `loadmanager config show-defaults`.",
+        "#",
+        "# Every key can also be set by an environment variable, which wins over this file:",
+        f"# {ENVIRONMENT_PREFIX}<SECTION>__<KEY>, lists and tables as JSON; an empty variable sets",
+        "# nothing. `#key = value` is a default: taking the # away changes nothing.",
+        "# `loadmanager config check --config FILE` tells every mistake at once.",
+    ]
+    for section, model in section_models().items():
+        lines += ["", f"[{section}]", *_comment(model.__doc__ or "")]
+        for key in keys_of(section).values():
+            lines += [
+                "",
+                *_comment(f"{key.description} Expected: {key.expected}."),
+                _assignment(key),
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _assignment(key: KeyDescription) -> str:
+    if key.required:
+        return f"{key.key} = {as_toml(key.example)}"
+    if key.default is None:
+        return f"#{key.key} = {as_toml(key.example)}  # an example; unset by default"
+    return f"#{key.key} = {as_toml(key.default)}"
+
+
+def as_toml(value: object) -> str:
+    """Return a plain value as TOML writes it; JSON's texts, numbers and lists are TOML's too."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k} = {as_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(as_toml(v) for v in value) + "]"
+    if isinstance(value, bool | int | float | str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def _comment(text: str, width: int = 96) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if len(lines[-1]) + len(word) > width:
+            lines.append("")
+        lines[-1] += f" {word}"
+    return [f"#{line}" for line in lines]
+
+
+def _key_description(section: str, key: str, field: FieldInfo) -> KeyDescription:
+    plain = _without_none(field.annotation)
+    kind: Kind = "table" if get_origin(plain) is not None and _is_table(plain) else _kind(plain)
+    default = None if field.is_required() else field.get_default(call_default_factory=True)
+    secret = plain is SecretStr
+    if isinstance(default, SecretStr):
+        default = default.get_secret_value()
+    if kind == "number" and isinstance(default, int):
+        default = float(default)
+    return KeyDescription(
+        section=section,
+        key=key,
+        kind=kind,
+        expected=_expected(field, plain, kind),
+        unit=next((unit for suffix, unit in _UNITS.items() if key.endswith(suffix)), ""),
+        default=default,
+        example=(field.examples or [default])[0],
+        required=field.is_required(),
+        secret=secret,
+        description=field.description or "",
+    )
+
+
+def _without_none(annotation: Any) -> Any:
+    if get_origin(annotation) is Annotated:
+        return _without_none(get_args(annotation)[0])
+    if get_origin(annotation) in {Union, types.UnionType}:
+        return next(_without_none(a) for a in get_args(annotation) if a is not type(None))
+    return getattr(annotation, "__supertype__", annotation)
+
+
+def _is_table(plain: Any) -> bool:
+    return issubclass(get_origin(plain), Mapping) if isinstance(get_origin(plain), type) else False
+
+
+def _kind(plain: Any) -> Kind:
+    return "text" if get_origin(plain) is Literal else _KINDS[get_origin(plain) or plain]
+
+
+def _expected(field: FieldInfo, plain: Any, kind: Kind) -> str:
+    for mark in field.metadata:
+        if isinstance(mark, Form):
+            return mark.expected
+    if get_origin(plain) is Literal:
+        return "one of " + ", ".join(json.dumps(choice) for choice in get_args(plain))
+    return " ".join([_PLAIN[kind], *_bounds(field)])
+
+
+def _bounds(field: FieldInfo) -> list[str]:
+    low = next((m for m in field.metadata if isinstance(m, Ge | Gt)), None)
+    high = next((m for m in field.metadata if isinstance(m, Le | Lt)), None)
+    if isinstance(low, Ge) and isinstance(high, Le):
+        return [f"from {low.ge} to {high.le}"]
+    words = [f"above {low.gt}"] if isinstance(low, Gt) else []
+    words += [f"from {low.ge}"] if isinstance(low, Ge) else []
+    words += [f"up to {high.le}"] if isinstance(high, Le) else []
+    return words + ([f"below {high.lt}"] if isinstance(high, Lt) else [])

@@ -1,0 +1,73 @@
+"""What the sections of the configuration are made of: strictness, and texts with a form."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+from loadmanager.core.ids import BrokerId, parse_broker
+
+
+class Section(BaseModel):
+    """One ``[section]`` of the file.
+
+    Strict: ``"7750"`` is no number and ``1`` is no switch, because a quietly converted
+    value hides a mistake. Environment texts are converted before they come here.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        # A rejected password must not show up in a traceback.
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Marks a type with the words that say what it accepts, for messages and documents."""
+
+    expected: str
+
+
+BrokerName = Annotated[BrokerId, AfterValidator(parse_broker), Form("host:port")]
+
+HttpUrl = Annotated[
+    str,
+    Field(pattern=r"^(https?://[^\s/?#]+)?$"),
+    Form("http://host:port or https://host:port without a path, or empty"),
+]
+
+PulsarUrl = Annotated[
+    str,
+    Field(pattern=r"^(pulsar(\+ssl)?://[^\s/?#]+)?$"),
+    Form("pulsar://host:port or pulsar+ssl://host:port, or empty"),
+]
+
+ListenHost = Annotated[str, Field(pattern=r"^[^\s/\[\]]+$"), Form("a host name or an address")]
+
+Word = Annotated[
+    str, Field(pattern=r"^[A-Za-z][-\w.]*$"), Form("a name of letters, digits and any of . - _")
+]
+
+Hosts = Annotated[
+    str,
+    Field(pattern=r"^[^\s/,]+:\d{1,5}(,[^\s/,]+:\d{1,5})*$"),
+    Form("host:port, or several separated by commas without blanks"),
+]
+
+Chroot = Annotated[
+    str,
+    Field(pattern=r"^(/[^\s/]+)*$"),
+    Form("empty, or an absolute path without a slash at the end"),
+]
+
+Secret = Annotated[SecretStr, Field(strict=False)]
+
+# TOML and JSON give lists, which a strict tuple refuses; the elements stay strict.
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+
+SettingValue = bool | int | float | str | list[str]

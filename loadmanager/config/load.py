@@ -1,0 +1,119 @@
+"""Reading a configuration and telling all that is wrong with it at once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_of
+from loadmanager.config.errors import ConfigError
+from loadmanager.config.model import Config, Contradiction
+from loadmanager.config.sources import Setting, gather
+
+_Key = tuple[str, str]
+_Settings = Mapping[_Key, Setting]
+
+
+def load_config(
+    path: Path | None, environ: Mapping[str, str], overrides: Sequence[str] = ()
+) -> Config:
+    """Return the settings of the file, under those of the environment, under ``overrides``.
+
+    Args:
+        path: a TOML file, or None for no file.
+        environ: variables ``LOADMANAGER_<SECTION>__<KEY>`` count, others do not.
+        overrides: ``section.key=value`` each, as given to ``--set``.
+
+    Raises:
+        ConfigError: any source has a fault; it tells all faults of all sources.
+    """
+    given = gather(path, environ, overrides)
+    config, faults = _check(given.settings)
+    if config is None or given.faults or faults:
+        raise ConfigError([*given.faults, *faults])
+    return config
+
+
+def _check(settings: _Settings) -> tuple[Config | None, list[str]]:
+    """Return the configuration, or the faults of single keys and of keys together.
+
+    Keys together are only checked by pydantic when each key alone is right. So the
+    faulty ones are set aside and the rest is checked again with defaults in their place.
+    """
+    try:
+        return Config.model_validate(_nested(settings)), []
+    except ValidationError as error:
+        faults = _faults_by_key(settings, error)
+        told = _told_contradictions(settings, error, frozenset())
+    if faults:
+        sound = {at: setting for at, setting in settings.items() if at not in faults}
+        told = _contradictions_among(sound, frozenset(faults))
+    return None, [*faults.values(), *told]
+
+
+def _nested(settings: _Settings) -> dict[str, dict[str, Any]]:
+    # Every section is there, so that a missing required key is told as such.
+    nested: dict[str, dict[str, Any]] = {known.section: {} for known in describe()}
+    for (section, key), setting in settings.items():
+        nested[section][key] = setting.value
+    return nested
+
+
+def _contradictions_among(settings: _Settings, faulty: frozenset[_Key]) -> list[str]:
+    examples = {
+        (k.section, k.key): Setting(k.example, "an example")
+        for k in describe()
+        if k.required and (k.section, k.key) not in settings
+    }
+    try:
+        Config.model_validate(_nested({**settings, **examples}))
+    except ValidationError as error:
+        return _told_contradictions(settings, error, faulty)
+    return []
+
+
+def _faults_by_key(settings: _Settings, error: ValidationError) -> dict[_Key, str]:
+    faults = {}
+    for one in error.errors(include_url=False, include_input=False):
+        if len(one["loc"]) > 1:
+            section, key = str(one["loc"][0]), str(one["loc"][1])
+            faults[section, key] = _fault(settings.get((section, key)), keys_of(section)[key])
+    return faults
+
+
+def _fault(setting: Setting | None, known: KeyDescription) -> str:
+    if setting is None:
+        where = f"[{known.section}] {known.key} is not set (in a file, or as {known.variable})"
+        return f"{where}; expected {known.expected}"
+    return f"{setting.place}; expected {known.expected}"
+
+
+def _told_contradictions(
+    settings: _Settings, error: ValidationError, faulty: Iterable[_Key]
+) -> list[str]:
+    """Return the contradictions as texts, but for those that come of a faulty key."""
+    found: list[Contradiction] = [
+        one
+        for told in error.errors(include_url=False, include_input=False)
+        for one in told.get("ctx", {}).get("contradictions", ())
+    ]
+    return [
+        f"{_place(settings, one)}; expected {one.expected}"
+        for one in found
+        if not {(one.section, one.key), *one.because} & set(faulty)
+    ]
+
+
+def _place(settings: _Settings, one: Contradiction) -> str:
+    """Return where the key was set; if it was not, where the key was that it must go with."""
+    if (setting := settings.get((one.section, one.key))) is not None:
+        return setting.place
+    default = keys_of(one.section)[one.key].default
+    unset = (
+        f"default [{one.section}] {one.key} = {as_toml(default)}"
+        if default
+        else f"[{one.section}] {one.key} is not set"
+    )
+    causes = [settings[at].place for at in one.because if at in settings]
+    return f"{unset} (with {', '.join(causes)})" if causes else unset

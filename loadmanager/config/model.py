@@ -1,0 +1,191 @@
+"""The whole configuration, and the checks that span several keys."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from loadmanager.config.balancing import (
+    LeaderSettings,
+    LookupSettings,
+    OwnershipSettings,
+    PlacementSettings,
+    PlannerSettings,
+    ReportSettings,
+    SheddingSettings,
+)
+from loadmanager.config.deployment import (
+    EVERY_ADDRESS,
+    BrokerSettings,
+    ClusterSettings,
+    HostSettings,
+    HttpSettings,
+    LogSettings,
+    SidecarSettings,
+    ZookeeperSettings,
+)
+from loadmanager.config.forms import Section
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A key whose value does not go with that of another key.
+
+    ``because`` are the other keys as ``(section, key)``: where one of them is at fault
+    itself, the contradiction says nothing.
+    """
+
+    section: str
+    key: str
+    expected: str
+    because: tuple[tuple[str, str], ...]
+
+
+class Config(Section):
+    """Every setting of a sidecar, checked. Made by `load_config`."""
+
+    broker: BrokerSettings
+    sidecar: SidecarSettings = Field(default_factory=SidecarSettings)
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings)
+    zookeeper: ZookeeperSettings = Field(default_factory=ZookeeperSettings)
+    host: HostSettings = Field(default_factory=HostSettings)
+    report: ReportSettings = Field(default_factory=ReportSettings)
+    leader: LeaderSettings = Field(default_factory=LeaderSettings)
+    shedding: SheddingSettings = Field(default_factory=SheddingSettings)
+    placement: PlacementSettings = Field(default_factory=PlacementSettings)
+    planner: PlannerSettings = Field(default_factory=PlannerSettings)
+    ownership: OwnershipSettings = Field(default_factory=OwnershipSettings)
+    lookup: LookupSettings = Field(default_factory=LookupSettings)
+    http: HttpSettings = Field(default_factory=HttpSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        found = tuple(contradictions(self))
+        if found:
+            text = "; ".join(f"[{c.section}] {c.key}: expected {c.expected}" for c in found)
+            # Braces would be taken for places to fill in.
+            raise PydanticCustomError(
+                "contradiction", "{text}", {"text": text, "contradictions": found}
+            )
+        return self
+
+
+def contradictions(config: Config) -> Iterator[Contradiction]:
+    """Yield every value that does not go with another one."""
+    yield from _timing(config)
+    yield from _addresses(config)
+    yield from _credentials(config)
+
+
+def _timing(config: Config) -> Iterator[Contradiction]:
+    report, leader, ownership = config.report, config.leader, config.ownership
+    if report.min_interval_s > report.max_interval_s:
+        yield Contradiction(
+            "report",
+            "min_interval_s",
+            f"at most [report] max_interval_s ({report.max_interval_s:g})",
+            (("report", "max_interval_s"),),
+        )
+    if report.sample_interval_s > report.max_interval_s:
+        yield Contradiction(
+            "report",
+            "sample_interval_s",
+            f"at most [report] max_interval_s ({report.max_interval_s:g}): a report needs a sample",
+            (("report", "max_interval_s"),),
+        )
+    longest_s = report.max_interval_s * (1 + report.jitter_fraction)
+    if longest_s >= leader.report_stale_s:
+        yield Contradiction(
+            "report",
+            "max_interval_s",
+            f"so much below [leader] report_stale_s ({leader.report_stale_s:g}) that with jitter "
+            f"({longest_s:g}) an idle broker's report is renewed before it counts as stale",
+            (("leader", "report_stale_s"), ("report", "jitter_fraction")),
+        )
+    if leader.tick_interval_s > leader.round_interval_s:
+        yield Contradiction(
+            "leader",
+            "tick_interval_s",
+            f"at most [leader] round_interval_s ({leader.round_interval_s:g}): "
+            "a round decides on averages",
+            (("leader", "round_interval_s"),),
+        )
+    if 2 * ownership.heartbeat_fraction > ownership.self_fence_fraction:
+        yield Contradiction(
+            "ownership",
+            "heartbeat_fraction",
+            f"at most half of [ownership] self_fence_fraction ({ownership.self_fence_fraction:g}): "
+            "one lost renewal must not stop a broker",
+            (("ownership", "self_fence_fraction"),),
+        )
+
+
+def _addresses(config: Config) -> Iterator[Contradiction]:
+    sidecar, host = config.sidecar, config.host
+    if sidecar.listen_host in EVERY_ADDRESS and not sidecar.advertised_url:
+        yield Contradiction(
+            "sidecar",
+            "advertised_url",
+            f"http://host:port that others can reach, because [sidecar] listen_host "
+            f"({sidecar.listen_host}) names no single address",
+            (("sidecar", "listen_host"),),
+        )
+    if host.scope == "process" and host.cores is None:
+        yield Contradiction(
+            "host",
+            "cores",
+            "the number of cores the broker may use, because [host] scope is process",
+            (("host", "scope"),),
+        )
+
+
+def _credentials(config: Config) -> Iterator[Contradiction]:
+    zookeeper = config.zookeeper
+    sasl_password = zookeeper.sasl_mechanism == "DIGEST-MD5"
+    secret = {
+        "digest_password": bool(zookeeper.digest_password.get_secret_value()),
+        "sasl_password": bool(zookeeper.sasl_password.get_secret_value()),
+    }
+    pairs = (
+        ("digest_user", bool(zookeeper.digest_user), "digest_password", secret["digest_password"]),
+        ("sasl_mechanism", sasl_password, "sasl_username", bool(zookeeper.sasl_username)),
+        ("sasl_mechanism", sasl_password, "sasl_password", secret["sasl_password"]),
+        (
+            "tls_certificate_file",
+            bool(zookeeper.tls_certificate_file),
+            "tls_key_file",
+            bool(zookeeper.tls_key_file),
+        ),
+        # A private key or a client certificate alone would be ignored without a word.
+        (
+            "tls_certificate_file",
+            bool(zookeeper.tls_certificate_file),
+            "tls_ca_file",
+            bool(zookeeper.tls_ca_file),
+        ),
+    )
+    for cause, wanted, key, given in pairs:
+        if wanted and not given:
+            yield Contradiction(
+                "zookeeper",
+                key,
+                f"a value, because [zookeeper] {cause} is set",
+                (("zookeeper", cause),),
+            )
+    if secret["digest_password"] and not zookeeper.digest_user:
+        yield Contradiction(
+            "zookeeper",
+            "digest_user",
+            "a value, because [zookeeper] digest_password is set",
+            (("zookeeper", "digest_password"),),
+        )
+    if zookeeper.tls_key_file and not zookeeper.tls_certificate_file:
+        yield Contradiction(
+            "zookeeper",
+            "tls_certificate_file",
+            "a value, because [zookeeper] tls_key_file is set",
+            (("zookeeper", "tls_key_file"),),
+        )

@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loadmanager.cli import main
+from loadmanager.config import annotated_toml
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    monkeypatch.delenv("LOADMANAGER_BROKER__ID", raising=False)
+    return CliRunner()
+
+
+def test_check_accepts_a_sound_file(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[broker]\nid = "b1:8080"\n')
+    result = runner.invoke(main, ["config", "check", "--config", str(tmp_path / "a.toml")])
+    assert (result.exit_code, result.output) == (0, "The configuration of b1:8080 is sound.\n")
+
+
+def test_check_prints_each_fault_and_fails(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["config", "check", "--set", "log.level=loud"])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "[broker] id is not set (in a file, or as LOADMANAGER_BROKER__ID); expected host:port",
+        '--set log.level=loud; expected one of "debug", "info", "warning", "error"',
+    ]
+
+
+def test_check_reads_the_environment(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["config", "check"], env={"LOADMANAGER_BROKER__ID": "b9:1"})
+    assert result.output == "The configuration of b9:1 is sound.\n"
+
+
+def test_show_defaults_prints_the_annotated_file(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["config", "show-defaults"])
+    assert (result.exit_code, result.output) == (0, annotated_toml())

@@ -1,0 +1,257 @@
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from loadmanager.config import Config, ConfigError, describe, load_config
+from loadmanager.core.ids import BrokerId
+
+ID = {"LOADMANAGER_BROKER__ID": "b1:8080"}
+
+
+def faults_of(
+    path: Path | None = None,
+    environ: dict[str, str] | None = None,
+    overrides: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, ID if environ is None else environ, overrides)
+    return caught.value.faults
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "sidecar.toml"
+
+
+def test_only_the_broker_id_is_required() -> None:
+    config = load_config(None, ID)
+    assert config == Config.model_validate({"broker": {"id": "b1:8080"}})
+    assert config.broker.id == BrokerId("b1:8080")
+    assert config.report.max_interval_s == 60
+
+
+def test_a_missing_id_says_where_it_can_be_set() -> None:
+    assert faults_of(environ={}) == (
+        "[broker] id is not set (in a file, or as LOADMANAGER_BROKER__ID); expected host:port",
+    )
+
+
+def test_the_environment_wins_over_the_file_and_the_command_line_over_both(file: Path) -> None:
+    file.write_text('[log]\nlevel = "error"\n[lookup]\nwait_s = 1\n[leader]\nsettle_s = 1\n')
+    environ = {**ID, "LOADMANAGER_LOOKUP__WAIT_S": "2", "LOADMANAGER_LEADER__SETTLE_S": "2"}
+    config = load_config(file, environ, ["leader.settle_s=3"])
+    assert (config.log.level, config.lookup.wait_s, config.leader.settle_s) == ("error", 2, 3)
+
+
+def test_addresses_follow_from_the_id_and_the_port_unless_given() -> None:
+    config = load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}, ["sidecar.listen_port=9"])
+    assert config.broker.http_url == config.broker.control_url == "http://b1:8080"
+    assert config.sidecar.advertised_url == "http://127.0.0.1:9"
+    given = load_config(
+        None, ID, ["broker.http_url=https://x:1", "sidecar.advertised_url=http://s:2"]
+    )
+    assert given.broker.control_url == "https://x:1"
+    assert given.sidecar.advertised_url == "http://s:2"
+
+
+def test_an_ipv6_address_is_advertised_in_brackets() -> None:
+    config = load_config(None, ID, ["sidecar.listen_host=::1"])
+    assert config.sidecar.advertised_url == "http://[::1]:7750"
+
+
+def test_a_free_port_leaves_the_advertised_address_to_whoever_listens() -> None:
+    assert load_config(None, ID, ["sidecar.listen_port=0"]).sidecar.advertised_url == ""
+
+
+def test_every_fault_of_every_source_is_told_at_once(file: Path) -> None:
+    file.write_text(
+        'loose = 1\n[broker]\nid = "nohost"\n[sidecar]\nlisten_prot = 1\n'
+        '[zookeper]\n[zookeeper]\nsession_timeout_s = 500\n[host]\nscope = "process"\nnics = [1]\n'
+    )
+    environ = {"LOADMANAGER_LOOKUP__MODE": "guess"}
+    assert faults_of(file, environ, ("leader.settle_s=soon", "leader")) == (
+        f"{file}: loose stands in no section; expected [section] above it",
+        f"{file}: [sidecar] listen_prot; no such key; did you mean listen_port?",
+        f"{file}: [zookeper]; no such section; did you mean [zookeeper]?",
+        "--set leader; expected section.key=value",
+        f'{file}: [broker] id = "nohost"; expected host:port',
+        f"{file}: [zookeeper] session_timeout_s = 500; expected a number from 1 to 120",
+        f'{file}: [host] nics = [1]; expected a list of texts, such as ["eth0"]',
+        "--set leader.settle_s=soon; expected a number from 0 to 3600",
+        'environment LOADMANAGER_LOOKUP__MODE=guess; expected one of "answer", "redirect"',
+        (
+            f'[host] cores is not set (with {file}: [host] scope = "process"); expected the number '
+            "of cores the broker may use, because [host] scope is process"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("[sidecar]\nlisten_port = = 1\n", "line 2"),
+        ("\n\n[log\n", "line 3"),
+    ],
+)
+def test_a_syntax_error_tells_its_line(file: Path, content: str, expected: str) -> None:
+    file.write_text(content)
+    (fault,) = faults_of(file)
+    assert fault.startswith(f"{file}: ")
+    assert expected in fault
+
+
+def test_a_file_that_is_not_text_is_a_fault(file: Path) -> None:
+    file.write_bytes(b"\xff\xfe\x00")
+    (fault,) = faults_of(file)
+    assert fault.startswith(f"{file}: ")
+    assert fault.endswith("; expected TOML")
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    assert faults_of(tmp_path / "none.toml") == (
+        f"{tmp_path / 'none.toml'}: No such file or directory; expected a readable TOML file",
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (("sidecar.listen_port=65536",), "a whole number from 0 to 65535"),
+        (("sidecar.listen_port=true",), "a whole number from 0 to 65535"),
+        (("sidecar.listen_port=1.0",), "a whole number from 0 to 65535"),
+        (("sidecar.advertised_url=ftp://x",), "http://host:port or https://host:port without"),
+        (("broker.control_url=http://x/path",), "http://host:port or https://host:port without"),
+        (("broker.broker_url=x:6650",), "pulsar://host:port or pulsar+ssl://host:port, or empty"),
+        (("report.change_fraction=NaN",), "a number from 0 to 10"),
+        (("report.change_fraction=true",), "a number from 0 to 10"),
+        (("host.cores=0",), "a number above 0 up to 4096"),
+        (("host.memory_limit_mib=-1",), "a number above 0"),
+        (("shedding.enabled=yes",), "true or false"),
+        (("zookeeper.chroot=/a/",), "empty, or an absolute path without a slash at the end"),
+        (("zookeeper.hosts=a:1, b:2",), "host:port, or several separated by commas"),
+        (("cluster.hash=md5",), 'one of "murmur3", "crc32"'),
+        (("placement.settings=3",), "a table of keys with plain values"),
+        (("report.min_interval_s=70",), "at most [report] max_interval_s (60)"),
+        (("report.max_interval_s=150",), "so much below [leader] report_stale_s (180)"),
+        (("report.sample_interval_s=61",), "at most [report] max_interval_s (60)"),
+        (("leader.tick_interval_s=61",), "at most [leader] round_interval_s (60)"),
+        (("ownership.heartbeat_fraction=0.4",), "at most half of [ownership] self_fence_fraction"),
+        (("sidecar.listen_host=0.0.0.0",), "http://host:port that others can reach"),
+        (("zookeeper.digest_user=u",), "a value, because [zookeeper] digest_user is set"),
+        (("zookeeper.digest_password=p",), "a value, because [zookeeper] digest_password is set"),
+        (("zookeeper.tls_key_file=k",), "a value, because [zookeeper] tls_key_file is set"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_was_expected(
+    overrides: tuple[str, ...], expected: str
+) -> None:
+    (fault,) = faults_of(overrides=overrides)
+    assert f"expected {expected}" in fault
+
+
+def test_a_login_by_password_needs_both_its_parts() -> None:
+    assert len(faults_of(overrides=("zookeeper.sasl_mechanism=DIGEST-MD5",))) == 2
+    assert load_config(None, ID, ["zookeeper.sasl_mechanism=GSSAPI"]).zookeeper.sasl_username == ""
+
+
+def test_listening_on_all_addresses_is_fine_with_an_advertised_one() -> None:
+    overrides = ["sidecar.listen_host=0.0.0.0", "sidecar.advertised_url=http://s1:7750"]
+    assert load_config(None, ID, overrides).sidecar.advertised_url == "http://s1:7750"
+
+
+def test_a_key_at_fault_does_not_also_contradict_others() -> None:
+    faults = faults_of(overrides=("report.max_interval_s=x", "report.min_interval_s=80"))
+    assert faults == ("--set report.max_interval_s=x; expected a number from 1 to 900",)
+
+
+@pytest.mark.parametrize(
+    ("key", "suggestion"),
+    [
+        ("sidecar.listen_prot", "did you mean listen_port?"),
+        ("report.listen_port", "did you mean [sidecar] listen_port?"),
+        ("log.zzzzz", "expected one of format, level"),
+        ("lgo.level", "no such section; did you mean [log]?"),
+        ("qqqq.level", "no such section; expected one of broker, sidecar,"),
+        ("log.level.deep", "expected a section and a key only"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_closest_one(key: str, suggestion: str) -> None:
+    (fault,) = faults_of(overrides=(f"{key}=1",))
+    assert suggestion in fault
+
+
+def test_lists_and_tables_come_as_json_from_the_environment() -> None:
+    environ = {
+        **ID,
+        "LOADMANAGER_HOST__NICS": '["eth0", "eth1"]',
+        "LOADMANAGER_SHEDDING__SETTINGS": '{"threshold": 0.2, "low": true}',
+        "LOADMANAGER_SHEDDING__SETTINGS__THRESHOLD": "0.3",
+    }
+    config = load_config(None, environ)
+    assert config.host.nics == ("eth0", "eth1")
+    assert config.shedding.settings == {"threshold": 0.3, "low": True}
+
+
+def test_one_entry_of_a_table_joins_those_of_the_file(file: Path) -> None:
+    file.write_text("[placement.settings]\na = 1\nb = 2\n")
+    config = load_config(file, ID, ["placement.settings.b=3", "placement.settings.c=word"])
+    assert config.placement.settings == {"a": 1, "b": 3, "c": "word"}
+
+
+def test_an_empty_variable_sets_nothing() -> None:
+    assert load_config(None, {**ID, "LOADMANAGER_HOST__CORES": ""}).host.cores is None
+
+
+def test_variables_of_a_kubernetes_service_are_no_settings() -> None:
+    environ = {**ID, "LOADMANAGER_PORT": "tcp://10.0.0.1:7750", "LOADMANAGER_SERVICE_HOST": "x"}
+    assert load_config(None, environ) == load_config(None, ID)
+
+
+def test_a_variable_with_one_underscore_too_few_is_told() -> None:
+    assert faults_of(environ={**ID, "LOADMANAGER_LOG_LEVEL": "debug"}) == (
+        "environment LOADMANAGER_LOG_LEVEL: sets nothing; did you mean LOADMANAGER_LOG__LEVEL?",
+    )
+
+
+def test_secrets_are_in_no_message_and_no_print(file: Path) -> None:
+    file.write_text('[zookeeper]\ndigest_password = "hunter2"\nsasl_pasword = "hunter2"\n')
+    environ = {"LOADMANAGER_ZOOKEEPER__DIGEST_PASSWRD": "hunter2"}
+    overrides = ("zookeeper.digest_password.x=hunter2", "zookeper.digest_password=hunter2")
+    assert "hunter2" not in "\n".join(faults_of(file, environ, overrides))
+    environ = {
+        **ID,
+        "LOADMANAGER_ZOOKEEPER__DIGEST_USER": "u",
+        "LOADMANAGER_ZOOKEEPER__DIGEST_PASSWORD": "hunter2",
+    }
+    config = load_config(None, environ)
+    assert config.zookeeper.digest_password.get_secret_value() == "hunter2"
+    assert "hunter2" not in repr(config) + str(config) + json.dumps(config.model_dump(mode="json"))
+
+
+def test_a_configuration_made_by_hand_is_checked_the_same() -> None:
+    with pytest.raises(ValidationError, match=r"\[host\] cores: expected the number of cores"):
+        Config.model_validate({"broker": {"id": "b1:8080"}, "host": {"scope": "process"}})
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    config = load_config(None, ID)
+    with pytest.raises(ValidationError, match="frozen"):
+        config.log.level = "debug"  # type: ignore[misc] # that it is refused is the test
+
+
+def test_every_key_says_its_effect_and_its_own_default_is_accepted() -> None:
+    for key in describe():
+        assert len(key.description) > 10, key
+        assert key.expected, key
+        assert key.required or key.default is not None or key.example is not None, key
+
+
+def test_units_are_read_off_the_names() -> None:
+    units = {f"{k.section}.{k.key}": k.unit for k in describe()}
+    assert units["lookup.wait_s"] == "seconds"
+    assert units["http.max_body_bytes"] == "bytes"
+    assert units["planner.max_bytes_per_s_per_round"] == "bytes per second"
+    assert units["host.nic_speed_mbit_per_s"] == "Mbit per second"
+    assert units["sidecar.listen_port"] == ""
