@@ -1,0 +1,210 @@
+"""The demo's child processes: started, watched, and gone when the demo is gone."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from loadmanager.core.errors import LoadManagerError
+
+TAIL_LINES: Final = 15
+KILL_AFTER_S: Final = 5.0
+POLL_S: Final = 0.1
+PORTS_BELOW_EPHEMERAL: Final = range(20_000, 32_000)
+PR_SET_PDEATHSIG: Final = 1
+
+
+class DemoFailed(LoadManagerError):
+    """The demo cannot go on, or did not keep a promise; the message says what and where."""
+
+
+class ChildFailed(DemoFailed):
+    """A child process ended that should run, or did not become ready."""
+
+    def __init__(self, child: "Child", what: str) -> None:
+        super().__init__(f"{child.name} {what}\n  log: {child.log_path}\n{child.log_tail()}")
+        self.name = child.name
+
+
+@dataclass(slots=True)
+class Child:
+    """One process in a group of its own; ``ending`` is set before the demo ends it itself."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    log_path: Path
+    ending: bool = False
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has not ended."""
+        return self.process.returncode is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the process and whatever it started; a signal to the dead is nothing."""
+        self.ending = True
+        if self.running:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    def require_running(self) -> None:
+        """Check that the process runs, unless the demo ended it.
+
+        Raises:
+            ChildFailed: it ended by itself.
+        """
+        if not self.running and not self.ending:
+            raise ChildFailed(self, f"ended with {_ending(self.process.returncode)}")
+
+    def log_tail(self) -> str:
+        """Return the last lines of the log, indented."""
+        text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        lines = text.splitlines()[-TAIL_LINES:] or ["(the log is empty)"]
+        return "\n".join(f"  | {line}" for line in lines)
+
+
+@dataclass(slots=True)
+class Children:
+    """All child processes of one demo, in the order of their start."""
+
+    log_dir: Path
+    started: list[Child] = field(default_factory=list)
+
+    async def start(self, name: str, *arguments: str, stdout: int | None = None) -> Child:
+        """Start ``python`` with ``arguments``; its output goes to ``NAME.log``.
+
+        ``stdout`` may be `asyncio.subprocess.PIPE` to read the child's own lines.
+        """
+        log_path = self.log_dir / f"{name}.log"
+        with log_path.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log if stdout is None else stdout,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent(),
+            )
+        child = Child(name, process, log_path)
+        self.started.append(child)
+        return child
+
+    def require_running(self) -> None:
+        """Check all children.
+
+        Raises:
+            ChildFailed: one ended by itself.
+        """
+        for child in self.started:
+            child.require_running()
+
+    async def wait_until(
+        self, ready: Callable[[], Awaitable[bool]], *, child: Child, what: str, bound_s: float
+    ) -> None:
+        """Return when ``ready`` says so; all children must stay alive meanwhile.
+
+        Raises:
+            ChildFailed: a child ended, or ``child`` was not ``what`` in time.
+        """
+        deadline_s = monotonic() + bound_s
+        while not await ready():
+            self.require_running()
+            if monotonic() > deadline_s:
+                raise ChildFailed(child, f"was not {what} within {bound_s:g} s")
+            await asyncio.sleep(POLL_S)
+
+    async def stop(self, children: Sequence[Child] | None = None) -> None:
+        """End these children (all, the last started first), by force where asking is no use.
+
+        The group of each gets the last signal too, for what a child left behind.
+        """
+        chosen = list(reversed(self.started)) if children is None else list(children)
+        running = [child for child in chosen if child.running]
+        for child in running:
+            child.send(signal.SIGTERM)
+        await _ended(running, KILL_AFTER_S)
+        for child in running:
+            with suppress(ProcessLookupError):
+                os.killpg(child.process.pid, signal.SIGKILL)
+        await _ended(running, KILL_AFTER_S)
+
+
+def free_ports(count: int, first: int | None = None) -> tuple[int, ...]:
+    """Return loopback ports nobody listens on; from ``first`` on, all must be free.
+
+    Ports for outgoing connections begin higher (32768 on Linux), so that none of
+    the demo's own connections takes a port before its child listens on it.
+
+    Raises:
+        DemoFailed: not enough are free.
+    """
+    if first is not None:
+        ports = range(first, first + count)
+        taken = [port for port in ports if not _is_free(port)]
+        if taken:
+            raise DemoFailed(f"--port-base {first}: port {taken[0]} is in use; {count} are needed")
+        return tuple(ports)
+    start = os.getpid() * 16 % len(PORTS_BELOW_EPHEMERAL)
+    order = [*PORTS_BELOW_EPHEMERAL[start:], *PORTS_BELOW_EPHEMERAL[:start]]
+    free = tuple(islice((port for port in order if _is_free(port)), count))
+    if len(free) < count:
+        raise DemoFailed(f"only {len(free)} of {count} ports are free on 127.0.0.1")
+    return free
+
+
+async def listens(port: int) -> bool:
+    """Return whether something accepts connections on this loopback port."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+async def _ended(children: Sequence[Child], bound_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(bound_s):
+            await asyncio.gather(*(child.process.wait() for child in children))
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Return what a new process does first so that it ends when this one does, on Linux."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def ask_for_signal() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+
+    return ask_for_signal
+
+
+def _ending(return_code: int | None) -> str:
+    if return_code is not None and return_code < 0:
+        return f"signal {signal.Signals(-return_code).name}"
+    return f"exit code {return_code}"

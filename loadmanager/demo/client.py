@@ -1,0 +1,168 @@
+"""A client of the cluster: finds owners at any sidecar and publishes to them."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+from urllib.parse import quote
+
+import aiohttp
+import numpy as np
+
+from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.demo.counts import TrafficCounts
+
+ATTEMPT_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=2.0)
+FIRST_BACK_OFF_S: Final = 0.05
+MAX_BACK_OFF_S: Final = 1.0
+PAYLOAD: Final = b"x" * 256
+HTTP_OK: Final = 200
+ACCEPTED: Final = range(200, 300)
+
+
+def topic_path(topic: TopicName) -> str:
+    """Return the topic as a path, the local name in one segment."""
+    return f"{topic.domain}/{topic.namespace}/{quote(topic.local, safe='')}"
+
+
+class BackOff:
+    """How long to wait before each next try: doubling to a second, the half of it by chance.
+
+    Clients that lost the same broker at the same moment must not all come back at
+    the same moment.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._next_s = FIRST_BACK_OFF_S
+
+    def next_s(self) -> float:
+        """Return the wait, and make the one after it longer."""
+        wait_s = self._next_s * float(self._rng.uniform(0.5, 1.0))
+        self._next_s = min(MAX_BACK_OFF_S, self._next_s * 2)
+        return wait_s
+
+
+@dataclass(slots=True)
+class LookupClient:
+    """Asks the sidecars for owners, each time another one first.
+
+    ``retry_bound_s`` is how long one lookup may take altogether before it counts as
+    an error; 30 s is the operation timeout of Pulsar's own clients.
+    """
+
+    http: aiohttp.ClientSession
+    sidecar_urls: Sequence[str]
+    counts: TrafficCounts
+    rng: np.random.Generator
+    retry_bound_s: float = 30.0
+    _turn: int = 0
+
+    async def find_owner(self, topic: TopicName) -> str | None:
+        """Return the URL of the topic's owner, None if nobody told within the bound.
+
+        A sidecar that cannot be reached costs a try at the next one and is no error:
+        any of them knows every owner. An answer other than 200 is an error, counted
+        once for each lookup however often it is tried again.
+        """
+        self.counts.lookups += 1
+        deadline_s = monotonic() + self.retry_bound_s
+        back_off = BackOff(self.rng)
+        unreachable = 0
+        failed = False
+        while monotonic() < deadline_s:
+            url = self._next_sidecar()
+            try:
+                return await self._ask(url, topic)
+            except aiohttp.ClientResponseError as error:
+                failed = self._note_failure(f"lookup {error.request_info.url}: {error}", failed)
+                unreachable = 0
+            except (aiohttp.ClientError, TimeoutError):
+                unreachable += 1
+            if unreachable % len(self.sidecar_urls) == 0:
+                await asyncio.sleep(back_off.next_s())
+        self._note_failure(f"lookup of {topic}: no answer in {self.retry_bound_s:g} s", failed)
+        return None
+
+    async def _ask(self, sidecar_url: str, topic: TopicName) -> str:
+        url = f"{sidecar_url}/lookup/v2/topic/{topic_path(topic)}"
+        async with self.http.get(url, timeout=ATTEMPT_TIMEOUT) as response:
+            if response.status != HTTP_OK:
+                raise aiohttp.ClientResponseError(
+                    response.request_info,
+                    response.history,
+                    status=response.status,
+                    message=await response.text(),
+                )
+            owner: str = (await response.json())["httpUrl"]
+            return owner
+
+    def _next_sidecar(self) -> str:
+        self._turn += 1
+        return self.sidecar_urls[self._turn % len(self.sidecar_urls)]
+
+    def _note_failure(self, what: str, failed_before: bool) -> bool:
+        self.counts.last_error = what
+        self.counts.lookup_errors += not failed_before
+        return True
+
+
+@dataclass(slots=True)
+class Producer:
+    """Publishes the messages of one topic, one after the other, to whoever owns it.
+
+    ``retry_bound_s`` is how long after it was due a message may be accepted before
+    it counts as an error; 30 s is the send timeout of Pulsar's own clients.
+    """
+
+    topic: TopicName
+    bundle: BundleId
+    lookup: LookupClient
+    counts: TrafficCounts
+    retry_bound_s: float = 30.0
+    owner_url: str | None = None
+    _due_s: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
+
+    def add(self, due_s: float) -> None:
+        """Queue a message that was due at ``due_s`` on the monotonic clock."""
+        self.counts.waiting += 1
+        self._due_s.put_nowait(due_s)
+
+    async def run(self) -> None:
+        """Publish what is queued, for ever."""
+        while True:
+            due_s = await self._due_s.get()
+            accepted = await self._publish(due_s + self.retry_bound_s)
+            waited_s = monotonic() - due_s
+            tell = self.counts.accepted if accepted else self.counts.gave_up
+            tell(self.bundle, waited_s)
+            self._due_s.task_done()
+
+    async def finish(self) -> None:
+        """Return when every queued message was accepted or given up."""
+        await self._due_s.join()
+
+    async def _publish(self, deadline_s: float) -> bool:
+        back_off = BackOff(self.lookup.rng)
+        while True:
+            if self.owner_url is None:
+                self.owner_url = await self.lookup.find_owner(self.topic)
+            if self.owner_url is not None and await self._send(self.owner_url):
+                return True
+            self.owner_url = None
+            if monotonic() >= deadline_s:
+                return False
+            self.counts.publish_retries += 1
+            await asyncio.sleep(back_off.next_s())
+
+    async def _send(self, owner_url: str) -> bool:
+        url = f"{owner_url}/publish/{topic_path(self.topic)}"
+        try:
+            async with self.lookup.http.post(url, data=PAYLOAD, timeout=ATTEMPT_TIMEOUT) as answer:
+                if answer.status in ACCEPTED:
+                    return True
+                self.counts.last_error = f"publish {url}: {answer.status} {await answer.text()}"
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self.counts.last_error = f"publish {url}: {error!r}"
+        return False

@@ -1,0 +1,191 @@
+"""The demo's cluster: ZooKeeper, brokers and their sidecars, each a process of its own."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from loadmanager.core.ids import BrokerId
+from loadmanager.demo.children import Child, Children, DemoFailed, free_ports, listens
+from loadmanager.demo.settings import DemoSettings
+
+HOST: Final = "127.0.0.1"
+NAMESPACE: Final = "public/demo"
+HASH: Final = "murmur3"
+READY_BOUND_S: Final = 60.0
+QUESTION_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
+ADMIN_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
+TICK_MS: Final = 500
+SETTLE_S: Final = 8.0
+"""Long enough that the skewed traffic can be seen for some seconds before the first move."""
+
+Table = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class Member:
+    """One broker with its sidecar. ``number`` counts from 1; ``killed`` is set by the demo."""
+
+    number: int
+    broker: BrokerId
+    sidecar_url: str
+    record_path: Path
+    processes: tuple[Child, ...] = ()
+    killed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name in tables and logs."""
+        return f"broker-{self.number}"
+
+
+class Cluster:
+    """Starts the processes, waits until they are of use, and kills on demand."""
+
+    def __init__(
+        self, settings: DemoSettings, children: Children, http: aiohttp.ClientSession
+    ) -> None:
+        self._settings = settings
+        self._children = children
+        self._http = http
+        ports = free_ports(1 + 2 * settings.brokers, settings.port_base)
+        self._zookeeper_port = ports[0]
+        pairs = zip(ports[1::2], ports[2::2], strict=True)
+        self.members: Sequence[Member] = tuple(
+            Member(
+                number,
+                BrokerId(f"{HOST}:{broker_port}"),
+                f"http://{HOST}:{sidecar_port}",
+                settings.data_dir / f"broker-{number}.record",
+            )
+            for number, (broker_port, sidecar_port) in enumerate(pairs, start=1)
+        )
+
+    @property
+    def alive(self) -> tuple[Member, ...]:
+        """The members that the demo has not killed."""
+        return tuple(member for member in self.members if not member.killed)
+
+    async def start(self, tell: Callable[[str], None]) -> None:
+        """Start everything and create the namespace; ``tell`` hears of each step.
+
+        Raises:
+            DemoFailed: a process ended, or something was not ready in time.
+        """
+        tell("starting ZooKeeper")
+        zookeeper = await self._start_zookeeper()
+        tell(f"starting {len(self.members)} brokers, each with its sidecar")
+        for member in self.members:
+            member.processes = (await self._start_broker(member), await self._start_sidecar(member))
+        await self._children.wait_until(
+            lambda: listens(self._zookeeper_port),
+            child=zookeeper,
+            what="listening",
+            bound_s=READY_BOUND_S,
+        )
+        tell("waiting until every sidecar is ready and sees all brokers")
+        await asyncio.gather(*(self._wait_until_ready(member) for member in self.members))
+        await self._create_namespace()
+
+    def kill(self, member: Member) -> None:
+        """Kill broker and sidecar at the same moment, as a power cut would."""
+        member.killed = True
+        for child in member.processes:
+            child.send(signal.SIGKILL)
+
+    async def _start_zookeeper(self) -> Child:
+        return await self._children.start(
+            "zookeeper",
+            *("-m", "loadmanager", "zookeeper"),
+            *("--port", str(self._zookeeper_port)),
+            *("--data-dir", str(self._settings.data_dir / "zookeeper")),
+            *("--tick-ms", str(TICK_MS)),
+        )
+
+    async def _start_broker(self, member: Member) -> Child:
+        return await self._children.start(
+            member.name,
+            *("-m", "loadmanager", "broker"),
+            *("--listen", member.broker),
+            *("--record", str(member.record_path)),
+            *("--cpu-ms-per-message", f"{self._settings.cpu_ms_per_message:g}"),
+        )
+
+    async def _start_sidecar(self, member: Member) -> Child:
+        path = self._settings.data_dir / f"sidecar-{member.number}.toml"
+        path.write_text(to_toml(self._sidecar_settings(member)))
+        name = f"sidecar-{member.number}"
+        return await self._children.start(name, "-m", "loadmanager", "agent", "--config", str(path))
+
+    def _sidecar_settings(self, member: Member) -> Table:
+        """Return what a sidecar is told: everything faster than in a real cluster.
+
+        The history factor and the threshold are set for loads that are measured over one
+        second on a shared machine: 5 points above the mean is twice the noise.
+        """
+        return {
+            "broker": {"id": member.broker},
+            "sidecar": {"listen_host": HOST, "listen_port": int(member.sidecar_url.split(":")[-1])},
+            "cluster": {"name": "demo", "hash": HASH},
+            "zookeeper": {
+                "hosts": f"{HOST}:{self._zookeeper_port}",
+                "session_timeout_s": 4.0,
+            },
+            "host": {"scope": "process", "cores": self._settings.cores_per_broker},
+            "report": {"sample_interval_s": 1.0, "min_interval_s": 1.0, "max_interval_s": 5.0},
+            "leader": {"round_interval_s": 2.0, "tick_interval_s": 1.0, "settle_s": SETTLE_S},
+            "shedding": {"strategy": "ThresholdShedder", "grace_period_s": 15.0},
+            "shedding.settings": {
+                "threshold_points": 5.0,
+                "history_factor": 0.5,
+                "min_throughput_mb": 0.0,
+            },
+            "lookup": {"wait_s": 15.0},
+            "log": {"format": "console"},
+        }
+
+    async def _wait_until_ready(self, member: Member) -> None:
+        broker, sidecar = member.processes
+
+        async def healthy() -> bool:
+            url = f"http://{member.broker}/loadmanager-broker/v1/health"
+            return await self._answer(url) is not None
+
+        async def ready() -> bool:
+            known = await self._answer(f"{member.sidecar_url}/admin/v2/brokers")
+            complete = known is not None and len(json.loads(known)) == len(self.members)
+            return complete and await self._answer(f"{member.sidecar_url}/readyz") is not None
+
+        wait = self._children.wait_until
+        await wait(healthy, child=broker, what="healthy", bound_s=READY_BOUND_S)
+        await wait(ready, child=sidecar, what="ready", bound_s=READY_BOUND_S)
+
+    async def _answer(self, url: str) -> str | None:
+        """Return the text of a 200 answer, None for any other or none."""
+        try:
+            async with self._http.get(url, timeout=QUESTION_TIMEOUT) as response:
+                return await response.text() if response.status == HTTPStatus.OK else None
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+
+    async def _create_namespace(self) -> None:
+        url = f"{self.members[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}"
+        body = {"bundles": {"numBundles": self._settings.bundles}}
+        async with self._http.put(url, json=body, timeout=ADMIN_TIMEOUT) as response:
+            if response.status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
+                text = await response.text()
+                raise DemoFailed(f"PUT {url}: {response.status} {text}; expected 204")
+
+
+def to_toml(table: Table) -> str:
+    """Return sections of plain values as TOML, which writes them as JSON does."""
+    return "\n".join(
+        f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+        for section, keys in table.items()
+    )

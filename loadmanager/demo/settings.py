@@ -1,0 +1,103 @@
+"""What a demo is asked to do."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+LEADER: Final = "leader"
+MEAN_LOAD_FRACTION: Final = 0.40
+CPU_BUDGET_CORES: Final = 0.36
+"""CPU that all brokers together burn for messages: little enough for two cores."""
+
+MAX_CPU_MS_PER_MESSAGE: Final = 3.0
+OVERHEAD_MS_PER_MESSAGE: Final = 1.0
+"""CPU that a broker needs for the HTTP request of a message, besides what it burns."""
+
+IDLE_CORES: Final = 0.01
+"""CPU that a broker needs for its sidecar's questions alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Kill a broker and its sidecar ``at_s`` seconds after the traffic began.
+
+    ``target`` is ``leader``, or the number of a broker from 1.
+    """
+
+    target: str
+    at_s: float
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the kill that ``leader@15``, ``2@15`` or ``broker-2@15`` asks for.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        target, _, at_s = text.partition("@")
+        target = target.removeprefix("broker-")
+        if target != LEADER and not (target.isdecimal() and int(target) > 0):
+            raise ValueError(f"{text!r}: expected leader@SECONDS or NUMBER@SECONDS")
+        try:
+            seconds = float(at_s)
+        except ValueError:
+            raise ValueError(f"{text!r}: expected seconds after the @") from None
+        if not 0 < seconds < float("inf"):
+            raise ValueError(f"{text!r}: expected more than 0 seconds")
+        return cls(target, seconds)
+
+    def __str__(self) -> str:
+        """Return the form that `parse` reads."""
+        return f"{self.target}@{self.at_s:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """What a demo is asked to do; checked when made.
+
+    ``duration_s`` counts from when the traffic begins; None runs until interrupted.
+    ``port_base`` is the first of ``2 * brokers + 1`` ports; None takes free ones.
+
+    Raises:
+        ValueError: the values do not go together; the message names the option.
+    """
+
+    data_dir: Path
+    brokers: int = 4
+    bundles: int = 32
+    topics: int = 200
+    duration_s: float | None = None
+    seed: int = 1
+    kills: tuple[Kill, ...] = ()
+    rate_per_s: float = 120.0
+    port_base: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check what a single option cannot check by itself."""
+        if self.bundles < self.brokers:
+            raise ValueError(f"--bundles {self.bundles}: expected at least one a broker")
+        if self.topics < self.bundles:
+            raise ValueError(f"--topics {self.topics}: expected at least one a bundle")
+        if len(self.kills) > self.brokers - 1:
+            raise ValueError(f"--kill: expected at most {self.brokers - 1}, so that one remains")
+        for kill in self.kills:
+            if self.duration_s is not None and kill.at_s >= self.duration_s:
+                raise ValueError(f"--kill {kill}: expected before the end at {self.duration_s:g} s")
+            if kill.target != LEADER and int(kill.target) > self.brokers:
+                raise ValueError(f"--kill {kill}: expected broker 1 to {self.brokers}")
+
+    @property
+    def cpu_ms_per_message(self) -> float:
+        """What each message costs its broker; less for many messages, to leave room for them."""
+        return min(MAX_CPU_MS_PER_MESSAGE, 1000 * CPU_BUDGET_CORES / self.rate_per_s)
+
+    @property
+    def cores_per_broker(self) -> float:
+        """What counts as a broker's whole CPU, so that the mean load is about 40 percent.
+
+        Real brokers would need a real machine each: here a small part of a core is
+        declared to be all a broker has.
+        """
+        cost_s = (self.cpu_ms_per_message + OVERHEAD_MS_PER_MESSAGE) / 1000
+        mean_cores = self.rate_per_s / self.brokers * cost_s + IDLE_CORES
+        return round(mean_cores / MEAN_LOAD_FRACTION, 3)
