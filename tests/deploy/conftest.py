@@ -1,0 +1,11 @@
+"""What the tests of the delivered files share."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def project() -> Path:
+    """Return the project's top folder."""
+    return Path(__file__).parents[2]

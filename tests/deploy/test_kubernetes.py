@@ -1,0 +1,132 @@
+"""The Kubernetes manifest is valid, fits together and configures a sidecar that starts."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from loadmanager.config import Config, load_config
+from loadmanager.core.ids import parse_broker
+
+Resource = dict[str, Any]
+OLDEST, NEWEST = "1.33", kubernetes_validate.latest_version()
+
+
+@pytest.fixture(scope="module")
+def resources(project: Path) -> list[Resource]:
+    manifest = project / "deploy" / "kubernetes" / "loadmanager.yaml"
+    return list(yaml.safe_load_all(manifest.read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="module")
+def pods(resources: list[Resource]) -> Resource:
+    """Return what the StatefulSet makes pods from."""
+    (stateful_set,) = (r for r in resources if r["kind"] == "StatefulSet")
+    template: Resource = stateful_set["spec"]["template"]
+    return template
+
+
+def container(pods: Resource, name: str) -> Resource:
+    (found,) = (c for c in pods["spec"]["containers"] if c["name"] == name)
+    return dict(found)
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_every_resource_is_valid_with_no_unknown_field(
+    resources: list[Resource], version: str
+) -> None:
+    for resource in resources:
+        kubernetes_validate.validate(resource, version, strict=True)
+
+
+def test_a_misspelt_field_would_be_noticed(resources: list[Resource]) -> None:
+    (service, *_) = (r for r in resources if r["kind"] == "Service")
+    with pytest.raises(kubernetes_validate.ValidationError, match="selectr"):
+        kubernetes_validate.validate(
+            {**service, "spec": {**service["spec"], "selectr": {}}}, NEWEST, strict=True
+        )
+
+
+def test_everything_that_selects_pods_selects_these(
+    resources: list[Resource], pods: Resource
+) -> None:
+    labels = pods["metadata"]["labels"]
+    selectors = [r["spec"]["selector"] for r in resources if "selector" in r.get("spec", {})]
+    assert [s.get("matchLabels", s) for s in selectors] == [labels] * len(selectors)
+    assert len(selectors) == 4
+
+
+def test_every_port_that_is_named_exists(resources: list[Resource], pods: Resource) -> None:
+    ports = {p["name"] for c in pods["spec"]["containers"] for p in c["ports"]}
+    services = [r for r in resources if r["kind"] == "Service"]
+    assert {p["targetPort"] for s in services for p in s["spec"]["ports"]} <= ports
+    probes = [
+        (c["name"], c[kind]["httpGet"]["port"])
+        for c in pods["spec"]["containers"]
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe")
+        if kind in c
+    ]
+    assert probes == [("sidecar", "sidecar")] * 3 + [("broker", "broker")] * 2
+
+
+def value_in_a_pod(variable: Resource, pods: Resource) -> str:
+    """Return what Kubernetes would give: its fields and limits, with plausible values."""
+    if "value" in variable:
+        return str(variable["value"])
+    source = variable["valueFrom"]
+    if "fieldRef" in source:
+        return {"metadata.name": "broker-0", "metadata.namespace": "pulsar"}[
+            source["fieldRef"]["fieldPath"]
+        ]
+    wanted = source["resourceFieldRef"]
+    limits = container(pods, wanted["containerName"])["resources"]["limits"]
+    return {"limits.cpu": str(limits["cpu"]), "limits.memory": "1024"}[wanted["resource"]]
+
+
+@pytest.fixture
+def config(resources: list[Resource], pods: Resource, tmp_path: Path) -> Config:
+    """Return the settings that the sidecar of the first pod starts with."""
+    (shared,) = (r["data"]["loadmanager.toml"] for r in resources if r["kind"] == "ConfigMap")
+    assert tomllib.loads(shared)
+    file = tmp_path / "loadmanager.toml"
+    file.write_text(shared, encoding="utf-8")
+    environment: dict[str, str] = {}
+    for variable in container(pods, "sidecar")["env"]:
+        text = value_in_a_pod(variable, pods)
+        environment[variable["name"]] = re.sub(
+            r"\$\((\w+)\)", lambda earlier: environment[earlier[1]], text
+        )
+    return load_config(file, environment)
+
+
+def test_sidecar_starts_with_a_sound_configuration(config: Config) -> None:
+    assert config.broker.id == parse_broker("broker-0.broker.pulsar.svc:8080")
+    assert config.sidecar.advertised_url == "http://broker-0.broker.pulsar.svc:7750"
+    assert (config.host.scope, config.host.cores, config.host.memory_limit_mib) == (
+        "process",
+        2.0,
+        1024.0,
+    )
+
+
+def test_broker_outlives_its_sidecar_while_the_pod_stops(config: Config, pods: Resource) -> None:
+    (script,) = container(pods, "broker")["lifecycle"]["preStop"]["exec"]["command"][2:]
+    compile(script, "preStop", "exec")
+    assert f'("127.0.0.1", {config.sidecar.listen_port})' in script
+    assert "lifecycle" not in container(pods, "sidecar")
+    grace_s = pods["spec"]["terminationGracePeriodSeconds"]
+    assert grace_s > 2 * config.zookeeper.session_timeout_s
+
+
+def test_no_container_has_rights_it_does_not_need(pods: Resource) -> None:
+    assert pods["spec"]["securityContext"]["runAsNonRoot"] is True
+    for each in pods["spec"]["containers"]:
+        assert each["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
