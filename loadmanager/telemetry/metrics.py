@@ -1,0 +1,268 @@
+"""Every metric of a sidecar, in one place.
+
+Names are Pulsar's where Pulsar has one, so that existing dashboards work, else
+``loadmanager_*`` with the base unit at the end. Labels take their values from closed
+sets; only ``broker`` grows with the cluster. A bundle or a topic is never a label:
+there are hundreds of thousands, and each value is a time series for ever.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
+
+from loadmanager import __version__
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.load import LoadReport
+from loadmanager.core.ownership import Phase
+from loadmanager.telemetry.lookups import LookupMetrics
+
+# Sets that are known here; reasons, strategies and operations are the core's and the ports'.
+LABEL_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
+    "change": ("acquired", "released", "lost"),
+    "leadership": ("gained", "lost"),
+    "phase": tuple(phase.value for phase in Phase if phase is not Phase.FREE),
+    # Direct memory is only known of brokers that run on Java, so it is never missed.
+    "resource": ("cpu", "memory", "bandwidth_in", "bandwidth_out"),
+    "session": ("connected", "suspended", "lost"),
+}
+
+_ROUND_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_HAND_OVER_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_OPERATION_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 5)
+
+_PULSAR_USAGE: Final = {
+    "cpu": "pulsar_lb_cpu_usage",
+    "memory": "pulsar_lb_memory_usage",
+    "direct_memory": "pulsar_lb_directMemory_usage",
+    "bandwidth_in": "pulsar_lb_bandwidth_in_usage",
+    "bandwidth_out": "pulsar_lb_bandwidth_out_usage",
+}
+
+
+class Metrics:
+    """The metrics of one sidecar.
+
+    Args:
+        registry: where they are registered; one of each per registry.
+        cluster: the value of Pulsar's ``cluster`` label.
+    """
+
+    def __init__(self, registry: CollectorRegistry, cluster: str = "standalone") -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call] # the library's, without types
+        self._registry = registry
+        self._cluster = cluster
+        self.lookup = LookupMetrics()
+        registry.register(self.lookup)
+        self._gauge("build_info", "Always 1; the version is the label.", "version").labels(
+            __version__
+        ).set(1)
+        self._declare_pulsar()
+        self._declare_leading()
+        self._declare_owning()
+        self._declare_reporting()
+        self._declare_coordination()
+
+    def _declare_pulsar(self) -> None:
+        labels = ("cluster", "broker", "metric")
+        self._usage = {
+            resource: Gauge(name, _usage_help(resource), labels, registry=self._registry)
+            for resource, name in _PULSAR_USAGE.items()
+        }
+        self._unloaded_brokers = self._pulsar_counter(
+            "unload_broker", "bundleUnloading", "Brokers unloaded from, once for each round."
+        )
+        self._unloaded_bundles = self._pulsar_counter(
+            "unload_bundle", "bundleUnloading", "Bundles that this leader ordered off their broker."
+        )
+        self._split_bundles = self._pulsar_counter(
+            "bundles_split", "bundlesSplit", "Bundles that this leader had split."
+        )
+
+    def _declare_leading(self) -> None:
+        self.is_leader = self._gauge("leader", "1 while this sidecar leads the cluster, else 0.")
+        self.leader_epoch = self._gauge(
+            "leader_epoch", "Epoch of the leader that this sidecar follows or is; 0 for none."
+        )
+        self.leader_changes = self._counter(
+            "leader_changes", "Times this sidecar gained or lost the lead.", "leadership"
+        )
+        self.rounds = self._counter("rounds", "Rounds of the leader, by outcome.", "outcome")
+        self.round_duration_seconds = self._histogram(
+            "round_duration_seconds", "From the view to the written orders.", _ROUND_BOUNDS_S
+        )
+        self.moves = self._counter(
+            "moves",
+            "Bundles a round decided to move, by strategy and reason.",
+            "strategy",
+            "reason",
+        )
+        self.refusals = self._counter(
+            "refusals",
+            "Brokers and bundles a round considered and left alone, by strategy and reason.",
+            "strategy",
+            "reason",
+        )
+        self.moves_in_flight = self._gauge(
+            "moves_in_flight", "Bundles ordered to another broker that it does not own yet."
+        )
+        self.assignments = self._counter(
+            "assignments", "Bundles without an owner that the leader was asked to place.", "result"
+        )
+
+    def _declare_owning(self) -> None:
+        self._phases = self._gauge(
+            "ownership_bundles", "Bundles this sidecar deals with, by phase.", "phase"
+        )
+        self._ownership_changes = self._counter(
+            "ownership_changes", "Ownership locks acquired, released and lost.", "change"
+        )
+        self.hand_over_duration_seconds = self._histogram(
+            "hand_over_duration_seconds",
+            "From the order that names a new owner to the new owner's lock, as the leader sees it.",
+            _HAND_OVER_BOUNDS_S,
+        )
+        self.lease_renewals = self._counter(
+            "lease_renewals", "Renewals of the broker's lease, by result.", "result"
+        )
+        for result in ("renewed", "failed"):
+            self.lease_renewals.labels(result)
+
+    def _declare_reporting(self) -> None:
+        self.reports_published = self._counter(
+            "reports_published", "Load reports written, by what made them due.", "reason"
+        )
+        self.report_bytes = self._gauge("report_bytes", "Size of the last load report written.")
+        self._report_age = self._gauge(
+            "report_age_seconds",
+            "Time since this sidecar last saw the broker's report change.",
+            "broker",
+        )
+        self._unknown = self._gauge(
+            "unknown_resource", "1 while the resource's usage or limit cannot be told.", "resource"
+        )
+        self._malformed = self._counter(
+            "malformed_content", "Stored or received content that could not be read.", "kind"
+        )
+        self._picture = self._gauge(
+            "picture_entries", "What this sidecar's picture of the cluster holds.", "what"
+        )
+
+    def _declare_coordination(self) -> None:
+        self._session = self._gauge(
+            "session_state", "1 for the present state of the ZooKeeper session, else 0.", "session"
+        )
+        self._session_changes = self._counter(
+            "session_changes", "Changes of the ZooKeeper session, by the new state.", "session"
+        )
+        self.coordination_operations = self._counter(
+            "coordination_operations",
+            "Requests to ZooKeeper, by kind and result.",
+            "kind",
+            "result",
+        )
+        self.coordination_operation_duration_seconds = self._histogram(
+            "coordination_operation_duration_seconds",
+            "From a request to ZooKeeper to its reply.",
+            _OPERATION_BOUNDS_S,
+            "kind",
+        )
+
+    def usage_reported(self, report: LoadReport) -> None:
+        """Show a broker's usage in percent of its limits; an unknown one shows nothing."""
+        for resource, gauge in self._usage.items():
+            used = getattr(report, resource)
+            fraction = None if used is None else used.fraction
+            labels = (self._cluster, report.broker, "loadBalancing")
+            if fraction is None:
+                gauge.remove(*labels)
+            else:
+                gauge.labels(*labels).set(100 * fraction)
+            if resource in LABEL_VALUES["resource"]:
+                self._unknown.labels(resource).set(fraction is None)
+
+    def report_aged(self, broker: BrokerId, age_s: float) -> None:
+        """Show how long ago a broker's report changed."""
+        self._report_age.labels(broker).set(age_s)
+
+    def brokers_departed(self, brokers: Iterable[BrokerId]) -> None:
+        """Drop what is shown of brokers that left, so that no alarm waits for them."""
+        for broker in brokers:
+            self._report_age.remove(broker)
+            for gauge in self._usage.values():
+                gauge.remove(self._cluster, broker, "loadBalancing")
+
+    def bundles_unloaded(self, bundles: int, brokers: int) -> None:
+        """Count what one round ordered to move, and from how many brokers."""
+        self._unloaded_bundles.inc(bundles)
+        self._unloaded_brokers.inc(brokers)
+
+    def bundles_split(self, bundles: int) -> None:
+        """Count bundles split."""
+        self._split_bundles.inc(bundles)
+
+    def phase_changed(self, before: Phase, after: Phase) -> None:
+        """Count one bundle from one phase to another; free bundles are not counted."""
+        if before is not Phase.FREE:
+            self._phases.labels(before.value).dec()
+        if after is not Phase.FREE:
+            self._phases.labels(after.value).inc()
+
+    def ownership_changed(self, change: str, bundles: int = 1) -> None:
+        """Count locks acquired, released or lost."""
+        self._ownership_changes.labels(change).inc(bundles)
+
+    def session_changed(self, state: str) -> None:
+        """Show and count the session's new state: connected, suspended or lost."""
+        for each in LABEL_VALUES["session"]:
+            self._session.labels(each).set(each == state)
+        self._session_changes.labels(state).inc()
+
+    def malformed(self, kind: str) -> None:
+        """Count content of a kind of node or message that could not be read."""
+        self._malformed.labels(kind).inc()
+
+    def picture_changed(self, *, brokers: int, bundles: int, namespaces: int) -> None:
+        """Show what the picture holds: registered brokers, owned bundles, namespaces."""
+        self._picture.labels("brokers").set(brokers)
+        self._picture.labels("bundles").set(bundles)
+        self._picture.labels("namespaces").set(namespaces)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        made = Counter(f"loadmanager_{name}", text, labels, registry=self._registry)
+        _show_all(made, labels)
+        return made
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        made = Gauge(f"loadmanager_{name}", text, labels, registry=self._registry)
+        _show_all(made, labels)
+        return made
+
+    def _histogram(
+        self, name: str, text: str, bounds: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(
+            f"loadmanager_{name}", text, labels, registry=self._registry, buckets=bounds
+        )
+
+    def _pulsar_counter(self, name: str, metric: str, text: str) -> Counter:
+        labels = ("cluster", "metric")
+        made = Counter(f"pulsar_lb_{name}", text, labels, registry=self._registry)
+        return made.labels(self._cluster, metric)
+
+
+def _show_all(metric: Counter | Gauge, labels: tuple[str, ...]) -> None:
+    """Start every series of a known set at zero, so that a first event is a rise and no birth."""
+    if len(labels) == 1:
+        for value in LABEL_VALUES.get(labels[0], ()):
+            metric.labels(value)
+
+
+def _usage_help(resource: str) -> str:
+    return f"Usage of {resource.replace('_', ' ')} in percent of the broker's limit."
