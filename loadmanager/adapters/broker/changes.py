@@ -1,0 +1,99 @@
+"""What happens to an in-memory broker, in the past tense: the lines of its record."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from loadmanager.core.ids import BundleId
+
+
+class EndReason(StrEnum):
+    """Why a broker stopped serving a bundle."""
+
+    UNLOADED = "unloaded"
+    LEASE_LOST = "lease_lost"
+    # The same broker goes on under a newer token or for a newer agent, without a gap.
+    REGRANTED = "regranted"
+    STOPPED = "stopped"
+    # No line says so: the process died, was still alive, or the record broke off.
+    NOT_RECORDED = "not_recorded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A broker process began; it serves nothing yet."""
+
+    at_s: float
+    broker: str
+    incarnation: str
+    event: Literal["start"] = "start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseGranted:
+    """The agent with this epoch lets the broker serve until ``until_s``."""
+
+    at_s: float
+    agent_epoch: int
+    until_s: float
+    event: Literal["lease"] = "lease"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLost:
+    """The lease ran out at ``until_s``; the broker noticed at ``at_s``."""
+
+    at_s: float
+    agent_epoch: int
+    until_s: float
+    event: Literal["lease_lost"] = "lease_lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleLoaded:
+    """The broker serves the bundle from ``at_s`` on."""
+
+    at_s: float
+    bundle: BundleId
+    fencing_token: int
+    agent_epoch: int
+    event: Literal["load"] = "load"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnloadBegun:
+    """The bundle takes no new request; those in service are being finished."""
+
+    at_s: float
+    bundle: BundleId
+    fencing_token: int
+    event: Literal["unload"] = "unload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingEnded:
+    """The broker served the bundle from ``start_s`` to ``end_s`` and no longer.
+
+    ``end_s`` is before ``at_s`` when a lease ran out unnoticed, in a process that was
+    frozen: no request could be finished in between, for each one checks the lease.
+    """
+
+    at_s: float
+    bundle: BundleId
+    fencing_token: int
+    agent_epoch: int
+    start_s: float
+    end_s: float
+    why: EndReason
+    event: Literal["interval"] = "interval"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The broker process ends by itself and serves nothing any more."""
+
+    at_s: float
+    event: Literal["stop"] = "stop"
+
+
+Change = Started | LeaseGranted | LeaseLost | BundleLoaded | UnloadBegun | ServingEnded | Stopped

@@ -1,0 +1,211 @@
+"""The broker contract on the wire: paths, bodies and answers, for both of its sides.
+
+The prose and the schemas for other languages are in ``docs/broker-contract.md`` and
+``docs/broker-contract.openapi.yaml``. Fields that a side does not know are ignored, so
+that the contract can grow; fields it knows must have exactly the promised type.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BundleId, parse_bundle
+from loadmanager.core.load import BundleStats
+from loadmanager.ports import BrokerState, BrokerStats
+
+PREFIX: Final = "/loadmanager-broker/v1"
+MAX_INT64: Final = 2**63 - 1
+
+Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Bundle = Annotated[BundleId, AfterValidator(parse_bundle)]
+
+
+class Body(BaseModel):
+    """A JSON object of the contract."""
+
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        # Code says agent_epoch; on the wire only agentEpoch counts.
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+    def to_json(self) -> bytes:
+        """Return the object as it goes over the wire."""
+        return self.model_dump_json(by_alias=True).encode()
+
+
+class LeaseRequest(Body):
+    """Body of ``PUT /lease``; a null ``untilSeconds`` asks without extending."""
+
+    agent_epoch: Count
+    until_seconds: Seconds | None
+
+
+class LoadRequest(Body):
+    """Body of ``PUT /bundles/...``."""
+
+    agent_epoch: Count
+    fencing_token: Count
+
+
+class UnloadRequest(Body):
+    """Query of ``DELETE /bundles/...``."""
+
+    agent_epoch: Count
+
+
+class LeaseAnswer(Body):
+    """Answer to ``PUT /lease``."""
+
+    incarnation: Annotated[str, Field(min_length=1, max_length=200)]
+    clock_seconds: Seconds
+    serving: Mapping[Bundle, Count]
+
+    @classmethod
+    def of(cls, state: BrokerState) -> Self:
+        """Return the answer that tells ``state``."""
+        return cls(
+            incarnation=state.incarnation,
+            clock_seconds=state.clock_s,
+            serving=dict(state.serving),
+        )
+
+    def to_state(self) -> BrokerState:
+        """Return what the answer tells."""
+        return BrokerState(
+            incarnation=self.incarnation, clock_s=self.clock_seconds, serving=self.serving
+        )
+
+
+class BundleStatsBody(Body):
+    """The traffic of one bundle, under the names of Pulsar's load reports."""
+
+    msg_rate_in: Rate
+    msg_rate_out: Rate
+    msg_throughput_in: Rate
+    msg_throughput_out: Rate
+    topics: Count = 0
+    producer_count: Count = 0
+    consumer_count: Count = 0
+    cache_size: Count = 0
+
+    @classmethod
+    def of(cls, stats: BundleStats) -> Self:
+        """Return ``stats`` as it goes over the wire."""
+        return cls(
+            msg_rate_in=stats.msgs_in_per_s,
+            msg_rate_out=stats.msgs_out_per_s,
+            msg_throughput_in=stats.bytes_in_per_s,
+            msg_throughput_out=stats.bytes_out_per_s,
+            topics=stats.topics,
+            producer_count=stats.producers,
+            consumer_count=stats.consumers,
+            cache_size=stats.cache_size_bytes,
+        )
+
+    def to_stats(self) -> BundleStats:
+        """Return the traffic as the core knows it."""
+        return BundleStats(
+            msgs_in_per_s=self.msg_rate_in,
+            msgs_out_per_s=self.msg_rate_out,
+            bytes_in_per_s=self.msg_throughput_in,
+            bytes_out_per_s=self.msg_throughput_out,
+            topics=self.topics,
+            producers=self.producer_count,
+            consumers=self.consumer_count,
+            cache_size_bytes=self.cache_size,
+        )
+
+
+class StatsAnswer(Body):
+    """Answer to ``GET /stats``."""
+
+    window_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    version: str = ""
+    process_id: Annotated[int, Field(gt=0, le=MAX_INT64)] | None = None
+    bundles: Mapping[Bundle, BundleStatsBody]
+
+    @classmethod
+    def of(cls, stats: BrokerStats) -> Self:
+        """Return the answer that tells ``stats``."""
+        return cls(
+            window_seconds=stats.window_s,
+            version=stats.version,
+            process_id=stats.process_id,
+            bundles={bundle: BundleStatsBody.of(one) for bundle, one in stats.bundles.items()},
+        )
+
+    def to_stats(self) -> BrokerStats:
+        """Return what the answer tells."""
+        return BrokerStats(
+            window_s=self.window_seconds,
+            bundles={bundle: one.to_stats() for bundle, one in self.bundles.items()},
+            version=self.version,
+            process_id=self.process_id,
+        )
+
+
+class ErrorAnswer(Body):
+    """Every answer that is no success says why."""
+
+    reason: str
+
+
+class PublishAnswer(Body):
+    """The in-memory broker took a message, at this time of its own clock."""
+
+    incarnation: str
+    bundle: Bundle
+    fencing_token: Count
+    clock_seconds: Seconds
+
+
+_Parsed = TypeVar("_Parsed", bound=Body)
+
+
+def parsed(model: type[_Parsed], content: bytes, where: str) -> _Parsed:
+    """Return ``content`` as ``model``.
+
+    Raises:
+        MalformedContent: it is no JSON, lacks a field, or has one of another type; the
+            message names the first such field and ``where`` the content came from.
+    """
+    try:
+        return model.model_validate_json(content, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise _malformed(error, where) from None
+
+
+def parsed_query(model: type[_Parsed], query: Mapping[str, str], where: str) -> _Parsed:
+    """Return a query's texts as ``model``.
+
+    Raises:
+        MalformedContent: as for `parsed`.
+    """
+    try:
+        return model.model_validate_strings(dict(query), by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise _malformed(error, where) from None
+
+
+def _malformed(error: ValidationError, where: str) -> MalformedContent:
+    first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "content"
+    if first["type"] == "missing":
+        return MalformedContent(where, f"{field} is missing", "a value")
+    return MalformedContent(where, f"{field} is {_shortened(first['input'])}", first["msg"])
+
+
+def _shortened(found: object, limit: int = 80) -> str:
+    # Cut before repr(): the value may be megabytes of garbage.
+    shown = repr(found[:limit] if isinstance(found, str | bytes) else found)
+    return shown if len(shown) <= limit else f"{shown[:limit]}..."

@@ -1,0 +1,185 @@
+"""Commands a broker over the HTTP contract (``docs/broker-contract.md``)."""
+
+import asyncio
+from typing import Final, TypeVar
+
+import aiohttp
+
+from loadmanager.adapters.broker.contract import (
+    PREFIX,
+    Body,
+    ErrorAnswer,
+    LeaseAnswer,
+    LeaseRequest,
+    LoadRequest,
+    StatsAnswer,
+    parsed,
+)
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BundleId
+from loadmanager.ports import (
+    BrokerRefused,
+    BrokerState,
+    BrokerStats,
+    BrokerUnreachable,
+    StaleAgent,
+)
+
+# Some thirty thousand bundles' statistics; far more than one broker serves.
+MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+# One for stats, one for the lease, two for bundles: the agent asks for no more at once.
+_CONNECTIONS: Final = 4
+_OK: Final = 200
+_NO_CONTENT: Final = 204
+_CONFLICT: Final = 409
+
+_Answer = TypeVar("_Answer", bound=Body)
+
+
+class HttpBrokerControl:
+    """The `BrokerControl` port over HTTP.
+
+    Belongs to one event loop; connections are kept and used again. Redirects, cookies,
+    compression and proxies of the environment are not followed or used: the broker is
+    the next process, and a detour would be a mistake.
+
+    Args:
+        base_url: ``http://host:port`` of the broker, perhaps with a path before the
+            contract's own.
+        timeout_s: the most that one command may take, from connecting to the answer's
+            last byte.
+        unload_timeout_s: the same for unloading, which waits for requests in service;
+            ``timeout_s`` when it is not given.
+        max_answer_bytes: a longer answer is refused unread.
+
+    Raises:
+        ValueError: ``base_url`` is not an http URL, or a limit is not above zero.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        timeout_s: float = 2.0,
+        *,
+        unload_timeout_s: float | None = None,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        if not base_url.startswith(("http://", "https://")) or "?" in base_url or "#" in base_url:
+            raise ValueError(f"broker URL {base_url!r}; expected http://host:port")
+        self._root = base_url.rstrip("/") + PREFIX
+        self._timeout_s = timeout_s
+        self._unload_timeout_s = timeout_s if unload_timeout_s is None else unload_timeout_s
+        self._max_answer_bytes = max_answer_bytes
+        if min(self._timeout_s, self._unload_timeout_s, max_answer_bytes) <= 0:
+            raise ValueError("timeouts and max_answer_bytes of a broker must be above zero")
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def stats(self) -> BrokerStats:
+        """Return the traffic of each bundle over the last window."""
+        url = f"{self._root}/stats"
+        content = await self._command("GET", url, _OK)
+        return _read(StatsAnswer, content, f"GET {url}").to_stats()
+
+    async def renew_lease(self, *, agent_epoch: int, until_s: float | None) -> BrokerState:
+        """Let the broker serve until its own clock shows ``until_s``; None only asks."""
+        url = f"{self._root}/lease"
+        request = LeaseRequest(agent_epoch=agent_epoch, until_seconds=until_s)
+        content = await self._command("PUT", url, _OK, request)
+        return _read(LeaseAnswer, content, f"PUT {url}").to_state()
+
+    async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """Begin to serve ``bundle``."""
+        request = LoadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
+        await self._command("PUT", f"{self._root}/bundles/{bundle}", _NO_CONTENT, request)
+
+    async def unload(self, bundle: BundleId, *, agent_epoch: int) -> None:
+        """Stop serving ``bundle``; on return no request of it is being served any more."""
+        url = f"{self._root}/bundles/{bundle}?agentEpoch={agent_epoch}"
+        await self._command("DELETE", url, _NO_CONTENT, timeout_s=self._unload_timeout_s)
+
+    async def close(self) -> None:
+        """Give back connections; later commands find the broker unreachable."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    async def _command(
+        self,
+        method: str,
+        url: str,
+        expected_status: int,
+        body: Body | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """Return the content of an answer with ``expected_status``; raise for any other."""
+        where = f"{method} {url}"
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                status, content = await self._exchange(method, url, body)
+        except TimeoutError:
+            raise BrokerUnreachable(f"{where}: no whole answer within {limit_s:g} s") from None
+        except aiohttp.ClientResponseError as error:
+            raise BrokerRefused(
+                f"{where}: the answer is no HTTP ({error.message}); expected HTTP/1.1"
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise BrokerUnreachable(f"{where}: {type(error).__name__}: {error}") from error
+        if status != expected_status:
+            raise _refusal(where, status, content, expected_status)
+        return content
+
+    async def _exchange(self, method: str, url: str, body: Body | None) -> tuple[int, bytes]:
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        data = None if body is None else body.to_json()
+        async with self._open_session(url).request(
+            method, url, data=data, headers=headers, allow_redirects=False
+        ) as response:
+            content = bytearray()
+            async for chunk in response.content.iter_any():
+                content += chunk
+                if len(content) > self._max_answer_bytes:
+                    # Leaving the block with unread content closes the connection.
+                    raise BrokerRefused(
+                        f"{method} {url}: the answer is longer than expected, "
+                        f"at most {self._max_answer_bytes} bytes"
+                    )
+            return response.status, bytes(content)
+
+    def _open_session(self, url: str) -> aiohttp.ClientSession:
+        if self._closed:
+            raise BrokerUnreachable(f"{url}: this control of the broker is closed")
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),
+                headers={"Accept-Encoding": "identity"},
+                auto_decompress=False,
+            )
+        return self._session
+
+
+def _read(model: type[_Answer], content: bytes, where: str) -> _Answer:
+    try:
+        return parsed(model, content, where)
+    except MalformedContent as error:
+        raise BrokerRefused(str(error)) from None
+
+
+def _refusal(where: str, status: int, content: bytes, expected_status: int) -> BrokerRefused:
+    """Return what an unexpected status means.
+
+    Only a 409 that keeps to the contract makes the agent stop: a stray one, say from a
+    proxy, is a refusal like others.
+    """
+    told = f"{where}: status {status}"
+    try:
+        reason = parsed(ErrorAnswer, content, told).reason
+    except MalformedContent as error:
+        return BrokerRefused(f"{error}; expected status {expected_status}, or a reason")
+    kind = StaleAgent if status == _CONFLICT else BrokerRefused
+    return kind(f"{told}: {reason[:500]}; expected status {expected_status}")

@@ -1,0 +1,115 @@
+"""The in-memory broker as it runs: its state machine with a clock and with waiting.
+
+Both doors to it, HTTP and the in-process one of tests, go through this class.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from loadmanager.adapters.broker.changes import Change
+from loadmanager.adapters.broker.memory_broker import MemoryBroker, Ticket
+from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
+from loadmanager.core.hashing import HashName
+from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.ports import BrokerState, BrokerStats
+
+
+class RunningBroker:
+    """One incarnation of the in-memory broker. Belongs to one event loop.
+
+    ``clock_s`` is its monotonic clock: `time.monotonic`, or a test's own. The other
+    arguments are those of `MemoryBroker`.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker: str,
+        incarnation: str,
+        clock_s: Callable[[], float],
+        record: Callable[[Change], None],
+        hash_name: HashName = "murmur3",
+        window_s: float = 2.0,
+    ) -> None:
+        self._clock_s = clock_s
+        self._record = record
+        self._changed = asyncio.Event()
+        self._machine = MemoryBroker(
+            broker=broker,
+            incarnation=incarnation,
+            hash_name=hash_name,
+            window_s=window_s,
+            record=self._on_change,
+            now_s=clock_s(),
+        )
+
+    def state(self) -> BrokerState:
+        """Return what is served now."""
+        return self._machine.state(self._clock_s())
+
+    def stats(self) -> BrokerStats:
+        """Return the traffic of each bundle served now."""
+        return self._machine.stats(self._clock_s())
+
+    def renew_lease(self, *, agent_epoch: int, until_s: float | None) -> BrokerState:
+        """See `MemoryBroker.renew_lease`."""
+        now_s = self._clock_s()
+        return self._machine.renew_lease(agent_epoch=agent_epoch, until_s=until_s, now_s=now_s)
+
+    def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """See `MemoryBroker.load`."""
+        self._machine.load(
+            bundle, agent_epoch=agent_epoch, fencing_token=fencing_token, now_s=self._clock_s()
+        )
+
+    def begin_unload(self, bundle: BundleId, *, agent_epoch: int) -> None:
+        """See `MemoryBroker.begin_unload`."""
+        self._machine.begin_unload(bundle, agent_epoch=agent_epoch, now_s=self._clock_s())
+
+    async def unload(self, bundle: BundleId, *, agent_epoch: int) -> None:
+        """Stop serving ``bundle``; return when no request of it is in service any more."""
+        self.begin_unload(bundle, agent_epoch=agent_epoch)
+        while self._machine.serves(bundle):
+            await self._changed.wait()
+
+    def begin_publish(self, topic: TopicName) -> Ticket | PublishRefused:
+        """See `MemoryBroker.begin_publish`."""
+        return self._machine.begin_publish(topic, self._clock_s())
+
+    def finish_publish(
+        self, ticket: Ticket, *, producer: str, payload_bytes: int
+    ) -> Accepted | PublishRefused:
+        """See `MemoryBroker.finish_publish`."""
+        return self._machine.finish_publish(
+            ticket, producer=producer, payload_bytes=payload_bytes, now_s=self._clock_s()
+        )
+
+    def abandon(self, ticket: Ticket) -> None:
+        """See `MemoryBroker.abandon`."""
+        self._machine.abandon(ticket, self._clock_s())
+
+    def stop(self) -> None:
+        """Serve nothing any more and obey no command."""
+        self._machine.stop(self._clock_s())
+
+    async def watch_leases(self) -> None:
+        """End each lease the moment it runs out, even when nobody asks. Runs until cancelled.
+
+        It sleeps until the earliest end or until something changes: an idle broker
+        wakes up once per renewal. Needs a clock that runs as the event loop's does.
+        """
+        while True:
+            self._machine.expire(self._clock_s())
+            due_s = self._machine.next_expiry_s
+            left_s = None if due_s is None else max(0.0, due_s - self._clock_s())
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _on_change(self, change: Change) -> None:
+        """Wake whoever waits, even when recording fails; each then looks again for itself."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+        self._record(change)

@@ -1,0 +1,75 @@
+"""How much traffic one bundle of the in-memory broker has: rates over a sliding window."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from loadmanager.core.load import BundleStats
+
+# Finer slots follow a change of load more closely; ten err by at most a tenth of the window.
+SLOTS = 10
+
+
+@dataclass(slots=True)
+class _Slot:
+    index: int
+    messages: int = 0
+    payload_bytes: int = 0
+
+
+class BundleTraffic:
+    """Messages and bytes of one bundle over the last ``window_s`` seconds.
+
+    Time is cut into a tenth of the window each; a rate is what the slots of the last
+    window hold over the time they cover, never less than one slot, so that the first
+    message after a load is no burst. Topics are counted since the load, producers
+    over the last window.
+    """
+
+    def __init__(self, window_s: float, since_s: float) -> None:
+        self._window_s = window_s
+        self._slot_s = window_s / SLOTS
+        self._since_s = since_s
+        self._slots: deque[_Slot] = deque()
+        self._topics: set[str] = set()
+        # Ordered by when each was last seen, so that old ones leave from the front.
+        self._producers: dict[str, float] = {}
+
+    def add(self, *, topic: str, producer: str, payload_bytes: int, now_s: float) -> None:
+        """Count one message of ``payload_bytes``."""
+        self._forget_old(now_s)
+        index = self._index(now_s)
+        if not self._slots or self._slots[-1].index != index:
+            self._slots.append(_Slot(index))
+        self._slots[-1].messages += 1
+        self._slots[-1].payload_bytes += payload_bytes
+        self._topics.add(topic)
+        self._producers.pop(producer, None)
+        self._producers[producer] = now_s
+
+    def stats(self, now_s: float) -> BundleStats:
+        """Return the rates and counts as of ``now_s``."""
+        self._forget_old(now_s)
+        covered_s = self._covered_s(now_s)
+        return BundleStats(
+            msgs_in_per_s=sum(slot.messages for slot in self._slots) / covered_s,
+            bytes_in_per_s=sum(slot.payload_bytes for slot in self._slots) / covered_s,
+            topics=len(self._topics),
+            producers=len(self._producers),
+        )
+
+    def _index(self, now_s: float) -> int:
+        return int(now_s / self._slot_s)
+
+    def _covered_s(self, now_s: float) -> float:
+        oldest_s = (self._index(now_s) - SLOTS + 1) * self._slot_s
+        return max(now_s - max(oldest_s, self._since_s), self._slot_s)
+
+    def _forget_old(self, now_s: float) -> None:
+        oldest = self._index(now_s) - SLOTS + 1
+        while self._slots and self._slots[0].index < oldest:
+            self._slots.popleft()
+        while self._producers:
+            producer = next(iter(self._producers))
+            if self._producers[producer] > now_s - self._window_s:
+                return
+            del self._producers[producer]
