@@ -2,6 +2,7 @@
 
 import click
 
+from loadmanager.cli.broker import broker
 from loadmanager.cli.config import config_commands
 
 
@@ -10,4 +11,5 @@ def main() -> None:
     """Run and steer a load manager for topic brokers."""
 
 
+main.add_command(broker)
 main.add_command(config_commands)
