@@ -123,8 +123,11 @@ class Connection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """The session at one moment. ``session_id`` is 0 before the first connection.
+    """The session at one moment.
 
+    Before the first connection it is SUSPENDED with ``session_id`` 0, and
+    ``timeout_s`` is what was asked for; afterwards it is what the service granted.
+    After `Coordination.close` it is LOST for good.
     A changed ``session_id`` means that every ephemeral node of the former session is
     gone or about to go, even if no LOST was seen in between.
     """
@@ -175,14 +178,30 @@ class Coordination(Protocol):
     async def sync(self, path: str) -> None:
         """Return when a read on this session sees all that was applied before the call."""
 
+    async def heartbeat(self) -> None:
+        """Return when the service has answered a round trip through its leader.
+
+        The session cannot expire sooner than about ``session.timeout_s`` after the
+        moment of the call: an agent that is cut off counts from its last call that
+        returned. In an ensemble the leader may learn of it half a tick late, at most a
+        quarter of the shortest timeout it grants, so leave a margin of a third.
+
+        Raises:
+            Disconnected: no answer; the session may have expired meanwhile.
+            SessionLost: the session is gone.
+        """
+
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:
         """Create a node, and missing parents as persistent empty nodes.
 
-        A reply lost on the way is resolved inside: the method reads back, and counts
-        an ephemeral node of this very session with this very content as created.
+        A reply lost on the way is resolved inside: the method waits for the connection,
+        at most for the session timeout, reads back, and counts an ephemeral node of this
+        very session with this very content as created. So does a call that finds such a
+        node: asking twice for the same lock is granted twice. Nothing is sent twice.
 
         Raises:
             NodeExists: somebody else (or an earlier session) holds it.
+            Disconnected: it was not created, or it is persistent and nobody can tell.
         """
 
     async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:

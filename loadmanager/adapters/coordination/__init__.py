@@ -1,0 +1,1 @@
+"""What every adapter of the `Coordination` port does alike, whatever the service is."""

@@ -1,0 +1,268 @@
+"""The `Coordination` port on top of a link: all that does not depend on the service."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn
+
+import structlog
+
+from loadmanager.adapters.coordination.link import Link
+from loadmanager.adapters.coordination.paths import ancestry, below, check_path, parent_of
+from loadmanager.adapters.coordination.session import Listener, SessionRecord
+from loadmanager.adapters.coordination.watches import WatchTable
+from loadmanager.ports.coordination import (
+    Check,
+    Connection,
+    CoordinationError,
+    Create,
+    Delete,
+    Disconnected,
+    Node,
+    NodeExists,
+    NodeMissing,
+    Operation,
+    SessionLost,
+    SessionState,
+    SetData,
+    Stat,
+    Watch,
+)
+
+log = structlog.get_logger()
+
+MAX_REQUEST_BYTES: Final = 0xFFFFF
+"""ZooKeeper's ``jute.maxbuffer``: a server cuts the connection of whoever sends more."""
+
+_OPERATION_OVERHEAD_BYTES: Final = 128
+"""An operation's headers and access list, rounded up; its path and content come on top."""
+
+
+class LinkedCoordination:
+    """The port's promises kept over a `Link`. See `loadmanager.ports.coordination`."""
+
+    def __init__(self, link: Link, *, chroot: str, timeout_s: float) -> None:
+        self._link = link
+        self._chroot = check_path(chroot) if chroot not in {"", "/"} else ""
+        self._chroot_ready = not self._chroot
+        self._record = SessionRecord(timeout_s)
+        self._link_state = self._record.state
+        self._preparation: asyncio.Task[None] | None = None
+        self._watches = WatchTable(link)
+        self._opened = False
+        self._closed = False
+
+    @property
+    def session(self) -> SessionState:
+        """The session as known now."""
+        return self._record.state
+
+    async def start(self) -> None:
+        """Begin connecting and return at once."""
+        if self._opened:
+            raise CoordinationError("started already; one object is one session")
+        self._opened = True
+        self._link.open(self._link_changed)
+
+    async def close(self) -> None:
+        """End the session; ephemeral nodes vanish before this returns if it can be reached."""
+        if self._closed:
+            return
+        self._closed = True
+        self._watches.close()
+        if self._preparation is not None:
+            self._preparation.cancel()
+        if self._opened:
+            await self._link.close()
+        state = self._record.state
+        self._record.publish(SessionState(Connection.LOST, state.session_id, state.timeout_s))
+
+    def on_session(self, callback: Listener) -> Watch:
+        """Call ``callback`` after each change of the session."""
+        return self._record.subscribe(callback)
+
+    async def get(self, path: str) -> Node | None:
+        """Return the node, or None."""
+        where = self._request_at(path)
+        try:
+            return await self._link.get(where)
+        except NodeMissing:
+            return None
+
+    async def children(self, path: str) -> tuple[str, ...]:
+        """Return the sorted names of the children."""
+        where = self._request_at(path)
+        try:
+            return await self._link.children(where)
+        except NodeMissing:
+            return ()
+
+    async def sync(self, path: str) -> None:
+        """Make the next read see all that was applied before."""
+        await self._link.sync(self._request_at(path))
+
+    async def heartbeat(self) -> None:
+        """Make a round trip through the service's leader."""
+        self._record.require_connected()
+        await self._link.heartbeat()
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:
+        """Create a node and missing parents."""
+        where = self._request_at(path, data)
+        session_id = self.session.session_id
+        try:
+            return await self._create(where, data, ephemeral=ephemeral)
+        except NodeExists:
+            if not ephemeral:
+                raise
+            return await self._adopt(where, data, session_id)
+        except Disconnected as error:
+            return await self._resolve_create(where, data, session_id, ephemeral, error)
+
+    async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
+        """Replace a node's content."""
+        return await self._link.set(self._request_at(path, data), data, version)
+
+    async def delete(self, path: str, *, version: int = -1) -> None:
+        """Delete a node."""
+        await self._link.delete(self._request_at(path), version)
+
+    async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        """Apply all operations or none."""
+        self._record.require_connected()
+        placed = tuple(self._placed(operation) for operation in operations)
+        _check_size("commit", sum(_size(operation) for operation in placed))
+        return await self._link.commit(placed) if placed else ()
+
+    async def ensure(self, path: str) -> None:
+        """Create a persistent node and its parents unless they exist."""
+        await self._make(self._request_at(path))
+
+    def watch(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+        """Tell of the node now, after each change and after a reconnect."""
+        return self._watches.watch(self._place(path), callback)
+
+    def watch_children(self, path: str, callback: Callable[[tuple[str, ...]], None]) -> Watch:
+        """Tell of the children now, after each change and after a reconnect."""
+        return self._watches.watch_children(self._place(path), callback)
+
+    def _link_changed(self, state: SessionState) -> None:
+        """Publish the link's state; a first connection waits until the chroot exists."""
+        self._link_state = state
+        if self._closed:
+            return
+        if state.connection is Connection.CONNECTED and not self._chroot_ready:
+            self._preparation = asyncio.get_running_loop().create_task(self._prepare(state))
+        else:
+            self._publish(state)
+
+    async def _prepare(self, state: SessionState) -> None:
+        try:
+            await self._make(self._chroot)
+        except (Disconnected, SessionLost):
+            return  # The next connection tries again.
+        except CoordinationError as error:
+            # Each request will say the same to its caller, who can act on it.
+            log.error("coordination.chroot.refused", path=self._chroot, error=str(error))  # noqa: TRY400 - the text says it all, there is no bug to trace
+        else:
+            self._chroot_ready = True
+        if self._link_state is state:
+            self._publish(state)
+
+    def _publish(self, state: SessionState) -> None:
+        self._record.publish(state)
+        if state.connection is Connection.CONNECTED:
+            self._watches.reread()
+
+    def _place(self, path: str) -> str:
+        return below(self._chroot, path)
+
+    def _request_at(self, path: str, data: bytes = b"") -> str:
+        """Return the complete path of a request that may be sent now."""
+        where = self._place(path)
+        self._record.require_connected()
+        _check_size(where, len(where) + len(data) + _OPERATION_OVERHEAD_BYTES)
+        return where
+
+    def _placed(self, operation: Operation) -> Operation:
+        where = self._place(operation.path)
+        match operation:
+            case Create():
+                return Create(where, operation.data, operation.ephemeral)
+            case SetData():
+                return SetData(where, operation.data, operation.version)
+            case Delete():
+                return Delete(where, operation.version)
+            case Check():
+                return Check(where, operation.version)
+
+    async def _create(self, where: str, data: bytes, *, ephemeral: bool) -> Stat:
+        while True:
+            try:
+                return await self._link.create(where, data, ephemeral=ephemeral)
+            except NodeMissing:
+                await self._make(parent_of(where))
+                # Somebody may delete the empty parent again: then make it again.
+
+    async def _make(self, where: str) -> None:
+        # Looking first costs one read where it exists, and needs no right to create.
+        if where == "/" or await self._link.exists(where) is not None:
+            return
+        for path in ancestry(where):
+            if await self._link.exists(path) is None:
+                try:
+                    await self._link.create(path, b"", ephemeral=False)
+                except NodeExists:
+                    continue
+
+    async def _adopt(self, where: str, data: bytes, session_id: int) -> Stat:
+        """Return the stat of a lock this session took in an earlier call."""
+        try:
+            return await self._own_lock(where, data, session_id)
+        except NodeMissing:
+            raise NodeExists(f"{where}: existed, and was deleted just now") from None
+
+    async def _own_lock(self, where: str, data: bytes, session_id: int) -> Stat:
+        """Return the stat of a node that this session created with this content.
+
+        Raises:
+            NodeExists: it is somebody else's.
+            NodeMissing: there is none.
+        """
+        node = await self._link.get(where)
+        if node.stat.ephemeral_owner != session_id or node.data != data:
+            raise NodeExists(f"{where}: exists, owned by {_owner(node.stat)}")
+        return node.stat
+
+    async def _resolve_create(
+        self, where: str, data: bytes, session_id: int, ephemeral: bool, error: Disconnected
+    ) -> Stat:
+        """Find out what became of a create whose reply was lost."""
+        await self._record.reconnected(session_id)
+        await self._link.sync(where)
+        try:
+            if not ephemeral and await self._link.exists(where) is not None:
+                _refuse_to_guess(where, error)
+            return await self._own_lock(where, data, session_id)
+        except NodeMissing:
+            raise Disconnected(f"{where}: the connection broke before it was created") from error
+
+
+def _refuse_to_guess(where: str, error: Disconnected) -> NoReturn:
+    text = f"{where}: exists, but the reply that says who created it was lost"
+    raise Disconnected(text) from error
+
+
+def _owner(stat: Stat) -> str:
+    return f"session {stat.ephemeral_owner:#x}" if stat.ephemeral_owner else "nobody (persistent)"
+
+
+def _size(operation: Operation) -> int:
+    content = operation.data if isinstance(operation, Create | SetData) else b""
+    return _OPERATION_OVERHEAD_BYTES + len(operation.path) + len(content)
+
+
+def _check_size(where: str, size_bytes: int) -> None:
+    if size_bytes > MAX_REQUEST_BYTES:
+        raise CoordinationError(
+            f"{where}: {size_bytes} bytes; expected at most {MAX_REQUEST_BYTES} (jute.maxbuffer)"
+        )

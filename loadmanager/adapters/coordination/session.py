@@ -1,0 +1,82 @@
+"""The session's state and those who want to know of its changes."""
+
+import asyncio
+from collections.abc import Callable
+
+from loadmanager.ports.coordination import Connection, Disconnected, SessionLost, SessionState
+
+Listener = Callable[[SessionState], None]
+
+
+class SessionRecord:
+    """The state as published on the loop. Only the adapter changes it."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.state = SessionState(Connection.SUSPENDED, 0, timeout_s)
+        self._listeners: list[Listener] = []
+        self._changed = asyncio.Event()
+
+    def subscribe(self, listener: Listener) -> "ListenerWatch":
+        """Call ``listener`` after each change."""
+        self._listeners.append(listener)
+        return ListenerWatch(self._listeners, listener)
+
+    def publish(self, state: SessionState) -> None:
+        """Make ``state`` the present one and tell it, unless it is already."""
+        if state == self.state:
+            return
+        self.state = state
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        for listener in tuple(self._listeners):
+            try:
+                listener(state)
+            except Exception as error:  # noqa: BLE001 - as for any callback, the loop reports it; the other listeners must be told
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": f"session listener {listener!r} failed", "exception": error}
+                )
+
+    def require_connected(self) -> None:
+        """Raise what a request raises without a connection."""
+        match self.state.connection:
+            case Connection.SUSPENDED:
+                raise Disconnected(f"{self._name()} is suspended; nothing was sent")
+            case Connection.LOST:
+                raise SessionLost(f"{self._name()} is lost; nothing was sent")
+            case Connection.CONNECTED:
+                return
+
+    async def reconnected(self, session_id: int) -> None:
+        """Return when the session is connected again.
+
+        Raises:
+            SessionLost: it is gone, or another one took its place.
+            Disconnected: it did not come back within its timeout.
+        """
+        try:
+            async with asyncio.timeout(self.state.timeout_s):
+                while self.state.connection is Connection.SUSPENDED:
+                    await self._changed.wait()
+        except TimeoutError:
+            raise Disconnected(
+                f"{self._name()} was not connected again within {self.state.timeout_s:g} s"
+            ) from None
+        if self.state.connection is Connection.LOST or self.state.session_id != session_id:
+            raise SessionLost(f"session {session_id:#x} ended before its reply came")
+
+    def _name(self) -> str:
+        return f"session {self.state.session_id:#x}" if self.state.session_id else "the session"
+
+
+class ListenerWatch:
+    """A listener's wish to be told."""
+
+    def __init__(self, listeners: list[Listener], listener: Listener) -> None:
+        self._listeners = listeners
+        self._listener: Listener | None = listener
+
+    def close(self) -> None:
+        """Stop telling."""
+        if self._listener is not None:
+            self._listeners.remove(self._listener)
+            self._listener = None

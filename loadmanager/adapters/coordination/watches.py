@@ -1,0 +1,233 @@
+"""Standing watches made of the one-shot triggers a coordination service has."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+import structlog
+
+from loadmanager.adapters.coordination.link import Link, Trigger
+from loadmanager.ports.coordination import (
+    CoordinationError,
+    Disconnected,
+    Node,
+    NodeMissing,
+    SessionLost,
+)
+
+log = structlog.get_logger()
+
+Value = TypeVar("Value")
+Read = Callable[[Link, str, Trigger], Awaitable[Value]]
+
+REREAD_DELAY_S: Final = 1.0
+"""Pause after a read that the service refused, for example for want of rights."""
+
+
+async def read_node(link: Link, path: str, trigger: Trigger) -> Node | None:
+    """Return the node, and have ``trigger`` called when it changes, goes or comes."""
+    while True:
+        try:
+            return await link.get(path, trigger)
+        except NodeMissing:
+            if await link.exists(path, trigger) is None:
+                return None
+            # It came between the two reads: get it now.
+
+
+async def read_children(link: Link, path: str, trigger: Trigger) -> tuple[str, ...]:
+    """Return the sorted names, and have ``trigger`` called when they change."""
+    while True:
+        try:
+            return await link.children(path, trigger)
+        except NodeMissing:
+            if await link.exists(path, trigger) is None:
+                return ()
+
+
+class _Untold:
+    """Stands for the value nobody was told yet: None is a value."""
+
+
+class Subscription(Generic[Value]):
+    """One caller's watch."""
+
+    def __init__(
+        self,
+        callback: Callable[[Value], None],
+        first_read: int,
+        forget: "Callable[[Subscription[Value]], None]",
+    ) -> None:
+        self._callback = callback
+        self._first_read = first_read
+        self._forget = forget
+        self._told: Value | type[_Untold] = _Untold
+        self._closed = False
+
+    def close(self) -> None:
+        """Stop telling."""
+        if not self._closed:
+            self._closed = True
+            self._forget(self)
+
+    def tell(self, value: Value, read: int, *, repeat: bool) -> None:
+        """Tell the value if it is news.
+
+        A read that began before the watch was asked for may show less than its caller
+        knows already, so it is not told.
+        """
+        if self._closed or read < self._first_read or (self._told == value and not repeat):
+            return
+        self._told = value
+        try:
+            self._callback(value)
+        except Exception as error:  # noqa: BLE001 - as for any callback, the loop reports it; the other watches must be told
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"watch callback {self._callback!r} failed", "exception": error}
+            )
+
+
+class WatchedPath(Generic[Value]):
+    """All watches of one kind on one path. They share one read and one trigger."""
+
+    def __init__(self, link: Link, path: str, read: Read[Value], trigger: Trigger) -> None:
+        self._link = link
+        self._path = path
+        self._read = read
+        self._trigger = trigger
+        self._reads = 0
+        self._stale = False
+        self._repeat = False
+        self._task: asyncio.Task[None] | None = None
+        self.subscriptions: list[Subscription[Value]] = []
+
+    def subscribe(
+        self,
+        callback: Callable[[Value], None],
+        forget: Callable[[Subscription[Value]], None],
+    ) -> Subscription[Value]:
+        """Add a watch; the next read to begin is the first it is told of."""
+        subscription = Subscription(callback, self._reads + 1, forget)
+        self.subscriptions.append(subscription)
+        return subscription
+
+    def refresh(self, *, repeat: bool = False) -> None:
+        """Read again, after the read under way if there is one.
+
+        Args:
+            repeat: tell the value even if it is the one told last.
+        """
+        self._repeat = self._repeat or repeat
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._read_until_fresh())
+        else:
+            self._stale = True
+
+    def stop(self) -> None:
+        """Give up the read under way."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _read_until_fresh(self) -> None:
+        try:
+            await self._read_once()
+            while self._stale:
+                await self._read_once()
+        finally:
+            self._task = None
+
+    async def _read_once(self) -> None:
+        self._stale = False
+        self._reads += 1
+        read = self._reads
+        repeat, self._repeat = self._repeat, False
+        try:
+            value = await self._read(self._link, self._path, self._trigger)
+        except (Disconnected, SessionLost):
+            # The return of the connection asks for the next read.
+            self._repeat = self._repeat or repeat
+        except CoordinationError as error:
+            log.warning("coordination.watch.refused", path=self._path, error=str(error))
+            self._repeat, self._stale = self._repeat or repeat, True
+            await asyncio.sleep(REREAD_DELAY_S)
+        else:
+            for subscription in tuple(self.subscriptions):
+                subscription.tell(value, read, repeat=repeat)
+
+
+@dataclass(frozen=True, slots=True)
+class PathTrigger:
+    """Asks the table to read a path again. Equal for equal paths of one table."""
+
+    table: "WatchTable"
+    kind: str
+    path: str
+
+    def __call__(self) -> None:
+        """Do it."""
+        self.table.fired(self.kind, self.path)
+
+
+class WatchTable:
+    """All watches of one session, by what is watched and where."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._nodes: dict[str, WatchedPath[Node | None]] = {}
+        self._children: dict[str, WatchedPath[tuple[str, ...]]] = {}
+
+    def watch(
+        self, path: str, callback: Callable[[Node | None], None]
+    ) -> Subscription[Node | None]:
+        """Watch a node."""
+        return self._subscribe(self._nodes, "node", path, read_node, callback)
+
+    def watch_children(
+        self, path: str, callback: Callable[[tuple[str, ...]], None]
+    ) -> Subscription[tuple[str, ...]]:
+        """Watch the names below a node."""
+        return self._subscribe(self._children, "children", path, read_children, callback)
+
+    def fired(self, kind: str, path: str) -> None:
+        """Read again what a trigger told of, if anybody still watches it."""
+        paths = self._nodes if kind == "node" else self._children
+        watched = paths.get(path)
+        if watched is not None:
+            watched.refresh()
+
+    def reread(self) -> None:
+        """Read and tell everything again: a broken connection forgot all triggers."""
+        for watched in self._all():
+            watched.refresh(repeat=True)
+
+    def close(self) -> None:
+        """Stop all watches."""
+        for watched in self._all():
+            watched.stop()
+        self._nodes.clear()
+        self._children.clear()
+
+    def _all(self) -> tuple[WatchedPath[Node | None] | WatchedPath[tuple[str, ...]], ...]:
+        return (*self._nodes.values(), *self._children.values())
+
+    def _subscribe(
+        self,
+        paths: dict[str, WatchedPath[Value]],
+        kind: str,
+        path: str,
+        read: Read[Value],
+        callback: Callable[[Value], None],
+    ) -> Subscription[Value]:
+        trigger = PathTrigger(self, kind, path)
+        watched = paths.setdefault(path, WatchedPath(self._link, path, read, trigger))
+
+        def forget(subscription: Subscription[Value]) -> None:
+            watched.subscriptions.remove(subscription)
+            if not watched.subscriptions and paths.get(path) is watched:
+                watched.stop()
+                del paths[path]
+
+        subscription = watched.subscribe(callback, forget)
+        watched.refresh()
+        return subscription

@@ -1,0 +1,214 @@
+"""The way from one session to the in-process service, with hooks that break it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeVar
+
+from loadmanager.adapters.coordination.link import Trigger
+from loadmanager.adapters.memory.service import MemoryService
+from loadmanager.ports.coordination import (
+    Connection,
+    Create,
+    Delete,
+    Disconnected,
+    Node,
+    Operation,
+    SessionLost,
+    SessionState,
+    SetData,
+    Stat,
+)
+
+Answer = TypeVar("Answer")
+
+
+class Loss(Enum):
+    """Where on its way a request is lost."""
+
+    REQUEST = auto()
+    REPLY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTrigger:
+    """A trigger whose call waits for its turn on the loop, as a packet would on the wire."""
+
+    link: "MemoryLink"
+    trigger: Trigger
+
+    def __call__(self) -> None:
+        """Take a place in the loop's queue."""
+        asyncio.get_running_loop().call_soon(self.trigger)
+
+
+class MemoryLink:
+    """A `Link` to a `MemoryService`.
+
+    A request takes two turns of the loop: one on its way there, one on its way back.
+    Whatever breaks the connection in the first leaves it unapplied, in the second
+    applied without a reply.
+
+    Args:
+        turn: awaited once on each way; a simulation puts its scheduler here. Requests
+            of one link must come through in the order they were made in.
+    """
+
+    def __init__(
+        self, service: MemoryService, *, timeout_s: float, turn: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._service = service
+        self._timeout_s = timeout_s
+        self._turn = turn
+        self._changed: Callable[[SessionState], None] = _nobody
+        self._state = SessionState(Connection.SUSPENDED, 0, timeout_s)
+        self._connection = 0
+        self._cut = False
+        self._loss: Loss | None = None
+
+    # What `Link` asks for.
+
+    def open(self, changed: Callable[[SessionState], None]) -> None:
+        """Connect at the next turn of the loop, unless the link is cut."""
+        self._changed = changed
+        asyncio.get_running_loop().call_soon(self._connect)
+
+    async def close(self) -> None:
+        """End the session, unless it cannot be reached: then it expires in its time."""
+        self._changed = _nobody
+        if not self._cut:
+            self._service.close_session(self._state.session_id)
+        self.suspend()
+
+    async def get(self, path: str, trigger: Trigger | None = None) -> Node:
+        """Return the node."""
+        armed = self._queued(trigger)
+        return await self._ask(lambda session: self._service.get(session, path, armed))
+
+    async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
+        """Return the node's stat."""
+        armed = self._queued(trigger)
+        return await self._ask(lambda session: self._service.exists(session, path, armed))
+
+    async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
+        """Return the sorted names."""
+        armed = self._queued(trigger)
+        return await self._ask(lambda session: self._service.children(session, path, armed))
+
+    async def sync(self, path: str) -> None:
+        """Make a round trip: there is one server, and it is up to date."""
+        await self._ask(lambda session: self._service.exists(session, path))
+
+    async def heartbeat(self) -> None:
+        """Make a round trip."""
+        await self.sync("/")
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool) -> Stat:
+        """Create a node."""
+        return await self._write(Create(path, data, ephemeral))
+
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        """Replace the content."""
+        return await self._write(SetData(path, data, version))
+
+    async def delete(self, path: str, version: int) -> None:
+        """Delete the node."""
+        await self._ask(lambda session: self._service.apply_one(session, Delete(path, version)))
+
+    async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        """Apply all or none."""
+        stats = await self._ask(lambda session: self._service.apply(session, operations))
+        pairs = zip(operations, stats, strict=True)
+        return tuple(stat if isinstance(done, SetData) else None for done, stat in pairs)
+
+    # What a test asks for.
+
+    def lose_next(self, loss: Loss) -> None:
+        """Break the connection at the next request; it is made again at once."""
+        self._loss = loss
+
+    def suspend(self) -> None:
+        """Cut the link until `reconnect`."""
+        self._cut = True
+        self._drop()
+
+    def reconnect(self) -> None:
+        """Mend the link and connect."""
+        self._cut = False
+        self._connect()
+
+    def _queued(self, trigger: Trigger | None) -> Trigger | None:
+        return None if trigger is None else QueuedTrigger(self, trigger)
+
+    async def _write(self, operation: Create | SetData) -> Stat:
+        stat = await self._ask(lambda session: self._service.apply_one(session, operation))
+        if stat is None:
+            raise AssertionError(f"{operation} left no stat")
+        return stat
+
+    async def _ask(self, request: Callable[[int], Answer]) -> Answer:
+        """Carry one request there and its answer back."""
+        self._require_connected()
+        connection, loss, self._loss = self._connection, self._loss, None
+        await self._turn()
+        if loss is Loss.REQUEST:
+            self._break()
+        self._require_still(connection)
+        try:
+            answer = request(self._state.session_id)
+        finally:
+            # An error is an answer too, and can be lost like one.
+            if loss is Loss.REPLY:
+                self._break()
+            await self._turn()
+            self._require_still(connection)
+        return answer
+
+    def _require_connected(self) -> None:
+        if self._state.connection is Connection.LOST:
+            raise SessionLost(f"session {self._state.session_id:#x} is lost; nothing was sent")
+        if self._state.connection is Connection.SUSPENDED:
+            raise Disconnected("the link is suspended; nothing was sent")
+
+    def _require_still(self, connection: int) -> None:
+        if connection != self._connection:
+            raise Disconnected("the connection broke before the reply")
+
+    def _connect(self) -> None:
+        if self._cut or self._state.connection is Connection.CONNECTED:
+            return
+        if self._state.connection is Connection.SUSPENDED and self._state.session_id:
+            try:
+                self._service.resume_session(self._state.session_id)
+            except SessionLost:
+                self._become(Connection.LOST, self._state.session_id)
+            else:
+                self._become(Connection.CONNECTED, self._state.session_id)
+                return
+        session_id = self._service.open_session(self._timeout_s, self._expired)
+        self._become(Connection.CONNECTED, session_id)
+
+    def _break(self) -> None:
+        """Lose the connection, and make it again at the next turn of the loop."""
+        self._drop()
+        asyncio.get_running_loop().call_soon(self._connect)
+
+    def _drop(self) -> None:
+        self._connection += 1
+        if self._state.connection is Connection.CONNECTED:
+            self._service.silence(self._state.session_id)
+            self._become(Connection.SUSPENDED, self._state.session_id)
+
+    def _expired(self) -> None:
+        """React as a client does whose server hangs up: it learns why when it is back."""
+        if self._state.connection is Connection.CONNECTED:
+            self._break()
+
+    def _become(self, connection: Connection, session_id: int) -> None:
+        self._state = SessionState(connection, session_id, self._timeout_s)
+        self._changed(self._state)
+
+
+def _nobody(_state: SessionState) -> None:
+    """Stand in for the listener before `open` and after `close`."""
