@@ -1,0 +1,20 @@
+"""The HTTP door: lookups, admin REST, metrics, and the line to the leader."""
+
+from loadmanager.adapters.http.door import DoorSettings, HttpDoor
+from loadmanager.adapters.http.leader_line import HttpLeaderLine
+from loadmanager.adapters.http.lookups import LookupMode
+from loadmanager.adapters.http.replies import Refused, json_reply, text_reply
+from loadmanager.adapters.http.routes import Handler, Route, Target
+
+__all__ = [
+    "DoorSettings",
+    "Handler",
+    "HttpDoor",
+    "HttpLeaderLine",
+    "LookupMode",
+    "Refused",
+    "Route",
+    "Target",
+    "json_reply",
+    "text_reply",
+]

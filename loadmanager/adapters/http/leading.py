@@ -1,0 +1,39 @@
+"""The leader's side of the line on which sidecars ask who is to own a bundle."""
+
+from aiohttp import web
+
+from loadmanager.adapters.http.bodies import json_object
+from loadmanager.adapters.http.replies import Refused, json_reply
+from loadmanager.adapters.http.routes import Route, Target
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import parse_bundle
+from loadmanager.ports import LookupService
+
+ASSIGN_PATH = "/loadmanager/v1/assign"
+
+
+class Leading:
+    """Answers ``POST /loadmanager/v1/assign``."""
+
+    def __init__(self, lookup: LookupService) -> None:
+        self._lookup = lookup
+
+    def routes(self) -> list[Route]:
+        """Return the routes of this file."""
+        return [Route("POST", ASSIGN_PATH, self.assign)]
+
+    async def assign(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        """Decide who is to own the bundle named in the body.
+
+        The epoch lets the asker tell the answer of a leader that has been replaced.
+        """
+        given = (await json_object(request)).get("bundle")
+        if not isinstance(given, str):
+            raise Refused(400, f"bundle = {given!r}; expected a text")
+        try:
+            bundle = parse_bundle(given)
+        except InvalidName as error:
+            raise Refused(400, str(error)) from error
+        broker = await self._lookup.assign(bundle)
+        leader = self._lookup.leader
+        return json_reply({"broker": broker, "epoch": leader.epoch if leader else 0})

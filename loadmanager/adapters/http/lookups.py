@@ -1,0 +1,216 @@
+"""Topic lookups as Pulsar's clients ask them, and the redirect to a topic's owner."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import quote
+
+from aiohttp import web
+
+from loadmanager.adapters.http.answers import Answers
+from loadmanager.adapters.http.express import LISTENER_HEADER, LookupReply
+from loadmanager.adapters.http.replies import Refused, bytes_reply, empty_reply, unavailable
+from loadmanager.adapters.http.routes import ANY_METHOD, Route, Target
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import TopicName, topic_from_parts
+from loadmanager.ports import LookupService, Owner, Redirection
+from loadmanager.telemetry.lookups import LookupMetrics
+
+LookupMode = Literal["answer", "redirect"]
+LOOKUP_PREFIX: Final = "/lookup/v2/topic/"
+_REDIRECT_PREFIX: Final = "/redirect"
+_TOPIC_SEGMENTS: Final = 4
+# Refused clients are told to wait up to 4 s longer, in turn, so that they do not return as one.
+_RETRY_SPREAD_S: Final = 5
+
+
+class Lookups:
+    """Answers lookups: from memory, from the picture, or by asking the application.
+
+    Only the last of these waits, so only it counts as pending: a lookup whose owner is
+    known is answered however many wait.
+    """
+
+    def __init__(
+        self,
+        lookup: LookupService,
+        answers: Answers,
+        metrics: LookupMetrics,
+        *,
+        mode: LookupMode,
+        max_concurrent: int,
+        retry_after_s: float,
+    ) -> None:
+        self._lookup = lookup
+        self._answers = answers
+        self._metrics = metrics
+        self._mode = mode
+        self._max_concurrent = max_concurrent
+        self._retry_after_s = retry_after_s
+        self._pending = 0
+        self._refused = 0
+
+    def routes(self) -> list[Route]:
+        """Return the routes of this file."""
+        return [
+            Route("GET", LOOKUP_PREFIX + "{}/{}/{}/{}", self.owner),
+            Route("GET", LOOKUP_PREFIX + "{}/{}/{}/{}/bundle", self.bundle),
+            Route("GET", "/lookup/v2/destination/{...}", self.name_with_cluster),
+            Route(ANY_METHOD, _REDIRECT_PREFIX + "/{...}", self.redirect_to_owner),
+        ]
+
+    def remembered(self, request: web.BaseRequest) -> LookupReply | None:
+        """Return the answer to a request whose like was answered from the current picture."""
+        if request.method != "GET" or LISTENER_HEADER in request.headers:
+            return None
+        raw = request.raw_path
+        if not raw.startswith(LOOKUP_PREFIX) or not raw.isascii():
+            return None
+        started_s = time.perf_counter()
+        line = _first_line(raw)
+        answer = self._answers.known(line)
+        if answer is None:
+            return None
+        self._metrics.answered(time.perf_counter() - started_s)
+        return LookupReply(answer, line)
+
+    async def owner(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        """Answer ``GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}``."""
+        started_s = time.perf_counter()
+        try:
+            reply = await self._reply(request, target)
+        except LoadManagerError:
+            self._metrics.failed(time.perf_counter() - started_s)
+            raise
+        seconds = time.perf_counter() - started_s
+        if isinstance(reply, LookupReply):
+            self._metrics.answered(seconds)
+        else:
+            self._metrics.redirected(seconds)
+        return reply
+
+    async def bundle(self, _request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        """Answer with the bare range of the topic's bundle, unquoted as Pulsar does."""
+        found = await self._lookup.bundle_of(_topic(target.captured))
+        return bytes_reply(found.rpartition("/")[2].encode(), "application/json")
+
+    async def name_with_cluster(
+        self, _request: web.BaseRequest, _target: Target
+    ) -> web.StreamResponse:
+        """Refuse the form of topic names that had a cluster in them."""
+        raise Refused(404, f"topic names have no cluster any more; ask {LOOKUP_PREFIX}...")
+
+    async def redirect_to_owner(
+        self, _request: web.BaseRequest, target: Target
+    ) -> web.StreamResponse:
+        """Send the client to the same path on the owner; its last four segments are the topic."""
+        if len(target.captured) < _TOPIC_SEGMENTS:
+            raise Refused(404, "the path must end in {domain}/{tenant}/{namespace}/{topic}")
+        owner = await self._find_owner(_topic(target.captured[-_TOPIC_SEGMENTS:]))
+        if not owner.urls.http_url:
+            raise Refused(412, f"broker {owner.broker} has no HTTP URL to redirect to")
+        kept = target.path_and_query.removeprefix(_REDIRECT_PREFIX)
+        return _moved(owner.urls.http_url.rstrip("/") + kept)
+
+    async def _reply(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        topic = _topic(target.captured)
+        ask = _Ask.of(request, target)
+        answer = self._answers.of_topic(topic, ask.listener, ask.line)
+        if answer is not None:
+            return LookupReply(answer, ask.line)
+        if self._mode == "answer":
+            owner = await self._find_owner(topic)
+            return LookupReply(self._answers.naming(owner, ask.listener), None)
+        return await self._owner_or_redirect(topic, ask, target)
+
+    async def _owner_or_redirect(
+        self, topic: TopicName, ask: "_Ask", target: Target
+    ) -> web.StreamResponse:
+        """Answer or redirect; a chain has one hop to the leader and one from it, no more.
+
+        Clients send no ``authoritative``; our own redirects always do. So a request
+        with ``authoritative=false`` has made its hop to the leader: if it is to be
+        sent to a leader again, views differ, and we find the owner ourselves.
+        """
+        async with self._slot():
+            found = await self._lookup.find_owner_or_redirect(
+                topic, authoritative=ask.authoritative
+            )
+            if isinstance(found, Redirection) and ask.redirected and not found.authoritative:
+                found = await self._lookup.find_owner(topic)
+        if isinstance(found, Owner):
+            return LookupReply(self._answers.naming(found, ask.listener), None)
+        if ask.authoritative:
+            raise unavailable(f"{topic} was redirected by its leader already", self._retry_after_s)
+        return _moved(_lookup_url(found, ask, target))
+
+    async def _find_owner(self, topic: TopicName) -> Owner:
+        owner = self._lookup.owner_if_known(topic)
+        if owner is not None:
+            return owner
+        async with self._slot():
+            return await self._lookup.find_owner(topic)
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        if self._pending >= self._max_concurrent:
+            self._refused += 1
+            raise unavailable(
+                f"{self._pending} lookups are pending, the most allowed",
+                self._retry_after_s + self._refused % _RETRY_SPREAD_S,
+            )
+        self._pending += 1
+        self._metrics.pending(self._pending)
+        try:
+            yield
+        finally:
+            self._pending -= 1
+            self._metrics.pending(self._pending)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """What a lookup request says beside its topic.
+
+    ``line`` is its first line if nothing else in it bears on the answer, else None.
+    """
+
+    listener: str
+    authoritative: bool
+    redirected: bool
+    line: bytes | None
+
+    @classmethod
+    def of(cls, request: web.BaseRequest, target: Target) -> "_Ask":
+        in_header = request.headers.get(LISTENER_HEADER, "")
+        authoritative = target.query("authoritative").lower()
+        raw = request.raw_path
+        plain = request.method == "GET" and not in_header and raw.startswith("/") and raw.isascii()
+        return cls(
+            listener=target.query("listenerName") or in_header,
+            authoritative=authoritative == "true",
+            redirected=bool(authoritative),
+            line=_first_line(raw) if plain else None,
+        )
+
+
+def _first_line(raw_path: str) -> bytes:
+    return f"GET {raw_path} HTTP/1.1".encode()
+
+
+def _topic(segments: tuple[str, ...]) -> TopicName:
+    domain, tenant, namespace, local = segments
+    return topic_from_parts(domain, tenant, namespace, local)
+
+
+def _lookup_url(to: Redirection, ask: _Ask, target: Target) -> str:
+    query = f"authoritative={'true' if to.authoritative else 'false'}"
+    if ask.listener:
+        query += f"&listenerName={quote(ask.listener, safe='')}"
+    return f"{to.sidecar_url.rstrip('/')}{target.path}?{query}"
+
+
+def _moved(location: str) -> web.Response:
+    return empty_reply(307, {"Location": location})

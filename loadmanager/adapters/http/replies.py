@@ -1,0 +1,96 @@
+"""What the door says: JSON values, and refusals of the form ``{"reason": ...}``."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from loadmanager.core.errors import InvalidName, LoadManagerError
+from loadmanager.ports import NamespaceTaken, NamespaceUnknown, NotLeader, Unavailable
+
+SERVER_NAME: Final = "loadmanager"
+_JSON_TYPE: Final = "application/json"
+_TEXT_TYPE: Final = "text/plain; charset=utf-8"
+
+
+class Refused(LoadManagerError):
+    """A request that gets an error status instead of what it asked for.
+
+    Args:
+        status: the HTTP status.
+        reason: what the client is told.
+        headers: sent along, such as ``Allow`` or ``Retry-After``.
+    """
+
+    def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.headers = headers or {}
+
+
+def json_reply(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """Return ``value`` as a JSON response."""
+    body = json.dumps(value, separators=(",", ":")).encode()
+    return bytes_reply(body, _JSON_TYPE, status, headers)
+
+
+def text_reply(text: str, status: int = 200, content_type: str = _TEXT_TYPE) -> web.Response:
+    """Return ``text`` as it stands."""
+    return bytes_reply(text.encode(), content_type, status)
+
+
+def bytes_reply(
+    body: bytes,
+    content_type: str,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> web.Response:
+    """Return ``body`` as it stands."""
+    sent = {"Content-Type": content_type, "Server": SERVER_NAME, **(headers or {})}
+    return web.Response(body=body, status=status, headers=sent)
+
+
+def empty_reply(status: int, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return a response without a body."""
+    return web.Response(status=status, headers={"Server": SERVER_NAME, **(headers or {})})
+
+
+def refusal_reply(refused: Refused) -> web.Response:
+    """Return the refusal as the client is to see it."""
+    return json_reply({"reason": str(refused)}, refused.status, refused.headers)
+
+
+def refusal_of(error: LoadManagerError) -> Refused:
+    """Return how an error of the core or of the application reads over HTTP.
+
+    A topic's domain is part of Pulsar's URL paths, so a wrong one is answered like a
+    wrong method (405), any other bad name as a failed precondition (412).
+
+    Raises:
+        LoadManagerError: the error itself, if it is not one a client can have caused.
+    """
+    reason = str(error)
+    match error:
+        case Refused():
+            return error
+        case InvalidName(kind="topic domain"):
+            return Refused(405, reason, {"Allow": "GET"})
+        case InvalidName():
+            return Refused(412, reason)
+        case NamespaceUnknown():
+            return Refused(404, reason or "Namespace not found")
+        case NamespaceTaken() | NotLeader():
+            return Refused(409, reason)
+        case Unavailable():
+            return unavailable(reason, error.retry_after_s)
+        case _:
+            raise error
+
+
+def unavailable(reason: str, retry_after_s: float) -> Refused:
+    """Return a refusal for now; ``Retry-After`` counts in whole seconds, so round up."""
+    return Refused(503, reason, {"Retry-After": str(max(1, math.ceil(retry_after_s)))})

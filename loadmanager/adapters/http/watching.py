@@ -1,0 +1,43 @@
+"""What those who watch over the sidecar ask: metrics, liveness, readiness."""
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from loadmanager.adapters.http.replies import bytes_reply, json_reply, text_reply
+from loadmanager.adapters.http.routes import Route, Target
+from loadmanager.ports import LookupService
+
+
+class Watching:
+    """Answers ``/metrics``, ``/healthz`` and ``/readyz``."""
+
+    def __init__(self, lookup: LookupService, registry: CollectorRegistry) -> None:
+        self._lookup = lookup
+        self._registry = registry
+
+    def routes(self) -> list[Route]:
+        """Return the routes of this file."""
+        return [
+            Route("GET", "/metrics", self.metrics),
+            Route("GET", "/healthz", self.alive),
+            Route("GET", "/readyz", self.ready),
+        ]
+
+    async def metrics(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        """Expose all metrics, as OpenMetrics to those who accept it."""
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return bytes_reply(encode(self._registry), content_type)
+
+    async def alive(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        """Say that the event loop runs: that this is answered is the answer."""
+        return text_reply("ok")
+
+    async def ready(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        """Tell whether lookups can be answered from a current picture, and if not, why."""
+        readiness = self._lookup.readiness()
+        if readiness.ready:
+            return json_reply({"ready": True, "reasons": []})
+        reasons = list(readiness.reasons)
+        reason = "; ".join(reasons) or "not ready"
+        return json_reply({"ready": False, "reasons": reasons, "reason": reason}, 503)

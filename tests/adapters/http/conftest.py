@@ -1,0 +1,279 @@
+"""A fake application behind the HTTP door, and doors open on loopback."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+from yarl import URL
+
+from loadmanager.adapters.http import DoorSettings, HttpDoor, Route
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    TopicName,
+    namespace_of,
+    range_of,
+)
+from loadmanager.core.load import BrokerUrls
+from loadmanager.ports import (
+    LeaderInfo,
+    NamespaceTaken,
+    NamespaceUnknown,
+    NotLeader,
+    Owner,
+    Readiness,
+    Redirection,
+    Unavailable,
+)
+from loadmanager.telemetry.lookups import LookupMetrics
+
+PUBLIC = Namespace("public/default")
+
+
+def owner_named(bundle: BundleId, broker: str, token: int = 1, epoch: int = 1) -> Owner:
+    host = broker.partition(":")[0]
+    inner = BrokerUrls(http_url="", broker_url=f"pulsar://{host}.inner:6650")
+    return Owner(
+        bundle=bundle,
+        broker=BrokerId(broker),
+        urls=BrokerUrls(
+            http_url=f"http://{broker}",
+            http_url_tls=f"https://{host}:8443",
+            broker_url=f"pulsar://{host}:6650",
+            broker_url_tls=f"pulsar+ssl://{host}:6651",
+        ),
+        listeners={"inner": inner},
+        fencing_token=token,
+        epoch=epoch,
+    )
+
+
+@dataclass
+class FakeLookup:
+    """An application of one process: a table of owners, and who takes what nobody owns.
+
+    ``taker`` becomes the owner of a bundle that is asked for and has none; without
+    one, nobody can take it. ``gate`` holds such questions up until it is set.
+    """
+
+    picture_version: int = 1
+    leader: LeaderInfo | None = None
+    leads: bool = True
+    taker: str | None = "b1:8080"
+    redirection: Redirection | None = None
+    reasons: tuple[str, ...] = ()
+    namespaces: dict[Namespace, Boundaries] = field(default_factory=dict)
+    owners: dict[BundleId, Owner] = field(default_factory=dict)
+    partitioned: dict[TopicName, int] = field(default_factory=dict)
+    gate: asyncio.Event | None = None
+    waiting: int = 0
+    breaks: bool = False
+
+    def __post_init__(self) -> None:
+        """Start with ``public/default`` in four bundles."""
+        self.namespaces.setdefault(PUBLIC, Boundaries.even(PUBLIC, 4))
+
+    def bundle_in_picture(self, topic: TopicName) -> BundleId | None:
+        """Return the bundle of a topic, None if its namespace is unknown."""
+        boundaries = self.namespaces.get(topic.namespace)
+        return boundaries.at(position(topic, "murmur3")) if boundaries else None
+
+    def give(self, bundle: BundleId, broker: str, token: int = 1) -> None:
+        """Make a broker the owner of a bundle."""
+        self.owners[bundle] = owner_named(bundle, broker, token)
+        self.picture_version += 1
+
+    def take_away(self, bundle: BundleId) -> None:
+        """Leave a bundle without an owner."""
+        if self.owners.pop(bundle, None):
+            self.picture_version += 1
+
+    def readiness(self) -> Readiness:
+        """Be ready unless there are reasons not to be."""
+        return Readiness(ready=not self.reasons, reasons=self.reasons)
+
+    def owner_if_known(self, topic: TopicName) -> Owner | None:
+        """Return the owner in the table."""
+        if self.breaks:
+            raise ZeroDivisionError("the secret of the broken picture")
+        bundle = self.bundle_in_picture(topic)
+        return self.owners.get(bundle) if bundle else None
+
+    async def find_owner(self, topic: TopicName) -> Owner:
+        """Return the owner in the table, or the taker as the new one."""
+        bundle = await self.bundle_of(topic)
+        await self._pass_gate()
+        if bundle not in self.owners:
+            if self.taker is None:
+                raise Unavailable(f"no broker can take {bundle}", 2.5)
+            self.give(bundle, self.taker)
+        return self.owners[bundle]
+
+    async def find_owner_or_redirect(
+        self, topic: TopicName, *, authoritative: bool
+    ) -> Owner | Redirection:
+        """Return the redirection, if there is one and the leader has not decided."""
+        await self.bundle_of(topic)
+        if self.redirection and not authoritative:
+            await self._pass_gate()
+            return self.redirection
+        return await self.find_owner(topic)
+
+    async def bundle_of(self, topic: TopicName) -> BundleId:
+        """Return the bundle of a topic."""
+        bundle = self.bundle_in_picture(topic)
+        if bundle is None:
+            raise NamespaceUnknown(f"namespace {topic.namespace} not found")
+        return bundle
+
+    async def partitions(self, topic: TopicName) -> int:
+        """Return what the table of partitioned topics says."""
+        return self.partitioned.get(topic, 0)
+
+    async def boundaries(self, namespace: Namespace) -> Boundaries:
+        """Return the boundaries in the table."""
+        if namespace not in self.namespaces:
+            raise NamespaceUnknown(f"namespace {namespace} not found")
+        return self.namespaces[namespace]
+
+    async def create_namespace(self, boundaries: Boundaries) -> None:
+        """Add boundaries to the table."""
+        if boundaries.namespace in self.namespaces:
+            raise NamespaceTaken(f"namespace {boundaries.namespace} exists")
+        self.namespaces[boundaries.namespace] = boundaries
+        self.picture_version += 1
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Name the taker, if this is the leader."""
+        if not self.leads:
+            raise NotLeader("this sidecar does not lead")
+        await self._pass_gate()
+        boundaries = self.namespaces.get(namespace_of(bundle))
+        if boundaries is None or boundaries.at(range_of(bundle)[0]) != bundle:
+            raise NamespaceUnknown(f"{bundle} is in no namespace")
+        if self.taker is None:
+            raise Unavailable("no broker is registered", 3.0)
+        return BrokerId(self.taker)
+
+    async def _pass_gate(self) -> None:
+        if self.gate is not None:
+            self.waiting += 1
+            try:
+                await self.gate.wait()
+            finally:
+                self.waiting -= 1
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One HTTP response, read whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    def json(self) -> Any:
+        """Return the body as the JSON it should be."""
+        return json.loads(self.text)
+
+
+@dataclass
+class OpenDoor:
+    """A door that listens, with the application behind it and a client before it."""
+
+    lookup: FakeLookup
+    port: int
+    door: HttpDoor
+    client: aiohttp.ClientSession
+    registry: CollectorRegistry
+
+    @property
+    def url(self) -> str:
+        """Where the door listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def ask(self, path: str, method: str = "GET", **options: Any) -> Reply:
+        """Send one request and read its response whole."""
+        options.setdefault("allow_redirects", False)
+        url = URL(self.url + path, encoded=True)  # as the test wrote it, byte for byte
+        async with self.client.request(method, url, **options) as response:
+            return Reply(response.status, response.headers.copy(), await response.text())
+
+    async def send(self, raw: bytes, responses: int = 1) -> list[Reply]:
+        """Send bytes as they are on a connection of their own; read so many responses."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(raw)
+            return [await read_reply(reader) for _ in range(responses)]
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    def sample(self, name: str, labels: dict[str, str] | None = None) -> float | None:
+        """Return the value of one metric now."""
+        return self.registry.get_sample_value(name, labels or {})
+
+
+async def read_reply(reader: asyncio.StreamReader) -> Reply:
+    """Read one response with a Content-Length, or without a body, from a raw connection."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    status_line, *lines = head.rstrip("\r\n").split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    body = await reader.readexactly(int(headers.get("Content-Length", "0")))
+    return Reply(int(status_line.split()[1]), headers, body.decode())
+
+
+OpenADoor = Callable[..., Awaitable[OpenDoor]]
+
+
+@pytest.fixture
+async def open_a_door() -> AsyncIterator[OpenADoor]:
+    """Return a function that opens one more door; all are closed at the end."""
+    opened: list[OpenDoor] = []
+
+    async def open_one(
+        lookup: FakeLookup | None = None,
+        settings: DoorSettings | None = None,
+        more_routes: tuple[Route, ...] = (),
+    ) -> OpenDoor:
+        lookup = lookup or FakeLookup()
+        registry = CollectorRegistry()
+        metrics = LookupMetrics()
+        registry.register(metrics)
+        door = HttpDoor(
+            lookup,
+            metrics=metrics,
+            registry=registry,
+            version="1.2.3",
+            settings=replace(settings or DoorSettings(), stop_s=2.0),
+            more_routes=more_routes,
+        )
+        port = await door.start("127.0.0.1", 0)
+        one = OpenDoor(lookup, port, door, aiohttp.ClientSession(), registry)
+        opened.append(one)
+        return one
+
+    yield open_one
+    for one in opened:
+        await one.client.close()
+        await one.door.stop()
+
+
+@pytest.fixture
+async def door(open_a_door: OpenADoor) -> OpenDoor:
+    return await open_a_door()
+
+
+async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+    """Wait until ``condition`` holds, or fail."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - the fake's counters set no event
+            await asyncio.sleep(0)

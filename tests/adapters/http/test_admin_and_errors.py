@@ -1,0 +1,236 @@
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+
+from loadmanager.adapters.http import DoorSettings, Route, Target, text_reply
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, Namespace, TopicName
+from loadmanager.ports import LeaderInfo
+from tests.adapters.http.conftest import PUBLIC, FakeLookup, OpenADoor, OpenDoor, until
+
+NEW = "/admin/v2/namespaces/acme/prod"
+LEADER = LeaderInfo(
+    broker=BrokerId("b1:8080"),
+    service_url="http://b1:8080",
+    sidecar_url="http://b1:9090",
+    instance="i",
+    epoch=7,
+)
+
+
+async def test_partitions_are_told_for_both_domains(door: OpenDoor) -> None:
+    door.lookup.partitioned[TopicName("persistent", PUBLIC, "p/q")] = 3
+    path = "/admin/v2/{}/public/default/p%2Fq/partitions?checkAllowAutoCreation=true"
+    assert (await door.ask(path.format("persistent"))).json() == {"partitions": 3}
+    assert (await door.ask(path.format("non-persistent"))).json() == {"partitions": 0}
+    assert (await door.ask(path.format("other"))).status == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "bounds"),
+    [
+        (None, Boundaries.even(Namespace("acme/prod"), 5).bounds),
+        ({}, Boundaries.even(Namespace("acme/prod"), 5).bounds),
+        ({"bundles": {"numBundles": 2}}, (0, 0x80000000, 0xFFFFFFFF)),
+        (
+            {
+                "replication_clusters": ["standalone"],
+                "bundles": {
+                    "numBundles": 9,
+                    "boundaries": ["0xffffffff", "0x00000000", "0x40000000", "0x00000000"],
+                },
+            },
+            (0, 0x40000000, 0xFFFFFFFF),
+        ),
+    ],
+)
+async def test_a_namespace_is_created_with_the_bundles_asked_for(
+    open_a_door: OpenADoor, body: Any, bounds: tuple[int, ...]
+) -> None:
+    door = await open_a_door(settings=DoorSettings(default_bundles=5))
+    got = await door.ask(NEW, "PUT", json=body) if body is not None else await door.ask(NEW, "PUT")
+    assert (got.status, got.text) == (204, "")
+    assert door.lookup.namespaces[Namespace("acme/prod")].bounds == bounds
+    told = await door.ask(NEW + "/bundles")
+    assert told.json() == {
+        "boundaries": [f"0x{bound:08x}" for bound in bounds],
+        "numBundles": len(bounds) - 1,
+    }
+    assert (await door.ask(NEW, "PUT")).status == 409
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"{", 400, "the body is not JSON"),
+        (b"[1]", 400, "the body must be a JSON object, not list"),
+        (b"\xff", 400, "the body is not JSON"),
+        (b"[" * 100_000, 400, "the body is not JSON"),
+        (b'{"bundles":3}', 400, "bundles = 3; expected an object"),
+        (b'{"bundles":{"numBundles":true}}', 400, "numBundles = True; expected a whole number"),
+        (b'{"bundles":{"numBundles":0}}', 412, "numBundles = 0; expected 1 to 65536"),
+        (b'{"bundles":{"numBundles":65537}}', 412, "numBundles = 65537; expected 1 to 65536"),
+        (b'{"bundles":{"boundaries":"0x0"}}', 400, "expected an array"),
+        (b'{"bundles":{"boundaries":[1]}}', 412, "boundaries holds 1; expected texts"),
+        (b'{"bundles":{"boundaries":["0x00000000"]}}', 412, "growing bounds from 0x00000000"),
+    ],
+)
+async def test_a_wrong_policies_object_is_refused_by_field(
+    door: OpenDoor, body: bytes, status: int, said: str
+) -> None:
+    got = await door.ask(NEW, "PUT", data=body)
+    assert got.status == status
+    assert said in got.json()["reason"]
+    assert Namespace("acme/prod") not in door.lookup.namespaces
+
+
+async def test_a_wrong_namespace_name_is_a_failed_precondition(door: OpenDoor) -> None:
+    assert (await door.ask("/admin/v2/namespaces/acme/pr%20od", "PUT")).status == 412
+    assert (await door.ask("/admin/v2/namespaces/acme/none/bundles")).status == 404
+
+
+async def test_the_leader_is_told_once_there_is_one(door: OpenDoor) -> None:
+    path = "/admin/v2/brokers/leaderBroker"
+    assert (await door.ask(path)).json() == {"reason": "Couldn't find leader broker"}
+    door.lookup.leader = LEADER
+    want = {"brokerId": "b1:8080", "serviceUrl": "http://b1:8080"}
+    assert (await door.ask(path)).json() == want
+
+
+async def test_health_and_readiness_follow_the_picture(door: OpenDoor) -> None:
+    paths = ("/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/healthz")
+    assert [(await door.ask(path)).text for path in paths] == ["ok", "ok", "ok"]
+    assert (await door.ask("/readyz")).json() == {"ready": True, "reasons": []}
+    door.lookup.reasons = ("no session", "no leader")
+    assert [(await door.ask(path)).status for path in paths] == [503, 503, 200]
+    got = await door.ask("/readyz")
+    assert (got.status, got.json()) == (
+        503,
+        {"ready": False, "reasons": ["no session", "no leader"], "reason": "no session; no leader"},
+    )
+
+
+async def test_the_version_is_told(door: OpenDoor) -> None:
+    assert (await door.ask("/admin/v2/brokers/version")).text == "1.2.3"
+
+
+async def test_metrics_come_in_the_format_the_scraper_accepts(door: OpenDoor) -> None:
+    plain = await door.ask("/metrics")
+    assert plain.headers["Content-Type"].startswith("text/plain")
+    assert 'loadmanager_lookups_total{result="answered"} 0.0' in plain.text
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    opened = await door.ask("/metrics", headers=accept)
+    assert opened.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert opened.text.endswith("# EOF\n")
+
+
+async def test_a_wrong_method_is_told_the_right_ones(door: OpenDoor) -> None:
+    got = await door.ask("/healthz", "POST")
+    assert (got.status, got.headers["Allow"]) == (405, "GET")
+    assert got.json() == {"reason": "POST is not for this path"}
+
+
+async def test_head_is_answered_like_get_without_the_body(door: OpenDoor) -> None:
+    got = await door.ask("/healthz", "HEAD")
+    assert (got.status, got.text) == (200, "")
+
+
+async def test_an_unknown_path_is_a_json_404(door: OpenDoor) -> None:
+    got = await door.ask("/nothing/here")
+    assert (got.status, got.json()) == (404, {"reason": "there is nothing at this path"})
+
+
+async def test_a_body_beyond_the_limit_is_refused(open_a_door: OpenADoor) -> None:
+    door = await open_a_door(settings=DoorSettings(max_body_bytes=1024))
+    got = await door.ask(NEW, "PUT", data=b" " * 2000)
+    assert (got.status, got.json()) == (413, {"reason": "the body is longer than 1024 bytes"})
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "reason"),
+    [
+        (
+            b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+            414,
+            "the URL is longer than 8190 bytes",
+        ),
+        (
+            b"GET / HTTP/1.1\r\nA: " + b"a" * 20_000 + b"\r\n\r\n",
+            431,
+            "a header is longer than 16382 bytes",
+        ),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 500 + b"\r\n", 431, "there are too many headers"),
+        (b"nonsense\r\n\r\n", 400, "the request is not valid HTTP"),
+        (b"GET /lookup/v2/topic/\xff/a/b/c HTTP/1.1\r\nHost: x\r\n\r\n", 400, ""),
+    ],
+)
+async def test_what_is_no_proper_http_gets_a_json_reason(
+    door: OpenDoor, raw: bytes, status: int, reason: str
+) -> None:
+    with capture_logs():
+        [got] = await door.send(raw)
+    assert got.status == status
+    assert got.json()["reason"].startswith(reason)
+
+
+async def test_a_client_that_waits_to_send_its_body_is_invited(door: OpenDoor) -> None:
+    head = b"PUT /admin/v2/namespaces/acme/prod HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    writer.write(head + b"Expect: 100-continue\r\n\r\n")
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"{}")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
+    writer.close()
+    await writer.wait_closed()
+    [refused] = await door.send(head + b"Expect: miracles\r\n\r\n{}")
+    assert refused.status == 417
+
+
+async def test_an_unexpected_error_is_told_by_an_id_that_is_in_the_log(door: OpenDoor) -> None:
+    door.lookup.breaks = True
+    with capture_logs() as logs:
+        got = await door.ask("/lookup/v2/topic/persistent/public/default/x")
+    assert got.status == 500
+    [event] = [entry for entry in logs if entry["event"] == "http.request.failed"]
+    assert got.json() == {
+        "reason": f"an unexpected error; it is in the log under {event['reason_id']}"
+    }
+    assert "secret" not in got.text
+    assert isinstance(event["exc_info"], ZeroDivisionError)
+
+
+async def test_others_can_add_routes(open_a_door: OpenADoor) -> None:
+    async def greet(_request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        return text_reply(f"hello {target.captured[0]} {target.query('x')}")
+
+    door = await open_a_door(more_routes=(Route("GET", "/greet/{}", greet),))
+    assert (await door.ask("/greet/a%2Fb?x=1&x=2")).text == "hello a/b 1"
+
+
+async def test_closing_lets_requests_under_way_finish(open_a_door: OpenADoor) -> None:
+    gate = asyncio.Event()
+    door = await open_a_door(FakeLookup(gate=gate))
+    under_way = asyncio.create_task(door.ask("/lookup/v2/topic/persistent/public/default/x"))
+    await until(lambda: door.lookup.waiting == 1)
+    closing = asyncio.create_task(door.door.stop())
+    await asyncio.sleep(0)
+    gate.set()
+    assert (await under_way).status == 200
+    await closing
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await door.ask("/healthz")
+
+
+async def test_a_port_in_use_is_an_error_that_leaves_nothing_open(
+    door: OpenDoor, open_a_door: OpenADoor
+) -> None:
+    other = await open_a_door()
+    await other.door.stop()
+    with pytest.raises(OSError, match="address already in use"):
+        await other.door.start("127.0.0.1", door.port)
+    other.port = await other.door.start("127.0.0.1", 0)
+    assert (await other.ask("/healthz")).status == 200

@@ -1,0 +1,180 @@
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from loadmanager.adapters.http import HttpLeaderLine
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.ports import LeaderInfo, LeaderLine, NamespaceUnknown, NotLeader, Unavailable
+from tests.adapters.http.conftest import PUBLIC, FakeLookup, OpenADoor, OpenDoor, until
+
+BUNDLE = Boundaries.even(PUBLIC, 4).bundles[1]
+ASSIGN = "/loadmanager/v1/assign"
+
+
+def leader_at(url: str, epoch: int = 4) -> LeaderInfo:
+    return LeaderInfo(
+        broker=BrokerId("b1:8080"),
+        service_url="http://b1:8080",
+        sidecar_url=url,
+        instance="i",
+        epoch=epoch,
+    )
+
+
+@pytest.fixture
+async def line() -> AsyncIterator[LeaderLine]:
+    made = HttpLeaderLine(timeout_s=5.0)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def leader(door: OpenDoor) -> OpenDoor:
+    door.lookup.leader = leader_at(door.url)
+    return door
+
+
+async def test_the_leaders_decision_comes_back_over_the_line(
+    leader: OpenDoor, line: LeaderLine
+) -> None:
+    assert await line.assign(leader_at(leader.url + "/"), BUNDLE) == "b1:8080"
+
+
+async def test_the_leader_tells_broker_and_epoch(leader: OpenDoor) -> None:
+    got = await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE})
+    assert (got.status, got.json()) == (200, {"broker": "b1:8080", "epoch": 4})
+
+
+async def test_who_does_not_lead_says_so(leader: OpenDoor, line: LeaderLine) -> None:
+    leader.lookup.leads = False
+    assert (await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE})).status == 409
+    with pytest.raises(NotLeader, match="this sidecar does not lead"):
+        await line.assign(leader_at(leader.url), BUNDLE)
+
+
+async def test_a_leader_of_an_older_epoch_is_not_believed(
+    leader: OpenDoor, line: LeaderLine
+) -> None:
+    with pytest.raises(NotLeader, match="answered for epoch 4; the leader's is 5"):
+        await line.assign(leader_at(leader.url, epoch=5), BUNDLE)
+
+
+async def test_a_bundle_in_no_namespace_is_told(leader: OpenDoor, line: LeaderLine) -> None:
+    with pytest.raises(NamespaceUnknown, match="is in no namespace"):
+        await line.assign(leader_at(leader.url), BundleId("public/default/0x00000000_0x00000007"))
+
+
+async def test_no_broker_is_told_with_the_time_to_return(
+    leader: OpenDoor, line: LeaderLine
+) -> None:
+    leader.lookup.taker = None
+    with pytest.raises(Unavailable, match="no broker is registered") as raised:
+        await line.assign(leader_at(leader.url), BUNDLE)
+    assert raised.value.retry_after_s == 3.0
+
+
+async def test_a_leader_that_is_gone_is_unavailable(leader: OpenDoor, line: LeaderLine) -> None:
+    await leader.door.stop()
+    with pytest.raises(Unavailable, match=f"{leader.url} does not answer"):
+        await line.assign(leader_at(leader.url), BUNDLE)
+
+
+async def test_a_leader_that_hangs_is_unavailable_after_the_timeout(
+    open_a_door: OpenADoor,
+) -> None:
+    lookup = FakeLookup(gate=asyncio.Event())
+    hung = await open_a_door(lookup)
+    line = HttpLeaderLine(timeout_s=0.05)
+    with pytest.raises(Unavailable, match="does not answer"):
+        await line.assign(leader_at(hung.url), BUNDLE)
+    await line.close()
+    assert lookup.gate is not None
+    lookup.gate.set()
+    await until(lambda: lookup.waiting == 0)
+
+
+async def test_an_address_that_is_none_is_unavailable(line: LeaderLine) -> None:
+    with pytest.raises(Unavailable, match="does not answer"):
+        await line.assign(leader_at("no address"), BUNDLE)
+
+
+Serve = Callable[[bytes], Awaitable[str]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Return a function that serves the same bytes to every request, and the URL of it."""
+    servers: list[asyncio.Server] = []
+
+    async def start(raw: bytes) -> str:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(raw)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        servers.append(server)
+        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    yield start
+    for server in servers:
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"broker":"b1:8080"}',
+        b'{"broker":3,"epoch":9}',
+        b'{"broker":"b","epoch":9}',
+    ],
+)
+async def test_an_answer_that_is_none_is_unavailable(
+    serve: Serve, line: LeaderLine, body: bytes
+) -> None:
+    url = await serve(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    with pytest.raises(Unavailable, match="expected broker and epoch"):
+        await line.assign(leader_at(url), BUNDLE)
+
+
+@pytest.mark.parametrize("status", [b"404 Not Found", b"500 Oops", b"302 Found"])
+async def test_a_server_that_is_no_sidecar_is_unavailable(
+    serve: Serve, line: LeaderLine, status: bytes
+) -> None:
+    raw = b"HTTP/1.1 %s\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 2\r\n\r\nno" % status
+    with pytest.raises(Unavailable, match=f"answered {status[:3].decode()}"):
+        await line.assign(leader_at(await serve(raw)), BUNDLE)
+
+
+async def test_a_server_that_hangs_up_is_unavailable(serve: Serve, line: LeaderLine) -> None:
+    with pytest.raises(Unavailable, match="does not answer"):
+        await line.assign(leader_at(await serve(b"garbage\r\n\r\n")), BUNDLE)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{}", "bundle = None; expected a text"),
+        (b'{"bundle":7}', "bundle = 7; expected a text"),
+        (b'{"bundle":"x"}', "bundle 'x' is not valid"),
+        (b"nope", "the body is not JSON"),
+    ],
+)
+async def test_a_malformed_question_is_refused(leader: OpenDoor, body: bytes, said: str) -> None:
+    got = await leader.ask(ASSIGN, "POST", data=body)
+    assert got.status == 400
+    assert said in got.json()["reason"]
+
+
+async def test_a_line_can_be_used_again_after_it_was_closed(leader: OpenDoor) -> None:
+    line = HttpLeaderLine()
+    for _ in range(2):
+        assert await line.assign(leader_at(leader.url), BUNDLE) == "b1:8080"
+        await line.close()

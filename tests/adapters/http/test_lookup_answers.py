@@ -1,0 +1,169 @@
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from loadmanager.adapters.http import DoorSettings
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import Namespace, TopicName
+from tests.adapters.http.conftest import PUBLIC, FakeLookup, OpenADoor, OpenDoor, until
+
+TOPIC = TopicName("persistent", PUBLIC, "orders")
+PATH = "/lookup/v2/topic/persistent/public/default/orders"
+LOOKUP_DATA = (
+    '{"brokerUrl":"pulsar://b1:6650","brokerUrlTls":"pulsar+ssl://b1:6651",'
+    '"httpUrl":"http://b1:8080","httpUrlTls":"https://b1:8443",'
+    '"nativeUrl":"pulsar://b1:6650","brokerUrlSsl":""}'
+)
+
+
+def own(lookup: FakeLookup, topic: TopicName, broker: str, token: int = 1) -> str:
+    bundle = lookup.bundle_in_picture(topic)
+    assert bundle is not None
+    lookup.give(bundle, broker, token)
+    return bundle
+
+
+async def test_a_lookup_names_the_owner_in_all_fields_clients_read(door: OpenDoor) -> None:
+    own(door.lookup, TOPIC, "b1:8080")
+    got = await door.ask(PATH)
+    assert (got.status, got.text) == (200, LOOKUP_DATA)
+    assert got.headers["Content-Type"] == "application/json"
+
+
+async def test_bundle_token_and_epoch_ride_in_headers(door: OpenDoor) -> None:
+    bundle = own(door.lookup, TOPIC, "b1:8080", token=77)
+    got = await door.ask(PATH)
+    ours = {name: value for name, value in got.headers.items() if "Loadmanager" in name}
+    assert ours == {
+        "X-Loadmanager-Bundle": bundle,
+        "X-Loadmanager-Fencing-Token": "77",
+        "X-Loadmanager-Epoch": "1",
+    }
+
+
+async def test_an_unowned_bundle_is_placed_and_then_answered(door: OpenDoor) -> None:
+    got = await door.ask(PATH)
+    assert (got.status, got.text) == (200, LOOKUP_DATA)
+
+
+async def test_an_encoded_slash_is_part_of_the_topic_and_decoded_once(door: OpenDoor) -> None:
+    many = Boundaries.even(PUBLIC, 1024)
+    door.lookup.namespaces[PUBLIC] = many
+    for raw, local in (("a%2Fb", "a/b"), ("a%252Fb", "a%2Fb"), ("a+b", "a+b"), ("%C3%A4", "ä")):
+        got = await door.ask(f"/lookup/v2/topic/persistent/public/default/{raw}")
+        want = many.at(position(TopicName("persistent", PUBLIC, local), "murmur3"))
+        assert got.headers["X-Loadmanager-Bundle"] == want
+    unencoded = await door.ask("/lookup/v2/topic/persistent/public/default/a/b")
+    assert unencoded.status == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [
+        ("?listenerName=inner", {}),
+        ("", {"X-Pulsar-ListenerName": "inner"}),
+        ("?listenerName=inner", {"X-Pulsar-ListenerName": "outer"}),
+        ("?listenerName=", {"X-Pulsar-ListenerName": "inner"}),
+    ],
+)
+async def test_a_listener_replaces_the_binary_urls(
+    door: OpenDoor, query: str, headers: Mapping[str, str]
+) -> None:
+    for _ in range(3):
+        got = await door.ask(PATH + query, headers=headers)
+        assert got.json() == {
+            "brokerUrl": "pulsar://b1.inner:6650",
+            "brokerUrlTls": "",
+            "httpUrl": "http://b1:8080",
+            "httpUrlTls": "https://b1:8443",
+            "nativeUrl": "pulsar://b1.inner:6650",
+            "brokerUrlSsl": "",
+        }
+
+
+async def test_an_unknown_listener_is_refused_with_the_known_ones(door: OpenDoor) -> None:
+    got = await door.ask(PATH + "?listenerName=moon")
+    reason = "broker b1:8080 has no listener 'moon'; its listeners: inner"
+    assert (got.status, got.json()) == (412, {"reason": reason})
+
+
+async def test_a_listener_header_is_never_answered_from_the_plain_answer(door: OpenDoor) -> None:
+    for _ in range(3):
+        await door.ask(PATH)
+    got = await door.ask(PATH, headers={"X-Pulsar-ListenerName": "inner"})
+    assert got.json()["brokerUrl"] == "pulsar://b1.inner:6650"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("queue/public/default/orders", 405, "topic domain 'queue' is not valid"),
+        ("persistent/pub%20lic/default/orders", 412, "namespace 'pub lic/default' is not valid"),
+        ("persistent/public/default/%20", 412, "topic ' ' is not valid"),
+        ("persistent/public/default/%ff", 412, "'%ff' is not percent-encoded UTF-8"),
+        ("persistent/public/unknown/orders", 404, "namespace public/unknown not found"),
+        ("persistent/public/default/", 404, "there is nothing at this path"),
+        ("persistent/public/default", 404, "there is nothing at this path"),
+    ],
+)
+async def test_what_cannot_be_looked_up_is_refused_with_a_reason(
+    door: OpenDoor, path: str, status: int, said: str
+) -> None:
+    got = await door.ask("/lookup/v2/topic/" + path)
+    assert got.status == status
+    assert said in got.json()["reason"]
+
+
+async def test_without_a_broker_the_client_is_told_when_to_return(open_a_door: OpenADoor) -> None:
+    door = await open_a_door(FakeLookup(taker=None))
+    got = await door.ask(PATH)
+    assert (got.status, got.headers["Retry-After"]) == (503, "3")
+    assert got.json()["reason"].startswith("no broker can take public/default/0x")
+
+
+async def test_too_many_waiting_lookups_are_refused_and_known_owners_still_answered(
+    open_a_door: OpenADoor,
+) -> None:
+    lookup = FakeLookup(gate=asyncio.Event())
+    known = TopicName("persistent", Namespace("t/known"), "x")
+    await lookup.create_namespace(Boundaries.even(known.namespace, 1))
+    own(lookup, known, "b1:8080")
+    door = await open_a_door(lookup, DoorSettings(max_concurrent=2))
+    waiting = [asyncio.create_task(door.ask(PATH)) for _ in range(2)]
+    await until(lambda: lookup.waiting == 2)
+    refused = [await door.ask(PATH) for _ in range(5)]
+    assert {got.status for got in refused} == {503}
+    assert sorted(got.headers["Retry-After"] for got in refused) == ["1", "2", "3", "4", "5"]
+    assert refused[0].json() == {"reason": "2 lookups are pending, the most allowed"}
+    answered = await door.ask("/lookup/v2/topic/persistent/t/known/x")
+    assert answered.status == 200
+    assert door.sample("pulsar_broker_lookup_pending_requests") == 2
+    assert lookup.gate is not None
+    lookup.gate.set()
+    assert [got.status for got in await asyncio.gather(*waiting)] == [200, 200]
+    assert door.sample("pulsar_broker_lookup_pending_requests") == 0
+
+
+async def test_the_bundle_of_a_topic_is_a_bare_range(door: OpenDoor) -> None:
+    got = await door.ask(PATH + "/bundle")
+    bundle = door.lookup.bundle_in_picture(TOPIC)
+    assert bundle is not None
+    assert got.text == bundle.removeprefix("public/default/")
+    assert got.headers["Content-Type"] == "application/json"
+
+
+async def test_names_with_a_cluster_are_refused_with_the_present_form(door: OpenDoor) -> None:
+    got = await door.ask("/lookup/v2/destination/persistent/t/c/ns/x")
+    assert got.status == 404
+    assert "/lookup/v2/topic/" in got.json()["reason"]
+
+
+async def test_every_outcome_is_counted(door: OpenDoor) -> None:
+    for _ in range(4):
+        await door.ask(PATH)
+    await door.ask("/lookup/v2/topic/persistent/public/unknown/orders")
+    assert door.sample("pulsar_broker_lookup_answers_total") == 4
+    assert door.sample("pulsar_broker_lookup_failures_total") == 1
+    assert door.sample("loadmanager_lookup_duration_seconds_count") == 5

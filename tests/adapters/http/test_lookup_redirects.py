@@ -1,0 +1,120 @@
+import pytest
+
+from loadmanager.adapters.http import DoorSettings
+from loadmanager.core.ids import TopicName
+from loadmanager.ports import Redirection
+from tests.adapters.http.conftest import PUBLIC, FakeLookup, OpenADoor, OpenDoor
+
+TOPIC = TopicName("persistent", PUBLIC, "a/b")
+PATH = "/lookup/v2/topic/persistent/public/default/a%2Fb"
+REDIRECT = DoorSettings(mode="redirect")
+
+
+async def test_a_chain_follower_leader_owner_ends_with_the_owners_answer(
+    open_a_door: OpenADoor,
+) -> None:
+    owner = await open_a_door(FakeLookup(taker="b3:8080"), REDIRECT)
+    leader = await open_a_door(
+        FakeLookup(redirection=Redirection(owner.url, authoritative=True)), REDIRECT
+    )
+    follower = await open_a_door(
+        FakeLookup(redirection=Redirection(leader.url, authoritative=False)), REDIRECT
+    )
+
+    first = await follower.ask(PATH + "?listenerName=inner")
+    assert (first.status, first.headers["Location"]) == (
+        307,
+        f"{leader.url}{PATH}?authoritative=false&listenerName=inner",
+    )
+    second = await leader.ask(first.headers["Location"].removeprefix(leader.url))
+    assert (second.status, second.headers["Location"]) == (
+        307,
+        f"{owner.url}{PATH}?authoritative=true&listenerName=inner",
+    )
+    async with follower.client.get(
+        follower.url + "/lookup/v2/topic/persistent/public/default/x"
+    ) as got:
+        assert got.status == 200
+        assert (await got.json())["httpUrl"] == "http://b3:8080"
+        assert len(got.history) == 2
+    assert follower.sample("pulsar_broker_lookup_redirects_total") == 2
+
+
+async def test_a_known_owner_is_answered_without_a_redirect(open_a_door: OpenADoor) -> None:
+    lookup = FakeLookup(redirection=Redirection("http://127.0.0.1:1", authoritative=False))
+    bundle = lookup.bundle_in_picture(TOPIC)
+    assert bundle is not None
+    lookup.give(bundle, "b2:8080")
+    door = await open_a_door(lookup, REDIRECT)
+    got = await door.ask(PATH)
+    assert (got.status, got.json()["httpUrl"]) == (200, "http://b2:8080")
+
+
+async def test_sidecars_that_each_take_the_other_for_the_leader_do_not_loop(
+    open_a_door: OpenADoor,
+) -> None:
+    one = await open_a_door(FakeLookup(taker=None), REDIRECT)
+    two = await open_a_door(FakeLookup(taker=None), REDIRECT)
+    one.lookup.redirection = Redirection(two.url, authoritative=False)
+    two.lookup.redirection = Redirection(one.url, authoritative=False)
+    async with one.client.get(one.url + "/lookup/v2/topic/persistent/public/default/x") as got:
+        assert got.status == 503
+        assert got.headers["Retry-After"] == "3"
+        assert len(got.history) == 1
+
+
+async def test_who_was_sent_here_by_the_leader_is_never_sent_on(open_a_door: OpenADoor) -> None:
+    class AlwaysElsewhere(FakeLookup):
+        async def find_owner_or_redirect(
+            self, topic: TopicName, *, authoritative: bool
+        ) -> Redirection:
+            assert topic == TOPIC
+            return Redirection("http://127.0.0.1:1", authoritative)
+
+    door = await open_a_door(AlwaysElsewhere(), REDIRECT)
+    got = await door.ask(PATH + "?authoritative=true")
+    assert (got.status, got.headers["Retry-After"]) == (503, "1")
+    assert "redirected by its leader already" in got.json()["reason"]
+
+
+async def test_in_answer_mode_nobody_is_redirected(open_a_door: OpenADoor) -> None:
+    door = await open_a_door(
+        FakeLookup(redirection=Redirection("http://127.0.0.1:1", authoritative=False))
+    )
+    for query in ("", "?authoritative=false", "?authoritative=true"):
+        assert (await door.ask(PATH + query)).status == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
+async def test_redirect_keeps_method_path_encoding_and_query(door: OpenDoor, method: str) -> None:
+    path = "/publish/persistent/public/default/a%2Fb?key=1&x=%2F"
+    got = await door.ask("/redirect" + path, method, data=b"payload" if method != "GET" else None)
+    assert (got.status, got.headers["Location"]) == (307, "http://b1:8080" + path)
+
+
+async def test_redirect_goes_to_the_owner_of_the_last_four_segments(door: OpenDoor) -> None:
+    bundle = door.lookup.bundle_in_picture(TOPIC)
+    assert bundle is not None
+    door.lookup.give(bundle, "b5:8080")
+    got = await door.ask("/redirect/persistent/public/default/a%2Fb")
+    assert got.headers["Location"] == "http://b5:8080/persistent/public/default/a%2Fb"
+
+
+async def test_redirect_refuses_what_is_no_topic(door: OpenDoor) -> None:
+    short = await door.ask("/redirect/public/default/x")
+    unknown = await door.ask("/redirect/persistent/public/unknown/x")
+    assert (short.status, unknown.status) == (404, 404)
+    assert "must end in {domain}/{tenant}/{namespace}/{topic}" in short.json()["reason"]
+
+
+async def test_a_refused_upload_does_not_desynchronise_its_connection(door: OpenDoor) -> None:
+    """A body that was never asked for must not be read as the next request."""
+    smuggled = b"GET /lookup/v2/topic/persistent/public/default/evil HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = (
+        b"POST /redirect/persistent/public/default/x HTTP/1.1\r\n"
+        b"Host: x\r\nContent-Length: %d\r\n\r\n"
+    )
+    follow = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    got = await door.send(head % len(smuggled) + smuggled + follow, responses=2)
+    assert [reply.status for reply in got] == [307, 200]
+    assert got[1].text == "ok"
