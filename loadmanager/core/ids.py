@@ -27,6 +27,7 @@ DOMAINS: Final[tuple[Domain, ...]] = ("persistent", "non-persistent")
 _ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _BROKER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[-.\w]+):(\d{1,5})", re.ASCII)
 _RANGE: Final = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
+_OWN_NAMESPACE: Final = re.compile(r"(?:pulsar|sla-monitor)/[^:]+:\d+", re.ASCII)
 _MAX_PORT: Final = 65_535
 
 
@@ -93,6 +94,15 @@ def parse_bundle(text: str) -> BundleId:
 def namespace_of(bundle: BundleId) -> Namespace:
     """Return the namespace part of a bundle name."""
     return Namespace(bundle.rpartition("/")[0])
+
+
+def belongs_to_a_broker(bundle: BundleId) -> bool:
+    """Return whether this is a broker's own heartbeat or SLA bundle, which never moves.
+
+    Their namespaces are ``pulsar/host:port`` and ``sla-monitor/host:port``;
+    ``pulsar/system`` is not one of them.
+    """
+    return _OWN_NAMESPACE.fullmatch(namespace_of(bundle)) is not None
 
 
 def range_of(bundle: BundleId) -> tuple[int, int]:

@@ -5,7 +5,6 @@ namespace, compressed when that pays. A bundle costs about 25 bytes, compressed 
 8, so that a broker with 20,000 bundles stays far below ZooKeeper's limit of 1 MB.
 """
 
-import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_broker, parse_bundle
+from loadmanager.core.wire.fields import parse_object, to_json
 
 _COMPRESS_ABOVE_BYTES: Final = 4096
 _LARGEST_BYTES: Final = 32 * 1024 * 1024
@@ -122,25 +122,20 @@ def _range_text(bundle: BundleId) -> str:
 
 
 def _pack(document: Mapping[str, object]) -> bytes:
-    text = json.dumps(document, separators=(",", ":")).encode()
+    text = to_json(document)
     return zlib.compress(text) if len(text) > _COMPRESS_ABOVE_BYTES else text
 
 
 def _unpack(where: str, data: bytes) -> dict[str, Any]:
-    try:
-        if not data.startswith(b"{"):
+    if not data.startswith(b"{"):
+        try:
             inflater = zlib.decompressobj()
             data = inflater.decompress(data, _LARGEST_BYTES)
-            if not inflater.eof:
-                raise MalformedContent(where, "compressed data", "a whole zlib stream below 32 MiB")
-        document = json.loads(data)
-    except (zlib.error, ValueError, RecursionError) as error:
-        if isinstance(error, MalformedContent):
-            raise
-        raise MalformedContent(where, f"{data[:40]!r} ({error})", "JSON, plain or zlib") from error
-    if not isinstance(document, dict):
-        raise MalformedContent(where, f"{document!r:.80}", "a JSON object")
-    return document
+        except zlib.error as error:
+            raise MalformedContent(where, f"{data[:40]!r}", "JSON, plain or zlib") from error
+        if not inflater.eof:
+            raise MalformedContent(where, "compressed data", "a whole zlib stream below 32 MiB")
+    return parse_object(where, data)
 
 
 def _mapping(where: str, document: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -128,10 +128,10 @@ def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | 
         return Due.BUNDLES
     if abs(report_max_usage(current) - report_max_usage(last)) > rules.change_points:
         return Due.USAGE
-    rates = (report.msgs_in_per_s + report.msgs_out_per_s for report in (last, current))
+    rates = _msgs_per_s(last), _msgs_per_s(current)
     if _moved(*rates, rules.change_fraction, rules.floor_msgs_per_s):
         return Due.MSG_RATE
-    throughputs = (report.bytes_in_per_s + report.bytes_out_per_s for report in (last, current))
+    throughputs = _bytes_per_s(last), _bytes_per_s(current)
     if _moved(*throughputs, rules.change_fraction, rules.floor_bytes_per_s):
         return Due.THROUGHPUT
     return None
@@ -140,6 +140,14 @@ def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | 
 def _moved(last: float, current: float, fraction: float, floor: float) -> bool:
     change = abs(current - last)
     return change > fraction * last and change >= floor
+
+
+def _msgs_per_s(report: LoadReport) -> float:
+    return report.msgs_in_per_s + report.msgs_out_per_s
+
+
+def _bytes_per_s(report: LoadReport) -> float:
+    return report.bytes_in_per_s + report.bytes_out_per_s
 
 
 def _registration(report: LoadReport) -> tuple[object, ...]:

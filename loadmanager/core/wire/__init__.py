@@ -15,6 +15,7 @@ from loadmanager.core.wire.records import (
     encode_lock,
 )
 from loadmanager.core.wire.reports import decode_report, encode_report
+from loadmanager.core.wire.topics import decode_partitions, encode_partitions
 
 __all__ = [
     "LeaderRecord",
@@ -22,9 +23,11 @@ __all__ = [
     "decode_boundaries",
     "decode_leader",
     "decode_lock",
+    "decode_partitions",
     "decode_report",
     "encode_boundaries",
     "encode_leader",
     "encode_lock",
+    "encode_partitions",
     "encode_report",
 ]

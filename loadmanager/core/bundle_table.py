@@ -1,0 +1,196 @@
+"""One row a bundle: averages of a hundred thousand bundles, updated in one step."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.averages import (
+    DEFAULT_RATES,
+    LONG_SAMPLES,
+    SHORT_SAMPLES,
+    Average,
+    BundleAverages,
+    Rates,
+    add_samples,
+)
+from loadmanager.core.columns import BundleColumns, Indices
+from loadmanager.core.ids import BundleId, belongs_to_a_broker
+from loadmanager.core.load import BundleStats
+
+Number = TypeVar("Number", bound=np.generic)
+
+_FIRST_CAPACITY: Final = 1024
+_KEPT_SAMPLES: Final = 360
+"""A bundle that no report lists keeps its averages for this many samples."""
+
+_COMPACT_ABOVE: Final = 4096
+
+
+class BundleTable:
+    """The bundles the leader knows of, each in a row that stays the same while it is known.
+
+    Arrays that went out in a `BundleColumns` are never written to again, except in
+    rows beyond the ones that belong to it.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[BundleId] = []
+        self._index: dict[BundleId, int] = {}
+        self._admitted = 0
+        self._allocate(_FIRST_CAPACITY)
+
+    def _allocate(self, capacity: int) -> None:
+        self._short = np.tile(np.array(DEFAULT_RATES.row()), (capacity, 1))
+        self._long = self._short.copy()
+        self._samples = np.zeros((capacity, 4))
+        self._short_counts = np.zeros(capacity, dtype=np.int64)
+        self._long_counts = np.zeros(capacity, dtype=np.int64)
+        self._topics = np.zeros(capacity, dtype=np.int64)
+        self._sampled_topics = np.zeros(capacity, dtype=np.int64)
+        self._listed = np.zeros(capacity, dtype=np.int64)
+        self._idle = np.zeros(capacity, dtype=np.int64)
+        self._system = np.zeros(capacity, dtype=np.bool_)
+
+    def list_bundles(self, bundles: Mapping[BundleId, BundleStats]) -> Indices:
+        """Note the newest statistics of one broker's bundles; return their rows by name."""
+        names = sorted(bundles)
+        rows = self._rows(names)
+        if names:
+            stats = [bundles[name] for name in names]
+            self._samples[rows] = [
+                (one.msgs_in_per_s, one.msgs_out_per_s, one.bytes_in_per_s, one.bytes_out_per_s)
+                for one in stats
+            ]
+            self._sampled_topics[rows] = [one.topics for one in stats]
+            self._listed[rows] += 1
+        return rows
+
+    def unlist(self, rows: Indices) -> None:
+        """Note that the report that listed these rows is replaced or gone."""
+        self._listed[rows] -= 1
+
+    def add_sample(self) -> bool:
+        """Add each listed bundle's newest statistics to its averages, as one sample.
+
+        Returns True if rows were renumbered: reports have to list their bundles anew.
+        """
+        listed = self._listed > 0
+        short, short_counts = add_samples(
+            self._short, self._short_counts, self._samples, SHORT_SAMPLES
+        )
+        long, long_counts = add_samples(self._long, self._long_counts, self._samples, LONG_SAMPLES)
+        self._short = np.where(listed[:, np.newaxis], short, self._short)
+        self._long = np.where(listed[:, np.newaxis], long, self._long)
+        self._short_counts = np.where(listed, short_counts, self._short_counts)
+        self._long_counts = np.where(listed, long_counts, self._long_counts)
+        self._topics = np.where(listed, self._sampled_topics, self._topics)
+        self._idle = np.where(listed, 0, self._idle + 1)
+        return self._compact()
+
+    def seed(self, averages: Mapping[BundleId, BundleAverages]) -> None:
+        """Set the averages of bundles from outside."""
+        rows = self._rows(list(averages))
+        if not averages:
+            return
+        every = list(averages.values())
+        self._short = _with_rows(self._short, rows, [one.short.rates.row() for one in every])
+        self._long = _with_rows(self._long, rows, [one.long.rates.row() for one in every])
+        self._short_counts = _with_rows(
+            self._short_counts, rows, [one.short.samples for one in every]
+        )
+        self._long_counts = _with_rows(self._long_counts, rows, [one.long.samples for one in every])
+        self._topics = _with_rows(self._topics, rows, [one.topics for one in every])
+        self._idle[rows] = 0
+
+    def averages(self) -> dict[BundleId, BundleAverages]:
+        """Return the averages of every bundle with a sample."""
+        rows = np.flatnonzero(self._short_counts[: len(self._names)])
+        return {self._names[row]: self._average(row) for row in rows.tolist()}
+
+    def _average(self, row: int) -> BundleAverages:
+        return BundleAverages(
+            Average(SHORT_SAMPLES, int(self._short_counts[row]), Rates(*self._short[row].tolist())),
+            Average(LONG_SAMPLES, int(self._long_counts[row]), Rates(*self._long[row].tolist())),
+            int(self._topics[row]),
+        )
+
+    def columns(self) -> BundleColumns:
+        """Return the table as it is now."""
+        count = len(self._names)
+        return BundleColumns(
+            names=self._names,
+            index=self._index,
+            short=self._short[:count],
+            long=self._long[:count],
+            known=self._short_counts[:count] > 0,
+            system=self._system[:count],
+            topics=self._topics[:count],
+        )
+
+    def _rows(self, names: Iterable[BundleId]) -> Indices:
+        index = self._index
+        rows = []
+        for name in names:
+            row = index.get(name)
+            if row is None:
+                row = len(self._names)
+                self._names.append(name)
+                index[name] = row
+            rows.append(row)
+        self._admit()
+        return np.array(rows, dtype=np.intp)
+
+    def _admit(self) -> None:
+        """Make room for rows named since the last time, and mark brokers' own bundles."""
+        needed = len(self._names)
+        if needed > len(self._listed):
+            self._grow(max(needed, 2 * len(self._listed)))
+        while self._admitted < needed:
+            row = self._admitted
+            self._system[row] = belongs_to_a_broker(self._names[row])
+            self._admitted += 1
+
+    def _arrays(self) -> tuple[NDArray[Any], ...]:
+        return (
+            self._short,
+            self._long,
+            self._samples,
+            self._short_counts,
+            self._long_counts,
+            self._topics,
+            self._sampled_topics,
+            self._listed,
+            self._idle,
+            self._system,
+        )
+
+    def _grow(self, capacity: int) -> None:
+        former = self._arrays()
+        self._allocate(capacity)
+        for new, old in zip(self._arrays(), former, strict=True):
+            new[: len(old)] = old
+
+    def _compact(self) -> bool:
+        """Drop the rows of bundles that are long gone, once they are a quarter of all."""
+        count = len(self._names)
+        kept = np.flatnonzero(self._idle[:count] <= _KEPT_SAMPLES)
+        if count < _COMPACT_ABOVE or len(kept) > 0.75 * count:
+            return False
+        former = self._arrays()
+        # New containers, not changed ones: views made before go on using the old.
+        self._names = [self._names[row] for row in kept.tolist()]
+        self._index = {name: row for row, name in enumerate(self._names)}
+        self._allocate(max(_FIRST_CAPACITY, 2 * len(kept)))
+        for new, old in zip(self._arrays(), former, strict=True):
+            new[: len(kept)] = old[kept]
+        self._listed[:] = 0
+        self._admitted = len(kept)
+        return True
+
+
+def _with_rows(array: NDArray[Number], rows: Indices, values: Sequence[Any]) -> NDArray[Number]:
+    changed = array.copy()
+    changed[rows] = values
+    return changed

@@ -1,0 +1,157 @@
+"""The cluster at one instant, as every decision sees it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from loadmanager.core.averages import DEFAULT_RATES
+from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
+
+
+class UnknownBroker(LoadManagerError, KeyError):
+    """A broker was asked about that has no load report in the view."""
+
+    def __init__(self, broker: BrokerId) -> None:
+        super().__init__(f"broker {broker} has no load report in this view")
+        self.broker = broker
+
+
+@dataclass(frozen=True, slots=True)
+class TopBundle:
+    """One of the heaviest bundles a broker reported, with its throughput in plus out."""
+
+    bundle: BundleId
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClusterView:
+    """All that a decision may look at: reports, averages, moves under way, at ``now_s``.
+
+    ``owned`` is what the brokers' own reports list. ``moved`` holds bundles ordered to
+    another broker whose report does not list them yet, and the moves this round has
+    decided on: they are on their way, so they are never offered again.
+    ``recently_moved`` bundles are not offered either, until their rest is over.
+    ``top_bundles`` are the heaviest of each broker, ascending.
+    ``membership_changed_s`` is when a broker last joined or left, ``departures_s`` when
+    those of the recent past left. All times are on the leader's clock.
+    """
+
+    now_s: float
+    brokers: BrokerColumns
+    bundles: BundleColumns
+    owned: OwnedRows
+    recently_moved: frozenset[BundleId] = frozenset()
+    moved: Mapping[BundleId, BrokerId] = field(default_factory=lambda: MappingProxyType({}))
+    top_bundles: Mapping[BrokerId, Sequence[TopBundle]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    membership_changed_s: float = float("-inf")
+    departures_s: tuple[float, ...] = ()
+
+    def row(self, broker: BrokerId) -> int:
+        """Return the row of ``broker`` in the columns.
+
+        Raises:
+            UnknownBroker: it has no report.
+        """
+        try:
+            return self.brokers.index[broker]
+        except KeyError:
+            raise UnknownBroker(broker) from None
+
+    def rows(self, brokers: Collection[BrokerId]) -> Indices:
+        """Return the rows of ``brokers``, ascending; raises as `row`."""
+        return np.array(sorted(self.row(broker) for broker in brokers), dtype=np.intp)
+
+    @property
+    def age_s(self) -> FloatArray:
+        """How long ago each broker's report was seen."""
+        return self.now_s - self.brokers.seen_s
+
+    @cached_property
+    def selectable(self) -> Mask:
+        """Which bundle rows may be shed: measured, no broker's own, not moved lately."""
+        free = self.bundles.known & ~self.bundles.system
+        for bundle in (*self.recently_moved, *self.moved):
+            row = self.bundles.row(bundle)
+            if row is not None:
+                free[row] = False
+        return free
+
+    @cached_property
+    def _listed_by(self) -> Indices:
+        owner = np.full(len(self.bundles.known), -1, dtype=np.intp)
+        owner[self.owned.rows] = self.owned.broker_of_entry
+        return owner
+
+    def owner_of(self, bundle: BundleId) -> BrokerId | None:
+        """Return who owns ``bundle`` or is about to; None if no report lists it."""
+        on_its_way = self.moved.get(bundle)
+        if on_its_way is not None:
+            return on_its_way
+        row = self.bundles.row(bundle)
+        listed = -1 if row is None else int(self._listed_by[row])
+        return None if listed < 0 else self.brokers.names[listed]
+
+    def bundles_of(self, broker: BrokerId) -> tuple[BundleId, ...]:
+        """Return what ``broker`` owns once all moves under way are done."""
+        names = self.bundles.names
+        listed = (names[row] for row in self.owned.of(self.row(broker)).tolist())
+        kept = [bundle for bundle in listed if self.moved.get(bundle, broker) == broker]
+        arriving = (bundle for bundle, target in self.moved.items() if target == broker)
+        return tuple(dict.fromkeys([*kept, *arriving]))
+
+    def short_rates(self, bundle: BundleId) -> FloatArray:
+        """Return the short-term traffic of ``bundle``, Pulsar's supposition if unmeasured."""
+        row = self.bundles.row(bundle)
+        return np.array(DEFAULT_RATES.row()) if row is None else self.bundles.short[row]
+
+    def long_msgs_per_s(self, bundle: BundleId) -> float:
+        """Return the long-term message rate of ``bundle``, supposed if unmeasured."""
+        row = self.bundles.row(bundle)
+        if row is None:
+            return DEFAULT_RATES.msgs_per_s
+        return float(self.bundles.long_msgs_per_s[row])
+
+    def scores(self, weights: ResourceWeights) -> FloatArray:
+        """Return the weighted maximum usage of each broker, a fraction."""
+        return weighted_max_usage(self.brokers.usage, self.brokers.limit, weights)
+
+    def after(
+        self, bundle: BundleId, source: BrokerId | None, target: BrokerId, usage: FloatArray
+    ) -> "ClusterView":
+        """Return the view as it will be when ``bundle`` has moved.
+
+        ``usage`` is what the bundle is expected to cost, in the order of `RESOURCES`
+        and the units of load reports: it leaves the source and is added to the target,
+        where it may be a larger or smaller fraction, for brokers differ in size.
+        ``source`` None is for a bundle nobody owns.
+        """
+        brokers = self.brokers
+        traffic, used = brokers.traffic.copy(), brokers.usage.copy()
+        long_msgs, arriving = brokers.long_msgs_per_s.copy(), brokers.preallocated_msgs_per_s.copy()
+        rates, long_rate = self.short_rates(bundle), self.long_msgs_per_s(bundle)
+        gains = self.row(target)
+        traffic[gains] += rates
+        used[gains] += usage
+        arriving[gains] += long_rate
+        if source is not None:
+            loses = self.row(source)
+            traffic[loses] = np.maximum(traffic[loses] - rates, 0.0)
+            used[loses] = np.maximum(used[loses] - usage, 0.0)
+            long_msgs[loses] = max(long_msgs[loses] - long_rate, 0.0)
+        projected = replace(
+            brokers,
+            traffic=traffic,
+            usage=used,
+            long_msgs_per_s=long_msgs,
+            preallocated_msgs_per_s=arriving,
+        )
+        return replace(self, brokers=projected, moved={**self.moved, bundle: target})

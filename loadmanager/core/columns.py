@@ -1,0 +1,129 @@
+"""The cluster in columns: one array a quantity, so that a thousand brokers cost little."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.scores import FloatArray
+
+Indices = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BrokerColumns:
+    """The brokers of a cluster at one instant; row ``i`` is the broker ``names[i]``.
+
+    ``names`` is sorted. ``usage`` and ``limit`` are (brokers, `RESOURCES`) in the units
+    of load reports; ``traffic`` is (brokers, 4): messages and bytes per second, in and
+    out. ``long_msgs_per_s`` is the sum of the bundles' long-term message rates, and
+    ``preallocated_msgs_per_s`` that of bundles under way to the broker. ``load_ema``
+    (a fraction) and ``bytes_ema`` are exponential averages, NaN where unknown.
+    ``seen_s`` is when the report was seen, on the leader's clock.
+    """
+
+    names: tuple[BrokerId, ...]
+    usage: FloatArray
+    limit: FloatArray
+    traffic: FloatArray
+    long_msgs_per_s: FloatArray
+    preallocated_msgs_per_s: FloatArray
+    load_ema: FloatArray
+    bytes_ema: FloatArray
+    seen_s: FloatArray
+    topics: NDArray[np.int64]
+    draining: Mask
+    persistent: Mask
+    non_persistent: Mask
+    versions: tuple[str, ...]
+    started_at_ms: tuple[int, ...]
+
+    @cached_property
+    def index(self) -> Mapping[BrokerId, int]:
+        """The row of each broker."""
+        return {name: row for row, name in enumerate(self.names)}
+
+    @property
+    def msgs_per_s(self) -> FloatArray:
+        """Messages in plus out, by the brokers' own totals."""
+        return np.asarray(self.traffic[:, MSGS_IN] + self.traffic[:, MSGS_OUT])
+
+    @property
+    def bytes_per_s(self) -> FloatArray:
+        """Bytes in plus out, by the brokers' own totals."""
+        return np.asarray(self.traffic[:, BYTES_IN] + self.traffic[:, BYTES_OUT])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BundleColumns:
+    """All bundles the leader knows; row ``i`` is the bundle ``names[i]``.
+
+    ``names`` and ``index`` may hold bundles that came later than this value: rows
+    beyond the arrays' length do not belong to it. ``short`` and ``long`` are
+    (bundles, 4) as in `averages`. ``known`` is False while a bundle has no sample yet:
+    its rates are then a supposition. ``system`` marks brokers' own heartbeat bundles.
+    """
+
+    names: Sequence[BundleId]
+    index: Mapping[BundleId, int]
+    short: FloatArray
+    long: FloatArray
+    known: Mask
+    system: Mask
+    topics: NDArray[np.int64]
+
+    @cached_property
+    def short_msgs_per_s(self) -> FloatArray:
+        """Short-term messages in plus out."""
+        return np.asarray(self.short[:, MSGS_IN] + self.short[:, MSGS_OUT])
+
+    @cached_property
+    def short_bytes_per_s(self) -> FloatArray:
+        """Short-term bytes in plus out."""
+        return np.asarray(self.short[:, BYTES_IN] + self.short[:, BYTES_OUT])
+
+    @cached_property
+    def long_msgs_per_s(self) -> FloatArray:
+        """Long-term messages in plus out."""
+        return np.asarray(self.long[:, MSGS_IN] + self.long[:, MSGS_OUT])
+
+    @cached_property
+    def long_bytes_per_s(self) -> FloatArray:
+        """Long-term bytes in plus out."""
+        return np.asarray(self.long[:, BYTES_IN] + self.long[:, BYTES_OUT])
+
+    def row(self, bundle: BundleId) -> int | None:
+        """Return the row of ``bundle``, None for one that is not in here."""
+        row = self.index.get(bundle)
+        return row if row is not None and row < len(self.known) else None
+
+
+@dataclass(frozen=True, eq=False)
+class OwnedRows:
+    """Which bundles each broker's report lists.
+
+    Broker ``i`` lists the bundle rows ``rows[starts[i]:starts[i + 1]]``, in order of
+    their names.
+    """
+
+    starts: Indices
+    rows: Indices
+
+    def of(self, broker: int) -> Indices:
+        """Return the bundle rows of one broker."""
+        return self.rows[self.starts[broker] : self.starts[broker + 1]]
+
+    @cached_property
+    def counts(self) -> Indices:
+        """How many bundles each broker's report lists, system bundles included."""
+        return np.diff(self.starts)
+
+    @cached_property
+    def broker_of_entry(self) -> Indices:
+        """The broker of each entry of ``rows``."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)

@@ -1,0 +1,99 @@
+"""What a round of the leader says: offers, moves, and a reason for all it left alone."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from loadmanager.core.ids import BrokerId, BundleId
+
+
+class Cause(StrEnum):
+    """Why a bundle is to move."""
+
+    OVERLOADED = "overloaded"
+    UNDERLOADED = "underloaded"
+    IMBALANCE = "imbalance"
+    SWAP = "swap"
+    DRAINING = "draining"
+    UNOWNED = "unowned"
+
+
+class Reason(StrEnum):
+    """Why a broker or bundle was left alone, or could not take what was offered.
+
+    Closed: these label the metric, feed the history and answer ``explain``.
+    """
+
+    # Whole rounds that do nothing.
+    SHEDDING_OFF = "shedding_off"
+    SESSION_DOUBTFUL = "session_doubtful"
+    MEMBERSHIP_CHANGING = "membership_changing"
+    BROKERS_LOST = "brokers_lost"
+    REPORTS_STALE = "reports_stale"
+    TOO_FEW_BROKERS = "too_few_brokers"
+    COOLING_DOWN = "cooling_down"
+    # Brokers that shed nothing.
+    WITHIN_THRESHOLD = "within_threshold"
+    CLUSTER_IDLE = "cluster_idle"
+    TOO_FEW_BUNDLES = "too_few_bundles"
+    BELOW_MINIMUM = "below_minimum"
+    NO_BUNDLE_FITS = "no_bundle_fits"
+    HITS_PENDING = "hits_pending"
+    LOAD_UNKNOWN = "load_unknown"
+    LOAD_OUTDATED = "load_outdated"
+    # Brokers that cannot take a bundle.
+    NOT_REGISTERED = "not_registered"
+    DRAINING = "draining"
+    REPORT_STALE = "report_stale"
+    DOMAIN_UNSUPPORTED = "domain_unsupported"
+    TOO_MANY_TOPICS = "too_many_topics"
+    OLDER_VERSION = "older_version"
+    ISOLATED = "isolated"
+    ANTI_AFFINITY = "anti_affinity"
+    FAILURE_DOMAIN = "failure_domain"
+    MORE_OF_NAMESPACE = "more_of_namespace"
+    OVERLOADED = "overloaded"
+    # Bundles that stay.
+    NO_CANDIDATE = "no_candidate"
+    SAME_BROKER = "same_broker"
+    NO_IMPROVEMENT = "no_improvement"
+    UNBALANCEABLE = "unbalanceable"
+    RECENTLY_MOVED = "recently_moved"
+    IN_FLIGHT = "in_flight"
+    NAMESPACE_EXCLUDED = "namespace_excluded"
+    ROUND_BUDGET = "round_budget"
+    TRAFFIC_BUDGET = "traffic_budget"
+    BROKER_BUDGET = "broker_budget"
+    HOUR_BUDGET = "hour_budget"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A bundle a shedder would move away from ``source``; to ``target`` if it knows."""
+
+    bundle: BundleId
+    source: BrokerId
+    cause: Cause
+    target: BrokerId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A bundle and its next owner. ``source`` is None for a bundle nobody owns."""
+
+    bundle: BundleId
+    source: BrokerId | None
+    target: BrokerId
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What was left alone and why.
+
+    ``subject`` is a broker id, a bundle name, or empty for the whole round.
+    ``detail`` holds the numbers that decided, for people.
+    """
+
+    subject: BrokerId | BundleId | str
+    reason: Reason
+    detail: str = ""

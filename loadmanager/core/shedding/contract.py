@@ -1,0 +1,28 @@
+"""What a shedder is: a view and its memory in, offers and the next memory out."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.memory import Memory
+from loadmanager.core.plan import Offer, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """What a shedder would unload, why it left the rest, and what it remembers.
+
+    The offers of one broker stand in the order of selection. A refusal with an empty
+    subject is for the cluster as a whole.
+    """
+
+    offers: tuple[Offer, ...]
+    refusals: tuple[Refusal, ...]
+    memory: Memory
+
+
+class Shedder(Protocol):
+    """A strategy that says which bundles should leave which brokers."""
+
+    def shed(self, view: ClusterView, memory: Memory) -> Shed:
+        """Return the offers for one round."""

@@ -1,0 +1,31 @@
+"""Picking bundles of one broker, largest first: what several shedders have in common."""
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices
+from loadmanager.core.scores import FloatArray
+
+
+def largest_first(view: ClusterView, broker: int, sizes: FloatArray) -> Indices:
+    """Return the bundle rows of a broker that may be shed, by size descending, ties by name.
+
+    ``sizes`` holds the size of every bundle row of the view.
+    """
+    rows = view.owned.of(broker)
+    rows = rows[view.selectable[rows]]
+    return rows[np.argsort(-sizes[rows], kind="stable")]
+
+
+def take_until(view: ClusterView, broker: int, sizes: FloatArray, need: float) -> list[int]:
+    """Return the largest bundles of a broker until together they reach ``need``.
+
+    The one that reaches it is included, and at least one is always taken, even one
+    without any traffic: so do Pulsar's Overload- and ThresholdShedder.
+    """
+    rows = largest_first(view, broker, sizes)
+    if not len(rows):
+        return []
+    before = np.cumsum(sizes[rows])
+    wanted = 1 + int(np.count_nonzero(before[:-1] < need))
+    return [int(row) for row in rows[:wanted]]

@@ -1,0 +1,153 @@
+"""ThresholdShedder: brokers too far above the mean of the cluster shed the excess."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Final
+
+import numpy as np
+from annotated_types import Interval
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.memory import Memory
+from loadmanager.core.plan import Cause, Offer, Reason, Refusal
+from loadmanager.core.scores import FloatArray, ResourceWeights
+from loadmanager.core.settings import Doc, check
+from loadmanager.core.shedding.contract import Shed
+from loadmanager.core.shedding.selection import take_until
+
+_EXTRA: Final = 0.05
+"""Pulsar sheds five points more than the excess, so that noise does not bring it back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdShedder:
+    """Offer bundles of every broker at least ``threshold`` above the mean usage.
+
+    Usage is a running one: of the past ``history`` counts. A broker with usage u
+    offers its largest bundles by throughput until they reach its throughput times
+    (u - mean - threshold + 0.05). With three brokers at 0.9, 0.3 and 0.3 the mean is
+    0.5; the first is 0.3 over the threshold of 0.1 and offers 35 percent of its
+    throughput.
+
+    With ``lower_boundary`` on and nothing offered, the busiest broker also sheds when
+    another is more than ``threshold`` below the mean; Pulsar then folds the present
+    usage into the history a second time, and so does this.
+    """
+
+    threshold: Annotated[
+        float,
+        Interval(ge=0.0, le=1.0),
+        Doc(
+            "How far above the mean usage a broker sheds. Lower settles closer and moves more.",
+            "fraction",
+            "loadBalancerBrokerThresholdShedderPercentage",
+            pulsar_divisor=100.0,
+        ),
+    ] = 0.10
+    history: Annotated[
+        float,
+        Interval(ge=0.0, le=1.0),
+        Doc(
+            "How much of a broker's running usage the past keeps each round. "
+            "Higher reacts later and to less noise.",
+            "fraction",
+            "loadBalancerHistoryResourcePercentage",
+        ),
+    ] = 0.9
+    min_bytes_per_s: Annotated[
+        float,
+        Interval(ge=0.0, le=1e15),
+        Doc(
+            "A broker that would have to shed less than this is left alone.",
+            "bytes/s",
+            "loadBalancerBundleUnloadMinThroughputThreshold",
+            pulsar_divisor=1.0 / 1048576.0,
+        ),
+    ] = 10 * 1048576.0
+    lower_boundary: Annotated[
+        bool,
+        Doc(
+            "Also shed from the busiest broker when one is far below the mean.",
+            pulsar_key="lowerBoundarySheddingEnabled",
+        ),
+    ] = False
+    weights: ResourceWeights = field(default_factory=ResourceWeights)
+
+    def __post_init__(self) -> None:
+        """Refuse settings outside their range."""
+        check(self)
+
+    def shed(self, view: ClusterView, memory: Memory) -> Shed:
+        """Return the offers for one round."""
+        names = view.brokers.names
+        scores = view.scores(self.weights)
+        usage = self._fold(names, memory.usage, scores)
+        mean = _mean(usage)
+        if mean == 0.0:
+            idle = Refusal("", Reason.CLUSTER_IDLE, f"{len(names)} brokers")
+            return Shed((), (idle,), _remember(memory, names, usage))
+        offers, refusals = self._above(view, usage, mean)
+        remembered = _remember(memory, names, usage)
+        if self.lower_boundary and not offers:
+            usage = self._fold(names, remembered.usage, scores)
+            remembered = _remember(memory, names, usage)
+            offers, low_refusals = self._below(view, usage)
+            refusals += low_refusals
+        return Shed(tuple(offers), tuple(refusals), remembered)
+
+    def _fold(
+        self, names: tuple[BrokerId, ...], past: Mapping[BrokerId, float], scores: FloatArray
+    ) -> FloatArray:
+        former = np.array([past.get(name, np.nan) for name in names], dtype=np.float64)
+        mixed = former * self.history + (1.0 - self.history) * scores
+        return np.where(np.isnan(former), scores, mixed)
+
+    def _above(
+        self, view: ClusterView, usage: FloatArray, mean: float
+    ) -> tuple[list[Offer], list[Refusal]]:
+        offers: list[Offer] = []
+        refusals: list[Refusal] = []
+        over = usage >= mean + self.threshold
+        need = view.brokers.bytes_per_s * (usage - mean - self.threshold + _EXTRA)
+        for row, name in enumerate(view.brokers.names):
+            if not over[row]:
+                detail = f"{usage[row]:.3f}, mean {mean:.3f}"
+                refusals.append(Refusal(name, Reason.WITHIN_THRESHOLD, detail))
+                continue
+            picked = self._pick(view, row, float(need[row]))
+            if isinstance(picked, Refusal):
+                refusals.append(picked)
+            else:
+                offers += picked
+        return offers, refusals
+
+    def _below(self, view: ClusterView, usage: FloatArray) -> tuple[list[Offer], list[Refusal]]:
+        mean = _mean(usage)
+        sheds = (usage > mean - self.threshold) & (view.owned.counts > 1)
+        if not sheds.any() or not (usage < mean - self.threshold).any():
+            return [], [Refusal("", Reason.WITHIN_THRESHOLD, f"none far below mean {mean:.3f}")]
+        row = int(np.argmax(np.where(sheds, usage, -np.inf)))
+        need = float(view.brokers.bytes_per_s[row]) * self.threshold * 0.5
+        picked = self._pick(view, row, need)
+        return ([], [picked]) if isinstance(picked, Refusal) else (picked, [])
+
+    def _pick(self, view: ClusterView, row: int, need: float) -> list[Offer] | Refusal:
+        name = view.brokers.names[row]
+        if need < self.min_bytes_per_s:
+            return Refusal(name, Reason.BELOW_MINIMUM, f"{need:.0f} bytes/s to shed")
+        if view.owned.counts[row] <= 1:
+            return Refusal(name, Reason.TOO_FEW_BUNDLES, f"{view.owned.counts[row]} bundles")
+        rows = take_until(view, row, view.bundles.short_bytes_per_s, need)
+        if not rows:
+            return Refusal(name, Reason.NO_BUNDLE_FITS, "no bundle may be moved now")
+        bundles = view.bundles.names
+        return [Offer(bundles[bundle], name, Cause.OVERLOADED) for bundle in rows]
+
+
+def _mean(usage: FloatArray) -> float:
+    return float(usage.mean()) if len(usage) else 0.0
+
+
+def _remember(memory: Memory, names: tuple[BrokerId, ...], usage: FloatArray) -> Memory:
+    return replace(memory, usage={**memory.usage, **dict(zip(names, usage.tolist(), strict=True))})

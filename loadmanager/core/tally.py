@@ -1,0 +1,297 @@
+"""From load reports to views of the cluster, redoing only what changed.
+
+The leader hands each new or changed report to a `LoadTally`, has it add one sample
+per bundle at a fixed interval, and asks it for a view when it decides. A view stays
+as it was when it was made, whatever is reported later.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.averages import BundleAverages, Rates
+from loadmanager.core.bundle_table import BundleTable
+from loadmanager.core.cluster import ClusterView, TopBundle
+from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, OwnedRows
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import NO_BUNDLES, BundleStats, LoadReport
+from loadmanager.core.scores import (
+    FloatArray,
+    ResourceWeights,
+    usage_rows,
+    weighted_max_with_memory,
+)
+from loadmanager.core.top_k import top_bundles
+
+_NAN: Final = float("nan")
+_NO_TRAFFIC: Final = Rates()
+_DEPARTURES_KEPT_S: Final = 3600.0
+_NO_MOVES: Final[Mapping[BundleId, BrokerId]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLoad:
+    """What the tally keeps of one broker's report.
+
+    ``usage`` and ``limit`` are in the order of `scores.RESOURCES`; ``totals`` is the
+    broker's own traffic. ``long_msgs_per_s`` and ``preallocated_msgs_per_s`` are
+    reckoned from the bundles unless given. ``load_ema`` and ``bytes_ema`` are kept by
+    the tally unless given.
+    """
+
+    broker: BrokerId
+    seen_s: float = 0.0
+    usage: tuple[float, ...] = (0.0,) * 5
+    limit: tuple[float, ...] = (0.0,) * 5
+    totals: Rates = _NO_TRAFFIC
+    bundles: Mapping[BundleId, BundleStats] = field(default_factory=lambda: NO_BUNDLES)
+    draining: bool = False
+    persistent: bool = True
+    non_persistent: bool = True
+    version: str = ""
+    started_at_ms: int = 0
+    topics: int = 0
+    long_msgs_per_s: float | None = None
+    preallocated_msgs_per_s: float | None = None
+    load_ema: float | None = None
+    bytes_ema: float | None = None
+    top: tuple[TopBundle, ...] | None = None
+
+    @classmethod
+    def of(cls, report: LoadReport, seen_s: float) -> "BrokerLoad":
+        """Return what a report says; ``seen_s`` is when it was seen, on the leader's clock."""
+        usage, limit = usage_rows(
+            report.cpu,
+            report.memory,
+            report.direct_memory,
+            report.bandwidth_in,
+            report.bandwidth_out,
+        )
+        return cls(
+            broker=report.broker,
+            seen_s=seen_s,
+            usage=tuple(usage),
+            limit=tuple(limit),
+            totals=Rates(
+                report.msgs_in_per_s,
+                report.msgs_out_per_s,
+                report.bytes_in_per_s,
+                report.bytes_out_per_s,
+            ),
+            bundles=report.bundles,
+            draining=report.draining,
+            persistent=report.persistent_topics,
+            non_persistent=report.non_persistent_topics,
+            version=report.version,
+            started_at_ms=report.started_at_ms,
+            topics=report.topics,
+        )
+
+
+@dataclass(slots=True)
+class _Entry:
+    load: BrokerLoad
+    rows: Indices
+    top: tuple[TopBundle, ...]
+    load_ema: float = _NAN
+    bytes_ema: float = _NAN
+
+
+class LoadTally:
+    """All reports and averages the leader has, ready to become a view.
+
+    Args:
+        weights: for the exponential average of brokers' load (TransferShedder).
+        history_fraction: how much of that average the past keeps at each sample.
+        top_k: how many of a broker's heaviest bundles TransferShedder looks at.
+    """
+
+    def __init__(
+        self,
+        *,
+        weights: ResourceWeights | None = None,
+        history_fraction: float = 0.9,
+        top_k: int = 10,
+    ) -> None:
+        self._weights = weights or ResourceWeights()
+        self._history_fraction = history_fraction
+        self._top_k = top_k
+        self._table = BundleTable()
+        self._entries: dict[BrokerId, _Entry] = {}
+        self._membership_changed_s = float("-inf")
+        self._departures_s: list[float] = []
+
+    @property
+    def brokers(self) -> frozenset[BrokerId]:
+        """The brokers that have a report."""
+        return frozenset(self._entries)
+
+    def report(self, report: LoadReport, seen_s: float) -> None:
+        """Take in a new or changed report, seen at ``seen_s`` on the leader's clock."""
+        self.put(BrokerLoad.of(report, seen_s))
+
+    def put(self, load: BrokerLoad) -> None:
+        """Take in one broker's load, replacing what was known of it."""
+        former = self._entries.get(load.broker)
+        rows = self._table.list_bundles(load.bundles)
+        if former is None:
+            self._membership_changed_s = max(self._membership_changed_s, load.seen_s)
+        else:
+            self._table.unlist(former.rows)
+        top = load.top
+        if top is None:
+            top = top_bundles(load.bundles, self._top_k)
+        entry = _Entry(load, rows, top)
+        if former is not None and former.load.started_at_ms == load.started_at_ms:
+            entry.load_ema, entry.bytes_ema = former.load_ema, former.bytes_ema
+        self._entries[load.broker] = entry
+
+    def forget(self, broker: BrokerId, now_s: float) -> None:
+        """Drop a broker that left; what is known of its bundles stays for their next owner."""
+        entry = self._entries.pop(broker, None)
+        if entry is not None:
+            self._table.unlist(entry.rows)
+            self._membership_changed_s = now_s
+            self._departures_s = [
+                left_s for left_s in self._departures_s if now_s - left_s < _DEPARTURES_KEPT_S
+            ]
+            self._departures_s.append(now_s)
+
+    def sample(self) -> None:
+        """Add one sample to the averages of every listed bundle and of every broker.
+
+        To be called at a fixed interval: what is a sample of ten is then a time.
+        """
+        if self._table.add_sample():
+            for entry in self._entries.values():
+                entry.rows = self._table.list_bundles(entry.load.bundles)
+        if not self._entries:
+            return
+        entries = list(self._entries.values())
+        usage = np.array([entry.load.usage for entry in entries])
+        limit = np.array([entry.load.limit for entry in entries])
+        scores = weighted_max_with_memory(usage, limit, self._weights).tolist()
+        kept = self._history_fraction
+        for entry, score in zip(entries, scores, strict=True):
+            entry.load_ema = ema(entry.load_ema, score, kept)
+            entry.bytes_ema = ema(entry.bytes_ema, entry.load.totals.bytes_per_s, kept)
+
+    def seed(self, averages: Mapping[BundleId, BundleAverages]) -> None:
+        """Set the averages of bundles, as a former leader left them or a quota says."""
+        self._table.seed(averages)
+
+    def averages(self) -> Mapping[BundleId, BundleAverages]:
+        """Return the averages of every bundle that has a sample, for the next leader."""
+        return self._table.averages()
+
+    def view(
+        self,
+        now_s: float,
+        *,
+        in_flight: Mapping[BundleId, BrokerId] = _NO_MOVES,
+        recently_moved: Iterable[BundleId] = (),
+    ) -> ClusterView:
+        """Return the cluster as known now.
+
+        ``in_flight`` are the bundles ordered to a broker; those that the broker's
+        report lists already have arrived and count as any other.
+        """
+        entries = [self._entries[broker] for broker in sorted(self._entries)]
+        bundles = self._table.columns()
+        owned = _owned(entries)
+        moved = {
+            bundle: target
+            for bundle, target in in_flight.items()
+            if target in self._entries and bundle not in self._entries[target].load.bundles
+        }
+        return ClusterView(
+            now_s=now_s,
+            brokers=_broker_columns(entries, bundles, owned, moved),
+            bundles=bundles,
+            owned=owned,
+            recently_moved=frozenset(recently_moved),
+            moved=moved,
+            top_bundles={entry.load.broker: entry.top for entry in entries},
+            membership_changed_s=self._membership_changed_s,
+            departures_s=tuple(self._departures_s),
+        )
+
+
+def ema(past: float, value: float, kept_fraction: float) -> float:
+    """Return the exponential average after ``value``; the first value replaces NaN."""
+    if np.isnan(past):
+        return value
+    return past * kept_fraction + (1.0 - kept_fraction) * value
+
+
+def view_of(
+    loads: Iterable[BrokerLoad],
+    averages: Mapping[BundleId, BundleAverages],
+    *,
+    now_s: float = 0.0,
+    in_flight: Mapping[BundleId, BrokerId] = _NO_MOVES,
+    recently_moved: Iterable[BundleId] = (),
+) -> ClusterView:
+    """Return a view made from nothing: for simulations, replays and tests."""
+    tally = LoadTally()
+    for load in loads:
+        tally.put(load)
+    tally.seed(averages)
+    return tally.view(now_s, in_flight=in_flight, recently_moved=recently_moved)
+
+
+def _owned(entries: list[_Entry]) -> OwnedRows:
+    starts = np.zeros(len(entries) + 1, dtype=np.intp)
+    np.cumsum([len(entry.rows) for entry in entries], out=starts[1:])
+    none = np.zeros(0, dtype=np.intp)
+    return OwnedRows(starts, np.concatenate([none, *(entry.rows for entry in entries)]))
+
+
+def _broker_columns(
+    entries: list[_Entry],
+    bundles: BundleColumns,
+    owned: OwnedRows,
+    moved: Mapping[BundleId, BrokerId],
+) -> BrokerColumns:
+    loads = [entry.load for entry in entries]
+    names = tuple(load.broker for load in loads)
+    count = len(loads)
+    arriving = dict.fromkeys(names, 0.0)
+    for bundle, target in moved.items():
+        row = bundles.row(bundle)
+        arriving[target] += 100.0 if row is None else float(bundles.long_msgs_per_s[row])
+    long_msgs = np.bincount(
+        owned.broker_of_entry, weights=bundles.long_msgs_per_s[owned.rows], minlength=count
+    ).astype(np.float64)
+    return BrokerColumns(
+        names=names,
+        usage=np.array([load.usage for load in loads], dtype=np.float64).reshape(count, 5),
+        limit=np.array([load.limit for load in loads], dtype=np.float64).reshape(count, 5),
+        traffic=np.array([load.totals.row() for load in loads], dtype=np.float64).reshape(count, 4),
+        long_msgs_per_s=_given([load.long_msgs_per_s for load in loads], long_msgs),
+        preallocated_msgs_per_s=_given(
+            [load.preallocated_msgs_per_s for load in loads], np.array(list(arriving.values()))
+        ),
+        load_ema=_given(
+            [load.load_ema for load in loads], np.array([entry.load_ema for entry in entries])
+        ),
+        bytes_ema=_given(
+            [load.bytes_ema for load in loads], np.array([entry.bytes_ema for entry in entries])
+        ),
+        seen_s=np.array([load.seen_s for load in loads]),
+        topics=np.array([load.topics for load in loads], dtype=np.int64),
+        draining=np.array([load.draining for load in loads], dtype=np.bool_),
+        persistent=np.array([load.persistent for load in loads], dtype=np.bool_),
+        non_persistent=np.array([load.non_persistent for load in loads], dtype=np.bool_),
+        versions=tuple(load.version for load in loads),
+        started_at_ms=tuple(load.started_at_ms for load in loads),
+    )
+
+
+def _given(values: list[float | None], otherwise: FloatArray) -> FloatArray:
+    for row, value in enumerate(values):
+        if value is not None:
+            otherwise[row] = value
+    return otherwise
