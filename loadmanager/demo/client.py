@@ -16,6 +16,9 @@ from loadmanager.demo.counts import TrafficCounts
 ATTEMPT_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=2.0)
 FIRST_BACK_OFF_S: Final = 0.05
 MAX_BACK_OFF_S: Final = 1.0
+RETRY_BOUND_S: Final = 30.0
+"""Operation timeout and send timeout of Pulsar's own clients."""
+
 PAYLOAD: Final = b"x" * 256
 HTTP_OK: Final = 200
 ACCEPTED: Final = range(200, 300)
@@ -49,14 +52,14 @@ class LookupClient:
     """Asks the sidecars for owners, each time another one first.
 
     ``retry_bound_s`` is how long one lookup may take altogether before it counts as
-    an error; 30 s is the operation timeout of Pulsar's own clients.
+    an error.
     """
 
     http: aiohttp.ClientSession
     sidecar_urls: Sequence[str]
     counts: TrafficCounts
     rng: np.random.Generator
-    retry_bound_s: float = 30.0
+    retry_bound_s: float = RETRY_BOUND_S
     _turn: int = 0
 
     async def find_owner(self, topic: TopicName) -> str | None:
@@ -113,14 +116,14 @@ class Producer:
     """Publishes the messages of one topic, one after the other, to whoever owns it.
 
     ``retry_bound_s`` is how long after it was due a message may be accepted before
-    it counts as an error; 30 s is the send timeout of Pulsar's own clients.
+    it counts as an error.
     """
 
     topic: TopicName
     bundle: BundleId
     lookup: LookupClient
     counts: TrafficCounts
-    retry_bound_s: float = 30.0
+    retry_bound_s: float = RETRY_BOUND_S
     owner_url: str | None = None
     _due_s: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
 

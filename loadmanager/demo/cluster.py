@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 import aiohttp
@@ -30,7 +31,10 @@ Table = Mapping[str, Mapping[str, Any]]
 
 @dataclass(slots=True)
 class Member:
-    """One broker with its sidecar. ``number`` counts from 1; ``killed`` is set by the demo."""
+    """One broker with its sidecar. ``number`` counts from 1.
+
+    ``dead_at_s`` is a monotonic time at which the demo's own kill had surely worked.
+    """
 
     number: int
     broker: BrokerId
@@ -38,6 +42,7 @@ class Member:
     record_path: Path
     processes: tuple[Child, ...] = ()
     killed: bool = False
+    dead_at_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -93,11 +98,13 @@ class Cluster:
         await asyncio.gather(*(self._wait_until_ready(member) for member in self.members))
         await self._create_namespace()
 
-    def kill(self, member: Member) -> None:
+    async def kill(self, member: Member) -> None:
         """Kill broker and sidecar at the same moment, as a power cut would."""
         member.killed = True
         for child in member.processes:
             child.send(signal.SIGKILL)
+        await asyncio.gather(*(child.process.wait() for child in member.processes))
+        member.dead_at_s = monotonic()
 
     async def _start_zookeeper(self) -> Child:
         return await self._children.start(

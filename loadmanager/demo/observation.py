@@ -15,7 +15,9 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.demo.cluster import Member
 
 LOOK_TIMEOUT: Final = aiohttp.ClientTimeout(total=1.0)
-CPU_USAGE: Final = re.compile(r'^pulsar_lb_cpu_usage\{[^}]*broker="([^"]*)"[^}]*\} (\S+)', re.M)
+CPU_USAGE: Final = re.compile(
+    r'^pulsar_lb_cpu_usage\{[^}]*broker="([^"]*)"[^}]*\} (\S+)', re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +94,8 @@ class Observer:
     async def look(self) -> ClusterLook:
         """Return what all told within a second; who did not is shown as such."""
         at_s = monotonic()
-        leader, *brokers = await asyncio.gather(
-            self._leader(), *(self._look_at(member) for member in self._members)
+        leader, brokers = await asyncio.gather(
+            self._leader(), asyncio.gather(*(self._look_at(member) for member in self._members))
         )
         return ClusterLook(at_s, leader, tuple(brokers))
 

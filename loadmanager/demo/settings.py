@@ -101,3 +101,17 @@ class DemoSettings:
         cost_s = (self.cpu_ms_per_message + OVERHEAD_MS_PER_MESSAGE) / 1000
         mean_cores = self.rate_per_s / self.brokers * cost_s + IDLE_CORES
         return round(mean_cores / MEAN_LOAD_FRACTION, 3)
+
+    def to_json(self) -> dict[str, object]:
+        """Return what was asked for and what followed from it."""
+        return {
+            "brokers": self.brokers,
+            "bundles": self.bundles,
+            "topics": self.topics,
+            "duration_s": self.duration_s,
+            "seed": self.seed,
+            "kill": [str(kill) for kill in self.kills],
+            "rate_per_s": self.rate_per_s,
+            "cpu_ms_per_message": self.cpu_ms_per_message,
+            "cores_per_broker": self.cores_per_broker,
+        }

@@ -23,7 +23,7 @@ from yarl import URL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_namespace
-from loadmanager.demo.client import LookupClient, Producer
+from loadmanager.demo.client import RETRY_BOUND_S, LookupClient, Producer
 from loadmanager.demo.counts import Kind, TrafficCounts
 from loadmanager.demo.weights import Schedule, bundle_shares, topic_names, topic_shares
 
@@ -48,7 +48,7 @@ class TrafficSettings:
     seed: int
     rate_per_s: float
     lookups_per_s: float = 20.0
-    retry_bound_s: float = 30.0
+    retry_bound_s: float = RETRY_BOUND_S
 
     def save(self, path: Path) -> None:
         """Write the settings to ``path``."""

@@ -1,0 +1,191 @@
+"""``loadmanager demo``: a whole cluster on this machine, to look at and to break."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from loadmanager.demo.figures import Summary
+    from loadmanager.demo.scene import Show
+    from loadmanager.demo.settings import DemoSettings
+
+INTERRUPTED = 130
+MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} is missing)"
+
+
+@click.command("demo")
+@click.option(
+    "--brokers",
+    type=click.IntRange(2, 16),
+    default=4,
+    show_default=True,
+    help="Broker processes, each with a sidecar process.",
+)
+@click.option(
+    "--bundles",
+    type=click.IntRange(2, 1024),
+    default=32,
+    show_default=True,
+    help="Bundles the topics fall into; fewer than 8 a broker cannot be balanced well.",
+)
+@click.option(
+    "--topics",
+    type=click.IntRange(2, 20_000),
+    default=200,
+    show_default=True,
+    help="Topics to publish to, at least one a bundle.",
+)
+@click.option(
+    "--duration",
+    "duration_s",
+    type=click.FloatRange(min=1),
+    help="Seconds of traffic. Without it the demo runs until Ctrl-C.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Decides which broker gets too much, and each topic's share.",
+)
+@click.option(
+    "--kill",
+    "kills",
+    metavar="leader@SECONDS|NUMBER@SECONDS",
+    multiple=True,
+    help="Kill that broker and its sidecar so long after the traffic began. Repeatable.",
+)
+@click.option(
+    "--rate",
+    "rate_per_s",
+    type=click.FloatRange(1, 2000),
+    default=120.0,
+    show_default=True,
+    help="Messages published per second, all topics together.",
+)
+@click.option(
+    "--port-base",
+    type=click.IntRange(1024, 65_000),
+    help="First of the 2 * brokers + 1 ports to listen on. Without it free ones are taken.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where logs, settings and records go, and stay.",
+)
+@click.option("--keep", is_flag=True, help="Keep the temporary data directory after a good run.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary alone, as JSON.")
+def demo_command(
+    *,
+    kills: tuple[str, ...],
+    data_dir: Path | None,
+    keep: bool,
+    as_json: bool,
+    **numbers: float | None,
+) -> None:
+    """Watch a load manager balance brokers, and lose one of them if you like.
+
+    Starts a ZooKeeper, brokers with their sidecars, and traffic that one broker gets
+    far too much of; shows how the leader spreads it. Exits with 1 if a process died
+    by itself, or if ownership, lookups or publishing failed.
+
+    Example: loadmanager demo --duration 60 --kill leader@20
+    """
+    try:
+        from loadmanager.demo.settings import DemoSettings, Kill  # noqa: PLC0415 - quick --help
+
+        parsed = tuple(Kill.parse(text) for text in kills)
+        settings = DemoSettings(data_dir=data_dir or Path(), kills=parsed, **numbers)  # type: ignore[arg-type] # click made int and float
+        settings = replace(settings, data_dir=_data_dir(data_dir))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    summary = _run(settings, _show(as_json=as_json))
+    _print(summary, as_json=as_json)
+    broken = summary.broken_promises
+    if not broken and data_dir is None and not keep:
+        shutil.rmtree(settings.data_dir, ignore_errors=True)
+    else:
+        click.echo(f"logs and records: {settings.data_dir}", err=True)
+    if broken:
+        raise click.ClickException("; ".join(broken))
+
+
+def _data_dir(chosen: Path | None) -> Path:
+    """Return the directory to use: the chosen one, which must be empty, or a new one.
+
+    Raises:
+        ValueError: it holds something; records of two runs would be read as one.
+    """
+    if chosen is None:
+        return Path(tempfile.mkdtemp(prefix="loadmanager-demo-"))
+    chosen.mkdir(parents=True, exist_ok=True)
+    if any(chosen.iterdir()):
+        raise ValueError(f"--data-dir {chosen}: expected an empty or a new directory")
+    return chosen.resolve()
+
+
+def _show(*, as_json: bool) -> "Show":
+    """Return the live table on a terminal, else plain lines."""
+    from loadmanager.demo.scene import PlainShow  # noqa: PLC0415 - --help stays quick
+
+    if as_json:
+        return PlainShow(sys.stderr)
+    try:
+        from rich.console import Console  # noqa: PLC0415 - an extra
+
+        from loadmanager.demo.screen import LiveShow  # noqa: PLC0415 - needs the extra
+    except ModuleNotFoundError as error:
+        raise click.ClickException(MISSING_EXTRA.format(error.name)) from None
+    console = Console()
+    return LiveShow(console) if console.is_terminal else PlainShow(sys.stdout)
+
+
+def _run(settings: "DemoSettings", show: "Show") -> "Summary":
+    import asyncio  # noqa: PLC0415 - --help stays quick
+
+    from loadmanager.demo.children import DemoFailed  # noqa: PLC0415 - the same
+    from loadmanager.demo.run import run_demo  # noqa: PLC0415 - the same
+
+    try:
+        return asyncio.run(run_demo(settings, show, count_double_owned))
+    except DemoFailed as error:
+        raise click.ClickException(f"{error}\nall logs: {settings.data_dir}") from None
+    except asyncio.CancelledError:
+        click.echo(f"interrupted; logs: {settings.data_dir}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def count_double_owned(records: Mapping[Path, float | None]) -> int:
+    """Return how many bundles two brokers served at one moment, by their own records.
+
+    ``records`` maps each broker's record to when it was surely dead, None if it was
+    not killed.
+    """
+    from loadmanager.adapters.broker.serving_record import (  # noqa: PLC0415 - --help stays quick
+        overlaps,
+        read_record,
+    )
+
+    served = [
+        interval for path, died_at_s in records.items() for interval in read_record(path, died_at_s)
+    ]
+    return len({overlap.first.bundle for overlap in overlaps(served)})
+
+
+def _print(summary: "Summary", *, as_json: bool) -> None:
+    import json  # noqa: PLC0415 - --help stays quick
+
+    if as_json:
+        click.echo(json.dumps(summary.to_json(), indent=2))
+        return
+    from rich.console import Console  # noqa: PLC0415 - an extra, checked at the start
+
+    from loadmanager.demo.screen import summary_table  # noqa: PLC0415 - needs the extra
+
+    Console().print(summary_table(summary))

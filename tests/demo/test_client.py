@@ -1,0 +1,180 @@
+"""The demo's client: it goes on to the next sidecar, and says when that was no use."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+
+import aiohttp
+import numpy as np
+import pytest
+from aiohttp import web
+
+from loadmanager.core.ids import BundleId, Namespace, TopicName
+from loadmanager.demo.client import BackOff, LookupClient, Producer, topic_path
+from loadmanager.demo.counts import TrafficCounts
+
+TOPIC = TopicName("persistent", Namespace("public/demo"), "orders-1")
+BUNDLE = BundleId("public/demo/0x00000000_0xffffffff")
+
+
+@dataclass
+class PretendedNode:
+    """Answers lookups with ``owner_url`` and publishes with 204, unless told otherwise.
+
+    ``lookup_statuses`` and ``publish_statuses`` are used up first, one a request.
+    """
+
+    url: str = ""
+    owner_url: str = ""
+    lookup_statuses: list[int] = field(default_factory=list)
+    publish_statuses: list[int] = field(default_factory=list)
+    looked_up: list[str] = field(default_factory=list)
+    published: list[str] = field(default_factory=list)
+
+    async def lookup(self, request: web.Request) -> web.Response:
+        """Answer with the next status, then with the owner."""
+        self.looked_up.append(request.match_info["topic"])
+        status = self.lookup_statuses.pop(0) if self.lookup_statuses else 200
+        if status != 200:
+            return web.json_response({"reason": "told to"}, status=status)
+        return web.json_response({"httpUrl": self.owner_url or self.url})
+
+    async def publish(self, request: web.Request) -> web.Response:
+        """Take the message, or answer with the next status."""
+        status = self.publish_statuses.pop(0) if self.publish_statuses else 204
+        if status == 204:
+            self.published.append(request.match_info["topic"])
+        return web.Response(status=status)
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[PretendedNode]:
+    pretended = PretendedNode()
+    app = web.Application()
+    app.router.add_get("/lookup/v2/topic/persistent/public/demo/{topic}", pretended.lookup)
+    app.router.add_post("/publish/persistent/public/demo/{topic}", pretended.publish)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    pretended.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield pretended
+    await runner.cleanup()
+
+
+@pytest.fixture
+def dead_url() -> str:
+    """Where nothing listens: port 1 is no port of the demo, and refused on loopback."""
+    return "http://127.0.0.1:1"
+
+
+@asynccontextmanager
+async def client(urls: Sequence[str], bound_s: float = 10.0) -> AsyncIterator[LookupClient]:
+    async with aiohttp.ClientSession() as http:
+        yield LookupClient(http, urls, TrafficCounts(), np.random.default_rng(1), bound_s)
+
+
+async def publish_one(lookup: LookupClient, bound_s: float = 10.0) -> TrafficCounts:
+    producer = Producer(TOPIC, BUNDLE, lookup, lookup.counts, bound_s)
+    producer.add(monotonic())
+    running = asyncio.create_task(producer.run())
+    await producer.finish()
+    running.cancel()
+    return lookup.counts
+
+
+def test_a_slash_in_a_topic_stays_within_its_segment() -> None:
+    topic = TopicName("persistent", Namespace("t/n"), "a/b c")
+    assert topic_path(topic) == "persistent/t/n/a%2Fb%20c"
+
+
+def test_waits_double_up_to_a_second_and_vary_by_half() -> None:
+    back_off = BackOff(np.random.default_rng(1))
+    waits = [back_off.next_s() for _ in range(8)]
+    limits = [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert all(limit / 2 <= wait <= limit for wait, limit in zip(waits, limits, strict=True))
+    assert len(set(waits)) == 8
+
+
+async def test_a_dead_sidecar_costs_a_try_and_is_no_error(
+    node: PretendedNode, dead_url: str
+) -> None:
+    async with client([dead_url, node.url, dead_url]) as lookup:
+        assert [await lookup.find_owner(TOPIC) for _ in range(4)] == [node.url] * 4
+    assert (lookup.counts.lookups, lookup.counts.lookup_errors) == (4, 0)
+
+
+async def test_sidecars_are_asked_in_turn(node: PretendedNode) -> None:
+    async with client([f"{node.url}/", node.url]) as lookup:
+        # The first of the two answers 404 to the doubled slash.
+        await lookup.find_owner(TOPIC)
+        assert lookup.counts.lookup_errors == 0
+        await lookup.find_owner(TOPIC)
+        assert lookup.counts.lookup_errors == 1
+
+
+@pytest.mark.parametrize("status", [500, 503, 404])
+async def test_a_bad_answer_of_a_living_sidecar_is_one_error_however_often(
+    node: PretendedNode, status: int
+) -> None:
+    node.lookup_statuses = [status, status]
+    async with client([node.url]) as lookup:
+        assert await lookup.find_owner(TOPIC) == node.url
+    assert (lookup.counts.lookups, lookup.counts.lookup_errors) == (1, 1)
+    assert str(status) in lookup.counts.last_error
+
+
+async def test_a_lookup_that_nobody_answers_in_time_is_an_error(dead_url: str) -> None:
+    async with client([dead_url], bound_s=0.2) as lookup:
+        assert await lookup.find_owner(TOPIC) is None
+    assert (lookup.counts.lookups, lookup.counts.lookup_errors) == (1, 1)
+    assert lookup.counts.last_error.endswith("no answer in 0.2 s")
+
+
+async def test_a_message_goes_to_the_owner_and_the_owner_is_remembered(
+    node: PretendedNode,
+) -> None:
+    async with client([node.url]) as lookup:
+        producer = Producer(TOPIC, BUNDLE, lookup, lookup.counts)
+        running = asyncio.create_task(producer.run())
+        for _ in range(3):
+            producer.add(monotonic())
+        await producer.finish()
+        running.cancel()
+    assert node.published == ["orders-1"] * 3
+    assert (lookup.counts.published, lookup.counts.waiting, lookup.counts.lookups) == (3, 0, 1)
+
+
+@pytest.mark.parametrize("status", [404, 421, 503])
+async def test_a_broker_that_refuses_is_looked_up_again(node: PretendedNode, status: int) -> None:
+    node.publish_statuses = [status, status]
+    async with client([node.url]) as lookup:
+        counts = await publish_one(lookup)
+    assert (counts.published, counts.publish_retries, counts.publish_errors) == (1, 2, 0)
+    assert counts.lookups == 3
+
+
+async def test_a_dead_owner_is_looked_up_until_there_is_another(
+    node: PretendedNode, dead_url: str
+) -> None:
+    node.owner_url = dead_url
+    async with client([node.url]) as lookup:
+        publishing = asyncio.create_task(publish_one(lookup))
+        while len(node.looked_up) < 3:  # noqa: ASYNC110 - the server counts, no event to wait for
+            await asyncio.sleep(0.01)
+        node.owner_url = node.url
+        counts = await publishing
+    assert (counts.published, counts.publish_errors) == (1, 0)
+    assert counts.publish_retries >= 2
+
+
+async def test_a_message_that_nobody_takes_in_time_is_an_error(
+    node: PretendedNode, dead_url: str
+) -> None:
+    node.owner_url = dead_url
+    async with client([node.url]) as lookup:
+        counts = await publish_one(lookup, bound_s=0.2)
+    assert (counts.published, counts.publish_errors, counts.waiting) == (0, 1, 0)
+    assert dead_url in counts.last_error

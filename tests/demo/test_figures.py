@@ -1,0 +1,222 @@
+"""What a run amounts to."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.demo.counts import TrafficReport
+from loadmanager.demo.figures import Journal, KillStory, Move, Summary, imbalance
+from loadmanager.demo.observation import BrokerLook, ClusterLook
+
+B1, B2, B3 = BrokerId("b1:80"), BrokerId("b2:80"), BrokerId("b3:80")
+X, Y = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")
+
+
+def broker(
+    name: BrokerId, *bundles: BundleId, load: float | None = None, killed: bool = False
+) -> BrokerLook:
+    return BrokerLook(
+        name=name,
+        broker=name,
+        killed=killed,
+        cpu_fraction=load,
+        bundles=None if killed else dict.fromkeys(bundles, 1.0),
+    )
+
+
+def silent(name: BrokerId) -> BrokerLook:
+    return BrokerLook(name=name, broker=name)
+
+
+def look(at_s: float, *brokers: BrokerLook, leader: BrokerId | None = B1) -> ClusterLook:
+    return ClusterLook(at_s, leader, brokers)
+
+
+def loads(at_s: float, values: Mapping[BrokerId, float]) -> ClusterLook:
+    return look(at_s, *(broker(name, load=load) for name, load in values.items()))
+
+
+def test_imbalance_is_the_busiest_brokers_mean_over_the_mean_of_all() -> None:
+    # B1 is 0.8 on the mean, B2 0.2: the mean of both is 0.5.
+    assert imbalance([{B1: 0.9, B2: 0.1}, {B1: 0.7, B2: 0.3}]) == pytest.approx(1.6)
+
+
+def test_a_broker_that_is_gone_counts_no_more() -> None:
+    assert imbalance([{B1: 0.2, B2: 0.2, B3: 0.9}, {B1: 0.2, B2: 0.2}]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("samples", [[], [{}], [{B1: 0.0}]])
+def test_without_load_there_is_no_imbalance(samples: list[dict[BrokerId, float]]) -> None:
+    assert imbalance(samples) is None
+
+
+def test_a_bundle_that_another_broker_serves_has_moved() -> None:
+    journal = Journal(0.0)
+    journal.add(look(1.0, broker(B1, X), broker(B2, Y)))
+    journal.add(look(2.0, broker(B1), broker(B2, Y)))
+    journal.add(look(3.0, broker(B1), broker(B2, X, Y)))
+    journal.add(look(4.0, broker(B1), broker(B2, X, Y)))
+    assert journal.moves == [Move(3.0, X, B1, B2, "rebalanced")]
+
+
+def test_a_bundle_of_a_killed_broker_is_taken_over() -> None:
+    journal = Journal(0.0)
+    journal.add(look(1.0, broker(B1, X), broker(B2, Y)))
+    journal.add(look(2.0, broker(B1, killed=True), broker(B2, X, Y)))
+    assert journal.moves == [Move(2.0, X, B1, B2, "taken over")]
+
+
+def test_a_bundle_told_by_both_in_the_same_look_has_not_moved_yet() -> None:
+    journal = Journal(0.0)
+    journal.add(look(1.0, broker(B1, X), broker(B2)))
+    journal.add(look(2.0, broker(B1, X), broker(B2, X)))
+    assert journal.moves == []
+    journal.add(look(3.0, broker(B1), broker(B2, X)))
+    assert [move.at_s for move in journal.moves] == [3.0]
+
+
+def test_nothing_is_said_to_leave_a_broker_that_did_not_answer() -> None:
+    journal = Journal(0.0)
+    journal.add(look(1.0, broker(B1, X), broker(B2)))
+    journal.add(look(2.0, silent(B1), broker(B2, X)))
+    assert journal.moves == []
+
+
+def test_the_imbalance_at_the_start_ends_with_the_first_move() -> None:
+    journal = Journal(10.0)
+    journal.add(loads(10.5, {B1: 0.1, B2: 0.1}))
+    journal.add(loads(12.5, {B1: 0.9, B2: 0.1}))
+    assert journal.imbalance_start == pytest.approx(1.8)
+    journal.add(look(13.0, broker(B1, X, load=0.9), broker(B2, load=0.1)))
+    journal.add(look(14.0, broker(B1, load=0.5), broker(B2, X, load=0.5)))
+    journal.add(look(15.0, broker(B1, load=0.5), broker(B2, X, load=0.5)))
+    assert journal.imbalance_start == pytest.approx(1.8)
+    assert journal.imbalance_now == pytest.approx(1.0)
+
+
+def test_a_very_early_move_leaves_the_last_look_before_it() -> None:
+    journal = Journal(10.0)
+    journal.add(look(10.5, broker(B1, X, load=0.8), broker(B2, load=0.2)))
+    journal.add(look(11.0, broker(B1, load=0.5), broker(B2, X, load=0.5)))
+    journal.add(look(13.0, broker(B1, load=0.5), broker(B2, X, load=0.5)))
+    assert journal.imbalance_start == pytest.approx(1.6)
+
+
+def test_the_imbalance_at_the_end_is_that_of_the_last_ten_seconds() -> None:
+    journal = Journal(0.0)
+    journal.add(loads(5.0, {B1: 9.0, B2: 0.1}))
+    journal.add(loads(25.0, {B1: 0.6, B2: 0.4}))
+    journal.add(loads(35.0, {B1: 0.4, B2: 0.6}))
+    assert journal.imbalance_end == pytest.approx(1.0)
+    assert Journal(0.0).imbalance_end is None
+
+
+def story(leader: BrokerId | None = B1) -> KillStory:
+    return KillStory("broker-1", B1, 100.0, frozenset({X}), leader)
+
+
+def test_a_kill_tells_when_another_led_and_when_all_was_served_again() -> None:
+    kill = story()
+    kill.follow(look(101.0, broker(B1, killed=True), broker(B2, Y), leader=B1), 2)
+    kill.follow(look(104.5, broker(B1, killed=True), broker(B2, Y), leader=B2), 2)
+    kill.follow(look(105.0, broker(B1, killed=True), broker(B2, X, Y), leader=B2), 2)
+    kill.follow(look(109.0, broker(B1, killed=True), broker(B2, X, Y), leader=B3), 2)
+    assert kill.to_json() == {
+        "killed_broker": "broker-1 (b1:80)",
+        "leader_before": B1,
+        "leader_after": B3,
+        "new_leader_s": 4.5,
+        "reserved_s": 5.0,
+        "publish_gap_s": 0.0,
+    }
+
+
+def test_a_killed_follower_elects_nobody() -> None:
+    kill = story(leader=B2)
+    kill.follow(look(101.0, broker(B2, X, Y), leader=B2), 2)
+    assert (kill.led, kill.new_leader_s, kill.leader_after) == (False, None, B2)
+
+
+def test_the_publish_gap_is_the_longest_wait_on_a_lost_bundle_since_the_kill() -> None:
+    kill = story()
+    kill.hear(TrafficReport(kind="progress", at_s=99.0, slowest_s={X: 3.0}))
+    # Half of these nine seconds were before the kill at 100.
+    kill.hear(TrafficReport(kind="progress", at_s=104.5, slowest_s={X: 9.0, Y: 30.0}))
+    assert kill.publish_gap_s == pytest.approx(4.5)
+    kill.hear(TrafficReport(kind="progress", at_s=110.0, slowest_s={X: 6.0}))
+    assert kill.publish_gap_s == pytest.approx(6.0)
+    kill.hear(TrafficReport(kind="progress", at_s=111.0, slowest_s={}))
+    assert kill.publish_gap_s == pytest.approx(6.0)
+
+
+def summary(*kills: KillStory, **changed: int) -> Summary:
+    counts = dict.fromkeys(("lookup_errors", "publish_errors", "double_owned"), 0) | changed
+    return Summary(
+        leader=B1,
+        brokers=2,
+        bundles=2,
+        topics=3,
+        moves=1,
+        taken_over=0,
+        imbalance_start=1.987654,
+        imbalance_end=None,
+        lookups=7,
+        published=100,
+        publish_retries=1,
+        seconds=60.04,
+        settings={"seed": 1},
+        kills=kills,
+        **counts,
+    )
+
+
+def test_a_summary_has_the_promised_fields() -> None:
+    assert summary().to_json() == {
+        "leader": B1,
+        "brokers": 2,
+        "bundles": 2,
+        "topics": 3,
+        "moves": 1,
+        "taken_over": 0,
+        "imbalance_start": 1.99,
+        "imbalance_end": None,
+        "lookups": 7,
+        "lookup_errors": 0,
+        "published": 100,
+        "publish_errors": 0,
+        "publish_retries": 1,
+        "double_owned": 0,
+        "seconds": 60.04,
+        "settings": {"seed": 1},
+    }
+
+
+def test_the_first_kills_figures_stand_at_the_top_of_the_summary() -> None:
+    first, second = story(), story(leader=B2)
+    first.reserved_s = second.reserved_s = 4.0
+    found = summary(first, second).to_json()
+    assert found["leader_before"] == B1
+    assert found["kills"] == [first.to_json(), second.to_json()]
+
+
+def test_a_good_run_broke_no_promise() -> None:
+    assert summary().broken_promises == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ("double_owned", "2 bundles were served by two brokers at the same time"),
+        ("lookup_errors", "2 lookups had no good answer from any living sidecar"),
+        ("publish_errors", "2 messages were accepted by no broker in time"),
+    ],
+)
+def test_a_broken_promise_is_named(changed: str, text: str) -> None:
+    assert summary(**{changed: 2}).broken_promises == (text,)
+
+
+def test_bundles_that_stay_without_owner_after_a_kill_break_a_promise() -> None:
+    assert summary(story()).broken_promises == (
+        "not every bundle was served again after broker-1 was killed",
+    )
