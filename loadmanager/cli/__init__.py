@@ -2,8 +2,10 @@
 
 import click
 
+from loadmanager.cli.agent import agent
 from loadmanager.cli.broker import broker
 from loadmanager.cli.config import config_commands
+from loadmanager.cli.demo import demo_command
 
 
 @click.group()
@@ -11,5 +13,7 @@ def main() -> None:
     """Run and steer a load manager for topic brokers."""
 
 
+main.add_command(agent)
 main.add_command(broker)
 main.add_command(config_commands)
+main.add_command(demo_command)
