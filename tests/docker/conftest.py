@@ -1,0 +1,76 @@
+"""A Docker daemon, and the images that are tested and tested with."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+T = TypeVar("T")
+PROJECT = Path(__file__).parents[2]
+IMAGE = "loadmanager-under-test"
+PYTHON_IMAGE = os.environ.get("PYTHON_IMAGE", "python:3.12-slim")
+ZOOKEEPER_IMAGE = os.environ.get("ZOOKEEPER_IMAGE", "zookeeper:3.9")
+PROMETHEUS_IMAGE = os.environ.get("PROMETHEUS_IMAGE", "prom/prometheus")
+
+
+def run(*command: str) -> str:
+    """Run a command in the project's folder and return what it printed."""
+    finished = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, f"{command}\n{finished.stdout}\n{finished.stderr}"
+    return finished.stdout.strip()
+
+
+def _works(*command: str) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="session")
+def docker() -> Callable[..., str]:
+    """Return a call of the ``docker`` command."""
+    if not _works("docker", "info"):
+        pytest.skip("needs Docker: install it, start its daemon, and let this user reach it")
+    return lambda *arguments: run("docker", *arguments)
+
+
+@pytest.fixture(scope="session")
+def image(docker: Callable[..., str]) -> str:
+    """Return the name of an image built from the present sources."""
+    docker(
+        *("build", "--quiet", "--network", "host", "--file", "deploy/Dockerfile"),
+        *("--build-arg", f"PYTHON_IMAGE={PYTHON_IMAGE}", "--tag", IMAGE, "."),
+    )
+    return IMAGE
+
+
+@pytest.fixture(scope="session")
+def zookeeper_image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - asked for to be there
+    """Return the name of the image that ZooKeeper runs from."""
+    return ZOOKEEPER_IMAGE
+
+
+@pytest.fixture(scope="session")
+def prometheus_image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - asked for to be there
+    """Return the name of the image that Prometheus and its tools run from."""
+    return PROMETHEUS_IMAGE
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., Any]:
+    """Return a call that waits for a condition, with a bound."""
+
+    def wait(what: str, look: Callable[[], T], *, within_s: float) -> T:
+        deadline_s = time.monotonic() + within_s
+        while not (seen := look()):
+            if time.monotonic() > deadline_s:
+                pytest.fail(f"not within {within_s:g} s: {what}; last seen: {seen!r}")
+            time.sleep(0.25)
+        return seen
+
+    return wait
