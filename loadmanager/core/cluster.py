@@ -93,9 +93,10 @@ class ClusterView:
 
     def owner_of(self, bundle: BundleId) -> BrokerId | None:
         """Return who owns ``bundle`` or is about to; None if no report lists it."""
-        on_its_way = self.moved.get(bundle)
-        if on_its_way is not None:
-            return on_its_way
+        return self.moved.get(bundle) or self.listed_owner(bundle)
+
+    def listed_owner(self, bundle: BundleId) -> BrokerId | None:
+        """Return whose report lists ``bundle``, None for nobody's."""
         row = self.bundles.row(bundle)
         listed = -1 if row is None else int(self._listed_by[row])
         return None if listed < 0 else self.brokers.names[listed]

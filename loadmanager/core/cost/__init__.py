@@ -1,0 +1,5 @@
+"""What a bundle costs the broker that serves it: models, the default one first."""
+
+from loadmanager.core.cost.traffic_share import CostModel, TrafficShare
+
+__all__ = ["CostModel", "TrafficShare"]

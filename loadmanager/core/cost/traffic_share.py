@@ -1,0 +1,52 @@
+"""The cost model that needs no learning: a bundle uses its share of the traffic."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from loadmanager.core.averages import BYTES_IN, BYTES_OUT
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, FloatArray
+
+
+class CostModel(Protocol):
+    """Predicts what serving a bundle uses."""
+
+    def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
+        """Return the usage of ``bundle``, by `RESOURCES`, in the units of load reports.
+
+        ``source`` is who serves it now, None for nobody.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficShare:
+    """A bundle uses of each resource what its traffic is of its broker's traffic.
+
+    CPU goes half by messages and half by bytes, network by bytes of its direction,
+    direct memory by bytes. Heap stays where it is. For a bundle that nobody serves,
+    the whole cluster's usage and traffic stand in for the broker's.
+    """
+
+    def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
+        """Return the usage of ``bundle``."""
+        if source is None:
+            totals, used = view.brokers.traffic.sum(axis=0), view.brokers.usage.sum(axis=0)
+        else:
+            row = view.row(source)
+            totals, used = view.brokers.traffic[row], view.brokers.usage[row]
+        rates = view.short_rates(bundle)
+        msgs = _share(rates[:2].sum(), totals[:2].sum())
+        volume = _share(rates[2:].sum(), totals[2:].sum())
+        shares = np.zeros(5)
+        shares[CPU] = (msgs + volume) / 2.0
+        shares[DIRECT_MEMORY] = volume
+        shares[BANDWIDTH_IN] = _share(rates[BYTES_IN], totals[BYTES_IN])
+        shares[BANDWIDTH_OUT] = _share(rates[BYTES_OUT], totals[BYTES_OUT])
+        return np.asarray(shares * used)
+
+
+def _share(part: float, whole: float) -> float:
+    return min(float(part / whole), 1.0) if whole > 0 else 0.0

@@ -1,0 +1,111 @@
+"""Which brokers may take a bundle; every other gets the reason why not."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import numpy as np
+from annotated_types import Interval
+from numpy.typing import NDArray
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.ids import Domain
+from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.settings import Doc, check
+
+_REASONS: Final = tuple(Reason)
+_CODES: Final = {reason: code for code, reason in enumerate(_REASONS)}
+_ELIGIBLE: Final = -1
+_NUMBERS: Final = re.compile(r"\d+")
+
+
+class Eligibility:
+    """The brokers of a view, each eligible or refused for the first reason that held."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._codes: NDArray[np.int16] = np.full(len(view.brokers.names), _ELIGIBLE, dtype=np.int16)
+
+    @property
+    def mask(self) -> Mask:
+        """Which broker rows are eligible."""
+        return np.asarray(self._codes == _ELIGIBLE)
+
+    @property
+    def rows(self) -> Indices:
+        """The eligible broker rows, ascending."""
+        return np.flatnonzero(self._codes == _ELIGIBLE)
+
+    def refuse(self, rows: Mask, reason: Reason) -> None:
+        """Refuse those of ``rows`` that are still eligible."""
+        self._codes[rows & self.mask] = _CODES[reason]
+
+    def prefer(self, rows: Mask, reason: Reason) -> None:
+        """Refuse all but ``rows``, unless that would leave nobody."""
+        if (rows & self.mask).any():
+            self.refuse(~rows, reason)
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Return the reason of every broker that is not eligible."""
+        names = self._view.brokers.names
+        return tuple(
+            Refusal(names[row], _REASONS[code])
+            for row, code in enumerate(self._codes.tolist())
+            if code != _ELIGIBLE
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """The rules for who may take a bundle, in the order in which they refuse."""
+
+    max_report_age_s: Annotated[
+        float,
+        Interval(ge=1.0, le=86400.0),
+        Doc("A broker whose report is older takes and sheds nothing.", "seconds"),
+    ] = 180.0
+    max_topics: Annotated[
+        int,
+        Interval(ge=1, le=10**9),
+        Doc(
+            "A broker with more topics takes no bundle while another has fewer.",
+            "topics",
+            "loadBalancerBrokerMaxTopics",
+        ),
+    ] = 50_000
+    prefer_later_versions: Annotated[
+        bool,
+        Doc(
+            "Give bundles only to brokers of the newest version, as in a rolling upgrade.",
+            pulsar_key="preferLaterVersions",
+        ),
+    ] = False
+
+    def __post_init__(self) -> None:
+        """Refuse settings outside their range."""
+        check(self)
+
+    def eligible(self, view: ClusterView, domain: Domain = "persistent") -> Eligibility:
+        """Return which brokers may take a bundle with topics of ``domain``."""
+        brokers = view.brokers
+        found = Eligibility(view)
+        found.refuse(brokers.draining, Reason.DRAINING)
+        found.refuse(view.age_s > self.max_report_age_s, Reason.REPORT_STALE)
+        serves = brokers.persistent if domain == "persistent" else brokers.non_persistent
+        found.refuse(~serves, Reason.DOMAIN_UNSUPPORTED)
+        found.prefer(brokers.topics <= self.max_topics, Reason.TOO_MANY_TOPICS)
+        if self.prefer_later_versions:
+            found.prefer(_newest(brokers.versions, found.mask), Reason.OLDER_VERSION)
+        return found
+
+
+def _newest(versions: tuple[str, ...], among: Mask) -> Mask:
+    ranks = [version_rank(version) for version in versions]
+    newest = max((rank for rank, counts in zip(ranks, among, strict=True) if counts), default=())
+    return np.array([rank == newest for rank in ranks], dtype=np.bool_)
+
+
+def version_rank(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, for comparing: ``3.2.10-rc1`` is (3, 2, 10)."""
+    return tuple(int(part) for part in _NUMBERS.findall(version.partition("-")[0]))

@@ -1,0 +1,36 @@
+"""Which broker should take a bundle: one strategy a file, and the table of them."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from loadmanager.core.placement.contract import Placement, Ranking, choose
+from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.placement.least_resource_usage_with_weight import (
+    LeastAverageUsage,
+    LeastResourceUsageWithWeight,
+)
+
+_MODULAR: Final = "org.apache.pulsar.broker.loadbalance.impl"
+_EXTENSIBLE: Final = "org.apache.pulsar.broker.loadbalance.extensions.strategy"
+
+PLACEMENTS: Final[Mapping[str, type[Placement]]] = {
+    "least_long_term_message_rate": LeastLongTermMessageRate,
+    "LeastLongTermMessageRate": LeastLongTermMessageRate,
+    f"{_MODULAR}.LeastLongTermMessageRate": LeastLongTermMessageRate,
+    "least_resource_usage_with_weight": LeastResourceUsageWithWeight,
+    "LeastResourceUsageWithWeight": LeastResourceUsageWithWeight,
+    f"{_MODULAR}.LeastResourceUsageWithWeight": LeastResourceUsageWithWeight,
+    "least_average_usage": LeastAverageUsage,
+    f"{_EXTENSIBLE}.LeastResourceUsageWithWeight": LeastAverageUsage,
+}
+"""Each strategy by our short name, Pulsar's class name, and that with its package."""
+
+__all__ = [
+    "PLACEMENTS",
+    "LeastAverageUsage",
+    "LeastLongTermMessageRate",
+    "LeastResourceUsageWithWeight",
+    "Placement",
+    "Ranking",
+    "choose",
+]

@@ -1,0 +1,38 @@
+"""What a placement is: candidates in, the best of them out; chance picks among equals."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices
+from loadmanager.core.ids import BundleId
+from loadmanager.core.memory import Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The broker rows among which a placement is indifferent, and what it remembers.
+
+    ``best`` is empty only if there were no candidates.
+    """
+
+    best: Indices
+    memory: Memory
+
+
+class Placement(Protocol):
+    """A strategy that says which of the eligible brokers should take a bundle."""
+
+    def rank(
+        self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
+    ) -> Ranking:
+        """Return the best of ``candidates``, which are broker rows of ``view``, ascending."""
+
+
+def choose(best: Indices, rng: np.random.Generator) -> int | None:
+    """Return one of ``best`` at random, None if there is none."""
+    if not len(best):
+        return None
+    return int(best[0]) if len(best) == 1 else int(best[rng.integers(len(best))])

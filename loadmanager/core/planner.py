@@ -1,0 +1,162 @@
+"""One round of the leader: from a view to a plan in which every move has a destination."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost import CostModel, TrafficShare
+from loadmanager.core.filters import Filters
+from loadmanager.core.gates import closed_gate
+from loadmanager.core.ids import BundleId, Domain
+from loadmanager.core.memory import Memory
+from loadmanager.core.placement import LeastLongTermMessageRate, Placement
+from loadmanager.core.plan import Cause, Move, Reason, Refusal
+from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.projection import settled
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.round_work import RoundWork
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.shedding import Shedder, ThresholdShedder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a round decided.
+
+    ``moves`` are to be carried out; ``observed`` those that would have been, were the
+    planner not only observing. ``refusals`` say why everything else was left alone.
+    """
+
+    moves: tuple[Move, ...]
+    refusals: tuple[Refusal, ...]
+    memory: RoundMemory
+    observed: tuple[Move, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The answer for one bundle: its next owner, or why there is none.
+
+    ``view`` counts the bundle on its next owner: the next one asked for before new
+    reports come in is to be placed on it.
+    """
+
+    move: Move | None
+    refusals: tuple[Refusal, ...]
+    memory: RoundMemory
+    view: ClusterView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Turns what strategies want into what is done.
+
+    Each move is chosen on the view that the one before left, so two moves never pile
+    onto one broker, and bundle and destination are chosen together, so nothing is
+    unloaded that has nowhere better to go. ``weights`` say what "better" means.
+    """
+
+    shedder: Shedder = field(default_factory=ThresholdShedder)
+    placement: Placement = field(default_factory=LeastLongTermMessageRate)
+    settings: PlannerSettings = field(default_factory=PlannerSettings)
+    filters: Filters = field(default_factory=Filters)
+    cost: CostModel = field(default_factory=TrafficShare)
+    weights: ResourceWeights = field(default_factory=ResourceWeights)
+
+    def round(
+        self,
+        view: ClusterView,
+        memory: RoundMemory,
+        rng: np.random.Generator,
+        *,
+        unowned: Sequence[BundleId] = (),
+        session_doubtful: bool = False,
+    ) -> Plan:
+        """Return the moves for now, and a reason for everything left alone.
+
+        ``unowned`` bundles are placed first, then draining brokers are emptied, then
+        the shedder's offers are weighed. With ``session_doubtful`` (the leader is not
+        sure that it still leads) nothing is decided at all.
+        """
+        memory = memory.following(view, self.settings.cool_down_s)
+        if session_doubtful:
+            return Plan(moves=(), refusals=(Refusal("", Reason.SESSION_DOUBTFUL),), memory=memory)
+        resting = memory.resting(view.now_s, self.settings.cool_down_s)
+        view = replace(view, recently_moved=view.recently_moved | resting)
+        if self.settings.mode is Mode.SAFE:
+            view = settled(view, self.cost)
+        work = self._begin(view, memory, rng)
+        self._place_all(work, unowned)
+        work.drain()
+        gate = closed_gate(view, self.settings, self.filters.max_report_age_s)
+        shedder = memory.shedder
+        if gate is None:
+            shedder = self._shed(work, shedder)
+        else:
+            work.refusals.append(gate)
+        return self._plan(work, replace(memory, shedder=shedder, placement=work.memory))
+
+    def place(
+        self,
+        view: ClusterView,
+        bundle: BundleId,
+        memory: RoundMemory,
+        rng: np.random.Generator,
+        *,
+        domain: Domain = "persistent",
+    ) -> Placed:
+        """Return who is to own a bundle that nobody owns, asked for between two rounds.
+
+        A bundle that is on its way already stays with the broker it was given to.
+        """
+        target = view.moved.get(bundle)
+        if target is not None:
+            move = Move(bundle, None, target, Cause.UNOWNED)
+            return Placed(move=move, refusals=(), memory=memory, view=view)
+        work = self._begin(view, memory, rng)
+        placed = work.place(bundle, domain)
+        return Placed(
+            move=placed,
+            refusals=tuple(work.refusals),
+            memory=replace(memory, placement=work.memory),
+            view=work.view,
+        )
+
+    def _begin(self, view: ClusterView, memory: RoundMemory, rng: np.random.Generator) -> RoundWork:
+        moved = memory.moves_within_hour(view.now_s)
+        return RoundWork(
+            view=view,
+            settings=self.settings,
+            placement=self.placement,
+            filters=self.filters,
+            cost=self.cost,
+            weights=self.weights,
+            memory=memory.placement,
+            rng=rng,
+            moves_left_in_hour=self.settings.moves_per_hour - moved,
+        )
+
+    def _place_all(self, work: RoundWork, unowned: Sequence[BundleId]) -> None:
+        most = self.settings.placements_per_round
+        for bundle in unowned[:most]:
+            work.place(bundle)
+        work.refusals += [Refusal(bundle, Reason.ROUND_BUDGET) for bundle in unowned[most:]]
+
+    def _shed(self, work: RoundWork, memory: Memory) -> Memory:
+        shed = self.shedder.shed(work.view, memory)
+        work.refusals += shed.refusals
+        work.memory = replace(work.memory, planned=shed.memory.planned)
+        work.weigh(shed.offers)
+        return shed.memory
+
+    def _plan(self, work: RoundWork, memory: RoundMemory) -> Plan:
+        moves, refusals = tuple(work.moves), tuple(work.refusals)
+        if self.settings.observe:
+            return Plan(moves=(), refusals=refusals, memory=memory, observed=moves)
+        moved_at_s = {
+            **memory.moved_at_s,
+            **{move.bundle: work.view.now_s for move in moves if move.source is not None},
+        }
+        return Plan(moves=moves, refusals=refusals, memory=replace(memory, moved_at_s=moved_at_s))

@@ -1,0 +1,69 @@
+"""How the cluster will stand when all that is under way has arrived."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices
+from loadmanager.core.cost import CostModel
+from loadmanager.core.scores import MEMORY, FloatArray, ResourceWeights, weighted_max_usage
+
+
+def settled(view: ClusterView, cost: CostModel) -> ClusterView:
+    """Return the view with the load of every bundle under way counted on its target.
+
+    Reports lag behind orders; without this a broker that already gives up a third of
+    its load would be made to give up another third in the next round.
+    """
+    if not view.moved:
+        return view
+    brokers = view.brokers
+    traffic, used = brokers.traffic.copy(), brokers.usage.copy()
+    for bundle, target in view.moved.items():
+        gains = view.row(target)
+        source = view.listed_owner(bundle)
+        rates, usage = view.short_rates(bundle), cost.usage(view, bundle, source)
+        traffic[gains] += rates
+        used[gains] += usage
+        if source is not None:
+            traffic[view.row(source)] -= rates
+            used[view.row(source)] -= usage
+    return replace(
+        view,
+        brokers=replace(brokers, traffic=np.maximum(traffic, 0.0), usage=np.maximum(used, 0.0)),
+    )
+
+
+def loads(view: ClusterView, weights: ResourceWeights) -> FloatArray:
+    """Return one comparable number a broker: usage, or message rate where usage is unknown.
+
+    If any broker has no known limit among the weighted resources, fractions of
+    capacity cannot be compared, and message rates relative to the largest stand in.
+    """
+    if has_capacities(view, weights):
+        return view.scores(weights)
+    rates = view.brokers.msgs_per_s
+    return rates / max(float(rates.max(initial=0.0)), 1.0)
+
+
+def loads_with(
+    view: ClusterView,
+    weights: ResourceWeights,
+    rows: Indices,
+    usage: FloatArray,
+    msgs_per_s: float,
+) -> FloatArray:
+    """Return what `loads` would be for ``rows`` if each took a bundle of that usage and rate."""
+    brokers = view.brokers
+    if has_capacities(view, weights):
+        return weighted_max_usage(brokers.usage[rows] + usage, brokers.limit[rows], weights)
+    rates = brokers.msgs_per_s
+    return (rates[rows] + msgs_per_s) / max(float(rates.max(initial=0.0)), 1.0)
+
+
+def has_capacities(view: ClusterView, weights: ResourceWeights) -> bool:
+    """Return whether every broker has a limit for at least one resource that counts."""
+    counts = weights.as_array() > 0
+    counts[MEMORY] = False
+    return bool((view.brokers.limit[:, counts] > 0).any(axis=1).all())

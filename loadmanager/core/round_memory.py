@@ -1,0 +1,104 @@
+"""What the leader carries from round to round, and hands to its successor."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
+from loadmanager.core.memory import Memory
+
+HOUR_S: Final = 3600.0
+_CLOCK_SLACK_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundMemory:
+    """The strategies' memories, when bundles last moved, and which life brokers are in.
+
+    ``moved_at_s`` is on the clock of the views' ``now_s``; to be of use to another
+    leader that must be a clock they share.
+    """
+
+    shedder: Memory = field(default_factory=Memory)
+    placement: Memory = field(default_factory=Memory)
+    moved_at_s: Mapping[BundleId, float] = field(default_factory=lambda: MappingProxyType({}))
+    started_at_ms: Mapping[BrokerId, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def following(self, view: ClusterView, cool_down_s: float) -> "RoundMemory":
+        """Return the memory for a round on ``view``.
+
+        Forgets moves that no rule looks at any more (and those that a clock set back
+        shows in the future), brokers that left, and the usage of a broker that
+        restarted: what its former life used says nothing of the new one.
+        """
+        brokers = view.brokers
+        started = dict(zip(brokers.names, brokers.started_at_ms, strict=True))
+        restarted = {
+            broker
+            for broker, began in started.items()
+            if self.started_at_ms.get(broker, began) != began
+        }
+        keep_s = max(cool_down_s, HOUR_S)
+        moved = {
+            bundle: at_s
+            for bundle, at_s in self.moved_at_s.items()
+            if -_CLOCK_SLACK_S <= view.now_s - at_s <= keep_s
+        }
+        return RoundMemory(
+            shedder=self.shedder.only(started.keys()).without(restarted),
+            placement=self.placement.only(started.keys()).without(restarted),
+            moved_at_s=moved,
+            started_at_ms=started,
+        )
+
+    def resting(self, now_s: float, cool_down_s: float) -> frozenset[BundleId]:
+        """Return the bundles that moved less than ``cool_down_s`` ago."""
+        return frozenset(
+            bundle for bundle, at_s in self.moved_at_s.items() if now_s - at_s < cool_down_s
+        )
+
+    def moves_within_hour(self, now_s: float) -> int:
+        """Return how many bundles moved within the last hour."""
+        return sum(now_s - at_s < HOUR_S for at_s in self.moved_at_s.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the memory as a JSON object."""
+        return {
+            "shedder": self.shedder.to_json(),
+            "placement": self.placement.to_json(),
+            "movedAtS": dict(self.moved_at_s),
+            "startedAtMs": dict(self.started_at_ms),
+        }
+
+    @classmethod
+    def from_json(cls, where: str, found: object) -> "RoundMemory":
+        """Return the memory in a JSON object.
+
+        Raises:
+            MalformedContent: a field has a wrong type.
+        """
+        if not isinstance(found, dict):
+            raise MalformedContent(where, ascii(found)[:80], "an object")
+        moved = _numbers(where, found, "movedAtS")
+        started = _numbers(where, found, "startedAtMs")
+        try:
+            return cls(
+                shedder=Memory.from_json(f"{where}: shedder", found.get("shedder", {})),
+                placement=Memory.from_json(f"{where}: placement", found.get("placement", {})),
+                moved_at_s={parse_bundle(name): float(at_s) for name, at_s in moved.items()},
+                started_at_ms={parse_broker(name): int(at) for name, at in started.items()},
+            )
+        except InvalidName as problem:
+            raise MalformedContent(where, str(problem), problem.expected) from None
+
+
+def _numbers(where: str, found: Mapping[str, Any], name: str) -> Mapping[str, float]:
+    value = found.get(name, {})
+    if not isinstance(value, dict) or not all(
+        type(item) in {int, float} for item in value.values()
+    ):
+        raise MalformedContent(where, name, "an object of numbers")
+    return value

@@ -1,0 +1,224 @@
+"""The moves of one round while they are being chosen, one after the other."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices
+from loadmanager.core.cost import CostModel
+from loadmanager.core.filters import Eligibility, Filters
+from loadmanager.core.ids import BrokerId, BundleId, Domain, namespace_of
+from loadmanager.core.memory import Memory
+from loadmanager.core.placement import Placement, choose
+from loadmanager.core.plan import Cause, Move, Offer, Reason, Refusal
+from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.projection import loads, loads_with
+from loadmanager.core.scores import ResourceWeights
+
+_DOMINANT_FRACTION = 0.5
+"""A bundle with more than this share of its broker's load cannot be balanced by moving it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundWork:
+    """The projected view and what was decided so far.
+
+    ``memory`` is the placement's. ``budget_moves`` is what the hour still allows.
+    """
+
+    view: ClusterView
+    settings: PlannerSettings
+    placement: Placement
+    filters: Filters
+    cost: CostModel
+    weights: ResourceWeights
+    memory: Memory
+    rng: np.random.Generator
+    moves_left_in_hour: int = 0
+    moves: list[Move] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    shed_moves: int = 0
+    shed_bytes_per_s: float = 0.0
+    in_flight: Counter[BrokerId] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        """Count what is under way already."""
+        for bundle, target in self.view.moved.items():
+            self.in_flight[target] += 1
+            source = self.view.listed_owner(bundle)
+            if source is not None:
+                self.in_flight[source] += 1
+
+    def place(self, bundle: BundleId, domain: Domain = "persistent") -> Move | None:
+        """Give a bundle that nobody owns to the placement's choice."""
+        eligible = self.filters.eligible(self.view, domain)
+        target = self._choose(eligible.rows, bundle)
+        if target is None:
+            self._refuse(bundle, Reason.NO_CANDIDATE, _why_none(eligible))
+            return None
+        return self._move(Offer(bundle, target, Cause.UNOWNED), None, target)
+
+    def drain(self) -> None:
+        """Take bundles off draining brokers, as many as one round may."""
+        left = self.settings.drain_moves_per_round
+        draining = self.view.brokers.draining
+        for row in np.flatnonzero(draining).tolist():
+            source = self.view.brokers.names[row]
+            for bundle in self.view.bundles_of(source):
+                if bundle in self.view.moved or self._is_system(bundle):
+                    continue
+                if left == 0:
+                    self._refuse(bundle, Reason.ROUND_BUDGET, f"draining {source}")
+                    return
+                left -= self._move_away(bundle, source)
+
+    def weigh(self, offers: Iterable[Offer]) -> None:
+        """Decide on a shedder's offers, in their order."""
+        for offer in offers:
+            reason = self._forbidden(offer) or self._budget(offer)
+            if reason is not None:
+                self._refuse(offer.bundle, reason, f"on {offer.source}")
+            elif self.settings.mode is Mode.SAFE:
+                self._improve(offer)
+            else:
+                self._obey(offer)
+
+    def _move_away(self, bundle: BundleId, source: BrokerId) -> bool:
+        eligible = self.filters.eligible(self.view)
+        target = self._choose(eligible.rows, bundle)
+        if target is None:
+            self._refuse(bundle, Reason.NO_CANDIDATE, _why_none(eligible))
+            return False
+        self._move(Offer(bundle, source, Cause.DRAINING), source, target)
+        return True
+
+    def _forbidden(self, offer: Offer) -> Reason | None:
+        if offer.bundle in self.view.moved:
+            return Reason.IN_FLIGHT
+        if namespace_of(offer.bundle) in self.settings.excluded_namespaces:
+            return Reason.NAMESPACE_EXCLUDED
+        row = self.view.row(offer.source)
+        if self.view.age_s[row] > self.filters.max_report_age_s:
+            return Reason.REPORT_STALE
+        return None
+
+    def _budget(self, offer: Offer) -> Reason | None:
+        settings = self.settings
+        if settings.mode is not Mode.SAFE:
+            return None
+        if self.shed_moves >= settings.moves_per_round:
+            return Reason.ROUND_BUDGET
+        if self.shed_moves >= self.moves_left_in_hour:
+            return Reason.HOUR_BUDGET
+        if self.in_flight[offer.source] >= settings.in_flight_per_broker:
+            return Reason.BROKER_BUDGET
+        wanted = self.shed_bytes_per_s + self._bytes_per_s(offer.bundle)
+        if self.shed_moves and wanted > settings.bytes_per_s_per_round:
+            return Reason.TRAFFIC_BUDGET
+        return None
+
+    def _obey(self, offer: Offer) -> None:
+        """Carry out an offer as Pulsar does: the target as planned, else the placement's."""
+        eligible = self.filters.eligible(self.view)
+        planned = None if offer.target is None else self.view.brokers.index.get(offer.target)
+        if planned is not None and eligible.mask[planned]:
+            target = offer.target
+        else:
+            target = self._choose(eligible.rows, offer.bundle)
+        if target is None:
+            self._refuse(offer.bundle, Reason.NO_CANDIDATE, _why_none(eligible))
+        elif target == offer.source:
+            self._refuse(offer.bundle, Reason.SAME_BROKER, f"{target} is its best place")
+        else:
+            self._shed(offer, target)
+
+    def _improve(self, offer: Offer) -> None:
+        """Carry out an offer if some broker stays below where the source stands now."""
+        eligible = self.filters.eligible(self.view)
+        mask = eligible.mask
+        mask[self.view.row(offer.source)] = False
+        rows = self._with_room(np.flatnonzero(mask))
+        if not len(rows):
+            self._refuse(offer.bundle, Reason.NO_CANDIDATE, _why_none(eligible))
+            return
+        better = self._better(offer, rows)
+        if not len(better):
+            self._refuse_unhelpful(offer)
+            return
+        planned = None if offer.target is None else self.view.brokers.index.get(offer.target)
+        if planned is not None and planned in better:
+            self._shed(offer, self.view.brokers.names[planned])
+            return
+        target = self._choose(better, offer.bundle)
+        if target is not None:
+            self._shed(offer, target)
+
+    def _with_room(self, rows: Indices) -> Indices:
+        full = [
+            self.view.brokers.index[broker]
+            for broker, count in self.in_flight.items()
+            if count >= self.settings.in_flight_per_broker
+        ]
+        return rows[~np.isin(rows, full)] if full else rows
+
+    def _better(self, offer: Offer, rows: Indices) -> Indices:
+        """Return the rows that would stay below the source's present load by the margin."""
+        view = self.view
+        before = float(loads(view, self.weights)[view.row(offer.source)])
+        usage = self.cost.usage(view, offer.bundle, offer.source)
+        msgs_per_s = float(view.short_rates(offer.bundle)[:2].sum())
+        after = loads_with(view, self.weights, rows, usage, msgs_per_s)
+        return rows[after + self.settings.margin <= before]
+
+    def _refuse_unhelpful(self, offer: Offer) -> None:
+        view = self.view
+        row = view.row(offer.source)
+        before = float(loads(view, self.weights)[row])
+        usage = self.cost.usage(view, offer.bundle, offer.source)
+        msgs_per_s = float(view.short_rates(offer.bundle)[:2].sum())
+        rest = loads_with(view, self.weights, np.array([row]), -usage, -msgs_per_s)
+        detail = f"{offer.source} stands at {before:.3f}, without it at {float(rest[0]):.3f}"
+        if before - float(rest[0]) > _DOMINANT_FRACTION * before:
+            self._refuse(offer.bundle, Reason.UNBALANCEABLE, f"{detail}: split it")
+        else:
+            self._refuse(offer.bundle, Reason.NO_IMPROVEMENT, detail)
+
+    def _choose(self, rows: Indices, bundle: BundleId) -> BrokerId | None:
+        ranking = self.placement.rank(self.view, rows, bundle, self.memory)
+        self.memory = ranking.memory
+        row = choose(ranking.best, self.rng)
+        return None if row is None else self.view.brokers.names[row]
+
+    def _shed(self, offer: Offer, target: BrokerId) -> None:
+        self.shed_moves += 1
+        self.shed_bytes_per_s += self._bytes_per_s(offer.bundle)
+        self._move(offer, offer.source, target)
+
+    def _move(self, offer: Offer, source: BrokerId | None, target: BrokerId) -> Move:
+        usage = self.cost.usage(self.view, offer.bundle, source)
+        self.view = self.view.after(offer.bundle, source, target, usage)
+        for broker in (source, target):
+            if broker is not None:
+                self.in_flight[broker] += 1
+        move = Move(offer.bundle, source, target, offer.cause)
+        self.moves.append(move)
+        return move
+
+    def _refuse(self, bundle: BundleId, reason: Reason, detail: str) -> None:
+        self.refusals.append(Refusal(bundle, reason, detail))
+
+    def _bytes_per_s(self, bundle: BundleId) -> float:
+        return float(self.view.short_rates(bundle)[2:].sum())
+
+    def _is_system(self, bundle: BundleId) -> bool:
+        row = self.view.bundles.row(bundle)
+        return row is not None and bool(self.view.bundles.system[row])
+
+
+def _why_none(eligible: Eligibility) -> str:
+    reasons = Counter(refusal.reason for refusal in eligible.refusals())
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    return told or "no broker has room"
