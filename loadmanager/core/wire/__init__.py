@@ -15,19 +15,23 @@ from loadmanager.core.wire.records import (
     encode_lock,
 )
 from loadmanager.core.wire.reports import decode_report, encode_report
+from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 from loadmanager.core.wire.topics import decode_partitions, encode_partitions
 
 __all__ = [
     "LeaderRecord",
     "LockRecord",
+    "Standby",
     "decode_boundaries",
     "decode_leader",
     "decode_lock",
     "decode_partitions",
     "decode_report",
+    "decode_standby",
     "encode_boundaries",
     "encode_leader",
     "encode_lock",
     "encode_partitions",
     "encode_report",
+    "encode_standby",
 ]

@@ -112,6 +112,15 @@ class Fields:
             self.refuse(name, "a list of texts")
         return tuple(value)
 
+    def rates(self, name: str) -> tuple[float, ...]:
+        """Return a list of finite numbers that are not negative."""
+        value = self._found.get(name)
+        if not isinstance(value, list):
+            self.refuse(name, "a list of numbers")
+        named = {str(position): item for position, item in enumerate(value)}
+        items = Fields(self._where, named, f"{self._prefix}{name}.")
+        return tuple(items.rate(position) for position in named)
+
 
 def parse_object(where: str, data: bytes) -> dict[str, Any]:
     """Return the JSON object in ``data``.
