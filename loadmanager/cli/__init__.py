@@ -6,6 +6,7 @@ from loadmanager.cli.agent import agent
 from loadmanager.cli.broker import broker
 from loadmanager.cli.config import config_commands
 from loadmanager.cli.demo import demo_command
+from loadmanager.cli.zookeeper import zookeeper_command
 
 
 @click.group()
@@ -17,3 +18,4 @@ main.add_command(agent)
 main.add_command(broker)
 main.add_command(config_commands)
 main.add_command(demo_command)
+main.add_command(zookeeper_command)

@@ -1,0 +1,286 @@
+"""A real ZooKeeper server as a child process, for the demo and the tests."""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import structlog
+
+from loadmanager.adapters.zookeeper.java import (
+    EmbeddedZooKeeperError,
+    find_java,
+    zookeeper_class_path,
+)
+
+log = structlog.get_logger()
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 10.0
+LONGEST_SESSION_MS: Final = 120_000
+_POLL_INTERVAL_S: Final = 0.05
+_ANSWER_TIMEOUT_S: Final = 2.0
+_LOG_TAIL_LINES: Final = 15
+_FREE_PORT_ATTEMPTS: Final = 3
+
+
+class EmbeddedZooKeeper:
+    """One standalone ZooKeeper server.
+
+    Use it in a ``with`` or ``async with`` block, or call `start` and `stop`.
+
+    Args:
+        host: the address it listens on.
+        port: the client port; 0 takes a free one.
+        data_dir: where it keeps its data, which then survives. None: a temporary folder,
+            removed at the end; nothing is forced to the disk then, which is much faster.
+        tick_ms: its unit of time. The shortest session it grants is two ticks, and an
+            expiry is noticed up to one tick late.
+        heap_mib: memory for Java's heap.
+        config: further lines for ``zoo.cfg``.
+        jvm_options: further options for Java.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        data_dir: Path | None = None,
+        tick_ms: int = 2000,
+        heap_mib: int = 128,
+        config: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = (),
+    ) -> None:
+        self._host = host
+        self._wanted_port = port
+        self._port = port
+        self._data_dir = data_dir
+        self._tick_ms = tick_ms
+        self._heap_mib = heap_mib
+        self._config = dict(config or {})
+        self._jvm_options = tuple(jvm_options)
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients; the port is known once it has started."""
+        return f"{self._host}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id.
+
+        Raises:
+            EmbeddedZooKeeperError: it is not running.
+        """
+        return self._running().pid
+
+    @property
+    def log_file(self) -> Path:
+        """What the server writes; it is gone after `stop` if the folder was temporary."""
+        return self._home() / "zookeeper.log"
+
+    def start(self) -> None:
+        """Start the server and return when it answers.
+
+        Raises:
+            EmbeddedZooKeeperError: there is no Java or no ZooKeeper here, the port is
+                taken, or the server died or did not answer; the text says which.
+        """
+        if self._process is not None:
+            raise EmbeddedZooKeeperError(f"a server runs on {self.address} already")
+        java, class_path = find_java(), zookeeper_class_path()
+        for attempt in range(1, _FREE_PORT_ATTEMPTS + 1):
+            self._port = self._wanted_port or _free_port(self._host)
+            _require_free(self._host, self._port)
+            try:
+                self._start_once(java, class_path)
+            except EmbeddedZooKeeperError:
+                # Somebody may have taken the free port before the server could.
+                if self._wanted_port or attempt == _FREE_PORT_ATTEMPTS:
+                    raise
+            else:
+                log.info("zookeeper.server.started", address=self.address, pid=self.pid)
+                return
+
+    def stop(self) -> None:
+        """Stop the server, by force if it must be, and remove a temporary folder."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                log.warning("zookeeper.server.killed", address=self.address, pid=process.pid)
+                process.kill()
+                process.wait()
+        if self._folder is not None and self._data_dir is None:
+            shutil.rmtree(self._folder)
+        self._folder = None
+
+    def exit_code(self) -> int | None:
+        """Return how the server ended by itself, or None while it runs."""
+        return self._running().poll()
+
+    def log_tail(self) -> str:
+        """Return the last lines the server wrote."""
+        with contextlib.suppress(FileNotFoundError):
+            lines = self.log_file.read_text(errors="replace").splitlines()
+            return "\n".join(lines[-_LOG_TAIL_LINES:])
+        return "(it wrote no log)"
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop it."""
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        """Start it without blocking the loop."""
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop it without blocking the loop."""
+        await asyncio.to_thread(self.stop)
+
+    def _start_once(self, java: Path, class_path: str) -> None:
+        try:
+            self._process = self._launched(java, class_path)
+            self._wait_until_it_answers()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _launched(self, java: Path, class_path: str) -> subprocess.Popen[bytes]:
+        if self._data_dir is not None:
+            self._data_dir.mkdir(parents=True, exist_ok=True)
+            self._folder = self._data_dir
+        else:
+            self._folder = Path(tempfile.mkdtemp(prefix="loadmanager-zookeeper-"))
+        settings_file = self._folder / "zoo.cfg"
+        settings = self._settings(self._folder)
+        settings_file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        command: tuple[str | Path, ...] = (
+            java,
+            f"-Xmx{self._heap_mib}m",
+            # One small heap and short life: start quickly rather than run fast.
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Djava.awt.headless=true",
+            "-Dlog4j2.level=INFO",
+            *self._jvm_options,
+            "-classpath",
+            class_path,
+            "org.apache.zookeeper.server.ZooKeeperServerMain",
+            settings_file,
+        )
+        with self.log_file.open("wb") as output:
+            return subprocess.Popen(  # noqa: S603 - no shell, and all parts are our own
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # A Ctrl-C in the terminal is for us, who then stop it in good order.
+                start_new_session=True,
+            )
+
+    def _settings(self, folder: Path) -> dict[str, str]:
+        lasting = self._data_dir is not None
+        return {
+            "tickTime": str(self._tick_ms),
+            "maxSessionTimeout": str(max(20 * self._tick_ms, LONGEST_SESSION_MS)),
+            "dataDir": str(folder / "data"),
+            "clientPort": str(self._port),
+            "clientPortAddress": self._host,
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "ruok,srvr,conf,cons,mntr",
+            "preAllocSize": "65536" if lasting else "1024",
+            "forceSync": "yes" if lasting else "no",
+            **self._config,
+        }
+
+    def _wait_until_it_answers(self) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        # Asking for its folder makes sure that it is this server that answers.
+        expected = f"dataDir={self._home() / 'data'}"
+        while True:
+            code = self.exit_code()
+            if code is not None:
+                raise EmbeddedZooKeeperError(
+                    f"ZooKeeper on {self.address} died at its start with exit code {code}; "
+                    f"its log ends:\n{self.log_tail()}"
+                )
+            if expected in four_letter_word(self._host, self._port, "conf"):
+                return
+            if time.monotonic() > deadline_s:
+                raise EmbeddedZooKeeperError(
+                    f"ZooKeeper on {self.address} did not answer within {START_TIMEOUT_S:g} s; "
+                    f"its log ends:\n{self.log_tail()}"
+                )
+            time.sleep(_POLL_INTERVAL_S)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise EmbeddedZooKeeperError("the server is not running; expected start() before")
+        return self._process
+
+    def _home(self) -> Path:
+        if self._folder is None:
+            raise EmbeddedZooKeeperError("the server has no folder; expected start() before")
+        return self._folder
+
+
+def four_letter_word(host: str, port: int, word: str) -> str:
+    """Ask a server one of ZooKeeper's four-letter words; "" if it does not answer."""
+    answer = b""
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((host, port), _ANSWER_TIMEOUT_S) as connection,
+    ):
+        connection.sendall(word.encode())
+        while part := connection.recv(65536):
+            answer += part
+    return answer.decode(errors="replace")
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _require_free(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        # As Java does it: a connection that is being closed does not keep the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise EmbeddedZooKeeperError(
+                f"ZooKeeper cannot listen on {host}:{port}: {error.strerror}; "
+                "expected a free port (0 finds one)"
+            ) from error

@@ -1,0 +1,136 @@
+"""The port's requests in kazoo's words."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kazoo.protocol.states import EventType, ZnodeStat
+
+from loadmanager.adapters.coordination.link import Trigger
+from loadmanager.adapters.zookeeper.errors import rejection
+from loadmanager.adapters.zookeeper.kazoo_client import GatedClient
+from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
+from loadmanager.adapters.zookeeper.session import KazooSession
+from loadmanager.ports.coordination import (
+    Check,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    SessionState,
+    SetData,
+    Stat,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _LoopTrigger:
+    """A trigger that kazoo calls on its thread. Equal for equal triggers: kazoo keeps a set."""
+
+    session: KazooSession
+    trigger: Trigger
+
+    def __call__(self, event: Any) -> None:
+        """Hand the trigger over to the loop."""
+        # NONE tells of a broken connection, which the session's state tells as well.
+        if event.type != EventType.NONE:
+            self.session.on_loop(self.trigger)
+
+
+class KazooLink:
+    """A `Link` to ZooKeeper. See `loadmanager.adapters.coordination.link`."""
+
+    def __init__(self, options: ZooKeeperOptions) -> None:
+        self._session = KazooSession(options)
+
+    def open(self, changed: Callable[[SessionState], None]) -> None:
+        """Begin connecting."""
+        self._session.open(changed)
+
+    async def close(self) -> None:
+        """End the session."""
+        await self._session.close()
+
+    async def get(self, path: str, trigger: Trigger | None = None) -> Node:
+        """Return the node."""
+        watch = self._armed(trigger)
+        data, stat = await self._session.ask(path, lambda client: client.get_async(path, watch))
+        return Node(data or b"", _stat(stat))
+
+    async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
+        """Return the node's stat."""
+        watch = self._armed(trigger)
+        stat = await self._session.ask(path, lambda client: client.exists_async(path, watch))
+        return None if stat is None else _stat(stat)
+
+    async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
+        """Return the sorted names."""
+        watch = self._armed(trigger)
+        names = await self._session.ask(path, lambda client: client.get_children_async(path, watch))
+        return tuple(sorted(names))
+
+    async def sync(self, path: str) -> None:
+        """Bring the server up to date."""
+        await self._session.ask(path, lambda client: client.sync_async(path))
+
+    async def heartbeat(self) -> None:
+        """Make a round trip through the leader."""
+        await self._session.heartbeat()
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool) -> Stat:
+        """Create a node."""
+        _, stat = await self._session.ask(
+            path,
+            lambda client: client.create_async(path, data, ephemeral=ephemeral, include_data=True),
+        )
+        return _stat(stat)
+
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        """Replace the content."""
+        return _stat(
+            await self._session.ask(path, lambda client: client.set_async(path, data, version))
+        )
+
+    async def delete(self, path: str, version: int) -> None:
+        """Delete the node."""
+        await self._session.ask(path, lambda client: client.delete_async(path, version))
+
+    async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        """Apply all or none."""
+
+        def send(client: GatedClient) -> Any:
+            transaction = client.transaction()
+            for operation in operations:
+                _add(transaction, operation)
+            return transaction.commit_async()
+
+        paths = [operation.path for operation in operations]
+        results = await self._session.ask(f"commit of {', '.join(paths)}", send)
+        rejected = rejection(results, paths)
+        if rejected is not None:
+            raise rejected from rejected.cause
+        return tuple(_stat(one) if isinstance(one, ZnodeStat) else None for one in results)
+
+    def _armed(self, trigger: Trigger | None) -> _LoopTrigger | None:
+        return None if trigger is None else _LoopTrigger(self._session, trigger)
+
+
+def _add(transaction: Any, operation: Operation) -> None:
+    match operation:
+        case Create():
+            transaction.create(operation.path, operation.data, ephemeral=operation.ephemeral)
+        case SetData():
+            transaction.set_data(operation.path, operation.data, operation.version)
+        case Delete():
+            transaction.delete(operation.path, operation.version)
+        case Check():
+            transaction.check(operation.path, operation.version)
+
+
+def _stat(stat: ZnodeStat) -> Stat:
+    return Stat(
+        version=stat.version,
+        czxid=stat.czxid,
+        mzxid=stat.mzxid,
+        ephemeral_owner=stat.ephemeralOwner,
+    )

@@ -1,0 +1,48 @@
+"""Whether the other end of one connection still answers."""
+
+from typing import Final
+
+SILENCE_FRACTION: Final = 1 / 4
+"""A connection that owes an answer for this part of the session timeout is dead.
+
+kazoo alone would notice at two thirds, when the broker must have stopped already, and
+not at all while requests are made faster than it sends pings."""
+
+PROBE_FRACTION: Final = 1 / 8
+"""An idle connection is asked for a sign of life this often."""
+
+LOOK_FRACTION: Final = 1 / 24
+"""How often the two above are looked at. A dead link shows after at most
+1/8 + 1/24 + 1/4 + 1/24 < 1/2 of the session timeout."""
+
+
+class Pulse:
+    """Counts requests and answers of one connection. Times are the loop's, in seconds."""
+
+    def __init__(self, timeout_s: float, now_s: float) -> None:
+        self.look_interval_s = timeout_s * LOOK_FRACTION
+        self._timeout_s = timeout_s
+        self._pending = 0
+        self._quiet_since_s = now_s
+
+    def asked(self, now_s: float) -> None:
+        """Note that a request was handed over."""
+        if self._pending == 0:
+            self._quiet_since_s = now_s
+        self._pending += 1
+
+    def answered(self, now_s: float) -> None:
+        """Note that one was answered."""
+        self._pending -= 1
+        self._quiet_since_s = now_s
+
+    def is_dead(self, now_s: float) -> bool:
+        """Return whether an answer is owed for too long."""
+        return self._pending > 0 and self._silence_s(now_s) > self._timeout_s * SILENCE_FRACTION
+
+    def wants_probe(self, now_s: float) -> bool:
+        """Return whether nothing is under way, and nothing came for a while."""
+        return self._pending == 0 and self._silence_s(now_s) >= self._timeout_s * PROBE_FRACTION
+
+    def _silence_s(self, now_s: float) -> float:
+        return now_s - self._quiet_since_s

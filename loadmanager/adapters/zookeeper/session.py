@@ -1,0 +1,261 @@
+"""One session with ZooKeeper, bridged from kazoo's threads to the event loop.
+
+kazoo's threads do one thing here: ``call_soon_threadsafe``. All state is the loop's.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import structlog
+from kazoo.exceptions import KazooException
+from kazoo.protocol.states import KeeperState
+
+from loadmanager.adapters.zookeeper.errors import translated
+from loadmanager.adapters.zookeeper.kazoo_client import ClientEvent, GatedClient, Resumption
+from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
+from loadmanager.adapters.zookeeper.pulse import Pulse
+from loadmanager.ports.coordination import (
+    Connection,
+    CoordinationError,
+    Disconnected,
+    SessionLost,
+    SessionState,
+)
+
+log = structlog.get_logger()
+
+WINDOW: Final = 128
+"""Requests under way at once. kazoo wakes its thread with one byte per request through
+a socket pair that holds some 270 of them; one more would block the event loop."""
+
+Send = Callable[[GatedClient], Any]
+"""Hands one request to kazoo and returns its ``IAsyncResult``."""
+
+
+class KazooSession:
+    """Connects, stays connected, notices when it is not, and carries requests meanwhile."""
+
+    def __init__(self, options: ZooKeeperOptions) -> None:
+        self._options = options
+        self._state = SessionState(Connection.SUSPENDED, 0, options.session_timeout_s)
+        self._changed: Callable[[SessionState], None] = _nobody
+        self._window = asyncio.Semaphore(WINDOW)
+        self._client: GatedClient | None = None
+        self._resumption: Resumption | None = None
+        self._generation = 0
+        self._pulse = Pulse(options.session_timeout_s, 0.0)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._disposals: set[asyncio.Task[None]] = set()
+        self._failed_clients = 0
+        self._closing = False
+
+    def open(self, changed: Callable[[SessionState], None]) -> None:
+        """Begin connecting; ``changed`` is called with each new state.
+
+        Raises:
+            CoordinationError: the certificates cannot be read.
+        """
+        self._options.tls_context()
+        self._loop = asyncio.get_running_loop()
+        self._changed = changed
+        self._start_client()
+        _run(self._watch_pulse(), self._tasks)
+
+    async def close(self) -> None:
+        """End the session; give up after ``close_timeout_s``, then it expires in its time."""
+        self._closing = True
+        self._changed = _nobody
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        client, self._client = self._client, None
+        if client is not None:
+            _run(self._dispose(client), self._disposals)
+        await asyncio.gather(*self._disposals)
+        self._become(Connection.LOST)
+
+    def on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        """Call ``callback`` on the loop; the one thing kazoo's threads do here."""
+        # A loop that was closed before the session has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    async def ask(self, where: str, send: Send, *, urgent: bool = False) -> Any:
+        """Send one request on the connection that is open now, and return its answer.
+
+        Args:
+            where: the path or paths it is about, for the error's text.
+            send: hands it to kazoo.
+            urgent: do not wait until fewer than `WINDOW` requests are under way.
+        """
+        client, generation = self._require_client(where), self._generation
+        if not urgent:
+            await self._window.acquire()
+            if generation != self._generation:
+                self._window.release()
+                raise Disconnected(f"{where}: the connection broke; nothing was sent")
+        try:
+            return await self._handed_over(client, send, urgent=urgent)
+        except KazooException as error:
+            raise translated(error, where) from error
+
+    async def heartbeat(self) -> None:
+        """Make a round trip through the leader; ``sync`` is the cheapest that goes there.
+
+        A read would not do: a follower that has lost its leader answers reads for a
+        while, and the leader expires the session meanwhile.
+        """
+        await self.ask("heartbeat", lambda client: client.sync_async("/"), urgent=True)
+
+    def _require_client(self, where: str) -> GatedClient:
+        if self._state.connection is Connection.LOST:
+            raise SessionLost(f"{where}: the session is lost; nothing was sent")
+        if self._client is None or self._state.connection is Connection.SUSPENDED:
+            raise Disconnected(f"{where}: not connected; nothing was sent")
+        return self._client
+
+    def _handed_over(self, client: GatedClient, send: Send, *, urgent: bool) -> asyncio.Future[Any]:
+        """Hand a request to kazoo. It cannot be taken back: a cancelled caller changes nothing."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        pulse = self._pulse
+        result = send(client)
+        pulse.asked(self._loop.time())
+
+        def settle() -> None:
+            pulse.answered(self._loop.time())
+            if not urgent:
+                self._window.release()
+            if future.done():
+                return
+            if result.successful():
+                future.set_result(result.get_nowait())
+            else:
+                future.set_exception(result.exception)
+
+        result.rawlink(lambda _: self.on_loop(settle))
+        return future
+
+    def _start_client(self) -> None:
+        self._client = GatedClient(
+            self._options, lambda event: self.on_loop(self._client_told, event), self._resumption
+        )
+        self._client.start_async()
+
+    def _client_told(self, event: ClientEvent) -> None:
+        if self._closing or event.client is not self._client:
+            return
+        match event.state:
+            case KeeperState.CONNECTED:
+                self._connected(event)
+            case KeeperState.EXPIRED_SESSION:
+                self._generation += 1
+                self._resumption = None
+                log.error("zookeeper.session.lost", **self._fields())
+                self._become(Connection.LOST)
+            case KeeperState.CONNECTING:
+                self._suspend()
+            case _:
+                self._suspend()
+                _run(self._replace(event.client, event.state), self._tasks)
+
+    def _connected(self, event: ClientEvent) -> None:
+        former = self._state.session_id
+        self._generation += 1
+        self._failed_clients = 0
+        self._pulse = Pulse(event.timeout_s, self._loop.time())
+        if former not in {0, event.session_id} and self._state.connection is not Connection.LOST:
+            # A server may hand out a new session without ever saying that the old expired.
+            log.error("zookeeper.session.replaced", former=f"{former:#x}")
+            self._become(Connection.LOST)
+        self._resumption = Resumption(event.session_id, event.session_password, 0)
+        self._state = SessionState(Connection.CONNECTED, event.session_id, event.timeout_s)
+        event.client.admit(event.generation)
+        log.info("zookeeper.session.connected", **self._fields())
+        self._changed(self._state)
+
+    def _suspend(self) -> None:
+        self._generation += 1
+        if self._state.connection is Connection.CONNECTED:
+            log.warning("zookeeper.session.suspended", **self._fields())
+            self._become(Connection.SUSPENDED)
+
+    def _become(self, connection: Connection) -> None:
+        self._state = SessionState(connection, self._state.session_id, self._state.timeout_s)
+        self._changed(self._state)
+
+    async def _replace(self, client: GatedClient, state: str) -> None:
+        """Take up the session with a new client after kazoo gave up on the old one.
+
+        kazoo gives up when a login fails, and a server that dies during the login looks
+        just like that. The session lives on in the service, so it is not LOST.
+        """
+        self._failed_clients += 1
+        ceiling_s = min(0.1 * 2**self._failed_clients, self._options.reconnect_delay_max_s)
+        delay_s = ceiling_s * (0.6 + 0.4 * secrets.randbelow(1000) / 1000)
+        log.error("zookeeper.login.failed", state=state, retry_s=round(delay_s, 2))
+        if self._resumption is not None:
+            session = self._resumption
+            self._resumption = Resumption(
+                session.session_id, session.session_password, client.last_zxid
+            )
+        self._client = None
+        # Its threads must end even if `close` cancels this very task.
+        await asyncio.shield(_run(self._dispose(client), self._disposals))
+        await asyncio.sleep(delay_s)
+        self._start_client()
+
+    async def _dispose(self, client: GatedClient) -> None:
+        """Stop a client. Its threads end within ``close_timeout_s`` and one attempt to connect."""
+        stopping = asyncio.ensure_future(asyncio.to_thread(_stop, client))
+        done, _ = await asyncio.wait({stopping}, timeout=self._options.close_timeout_s)
+        if not done:
+            log.warning("zookeeper.session.abandoned", **self._fields())
+            client.drop()
+        await stopping
+
+    async def _watch_pulse(self) -> None:
+        """Drop a connection that no longer answers, and ask an idle one for a sign of life."""
+        while True:
+            await asyncio.sleep(self._pulse.look_interval_s)
+            now_s = self._loop.time()
+            if self._client is None or self._state.connection is not Connection.CONNECTED:
+                continue
+            if self._pulse.is_dead(now_s):
+                log.warning("zookeeper.connection.silent", **self._fields())
+                self._client.drop()
+                self._pulse = Pulse(self._state.timeout_s, now_s)
+            elif self._pulse.wants_probe(now_s):
+                _run(self._probe(), self._tasks)
+
+    async def _probe(self) -> None:
+        # What came of it shows in the pulse and in the session's state.
+        with contextlib.suppress(CoordinationError):
+            await self.heartbeat()
+
+    def _fields(self) -> dict[str, object]:
+        return {
+            "session_id": f"{self._state.session_id:#x}",
+            "timeout_s": self._state.timeout_s,
+            "hosts": self._options.hosts,
+        }
+
+
+def _stop(client: GatedClient) -> None:
+    """End the session and the threads. Blocks, so not for the loop."""
+    client.stop()
+    client.close()
+
+
+def _run(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+    """Start a task, and keep it in ``tasks`` while it runs."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
+
+
+def _nobody(_state: SessionState) -> None:
+    """Stand in for the listener before `open` and after `close`."""

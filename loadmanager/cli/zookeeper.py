@@ -1,0 +1,67 @@
+"""``loadmanager zookeeper``: a ZooKeeper to try things on."""
+
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+
+
+@click.command("zookeeper")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=2181, show_default=True, help="Client port; 0 takes a free one.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for its data. Without it, a temporary one that is removed at the end.",
+)
+@click.option(
+    "--tick-ms",
+    default=2000,
+    show_default=True,
+    type=click.IntRange(50, 60_000),
+    help="ZooKeeper's unit of time; the shortest session is two of them.",
+)
+def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int) -> None:
+    r"""Run a single ZooKeeper server in the foreground.
+
+    For a demo, a trial or a test, not for production. Needs PySpark's jars and Java:
+    pip install 'loadmanager[demo]' brings both.
+
+    \b
+    Example:
+      loadmanager zookeeper --port 2181 --tick-ms 500
+    """
+    from loadmanager.adapters.zookeeper.embedded import (  # noqa: PLC0415 - keeps --help quick
+        EmbeddedZooKeeper,
+    )
+    from loadmanager.adapters.zookeeper.java import (  # noqa: PLC0415 - the same
+        EmbeddedZooKeeperError,
+    )
+
+    stopping = _stop_on_signals()
+    try:
+        with EmbeddedZooKeeper(host=host, port=port, data_dir=data_dir, tick_ms=tick_ms) as server:
+            click.echo(f"ZooKeeper is ready on {server.address}; Ctrl-C stops it.")
+            while not stopping.wait(0.2):
+                code = server.exit_code()
+                if code is not None:
+                    raise click.ClickException(
+                        f"ZooKeeper ended by itself with exit code {code}; "
+                        f"its log ends:\n{server.log_tail()}"
+                    )
+    except EmbeddedZooKeeperError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _stop_on_signals() -> threading.Event:
+    """Return what SIGINT and SIGTERM set."""
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    return stopping
