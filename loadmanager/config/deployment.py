@@ -163,8 +163,8 @@ class HostSettings(Section):
 
     scope: Literal["auto", "cgroup", "host", "process"] = Field(
         "auto",
-        description="Whose usage counts. auto: the cgroup if it limits CPU or memory, else the "
-        "host. process: the broker's process tree, for several brokers on one host.",
+        description="Whose usage counts. auto: for CPU and memory each, the cgroup that limits it, "
+        "else the host. process: the broker's process tree, for several brokers on one host.",
     )
     cores: float | None = Field(
         None,

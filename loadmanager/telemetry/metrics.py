@@ -135,8 +135,8 @@ class Metrics:
             self.lease_renewals.labels(result)
 
     def _declare_reporting(self) -> None:
-        self.reports_published = self._counter(
-            "reports_published", "Load reports written, by what made them due.", "reason"
+        self.report_publishes = self._counter(
+            "report_publishes", "Load reports written, by what made them due.", "reason"
         )
         self.report_bytes = self._gauge("report_bytes", "Size of the last load report written.")
         self._report_age = self._gauge(
@@ -174,7 +174,7 @@ class Metrics:
             "kind",
         )
 
-    def usage_reported(self, report: LoadReport) -> None:
+    def show_usage(self, report: LoadReport) -> None:
         """Show a broker's usage in percent of its limits; an unknown one shows nothing."""
         for resource, gauge in self._usage.items():
             used = getattr(report, resource)

@@ -103,13 +103,13 @@ def test_known_label_values_are_shown_before_anything_happened(
 
 
 def exercise(metrics: Metrics) -> None:
-    metrics.usage_reported(report(cpu=ResourceUsage(50, 200)))
+    metrics.show_usage(report(cpu=ResourceUsage(50, 200)))
     metrics.report_aged(B1, 3)
     metrics.rounds.labels("balanced").inc()
     metrics.moves.labels("ThresholdShedder", "overloaded").inc()
     metrics.refusals.labels("ThresholdShedder", "within_margin").inc()
     metrics.assignments.labels("placed").inc()
-    metrics.reports_published.labels("changed").inc()
+    metrics.report_publishes.labels("changed").inc()
     metrics.malformed("report")
     metrics.picture_changed(brokers=3, bundles=20, namespaces=2)
     metrics.coordination_operations.labels("get", "ok").inc()
@@ -120,7 +120,7 @@ def exercise(metrics: Metrics) -> None:
 def test_usage_is_shown_in_percent_under_pulsars_names(
     registry: CollectorRegistry, metrics: Metrics
 ) -> None:
-    metrics.usage_reported(report(cpu=ResourceUsage(50, 200), memory=ResourceUsage(300, 200)))
+    metrics.show_usage(report(cpu=ResourceUsage(50, 200), memory=ResourceUsage(300, 200)))
     labels = {"cluster": "c1", "broker": B1, "metric": "loadBalancing"}
     assert registry.get_sample_value("pulsar_lb_cpu_usage", labels) == 25.0
     assert registry.get_sample_value("pulsar_lb_memory_usage", labels) == 150.0
@@ -131,12 +131,12 @@ def test_a_resource_that_became_unknown_shows_no_old_value(
     registry: CollectorRegistry, metrics: Metrics
 ) -> None:
     labels = {"cluster": "c1", "broker": B1, "metric": "loadBalancing"}
-    metrics.usage_reported(report(cpu=ResourceUsage(50, 200)))
-    metrics.usage_reported(report(cpu=ResourceUsage(50, 0)))
+    metrics.show_usage(report(cpu=ResourceUsage(50, 200)))
+    metrics.show_usage(report(cpu=ResourceUsage(50, 0)))
     assert registry.get_sample_value("pulsar_lb_cpu_usage", labels) is None
     unknown = {"resource": "cpu"}
     assert registry.get_sample_value("loadmanager_unknown_resource", unknown) == 1
-    metrics.usage_reported(report(cpu=ResourceUsage(50, 200)))
+    metrics.show_usage(report(cpu=ResourceUsage(50, 200)))
     assert registry.get_sample_value("loadmanager_unknown_resource", unknown) == 0
 
 

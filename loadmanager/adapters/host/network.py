@@ -1,0 +1,96 @@
+"""Traffic and capacity of network interfaces, from sysfs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from loadmanager.adapters.host.reading import Unreadable, read_int, read_text
+
+_ETHERNET: Final = 1
+_IN_USE: Final = {"up", "unknown", "dormant"}
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that some interfaces received and sent since they came up."""
+
+    nics: tuple[str, ...]
+    received_bytes: int
+    sent_bytes: int
+
+
+class Nics:
+    """The interfaces of a host, or of the network namespace that its sysfs shows."""
+
+    def __init__(self, sys_root: Path) -> None:
+        self._devices = sys_root
+        self._folder = sys_root / "class" / "net"
+
+    def physical(self) -> tuple[str, ...]:
+        """Return the interfaces of real hardware that are in use.
+
+        The links of ``class/net`` are followed before looking for ``virtual`` in the
+        path: unfollowed, a veth looks like hardware. Of a bond its members count.
+
+        Raises:
+            Unreadable: there is no sysfs.
+        """
+        try:
+            names = sorted(entry.name for entry in self._folder.iterdir())
+        except OSError as error:
+            raise Unreadable(self._folder, error.strerror or type(error).__name__) from error
+        return tuple(name for name in names if self._is_hardware(name) and self._in_use(name))
+
+    def traffic(self, nics: Sequence[str]) -> Traffic:
+        """Return what the interfaces received and sent, all together.
+
+        Raises:
+            Unreadable: one of them has no counters.
+        """
+        counters = [self._folder / nic / "statistics" for nic in nics]
+        return Traffic(
+            tuple(nics),
+            sum(read_int(counter / "rx_bytes") for counter in counters),
+            sum(read_int(counter / "tx_bytes") for counter in counters),
+        )
+
+    def speed_mbit_per_s(self, nics: Sequence[str]) -> int:
+        """Return the speed of the interfaces together.
+
+        Raises:
+            Unreadable: the speed of one of them is not known; the sum of the others
+                would make the host look fuller than it is.
+        """
+        return sum(self._speed_mbit_per_s(nic) for nic in nics)
+
+    def _speed_mbit_per_s(self, nic: str) -> int:
+        path = self._folder / nic / "speed"
+        if not self._is_hardware(nic) and not self._stands_on_others(nic):
+            # A veth says 10 Gbit/s, whatever it is connected to.
+            raise Unreadable(path, "a virtual interface has no speed of its own")
+        speed = read_int(path)
+        if speed <= 0:
+            raise Unreadable(path, f"{speed} is no speed")
+        return speed
+
+    def _is_hardware(self, nic: str) -> bool:
+        try:
+            device, root = (self._folder / nic).resolve(), self._devices.resolve()
+        except (OSError, RuntimeError) as error:
+            raise Unreadable(self._folder / nic, str(error)) from error
+        below = device.relative_to(root) if device.is_relative_to(root) else device
+        return "virtual" not in below.parts
+
+    def _in_use(self, nic: str) -> bool:
+        try:
+            kind = read_int(self._folder / nic / "type")
+            state = read_text(self._folder / nic / "operstate")
+        except Unreadable:
+            # No interface, such as the file bonding_masters, or one that went away just now.
+            return False
+        return kind == _ETHERNET and state in _IN_USE
+
+    def _stands_on_others(self, nic: str) -> bool:
+        """Tell a bond, bridge or VLAN, whose speed is that of the interfaces below it."""
+        return any((self._folder / nic).glob("lower_*"))

@@ -1,0 +1,208 @@
+"""The host probe: each resource by itself, and none that stops the others."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import structlog
+
+from loadmanager.adapters.host.cgroup import Cgroup, Level, find_cgroup, tightest
+from loadmanager.adapters.host.network import Nics
+from loadmanager.adapters.host.process_tree import ProcessTree, TreeUsage
+from loadmanager.adapters.host.rates import Rate
+from loadmanager.adapters.host.reading import Unreadable
+from loadmanager.adapters.host.whole_host import WholeHost
+from loadmanager.config import HostSettings
+from loadmanager.core.load import HostUsage, ResourceUsage
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+_MIB: Final = 1024 * 1024
+_PERCENT_PER_CORE: Final = 100.0
+_KBIT_PER_BYTE: Final = 8 / 1000
+_KBIT_PER_MBIT: Final = 1000.0
+
+# Counters and clock are not read at the same instant, so a full resource may show a
+# little more than its limit. This much more means that usage and limit do not belong
+# together: a set of CPUs with the host's counters, or a wrong speed of an interface.
+_IMPOSSIBLE_FRACTION: Final = 1.5
+
+
+class PsutilHostProbe:
+    """Measures CPU, memory and network of the scope that ``[host]`` names.
+
+    ``sample`` is to be called from one thread. Trouble is logged once for each resource
+    and again only when its reason changes.
+    """
+
+    def __init__(
+        self, settings: HostSettings, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._clock_s = clock_s
+        proc_root = Path(settings.proc_root)
+        self._host = WholeHost(proc_root)
+        self._tree = ProcessTree(proc_root)
+        self._nics = Nics(Path(settings.sys_root))
+        self._sampled_at_s: float | None = None
+        self._cpu_rate, self._in_rate, self._out_rate = Rate(), Rate(), Rate()
+        self._told: dict[str, str] = {}
+
+    def sample(self, *, broker_process_id: int | None = None) -> HostUsage:
+        """Return the usage since the last call; rates are None at the first.
+
+        With ``broker_process_id`` the cgroup is the broker's, without it this process's
+        own. With scope ``process`` nothing is known without it.
+        """
+        now_s = self._clock_s()
+        window_s = 0.0 if self._sampled_at_s is None else max(0.0, now_s - self._sampled_at_s)
+        self._sampled_at_s = now_s
+        if self._settings.scope == "process":
+            cpu, memory = self._process(broker_process_id, now_s)
+        else:
+            cpu = self._known("cpu", lambda: self._cpu(broker_process_id, now_s))
+            memory = self._known("memory", lambda: self._memory(broker_process_id))
+        bandwidth_in, bandwidth_out = self._network(now_s)
+        return HostUsage(
+            window_s=window_s,
+            cpu=self._flagged("cpu", cpu),
+            memory=self._flagged("memory", memory),
+            bandwidth_in=self._flagged("bandwidth_in", bandwidth_in),
+            bandwidth_out=self._flagged("bandwidth_out", bandwidth_out),
+        )
+
+    # --- CPU and memory of a cgroup or the host ---------------------------------------
+
+    def _cpu(self, process_id: int | None, now_s: float) -> ResourceUsage | None:
+        host_cores = self._host.cores()
+        cgroup = self._cgroup(process_id)
+        levels = cgroup.cpu_levels() if cgroup is not None else ()
+        level = self._scope(levels, host_cores)
+        if cgroup is None or level is None:
+            rate = self._cpu_rate.per_s(self._host.cpu_used_s(), now_s, "host")
+            cores = float(host_cores)
+        else:
+            rate = self._cpu_rate.per_s(cgroup.cpu_used_s(level), now_s, level.path)
+            cores = min(level.limit or host_cores, host_cores)
+        return self._cpu_usage(rate, self._settings.cores or cores)
+
+    def _cpu_usage(self, used_per_s: float | None, cores: float) -> ResourceUsage | None:
+        if used_per_s is None:
+            return None
+        return ResourceUsage(_PERCENT_PER_CORE * used_per_s, _PERCENT_PER_CORE * cores)
+
+    def _memory(self, process_id: int | None) -> ResourceUsage:
+        used, total = self._host.memory_bytes()
+        limit = float(total)
+        cgroup = self._cgroup(process_id)
+        levels = cgroup.memory_levels() if cgroup is not None else ()
+        level = self._scope(levels, total)
+        if cgroup is not None and level is not None:
+            used = cgroup.memory_used_bytes(level)
+            limit = min(level.limit or total, total)
+        return ResourceUsage(used / _MIB, self._settings.memory_limit_mib or limit / _MIB)
+
+    def _cgroup(self, process_id: int | None) -> Cgroup | None:
+        """Return the groups to look at, None for the host's own counters.
+
+        Raises:
+            Unreadable: scope ``cgroup`` was asked for and there is none.
+        """
+        if self._settings.scope == "host":
+            return None
+        root = Path(self._settings.cgroup_root)
+        found = find_cgroup(root, Path(self._settings.proc_root), process_id)
+        if found is None and self._settings.scope == "cgroup":
+            raise Unreadable(root, "no cgroup is mounted, but [host] scope is cgroup")
+        return found
+
+    def _scope(self, levels: Sequence[Level], host_has: float) -> Level | None:
+        """Return the group whose limit is the tightest; None: the host's counters it is.
+
+        Raises:
+            Unreadable: scope ``cgroup`` was asked for, and no group counts the resource.
+        """
+        level = tightest(levels, host_has)
+        if level is not None or self._settings.scope != "cgroup":
+            return level
+        if not levels:
+            raise Unreadable(self._settings.cgroup_root, "no such controller is mounted")
+        return levels[0]
+
+    # --- a process tree ---------------------------------------------------------------
+
+    def _process(
+        self, process_id: int | None, now_s: float
+    ) -> tuple[ResourceUsage | None, ResourceUsage | None]:
+        tree = self._known("process", lambda: self._tree_usage(process_id))
+        if tree is None:
+            return None, None
+        rate = self._cpu_rate.per_s(tree.cpu_s, now_s, tree.root)
+        cpu = self._cpu_usage(rate, self._settings.cores or 0.0)
+        return cpu, self._known("memory", lambda: self._tree_memory(tree))
+
+    def _tree_usage(self, process_id: int | None) -> TreeUsage:
+        if process_id is None:
+            raise Unreadable("broker", "its process id is not known")
+        return self._tree.usage(process_id)
+
+    def _tree_memory(self, tree: TreeUsage) -> ResourceUsage:
+        limit = self._settings.memory_limit_mib or self._host.memory_bytes()[1] / _MIB
+        return ResourceUsage(tree.resident_bytes / _MIB, limit)
+
+    # --- network ----------------------------------------------------------------------
+
+    def _network(self, now_s: float) -> tuple[ResourceUsage | None, ResourceUsage | None]:
+        nics = self._known("network interfaces", self._counted_nics)
+        traffic = self._known("network traffic", lambda: self._nics.traffic(nics)) if nics else None
+        if traffic is None:
+            return None, None
+        speed = self._known("network speed", lambda: self._speed(traffic.nics))
+        limit = (speed or 0.0) * _KBIT_PER_MBIT
+        rate_in = self._in_rate.per_s(traffic.received_bytes, now_s, traffic.nics)
+        rate_out = self._out_rate.per_s(traffic.sent_bytes, now_s, traffic.nics)
+        return _bandwidth(rate_in, limit), _bandwidth(rate_out, limit)
+
+    def _counted_nics(self) -> tuple[str, ...]:
+        if self._settings.nics or self._settings.scope == "process":
+            return self._settings.nics
+        if not (found := self._nics.physical()):
+            raise Unreadable("network", "no physical interface is in use; name some as [host] nics")
+        return found
+
+    def _speed(self, nics: tuple[str, ...]) -> float:
+        return self._settings.nic_speed_mbit_per_s or float(self._nics.speed_mbit_per_s(nics))
+
+    # --- telling of trouble -----------------------------------------------------------
+
+    def _known(self, resource: str, measure: Callable[[], T]) -> T | None:
+        try:
+            found = measure()
+        except Unreadable as error:
+            if self._told.get(resource) != str(error):
+                self._told[resource] = str(error)
+                log.warning("host.resource.unknown", resource=resource, reason=str(error))
+            return None
+        if self._told.pop(resource, None) is not None:
+            log.info("host.resource.known", resource=resource)
+        return found
+
+    def _flagged(self, resource: str, usage: ResourceUsage | None) -> ResourceUsage | None:
+        """Say once that a usage cannot be, and return it: hiding it would hide the fault."""
+        fraction = usage.fraction if usage is not None else None
+        key = f"{resource} above limit"
+        if usage is not None and (fraction or 0.0) > _IMPOSSIBLE_FRACTION and key not in self._told:
+            self._told[key] = ""
+            log.warning(
+                "host.usage.impossible", resource=resource, usage=usage.usage, limit=usage.limit
+            )
+        return usage
+
+
+def _bandwidth(bytes_per_s: float | None, limit_kbit_per_s: float) -> ResourceUsage | None:
+    if bytes_per_s is None:
+        return None
+    return ResourceUsage(bytes_per_s * _KBIT_PER_BYTE, limit_kbit_per_s)

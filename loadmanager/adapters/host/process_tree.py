@@ -1,0 +1,130 @@
+"""CPU time and memory of a process and its descendants."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from loadmanager.adapters.host.reading import Unreadable
+
+_ProcessKey = tuple[int, float]
+
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _CpuTime:
+    own_s: float
+    with_reaped_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TreeUsage:
+    """``cpu_s`` grows from one call to the next while ``root`` stays the same."""
+
+    root: _ProcessKey
+    cpu_s: float
+    resident_bytes: int
+
+
+class ProcessTree:
+    """Adds up processes that come and go.
+
+    The time of a child that ended and was waited for is in its parent's counter of
+    reaped children, so the sum over the tree of both counters keeps it. Of a child that
+    was not waited for, or left the tree, the time is gone, and the sum falls; then only
+    what the surviving and the new processes used themselves is counted, which is
+    certain. So the total never goes back.
+    """
+
+    def __init__(self, proc_root: Path) -> None:
+        self._proc_root = proc_root
+        self._root: _ProcessKey | None = None
+        self._before: Mapping[_ProcessKey, _CpuTime] = {}
+        self._cpu_s = 0.0
+
+    def usage(self, process_id: int) -> TreeUsage:
+        """Return the usage of the tree below and with ``process_id``.
+
+        Raises:
+            Unreadable: there is no such process.
+        """
+        with procfs(self._proc_root):
+            try:
+                key, times, resident = _consistent(process_id)
+            except (psutil.Error, OSError) as error:
+                raise Unreadable(f"process {process_id}", _reason(error)) from error
+        if key == self._root:
+            self._cpu_s += _used_since(self._before, times)
+        else:
+            self._root, self._cpu_s = key, 0.0
+        self._before = times
+        return TreeUsage(key, self._cpu_s, resident)
+
+
+def _consistent(process_id: int) -> tuple[_ProcessKey, dict[_ProcessKey, _CpuTime], int]:
+    """Measure the tree, again if a process ended meanwhile.
+
+    Parents are read before their children. Of a child that ended between the two, the
+    time is in neither now and would look like new time at the next call.
+    """
+    root = psutil.Process(process_id)
+    key = (root.pid, root.create_time())
+    for _ in range(_TRIES):
+        times, resident, complete = _measured([root, *root.children(recursive=True)])
+        if complete:
+            break
+    if key not in times:
+        raise psutil.NoSuchProcess(process_id)
+    return key, times, resident
+
+
+def _measured(
+    processes: list[psutil.Process],
+) -> tuple[dict[_ProcessKey, _CpuTime], int, bool]:
+    times: dict[_ProcessKey, _CpuTime] = {}
+    resident = 0
+    for process in processes:
+        try:
+            with process.oneshot():
+                cpu = process.cpu_times()
+                rss = process.memory_info().rss
+        except psutil.Error:
+            continue
+        own_s = cpu.user + cpu.system
+        reaped_s = cpu.children_user + cpu.children_system
+        times[process.pid, process.create_time()] = _CpuTime(own_s, own_s + reaped_s)
+        resident += rss
+    return times, resident, len(times) == len(processes)
+
+
+def _used_since(
+    before: Mapping[_ProcessKey, _CpuTime], now: Mapping[_ProcessKey, _CpuTime]
+) -> float:
+    none = _CpuTime(0.0, 0.0)
+    certain_s = sum(time.own_s - before.get(key, none).own_s for key, time in now.items())
+    with_reaped_s = sum(t.with_reaped_s for t in now.values()) - sum(
+        t.with_reaped_s for t in before.values()
+    )
+    return max(certain_s, with_reaped_s, 0.0)
+
+
+def _reason(error: psutil.Error | OSError) -> str:
+    return "no such process" if isinstance(error, psutil.NoSuchProcess) else str(error)
+
+
+@contextmanager
+def procfs(proc_root: Path) -> Iterator[None]:
+    """Let psutil read procfs at ``proc_root``; it has one place for the whole process.
+
+    Nothing is awaited inside, so nobody else sees the changed place.
+    """
+    before = psutil.PROCFS_PATH
+    psutil.PROCFS_PATH = str(proc_root)
+    try:
+        yield
+    finally:
+        psutil.PROCFS_PATH = before
