@@ -148,11 +148,7 @@ class Cluster:
             "report": {"sample_interval_s": 1.0, "min_interval_s": 1.0, "max_interval_s": 5.0},
             "leader": {"round_interval_s": 2.0, "tick_interval_s": 1.0, "settle_s": SETTLE_S},
             "shedding": {"strategy": "ThresholdShedder", "grace_period_s": 15.0},
-            "shedding.settings": {
-                "threshold_points": 5.0,
-                "history_factor": 0.5,
-                "min_throughput_mb": 0.0,
-            },
+            "shedding.settings": {"threshold": 0.05, "history": 0.5, "min_bytes_per_s": 0.0},
             "lookup": {"wait_s": 15.0},
             "log": {"format": "console"},
         }

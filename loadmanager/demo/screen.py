@@ -13,8 +13,11 @@ from loadmanager.demo.figures import KillStory, Summary
 from loadmanager.demo.observation import BrokerLook
 from loadmanager.demo.scene import Scene
 
-BAR_WIDTH: Final = 30
+BAR_WIDTH: Final = 28
 MOVES_SHOWN: Final = 8
+LINES_BESIDES: Final = 11
+"""Lines of the picture without brokers, kills and moves, and one below it."""
+
 WARM_FRACTION: Final = 0.6
 HOT_FRACTION: Final = 0.85
 GOOD_IMBALANCE: Final = 1.25
@@ -37,7 +40,9 @@ class LiveShow:
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
-        self._live.update(draw(scene), refresh=True)
+        taken = LINES_BESIDES + len(scene.look.brokers) + 2 * len(scene.kills)
+        moves_shown = max(1, min(MOVES_SHOWN, self._console.height - taken))
+        self._live.update(draw(scene, moves_shown), refresh=True)
 
     def close(self) -> None:
         """Leave the last picture standing and give the terminal back."""
@@ -46,18 +51,17 @@ class LiveShow:
             self._live = None
 
 
-def draw(scene: Scene) -> RenderableType:
-    """Return the whole picture."""
-    parts = [_title(scene), _brokers(scene), _figures(scene), *map(_kill, scene.kills)]
-    return Padding(Group(*parts, _moves(scene)), (1, 2))
+def draw(scene: Scene, moves_shown: int = MOVES_SHOWN) -> RenderableType:
+    """Return the whole picture; it fits a terminal of 80 columns."""
+    kills = [line for kill in scene.kills for line in _kill(kill)]
+    blank = Text()
+    parts = (_title(scene), blank, _brokers(scene), blank, *_figures(scene), *kills, blank)
+    return Padding(Group(*parts, _moves(scene, moves_shown)), (1, 2))
 
 
 def _title(scene: Scene) -> RenderableType:
     settings = scene.settings
-    what = (
-        f"   {settings.brokers} brokers · {settings.bundles} bundles · "
-        f"{settings.topics} topics · {settings.rate_per_s:g} msg/s   "
-    )
+    what = f"   {settings.bundles} bundles · {settings.topics} topics   "
     until = "Ctrl-C ends" if settings.duration_s is None else f"of {clock(settings.duration_s)}"
     return Text.assemble(
         ("loadmanager demo", "bold cyan"),
@@ -68,28 +72,29 @@ def _title(scene: Scene) -> RenderableType:
 
 
 def _brokers(scene: Scene) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("broker", no_wrap=True)
     table.add_column("load", no_wrap=True)
-    table.add_column("", justify="right", min_width=5)
-    table.add_column("msg/s", justify="right", min_width=6)
+    table.add_column("", justify="right", min_width=4)
+    table.add_column("msg/s", justify="right", min_width=5)
     table.add_column("bundles", justify="right")
-    table.add_column("state", no_wrap=True)
+    table.add_column("", no_wrap=True, min_width=9)
     loads = scene.look.loads
     mean = sum(loads.values()) / len(loads) if loads else 0.0
     for broker in scene.look.brokers:
         leads = broker.broker == scene.look.leader and not broker.killed
-        table.add_row(*_row(broker, mean, leads=leads), style="dim" if broker.killed else "")
+        table.add_row(*_row(broker, mean, leads=leads))
     return table
 
 
 def _row(
     broker: BrokerLook, mean: float, *, leads: bool
 ) -> tuple[Text, Text, Text, str, str, Text]:
-    name = Text(f"{broker.name}  ") + Text(broker.broker, style="dim")
-    state = Text(broker.state, style="red" if broker.state != "serving" else "green")
-    if leads:
-        state += Text("  ★ leader", style="bold yellow")
+    style = "dim" if broker.killed else "bold" if leads else ""
+    name = Text(broker.name, style=style)
+    state = Text("★ leader", style="bold yellow") if leads else Text(broker.state, style="dim")
+    if broker.state != "serving":
+        state = Text(broker.state, style="bold red")
     if broker.killed or broker.bundles is None or broker.cpu_fraction is None:
         return name, Text("─" * BAR_WIDTH, style="dim"), Text("-"), "-", "-", state
     load = broker.cpu_fraction
@@ -110,48 +115,58 @@ def _colour(load: float) -> str:
     return "green" if load < WARM_FRACTION else "yellow" if load < HOT_FRACTION else "red"
 
 
-def _figures(scene: Scene) -> Text:
+def _figures(scene: Scene) -> tuple[Text, Text]:
     now = scene.journal.imbalance_now
-    start = scene.journal.imbalance_start
-    balance = "green" if (now or 0) <= GOOD_IMBALANCE else "yellow"
-    balance = "red" if (now or 0) > POOR_IMBALANCE else balance
-    return Text.assemble(
-        ("max/mean ", "dim"),
-        (_ratio(now), f"bold {balance}"),
-        (f" (began at {_ratio(start)})", "dim"),
-        ("   published ", "dim"),
-        f"{scene.published_per_s:.0f}/s",
-        ("   lookups ", "dim"),
-        f"{scene.lookups_per_s:.0f}/s",
-        ("   waiting ", "dim"),
-        str(scene.waiting),
-        ("   errors ", "dim"),
-        (str(scene.errors), "bold red" if scene.errors else "bold green"),
+    return (
+        Text.assemble(
+            ("busiest broker over the mean  ", "dim"),
+            (_ratio(now), f"bold {_verdict(now)}"),
+            (f"  (at the start {_ratio(scene.journal.imbalance_start)})", "dim"),
+        ),
+        Text.assemble(
+            ("published ", "dim"),
+            f"{scene.published_per_s:.0f}/s",
+            ("   lookups ", "dim"),
+            f"{scene.lookups_per_s:.0f}/s",
+            ("   waiting ", "dim"),
+            str(scene.waiting),
+            ("   errors ", "dim"),
+            (str(scene.errors), "bold red" if scene.errors else "bold green"),
+        ),
     )
 
 
-def _kill(kill: KillStory) -> Text:
-    return Text.assemble(
-        ("✗ ", "bold red"),
-        (f"{kill.name} and its sidecar killed", "red"),
-        (f"{', the leader' if kill.led else ''}   ", "red"),
-        *((("new leader after ", "dim"), f"{_seconds(kill.new_leader_s)}   ") if kill.led else ()),
-        (f"its {len(kill.lost)} bundles served again after ", "dim"),
-        _seconds(kill.reserved_s),
+def _verdict(imbalance: float | None) -> str:
+    if imbalance is None or imbalance <= GOOD_IMBALANCE:
+        return "green"
+    return "yellow" if imbalance <= POOR_IMBALANCE else "red"
+
+
+def _kill(kill: KillStory) -> tuple[Text, Text]:
+    led = (("new leader after ", "dim"), f"{_seconds(kill.new_leader_s)}   ") if kill.led else ()
+    who = f"{kill.name} and its sidecar killed{', the leader' if kill.led else ''}"
+    return (
+        Text.assemble(("✗ ", "bold red"), (who, "red")),
+        Text.assemble(
+            "  ",
+            *led,
+            (f"its {len(kill.lost)} bundles served again after ", "dim"),
+            _seconds(kill.reserved_s),
+        ),
     )
 
 
-def _moves(scene: Scene) -> RenderableType:
+def _moves(scene: Scene, shown: int) -> RenderableType:
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     moves = scene.journal.moves
-    for move in reversed(moves[-MOVES_SHOWN:]):
+    for move in reversed(moves[-shown:]):
         way = f"{scene.names[move.source]} → {scene.names[move.target]}"
         at = clock(move.at_s - scene.journal.began_s)
         table.add_row(Text(at, style="dim"), scene.short(move.bundle), way, move.reason)
     # The picture keeps its height, so that nothing below it jumps.
-    for _ in range(MOVES_SHOWN - len(moves)):
+    for _ in range(shown - len(moves)):
         table.add_row("", "", "", "")
-    return Group(Text(f"\nmoves ({len(moves)})", style="dim"), table)
+    return Group(Text(f"moves ({len(moves)})", style="dim"), table)
 
 
 def summary_table(summary: Summary) -> RenderableType:
@@ -168,16 +183,14 @@ def summary_table(summary: Summary) -> RenderableType:
     sent = Text(f"{summary.published} messages, errors ") + _must_be_zero(summary.publish_errors)
     table.add_row("published", sent)
     for kill in summary.kills:
-        table.add_row(f"{kill.name} killed", _kill_story(kill))
+        table.add_row(f"{kill.name} killed", f"had {len(kill.lost)} bundles")
+        if kill.led:
+            table.add_row("  a new leader after", _seconds(kill.new_leader_s))
+        table.add_row("  all bundles served after", _seconds(kill.reserved_s))
+        table.add_row("  longest wait of a message", _seconds(kill.publish_gap_s))
     table.add_row("leader", summary.leader or "none")
     table.add_row("ran for", _seconds(summary.seconds))
     return Padding(table, (0, 2))
-
-
-def _kill_story(kill: KillStory) -> str:
-    led = f"new leader after {_seconds(kill.new_leader_s)}, " if kill.led else ""
-    served = f"all bundles served after {_seconds(kill.reserved_s)}, "
-    return f"{led}{served}longest wait of a message {_seconds(kill.publish_gap_s)}"
 
 
 def _must_be_zero(count: int) -> Text:

@@ -1,9 +1,12 @@
 """The demo's client: it goes on to the next sidecar, and says when that was no use."""
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 
 import aiohttp
@@ -13,7 +16,8 @@ from aiohttp import web
 
 from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.demo.client import BackOff, LookupClient, Producer, topic_path
-from loadmanager.demo.counts import TrafficCounts
+from loadmanager.demo.counts import TrafficCounts, TrafficReport
+from loadmanager.demo.traffic import TrafficSettings
 
 TOPIC = TopicName("persistent", Namespace("public/demo"), "orders-1")
 BUNDLE = BundleId("public/demo/0x00000000_0xffffffff")
@@ -178,3 +182,34 @@ async def test_a_message_that_nobody_takes_in_time_is_an_error(
         counts = await publish_one(lookup, bound_s=0.2)
     assert (counts.published, counts.publish_errors, counts.waiting) == (0, 1, 0)
     assert dead_url in counts.last_error
+
+
+async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stopped(
+    node: PretendedNode, tmp_path: Path
+) -> None:
+    path = tmp_path / "traffic.json"
+    settings = TrafficSettings(
+        sidecar_urls=(node.url,),
+        namespace="public/demo",
+        hash_name="murmur3",
+        bundles=4,
+        topics=10,
+        seed=1,
+        rate_per_s=100.0,
+    )
+    settings.save(path)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "loadmanager.demo.traffic", str(path)), stdout=PIPE
+    )
+    assert process.stdout is not None
+    placed = TrafficReport.from_line((await process.stdout.readline()).decode())
+    progress = TrafficReport.from_line((await process.stdout.readline()).decode())
+    process.terminate()
+    rest, _ = await process.communicate()
+    final = TrafficReport.from_line(rest.splitlines()[-1].decode())
+    assert [placed.kind, progress.kind, final.kind] == ["placed", "progress", "final"]
+    assert (placed.lookups, placed.published) == (10, 0)
+    assert len(set(node.looked_up[:10])) == 10
+    assert final.published == len(node.published) > 20
+    assert (final.waiting, final.publish_errors, final.lookup_errors) == (0, 0, 0)
+    assert process.returncode == 0

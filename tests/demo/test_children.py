@@ -1,0 +1,162 @@
+"""Child processes: watched while they run, gone in the end, and their last words told."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from loadmanager.demo.children import ChildFailed, Children, DemoFailed, free_ports, listens
+
+SLEEPER = "import signal; print('ready', flush=True); signal.pause()"
+STUBBORN = (
+    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)\n"
+    "while True: signal.pause()"
+)
+
+
+@pytest.fixture
+async def children(tmp_path: Path) -> AsyncIterator[Children]:
+    started = Children(tmp_path)
+    yield started
+    await started.stop()
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    # A zombie waits for its new parent, but runs no more.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+async def until_gone(pid: int) -> None:
+    async with asyncio.timeout(10):
+        while not gone(pid):  # noqa: ASYNC110 - a process that is not ours gives no event
+            await asyncio.sleep(0.02)
+
+
+async def ready(children: Children, name: str, program: str) -> None:
+    child = await children.start(name, "-c", program)
+
+    async def said_so() -> bool:
+        return "ready" in child.log_tail()
+
+    await children.wait_until(said_so, child=child, what="ready", bound_s=20)
+
+
+async def test_stopping_ends_every_child(children: Children) -> None:
+    await ready(children, "one", SLEEPER)
+    await ready(children, "two", SLEEPER)
+    await children.stop()
+    codes = [child.process.returncode for child in children.started]
+    assert codes == [-signal.SIGTERM, -signal.SIGTERM]
+
+
+async def test_a_child_that_ignores_the_request_is_killed(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.demo.children.KILL_AFTER_S", 0.2)
+    await ready(children, "stubborn", STUBBORN)
+    await children.stop()
+    assert children.started[0].process.returncode == -signal.SIGKILL
+
+
+async def test_what_a_child_started_ends_with_it(children: Children) -> None:
+    program = (
+        "import signal, subprocess, sys\n"
+        f"inner = subprocess.Popen([sys.executable, '-c', {STUBBORN!r}])\n"
+        "print('inner', inner.pid, flush=True); signal.pause()"
+    )
+    await ready(children, "outer", program)
+    pid = int(children.started[0].log_path.read_text().split("inner ")[1].split()[0])
+    await children.stop()
+    await until_gone(pid)
+
+
+async def test_a_child_that_dies_by_itself_is_reported_with_its_last_words(
+    children: Children,
+) -> None:
+    child = await children.start("broker-1", "-c", "raise SystemExit('no such port')")
+    await child.process.wait()
+    with pytest.raises(ChildFailed) as failed:
+        children.require_running()
+    assert str(failed.value) == (
+        f"broker-1 ended with exit code 1\n  log: {child.log_path}\n  | no such port"
+    )
+
+
+async def test_a_child_killed_from_outside_is_reported_with_the_signal(children: Children) -> None:
+    await ready(children, "broker-1", SLEEPER)
+    child = children.started[0]
+    child.process.kill()
+    await child.process.wait()
+    with pytest.raises(ChildFailed, match="broker-1 ended with signal SIGKILL"):
+        children.require_running()
+
+
+async def test_a_child_that_the_demo_ended_is_no_failure(children: Children) -> None:
+    await ready(children, "broker-1", SLEEPER)
+    children.started[0].send(signal.SIGKILL)
+    await children.started[0].process.wait()
+    children.require_running()
+
+
+async def test_waiting_ends_at_once_when_a_child_dies(children: Children) -> None:
+    child = await children.start("broker-1", "-c", "raise SystemExit(3)")
+
+    async def never() -> bool:
+        return False
+
+    with pytest.raises(ChildFailed, match="exit code 3"):
+        await children.wait_until(never, child=child, what="ready", bound_s=50)
+
+
+async def test_waiting_has_an_end(children: Children) -> None:
+    await ready(children, "broker-1", SLEEPER)
+    child = children.started[0]
+
+    async def never() -> bool:
+        return False
+
+    with pytest.raises(ChildFailed, match=r"broker-1 was not healthy within 0\.1 s"):
+        await children.wait_until(never, child=child, what="healthy", bound_s=0.1)
+
+
+async def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, pathlib, sys\n"
+        "from loadmanager.demo.children import Children\n"
+        "async def main():\n"
+        f"    child = await Children(pathlib.Path(sys.argv[1])).start('c', '-c', {SLEEPER!r})\n"
+        "    print(child.process.pid, flush=True)\n"
+        "    await child.process.wait()\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, str(tmp_path)), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pid = int(await parent.stdout.readline())
+    parent.kill()
+    await parent.wait()
+    await until_gone(pid)
+
+
+async def test_free_ports_are_different_and_free() -> None:
+    ports = free_ports(9)
+    assert len(set(ports)) == 9
+    assert not any([await listens(port) for port in ports])
+
+
+async def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(DemoFailed, match=f"--port-base {port}: port {port} is in use"):
+            free_ports(1, port)
+        assert await listens(port)

@@ -1,0 +1,188 @@
+"""What people see of a run."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.demo.counts import TrafficReport
+from loadmanager.demo.figures import Journal, KillStory, Summary
+from loadmanager.demo.observation import BrokerLook, ClusterLook
+from loadmanager.demo.scene import PlainShow, Scene
+from loadmanager.demo.screen import BAR_WIDTH, LiveShow, clock, draw, load_bar, summary_table
+from loadmanager.demo.settings import DemoSettings
+
+B1, B2 = BrokerId("127.0.0.1:8081"), BrokerId("127.0.0.1:8082")
+X = BundleId("public/demo/0x00000000_0x80000000")
+Y = BundleId("public/demo/0x80000000_0xffffffff")
+
+
+def broker(number: int, load: float, **bundles_or_killed: object) -> BrokerLook:
+    fields: dict[str, object] = {
+        "name": f"broker-{number}",
+        "broker": (B1, B2)[number - 1],
+        "cpu_fraction": load,
+    }
+    return BrokerLook(**fields | bundles_or_killed)  # type: ignore[arg-type] # a test's shorthand
+
+
+BEFORE = ClusterLook(
+    101.0, B1, (broker(1, 0.9, bundles={X: 60.0, Y: 40.0}), broker(2, 0.1, bundles={}))
+)
+AFTER = ClusterLook(
+    163.0, B1, (broker(1, 0.4, bundles={X: 60.0}), broker(2, 0.36, bundles={Y: 40.0}))
+)
+DEAD = ClusterLook(
+    170.0, B2, (broker(1, 0.0, killed=True), broker(2, 0.8, bundles={X: 60.0, Y: 40.0}))
+)
+
+
+def scene(*looks: ClusterLook, kills: tuple[KillStory, ...] = ()) -> Scene:
+    journal = Journal(100.0)
+    for look in looks:
+        journal.add(look)
+    earlier = TrafficReport(kind="progress", at_s=162.0, published=6000, lookups=1000)
+    later = TrafficReport(kind="progress", at_s=163.0, published=6120, lookups=1020)
+    return Scene(
+        settings=DemoSettings(data_dir=Path(), brokers=2, duration_s=90.0),
+        names={B1: "broker-1", B2: "broker-2"},
+        elapsed_s=looks[-1].at_s - 100.0,
+        look=looks[-1],
+        journal=journal,
+        reports=(earlier, later),
+        kills=kills,
+    )
+
+
+def text_of(picture: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=80, record=True)
+    console.print(picture)
+    return console.export_text()
+
+
+def test_the_picture_tells_load_leader_move_and_rates() -> None:
+    text = text_of(draw(scene(BEFORE, AFTER)))
+    lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
+    assert "01:03 of 01:30" in lines["loadmanager"]
+    assert lines["broker-1"].split()[2:] == ["40%", "60.0", "1", "★", "leader"]
+    assert lines["broker-2"].split()[2:] == ["36%", "40.0", "1", "serving"]
+    assert "over the mean  1.05  (at the start 1.80)" in lines["busiest"]
+    assert "published 120/s   lookups 20/s   waiting 0   errors 0" in lines["published"]
+    move = lines["01:03"].split()
+    assert move == ["01:03", "0x80000000_0xffffffff", "broker-1", "→", "broker-2", "rebalanced"]
+
+
+def test_the_picture_keeps_its_height_while_moves_come_in() -> None:
+    before, after = text_of(draw(scene(BEFORE))), text_of(draw(scene(BEFORE, AFTER)))
+    assert before.count("\n") == after.count("\n")
+
+
+def test_the_picture_tells_of_a_killed_broker_and_how_soon_it_was_made_up_for() -> None:
+    kill = KillStory("broker-1", B1, 164.0, frozenset({X}), B1, B2, 4.2, 5.1)
+    text = text_of(draw(scene(AFTER, DEAD, kills=(kill,))))
+    story = "broker-1 and its sidecar killed, the leader"
+    assert story in text
+    assert "new leader after 4.2 s" in text
+    assert "its 1 bundles served again after 5.1 s" in text
+    assert "taken over" in text
+
+
+@pytest.mark.parametrize(("load", "filled"), [(0.0, 0), (0.5, BAR_WIDTH // 2), (1.7, BAR_WIDTH)])
+def test_a_bar_is_as_long_as_the_load_and_never_longer_than_full(load: float, filled: int) -> None:
+    bar = load_bar(load, mean=load).plain
+    assert len(bar) == BAR_WIDTH
+    # The mark of the mean covers one place of it.
+    assert bar.count("━") in (filled, filled - 1)
+
+
+def test_the_clock_shows_minutes_and_seconds() -> None:
+    assert [clock(0.9), clock(75.2), clock(3600)] == ["00:00", "01:15", "60:00"]
+
+
+def test_the_live_table_ends_with_the_last_picture_standing() -> None:
+    out = io.StringIO()
+    show = LiveShow(Console(file=out, width=80, force_terminal=True))
+    show.step("starting ZooKeeper")
+    show.update(scene(BEFORE))
+    show.update(scene(BEFORE, AFTER))
+    show.close()
+    show.close()
+    assert "starting ZooKeeper" in out.getvalue()
+    assert "rebalanced" in out.getvalue()
+    show_cursor = "\x1b[?25h"
+    assert out.getvalue().count(show_cursor) == 1
+
+
+@pytest.mark.parametrize(("height", "moves_shown"), [(24, 8), (18, 3), (16, 1)])
+def test_a_low_terminal_shows_fewer_moves_rather_than_a_cut_picture(
+    height: int, moves_shown: int
+) -> None:
+    out = io.StringIO()
+    show = LiveShow(Console(file=out, width=80, height=height, force_terminal=True))
+    kill = KillStory("broker-1", B1, 164.0, frozenset({X}), B1)
+    show.update(scene(BEFORE, AFTER, kills=(kill,)))
+    lines_below = out.getvalue().split("moves (1)")[-1].count("\n")
+    assert lines_below == moves_shown + 1
+    show.close()
+
+
+def test_plain_lines_tell_each_move_once_and_figures_every_two_seconds() -> None:
+    out = io.StringIO()
+    show = PlainShow(out)
+    show.step("starting ZooKeeper")
+    for _ in range(3):
+        show.update(scene(BEFORE, AFTER))
+    show.close()
+    figures = (
+        "   63 s  load  40%   36%  max/mean 1.05  120 msg/s  20 lookups/s  "
+        "moves 1  waiting 0  errors 0"
+    )
+    assert out.getvalue().splitlines() == [
+        "starting ZooKeeper",
+        "   63 s  0x80000000_0xffffffff  broker-1 -> broker-2  rebalanced",
+        figures,
+    ]
+
+
+def test_plain_lines_tell_a_kill() -> None:
+    out = io.StringIO()
+    kill = KillStory("broker-1", B1, 164.0, frozenset({X}), B1)
+    PlainShow(out).update(scene(DEAD, kills=(kill,)))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "   70 s  killed broker-1 and its sidecar"
+    assert "load killed  80%" in lines[1]
+
+
+def test_the_summary_names_every_promise() -> None:
+    kill = KillStory("broker-1", B1, 164.0, frozenset({X}), B1, B2, 4.2, 5.1, 5.4)
+    summary = Summary(
+        leader=B2,
+        brokers=2,
+        bundles=2,
+        topics=3,
+        moves=5,
+        taken_over=1,
+        imbalance_start=2.1,
+        imbalance_end=1.08,
+        lookups=70,
+        lookup_errors=0,
+        published=100,
+        publish_errors=3,
+        publish_retries=1,
+        double_owned=0,
+        seconds=60.0,
+        settings={},
+        kills=(kill,),
+    )
+    text = text_of(summary_table(summary))
+    assert "2.10 → 1.08" in text
+    assert "5 to balance, 1 taken over" in text
+    assert "70 lookups, errors 0" in text
+    assert "100 messages, errors 3" in text
+    assert re.search(r"broker-1 killed +had 1 bundles", text)
+    assert re.search(r"a new leader after +4\.2 s", text)
+    assert re.search(r"all bundles served after +5\.1 s", text)
+    assert re.search(r"longest wait of a message +5\.4 s", text)

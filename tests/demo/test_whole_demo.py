@@ -1,0 +1,86 @@
+"""The demo as a stranger runs it: real ZooKeeper, brokers, sidecars and traffic."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+
+
+def run_demo(data_dir: Path, *arguments: str) -> dict[str, Any]:
+    """Run the demo to its end and return its summary; its own words say what went wrong."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "loadmanager", "demo", "--json"),
+            *("--data-dir", str(data_dir), *arguments),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def keeps_every_promise(summary: dict[str, Any]) -> bool:
+    counts = ("double_owned", "lookup_errors", "publish_errors")
+    return [summary[name] for name in counts] == [0, 0, 0]
+
+
+def test_skewed_traffic_is_balanced_without_an_error(tmp_path: Path) -> None:
+    summary = run_demo(tmp_path, "--duration", "45")
+    assert keeps_every_promise(summary)
+    assert summary["imbalance_start"] >= 1.8
+    assert summary["imbalance_end"] <= 1.25
+    assert summary["moves"] > 0
+    assert summary["taken_over"] == 0
+    assert summary["published"] > 45 * 120 * 0.9
+    assert summary["lookups"] > 45 * 20 * 0.8
+
+
+def test_a_killed_leader_is_made_up_for_without_an_error(tmp_path: Path) -> None:
+    summary = run_demo(tmp_path, "--duration", "45", "--kill", "leader@15")
+    assert keeps_every_promise(summary)
+    assert summary["leader_before"] in summary["killed_broker"]
+    assert summary["leader_after"] not in (None, summary["leader_before"])
+    assert 0 < summary["new_leader_s"] < 15
+    assert 0 < summary["reserved_s"] < 20
+    assert 0 < summary["publish_gap_s"] < 25
+    assert summary["taken_over"] > 0
+
+
+def test_an_interrupted_demo_sums_up_and_leaves_no_process(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "loadmanager", "demo", "--json", "--data-dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert demo.stderr is not None
+    while "msg/s" not in demo.stderr.readline():
+        assert demo.poll() is None
+    demo.send_signal(signal.SIGINT)
+    out, err = demo.communicate(timeout=60)
+    assert demo.returncode == 0, err
+    assert keeps_every_promise(json.loads(out))
+    assert processes_of(tmp_path) == []
+
+
+def processes_of(data_dir: Path) -> list[str]:
+    """Return the command lines of all processes that name the directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it ended while we looked
+        if str(data_dir) in words:
+            found.append(words)
+    return found
