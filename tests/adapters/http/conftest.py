@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from yarl import URL
 
 from loadmanager.adapters.http import DoorSettings, HttpDoor, Route
+from loadmanager.adapters.http.protocol import DoorProtocol
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import (
@@ -36,6 +39,7 @@ from loadmanager.ports import (
 from loadmanager.telemetry.lookups import LookupMetrics
 
 PUBLIC = Namespace("public/default")
+HEAD = b"Host: x\r\nAccept: */*\r\n\r\n"
 
 
 def owner_named(bundle: BundleId, broker: str, token: int = 1, epoch: int = 1) -> Owner:
@@ -89,6 +93,12 @@ class FakeLookup:
     def give(self, bundle: BundleId, broker: str, token: int = 1) -> None:
         """Make a broker the owner of a bundle."""
         self.owners[bundle] = owner_named(bundle, broker, token)
+        self.picture_version += 1
+
+    def recut(self, namespace: Namespace, count: int) -> None:
+        """Cut a namespace into so many bundles anew; all of them have no owner."""
+        self.namespaces[namespace] = Boundaries.even(namespace, count)
+        self.owners.clear()
         self.picture_version += 1
 
     def take_away(self, bundle: BundleId) -> None:
@@ -234,9 +244,9 @@ async def read_reply(reader: asyncio.StreamReader) -> Reply:
 OpenADoor = Callable[..., Awaitable[OpenDoor]]
 
 
-@pytest.fixture
-async def open_a_door() -> AsyncIterator[OpenADoor]:
-    """Return a function that opens one more door; all are closed at the end."""
+@asynccontextmanager
+async def open_doors() -> AsyncIterator[OpenADoor]:
+    """Yield a function that opens one more door; all are closed at the end."""
     opened: list[OpenDoor] = []
 
     async def open_one(
@@ -261,10 +271,18 @@ async def open_a_door() -> AsyncIterator[OpenADoor]:
         opened.append(one)
         return one
 
-    yield open_one
-    for one in opened:
-        await one.client.close()
-        await one.door.stop()
+    try:
+        yield open_one
+    finally:
+        for one in opened:
+            await one.client.close()
+            await one.door.stop()
+
+
+@pytest.fixture
+async def open_a_door() -> AsyncIterator[OpenADoor]:
+    async with open_doors() as open_one:
+        yield open_one
 
 
 @pytest.fixture
@@ -277,3 +295,97 @@ async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - the fake's counters set no event
             await asyncio.sleep(0)
+
+
+@dataclass
+class Wire(asyncio.Transport):
+    """A connection that keeps what is written to it, and takes chunks as they are given."""
+
+    written: bytearray = field(default_factory=bytearray)
+    closed: bool = False
+    protocol: DoorProtocol | None = None
+
+    def __post_init__(self) -> None:
+        """Be a transport without a socket."""
+        super().__init__()
+
+    def write(self, data: Any) -> None:
+        """Keep what would go out."""
+        self.written += data
+
+    def close(self) -> None:
+        """Close as a socket does: soon."""
+        if not self.closed and self.protocol is not None:
+            self.closed = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    def is_closing(self) -> bool:
+        """Return whether `close` was called."""
+        return self.closed
+
+    def send(self, chunk: bytes) -> None:
+        """Let the door receive one chunk."""
+        if not self.closed and self.protocol is not None:
+            self.protocol.data_received(chunk)
+
+    @property
+    def responses(self) -> int:
+        """How many responses were begun."""
+        return len(re.findall(rb"HTTP/1\.[01] \d{3} ", self.written))
+
+    async def until_responses(self, count: int) -> None:
+        """Wait until so many responses were begun."""
+        await until(lambda: self.responses >= count)
+
+    async def replies(self) -> list[Reply]:
+        """Parse all that was written."""
+        reader = asyncio.StreamReader()
+        reader.feed_data(bytes(self.written))
+        reader.feed_eof()
+        return [await read_reply(reader) for _ in range(self.responses)]
+
+
+def wired(door: OpenDoor) -> Wire:
+    """Return a connection to the door without sockets, so that chunks arrive as sent."""
+    wire = Wire()
+    runner = door.door._runner
+    assert runner is not None
+    assert runner.server is not None
+    made = runner.server()
+    assert isinstance(made, DoorProtocol)
+    wire.protocol = made
+    made.connection_made(wire)
+    return wire
+
+
+def seen_by_aiohttp(door: OpenDoor) -> int:
+    runner = door.door._runner
+    assert runner is not None
+    assert runner.server is not None
+    return runner.server.requests_count
+
+
+async def exchange(wire: Wire, *chunks: bytes) -> Reply:
+    """Send the chunks of one request and return its response."""
+    before = wire.responses
+    for chunk in chunks:
+        wire.send(chunk)
+        await asyncio.sleep(0)
+    await wire.until_responses(before + 1)
+    return (await wire.replies())[-1]
+
+
+def get(topic: str, head: bytes = HEAD) -> bytes:
+    return b"GET /lookup/v2/topic/persistent/public/default/%s HTTP/1.1\r\n%s" % (
+        topic.encode(),
+        head,
+    )
+
+
+async def learn(door: OpenDoor, *topics: str) -> None:
+    """Ask until the door knows the answers and the block of headers."""
+    wire = wired(door)
+    for topic in topics:
+        for _ in range(3):
+            assert (await exchange(wire, get(topic))).status == 200
+    wire.close()
