@@ -127,7 +127,7 @@ def _pack(document: Mapping[str, object]) -> bytes:
 
 
 def _unpack(where: str, data: bytes) -> dict[str, Any]:
-    if not data.startswith(b"{"):
+    if not data.lstrip().startswith(b"{"):
         try:
             inflater = zlib.decompressobj()
             data = inflater.decompress(data, _LARGEST_BYTES)

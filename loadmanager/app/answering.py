@@ -1,0 +1,249 @@
+"""Answering who owns a topic: from the picture at once, else by way of the leader."""
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from loadmanager.app.parts import Parts
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.hashing import HashName, position
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of, range_of
+from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
+from loadmanager.core.wire import decode_partitions, encode_boundaries
+from loadmanager.ports import (
+    Connection,
+    CoordinationError,
+    LeaderInfo,
+    LeaderLine,
+    NamespaceTaken,
+    NamespaceUnknown,
+    NodeExists,
+    NotLeader,
+    Owner,
+    Readiness,
+    Redirection,
+    Unavailable,
+)
+
+log = structlog.get_logger()
+
+_ASK_AGAIN_S = 1.0
+
+_Question = tuple[BundleId, LookupMode, bool]
+
+
+class Assigner(Protocol):
+    """The leader's desk, whether or not this sidecar leads now."""
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """See `LookupService.assign`."""
+
+
+class Answering:
+    """The application's side of the HTTP door (`LookupService`)."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        leader_line: LeaderLine,
+        assigner: Assigner,
+        *,
+        hash_name: HashName,
+        mode: LookupMode,
+        wait_s: float,
+    ) -> None:
+        self._coordination = parts.coordination
+        self._picture = parts.picture
+        self._identity = parts.identity
+        self._clock = parts.clock
+        self._leader_line = leader_line
+        self._assigner = assigner
+        self._hash_name: HashName = hash_name
+        self._mode = mode
+        self._wait_s = wait_s
+        self._waiting: dict[
+            tuple[BundleId, LookupMode, bool], asyncio.Task[Owner | Redirection]
+        ] = {}
+
+    @property
+    def picture_version(self) -> int:
+        """See `LookupService`."""
+        return self._picture.version
+
+    @property
+    def leader(self) -> LeaderInfo | None:
+        """See `LookupService`."""
+        return self._picture.leader
+
+    def readiness(self) -> Readiness:
+        """Return ready once the picture is complete and the session stands."""
+        reasons = []
+        connection = self._coordination.session.connection
+        if connection is not Connection.CONNECTED:
+            reasons.append(f"the ZooKeeper session is {connection.value}")
+        if not self._picture.complete:
+            reasons.append("the cluster has not been read yet")
+        elif self._picture.leader is None:
+            reasons.append("no leader is elected")
+        return Readiness(not reasons, tuple(reasons))
+
+    def owner_if_known(self, topic: TopicName) -> Owner | None:
+        """Return the owner from the picture alone."""
+        boundaries = self._picture.known_boundaries(topic.namespace)
+        if boundaries is None:
+            return None
+        return self._known_owner(boundaries.at(position(topic, self._hash_name)))
+
+    async def find_owner(self, topic: TopicName) -> Owner:
+        """Return the owner; this sidecar walks the chain itself."""
+        found = await self._find(
+            await self.bundle_of(topic), LookupMode.ANSWER, authoritative=False
+        )
+        assert isinstance(found, Owner)  # noqa: S101 - answer mode never redirects
+        return found
+
+    async def find_owner_or_redirect(
+        self, topic: TopicName, *, authoritative: bool
+    ) -> Owner | Redirection:
+        """Return the owner, or whom to ask instead; the client walks the chain."""
+        bundle = await self.bundle_of(topic)
+        return await self._find(bundle, self._mode, authoritative=authoritative)
+
+    async def bundle_of(self, topic: TopicName) -> BundleId:
+        """Return the bundle a topic falls in."""
+        boundaries = await self.boundaries(topic.namespace)
+        return boundaries.at(position(topic, self._hash_name))
+
+    async def partitions(self, topic: TopicName) -> int:
+        """Return how many partitions the topic has, 0 if it is not partitioned."""
+        await self.boundaries(topic.namespace)
+        path = znodes.partitions(topic)
+        try:
+            node = await self._coordination.get(path)
+            return 0 if node is None else decode_partitions(path, node.data)
+        except (CoordinationError, MalformedContent) as error:
+            raise Unavailable(f"the partitions of {topic} cannot be read: {error}") from error
+
+    async def boundaries(self, namespace: Namespace) -> Boundaries:
+        """Return the namespace's bundles."""
+        try:
+            boundaries = await self._picture.boundaries(namespace)
+        except (CoordinationError, MalformedContent) as error:
+            raise Unavailable(f"the bundles of {namespace} cannot be read: {error}") from error
+        if boundaries is None:
+            raise NamespaceUnknown(f"namespace {namespace} does not exist")
+        return boundaries
+
+    async def create_namespace(self, boundaries: Boundaries) -> None:
+        """Create a namespace with these bundles."""
+        path = znodes.local_policies(boundaries.namespace)
+        try:
+            await self._coordination.create(path, encode_boundaries(boundaries))
+        except NodeExists:
+            raise NamespaceTaken(f"namespace {boundaries.namespace} exists already") from None
+        except CoordinationError as error:
+            raise Unavailable(f"{path} cannot be written: {error}") from error
+        log.info(
+            "namespace.bundles.created",
+            namespace=boundaries.namespace,
+            bundles=len(boundaries.bundles),
+        )
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Decide, as the leader, who is to own ``bundle``."""
+        boundaries = await self.boundaries(namespace_of(bundle))
+        if boundaries.at(range_of(bundle)[0]) != bundle:
+            raise NamespaceUnknown(f"{bundle} is no bundle of its namespace now")
+        return await self._assigner.assign(bundle)
+
+    # --- waiting -------------------------------------------------------------------
+
+    def _known_owner(self, bundle: BundleId) -> Owner | None:
+        holding = self._picture.live_owner(bundle)
+        if holding is None:
+            return None
+        report = self._picture.brokers[holding.broker].report
+        return Owner(
+            bundle=bundle,
+            broker=holding.broker,
+            urls=report.urls,
+            listeners=report.advertised_listeners,
+            fencing_token=holding.fencing_token,
+            epoch=self._picture.leader.epoch if self._picture.leader else 0,
+        )
+
+    async def _find(
+        self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
+    ) -> Owner | Redirection:
+        """Find the owner; lookups of one bundle that come together wait together."""
+        owner = self._known_owner(bundle)
+        if owner:
+            return owner
+        key = (bundle, mode, authoritative)
+        task = self._waiting.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._walk(bundle, mode, authoritative=authoritative))
+            self._waiting[key] = task
+            task.add_done_callback(lambda _done: self._waiting.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _walk(
+        self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
+    ) -> Owner | Redirection:
+        """Do one step of the chain after another, until an answer or the time is up."""
+        deadline_s = self._clock.monotonic_s() + self._wait_s
+        ask_again_at_s = 0.0
+        why = "nobody owns it yet"
+        while True:
+            owner = self._known_owner(bundle)
+            step = next_step(
+                mode, self._leader_place(), owned=owner is not None, authoritative=authoritative
+            )
+            if owner is not None:
+                return owner
+            now_s = self._clock.monotonic_s()
+            if now_s >= deadline_s:
+                raise Unavailable(f"{bundle}: {why}")
+            if step is LookupStep.REDIRECT_TO_LEADER and self._picture.leader:
+                return Redirection(self._picture.leader.sidecar_url, authoritative=False)
+            if step is LookupStep.AWAIT_OWNER:
+                why = "no leader is elected" if self._picture.leader is None else why
+            elif now_s >= ask_again_at_s:
+                ask_again_at_s = now_s + _ASK_AGAIN_S
+                planned, why = await self._ask(bundle, step)
+                redirection = self._onward(planned, mode)
+                if redirection:
+                    return redirection
+                continue
+            pause_s = min(deadline_s - now_s, _ASK_AGAIN_S)
+            await self._picture.changes.wait(pause_s)
+
+    async def _ask(self, bundle: BundleId, step: LookupStep) -> tuple[BrokerId | None, str]:
+        """Have the leader decide; return the planned owner, and what is being waited for."""
+        try:
+            if step is LookupStep.ASSIGN_HERE:
+                planned = await self._assigner.assign(bundle)
+            else:
+                assert self._picture.leader  # noqa: S101 - the step says that there is one
+                planned = await self._leader_line.assign(self._picture.leader, bundle)
+        except (NotLeader, Unavailable) as error:
+            log.debug("lookup.assignment.failed", bundle=bundle, why=str(error))
+            return None, str(error)
+        return planned, f"{planned} is to own it and has not taken it yet"
+
+    def _onward(self, planned: BrokerId | None, mode: LookupMode) -> Redirection | None:
+        """Return where the leader sends the client that follows redirects itself."""
+        if planned is None or mode is not LookupMode.REDIRECT or planned == self._identity.broker:
+            return None
+        known = self._picture.brokers.get(planned)
+        return Redirection(known.report.sidecar_url, authoritative=True) if known else None
+
+    def _leader_place(self) -> LeaderPlace:
+        leader = self._picture.leader
+        if leader is None:
+            return LeaderPlace.NOWHERE
+        here = leader.instance == self._identity.instance
+        return LeaderPlace.HERE if here else LeaderPlace.ELSEWHERE

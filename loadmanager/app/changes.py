@@ -1,0 +1,42 @@
+"""Telling the parts of the application that something changed."""
+
+import asyncio
+from collections.abc import Callable
+
+
+class Changes:
+    """A thing that changes: callbacks for those who react, a wait for those who sleep."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], None]] = []
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after each change."""
+        self._callbacks.append(callback)
+
+    def unsubscribe(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` no more."""
+        self._callbacks.remove(callback)
+
+    def tell(self) -> None:
+        """Say that something changed."""
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+        for callback in list(self._callbacks):
+            callback()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Return True at the next change, False when ``timeout_s`` passed without one."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            return False
+        else:
+            return True
+        finally:
+            self._waiting.discard(future)

@@ -1,0 +1,261 @@
+"""The leader's desk for one term: it samples, plans, places, and writes orders."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+
+from loadmanager.app.changes import Changes
+from loadmanager.app.electing import Term
+from loadmanager.app.order_book import OrderBook
+from loadmanager.app.parts import Parts
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Refusal
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.tally import LoadTally
+from loadmanager.ports import Connection, CoordinationError, NotLeader, Unavailable
+
+log = structlog.get_logger()
+
+_PLACEMENT_POLL_S = 5.0
+_RETRY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """How often the leader samples the averages, and how often it looks for moves."""
+
+    tick_interval_s: float
+    round_interval_s: float
+
+
+class Desk:
+    """One term of leadership at work."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        term: Term,
+        planner: Planner,
+        rhythm: Rhythm,
+        rng: np.random.Generator,
+    ) -> None:
+        self._parts = parts
+        self._term = term
+        self._planner = planner
+        self._rhythm = rhythm
+        self._rng = rng
+        self._book = OrderBook(parts, term)
+        self._tally = LoadTally(weights=planner.weights)
+        self._memory = RoundMemory()
+        self._taken: dict[BrokerId, int] = {}
+        self._wanted: dict[BundleId, asyncio.Future[BrokerId]] = {}
+        self._placing = Changes()
+        self._ordered_at_s: dict[BundleId, float] = {}
+
+    async def run(self) -> None:
+        """Work until cancelled.
+
+        Raises:
+            Deposed: somebody else leads (in an exception group).
+            CoordinationError: the orders of the former leader cannot be read.
+        """
+        try:
+            await self._book.open()
+            self._take_reports()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tick(), name="ticks")
+                tasks.create_task(self._place(), name="placements")
+                tasks.create_task(self._rounds(), name="rounds")
+        finally:
+            for future in self._wanted.values():
+                if not future.done():
+                    future.set_exception(NotLeader(f"epoch {self._term.epoch} is over"))
+                    future.exception()
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Decide who is to own ``bundle``; a bundle under way keeps its plan.
+
+        Raises:
+            Unavailable: no broker can take it, or the order could not be written.
+            NotLeader: the term ended meanwhile.
+        """
+        planned = self._book.assigned.get(bundle)
+        if planned is not None and planned in self._parts.picture.brokers:
+            return planned
+        future = self._wanted.get(bundle)
+        if future is None:
+            future = asyncio.get_running_loop().create_future()
+            self._wanted[bundle] = future
+            self._placing.tell()
+        return await asyncio.shield(future)
+
+    # --- load ----------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        while True:
+            await self._parts.clock.sleep(self._rhythm.tick_interval_s)
+            self._take_reports()
+            self._tally.sample()
+            self._observe_hand_overs()
+
+    def _take_reports(self) -> None:
+        """Bring the tally up to date with the reports in the picture."""
+        brokers = self._parts.picture.brokers
+        for broker, known in brokers.items():
+            if self._taken.get(broker) != known.mzxid:
+                self._taken[broker] = known.mzxid
+                self._tally.report(known.report, known.seen_at_s)
+        for broker in self._taken.keys() - brokers.keys():
+            del self._taken[broker]
+            self._tally.forget(broker, self._parts.clock.monotonic_s())
+
+    def _view(self) -> ClusterView:
+        self._take_reports()
+        return self._tally.view(self._parts.clock.monotonic_s(), in_flight=self._book.assigned)
+
+    # --- unowned bundles -----------------------------------------------------------
+
+    async def _place(self) -> None:
+        """Place what lookups ask for, and what the brokers that left have left behind."""
+        self._parts.picture.changes.subscribe(self._placing.tell)
+        try:
+            await self._place_for_ever()
+        finally:
+            self._parts.picture.changes.unsubscribe(self._placing.tell)
+
+    async def _place_for_ever(self) -> None:
+        while True:
+            bundles = list(dict.fromkeys([*self._wanted, *self._orphans()]))
+            if not bundles:
+                await self._placing.wait(_PLACEMENT_POLL_S)
+                continue
+            try:
+                placed, refusals = self._choose(bundles)
+                await self._order(placed)
+            except CoordinationError as error:
+                self._refuse_all(f"the order could not be written: {error}")
+                await self._parts.clock.sleep(_RETRY_S)
+                continue
+            self._answer(placed, refusals)
+            if len(placed) < len(bundles):
+                await self._placing.wait(_RETRY_S)
+
+    def _orphans(self) -> Iterable[BundleId]:
+        """Return the bundles whose planned owner is not registered any more."""
+        brokers = self._parts.picture.brokers
+        if not brokers or not self._parts.picture.current:
+            return ()
+        return [b for b, planned in self._book.assigned.items() if planned not in brokers]
+
+    def _choose(
+        self, bundles: Iterable[BundleId]
+    ) -> tuple[dict[BundleId, BrokerId], dict[BundleId, tuple[Refusal, ...]]]:
+        view = self._view()
+        placed: dict[BundleId, BrokerId] = {}
+        refusals: dict[BundleId, tuple[Refusal, ...]] = {}
+        for bundle in bundles:
+            answer = self._planner.place(view, bundle, self._memory, self._rng)
+            view, self._memory = answer.view, answer.memory
+            if answer.move is None:
+                refusals[bundle] = answer.refusals
+            else:
+                placed[bundle] = answer.move.target
+        return placed, refusals
+
+    def _answer(
+        self,
+        placed: Mapping[BundleId, BrokerId],
+        refusals: Mapping[BundleId, tuple[Refusal, ...]],
+    ) -> None:
+        for bundle, broker in placed.items():
+            self._parts.metrics.assignments.labels("placed").inc()
+            log.info("bundle.assignment.decided", bundle=bundle, target=broker)
+            future = self._wanted.pop(bundle, None)
+            if future and not future.done():
+                future.set_result(broker)
+        for bundle, reasons in refusals.items():
+            self._parts.metrics.assignments.labels("refused").inc()
+            why = ", ".join(f"{r.subject or 'cluster'}: {r.reason.value}" for r in reasons)
+            future = self._wanted.pop(bundle, None)
+            if future and not future.done():
+                future.set_exception(Unavailable(f"no broker can take {bundle} ({why or 'none'})"))
+                future.exception()
+
+    def _refuse_all(self, why: str) -> None:
+        for future in self._wanted.values():
+            if not future.done():
+                future.set_exception(Unavailable(why))
+                future.exception()
+        self._wanted.clear()
+
+    # --- rounds --------------------------------------------------------------------
+
+    async def _rounds(self) -> None:
+        while True:
+            await self._parts.clock.sleep(self._rhythm.round_interval_s)
+            started_s = self._parts.clock.monotonic_s()
+            try:
+                outcome = await self._round()
+            except CoordinationError as error:
+                outcome = "failed"
+                log.warning("round.orders.failed", error=str(error))
+            self._parts.metrics.rounds.labels(outcome).inc()
+            took_s = self._parts.clock.monotonic_s() - started_s
+            self._parts.metrics.round_duration_seconds.observe(took_s)
+
+    async def _round(self) -> str:
+        view = self._view()
+        doubtful = self._parts.coordination.session.connection is not Connection.CONNECTED
+        plan = self._planner.round(view, self._memory, self._rng, session_doubtful=doubtful)
+        self._memory = plan.memory
+        self._tell(plan)
+        if not plan.moves:
+            return "observed" if plan.observed else "quiet"
+        await self._order({move.bundle: move.target for move in plan.moves})
+        sources = {move.source for move in plan.moves}
+        self._parts.metrics.bundles_unloaded(len(plan.moves), len(sources))
+        return "moved"
+
+    def _tell(self, plan: Plan) -> None:
+        strategy = type(self._planner.shedder).__name__
+        for move in (*plan.moves, *plan.observed):
+            self._parts.metrics.moves.labels(strategy, move.cause.value).inc()
+            log.info(
+                "bundle.move.decided" if plan.moves else "bundle.move.observed",
+                bundle=move.bundle,
+                source=move.source,
+                target=move.target,
+                cause=move.cause.value,
+                epoch=self._term.epoch,
+            )
+        for refusal in plan.refusals:
+            self._parts.metrics.refusals.labels(strategy, refusal.reason.value).inc()
+            log.debug(
+                "round.subject.refused",
+                subject=refusal.subject or "cluster",
+                reason=refusal.reason.value,
+                detail=refusal.detail,
+            )
+
+    # --- orders --------------------------------------------------------------------
+
+    async def _order(self, changes: Mapping[BundleId, BrokerId]) -> None:
+        await self._book.assign(changes)
+        now_s = self._parts.clock.monotonic_s()
+        self._ordered_at_s.update(dict.fromkeys(changes, now_s))
+        self._observe_hand_overs()
+
+    def _observe_hand_overs(self) -> None:
+        """Measure, as the leader sees it, how long ordered bundles took to arrive."""
+        owners, now_s = self._parts.picture.owners, self._parts.clock.monotonic_s()
+        for bundle, ordered_at_s in list(self._ordered_at_s.items()):
+            holding = owners.get(bundle)
+            if holding and holding.broker == self._book.assigned.get(bundle):
+                del self._ordered_at_s[bundle]
+                self._parts.metrics.hand_over_duration_seconds.observe(now_s - ordered_at_s)
+        self._parts.metrics.moves_in_flight.set(len(self._ordered_at_s))

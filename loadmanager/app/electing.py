@@ -1,0 +1,185 @@
+"""Standing for election, and noticing when the term is over."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from loadmanager.app.parts import Parts
+from loadmanager.core import znodes
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.leadership import Candidate, Standing, judge
+from loadmanager.ports import (
+    CommitRejected,
+    Connection,
+    CoordinationError,
+    Create,
+    Disconnected,
+    NodeMissing,
+    SetData,
+    VersionMismatch,
+)
+
+log = structlog.get_logger()
+
+_RECHECK_S = 30.0
+_RETRY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One leadership: its epoch, and the session that holds the election node.
+
+    ``epoch`` is the version of ``/loadbalance/epoch``; every write of the term is
+    committed under a check of it.
+    """
+
+    epoch: int
+    session_id: int
+
+
+class Deposed(LoadManagerError):
+    """The epoch has moved on: somebody else leads."""
+
+
+class Election:
+    """Takes part in the election for as long as it runs.
+
+    ``eligible`` says whether this agent may lead now: one whose broker is not
+    registered leaves it to others. ``lead`` runs for the length of a term and is
+    cancelled at its end.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        eligible: Callable[[], bool],
+        lead: Callable[[Term], Awaitable[None]],
+    ) -> None:
+        self._coordination = parts.coordination
+        self._picture = parts.picture
+        self._identity = parts.identity
+        self._clock = parts.clock
+        self._eligible = eligible
+        self._lead = lead
+        self._won: Term | None = None
+
+    async def run(self) -> None:
+        """Campaign, lead and follow until cancelled."""
+        while True:
+            try:
+                await self._next_turn()
+            except CoordinationError as error:
+                log.debug("election.turn.failed", error=str(error) or type(error).__name__)
+                await self._clock.sleep(_RETRY_S)
+
+    async def resign(self) -> None:
+        """Give up the election node, so that others need not wait for the session to end."""
+        self._eligible = lambda: False
+        if self._standing() is Standing.LEAD:
+            await self._coordination.delete(znodes.LEADER)
+
+    def _standing(self) -> Standing:
+        session = self._coordination.session
+        candidate = Candidate(self._identity.broker, self._identity.instance, session.session_id)
+        connected = session.connection is Connection.CONNECTED and self._picture.complete
+        return judge(candidate, self._picture.incumbent, connected=connected)
+
+    async def _next_turn(self) -> None:
+        standing = self._standing()
+        if standing is Standing.CAMPAIGN and self._eligible():
+            await self._campaign()
+        elif standing is Standing.CLEAR:
+            await self._clear()
+        elif standing is Standing.LEAD and self._won is None:
+            # The commit that elected us lost its reply: the epoch node knows.
+            await self._recover()
+        elif standing is Standing.LEAD and self._won is not None:
+            await self._lead_while_elected(self._won)
+        elif not await self._picture.changes.wait(_RECHECK_S):
+            # A watch that was never told would leave a cluster without a leader for ever.
+            self._picture.leader_read(await self._coordination.get(znodes.LEADER))
+
+    async def _campaign(self) -> None:
+        await self._coordination.ensure(znodes.EPOCH)
+        node = await self._coordination.get(znodes.EPOCH)
+        if node is None:
+            raise NodeMissing(znodes.EPOCH)
+        epoch = node.stat.version + 1
+        leader = Create(znodes.LEADER, self._identity.leader_content(epoch), ephemeral=True)
+        mark = SetData(znodes.EPOCH, self._identity.instance.encode(), node.stat.version)
+        session_id = self._coordination.session.session_id
+        try:
+            await self._coordination.commit([leader, mark])
+        except CommitRejected as rejected:
+            log.debug("election.race.lost", why=str(rejected))
+            await self._picture.changes.wait(_RETRY_S)
+            return
+        except Disconnected:
+            self._won = None
+            raise
+        self._won = Term(epoch, session_id)
+        await self._until_seen()
+
+    async def _recover(self) -> None:
+        node = await self._coordination.get(znodes.EPOCH)
+        if node is not None and node.data == self._identity.instance.encode():
+            self._won = Term(node.stat.version, self._coordination.session.session_id)
+        else:
+            await self._clear()
+
+    async def _clear(self) -> None:
+        node = await self._coordination.get(znodes.LEADER)
+        incumbent = self._picture.incumbent
+        if node and incumbent and node.stat.ephemeral_owner == incumbent.session_id:
+            try:
+                await self._coordination.delete(znodes.LEADER, version=node.stat.version)
+                log.info("election.node.cleared", session=incumbent.session_id)
+            except (NodeMissing, VersionMismatch) as error:
+                log.debug("election.node.changed", error=str(error))
+        await self._picture.changes.wait(_RETRY_S)
+
+    async def _until_seen(self) -> None:
+        """Wait until the picture shows our own election node, or somebody else's."""
+        while self._standing() is Standing.CAMPAIGN:
+            await self._picture.changes.wait(_RETRY_S)
+
+    async def _lead_while_elected(self, term: Term) -> None:
+        """Lead until the node is not ours any more; a suspended session only pauses.
+
+        Whoever writes for the term checks the connection and the epoch at each write,
+        so a term that ended without our knowing does no harm until we notice.
+        """
+        log.info("leadership.term.begun", epoch=term.epoch)
+        leading = asyncio.ensure_future(self._lead(term))
+        try:
+            while not leading.done():
+                session_id = self._coordination.session.session_id
+                if session_id != term.session_id:
+                    break
+                if self._standing() not in {Standing.LEAD, Standing.DOUBT}:
+                    break
+                changed = asyncio.ensure_future(self._picture.changes.wait(_RECHECK_S))
+                await asyncio.wait({leading, changed}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+        finally:
+            leading.cancel()
+            await asyncio.wait({leading})
+            self._won = None
+            log.info("leadership.term.ended", epoch=term.epoch)
+        if not leading.cancelled():
+            _tell_end(leading.exception())
+
+
+def _tell_end(error: BaseException | None) -> None:
+    """Log why a term ended early; what is no fault of the cluster's goes on up."""
+    if error is None:
+        return
+    group = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("term", [error])
+    expected, rest = group.split((Deposed, CoordinationError))
+    if expected is not None:
+        log.warning("leadership.term.broken", why=str(expected.exceptions))
+    if rest is not None:
+        raise rest

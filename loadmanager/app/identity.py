@@ -1,0 +1,39 @@
+"""Who this sidecar is to the rest of the cluster."""
+
+from dataclasses import dataclass
+
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.load import BrokerUrls
+from loadmanager.core.wire import LeaderRecord, LockRecord, encode_leader, encode_lock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The broker this sidecar stands beside, and this run of the sidecar.
+
+    ``instance`` is drawn anew at each start: two processes that were given the same
+    broker id by mistake still differ in it.
+    """
+
+    broker: BrokerId
+    urls: BrokerUrls
+    sidecar_url: str
+    instance: str
+    started_at_ms: int
+    version: str
+
+    def lock_content(self, epoch: int) -> bytes:
+        """Return what an ownership lock holds; ``epoch`` is that of the order behind it."""
+        return encode_lock(LockRecord(urls=self.urls, broker=self.broker, epoch=epoch))
+
+    def leader_content(self, epoch: int) -> bytes:
+        """Return what the election node holds."""
+        return encode_leader(
+            LeaderRecord(
+                broker=self.broker,
+                service_url=self.urls.http_url,
+                sidecar_url=self.sidecar_url,
+                instance=self.instance,
+                epoch=epoch,
+            )
+        )

@@ -1,0 +1,41 @@
+"""Leading for as long as elected, and saying so when asked at another time."""
+
+from collections.abc import Callable
+
+from loadmanager.app.desk import Desk
+from loadmanager.app.electing import Term
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.ports import NotLeader
+from loadmanager.telemetry.metrics import Metrics
+
+
+class Leading:
+    """Opens a desk for each term this agent wins."""
+
+    def __init__(self, open_desk: Callable[[Term], Desk], metrics: Metrics) -> None:
+        self._open_desk = open_desk
+        self._metrics = metrics
+        self._desk: Desk | None = None
+
+    async def lead(self, term: Term) -> None:
+        """Lead until cancelled at the term's end; raises as `Desk.run`."""
+        self._desk = self._open_desk(term)
+        self._metrics.is_leader.set(1)
+        self._metrics.leader_changes.labels("gained").inc()
+        try:
+            await self._desk.run()
+        finally:
+            self._desk = None
+            self._metrics.is_leader.set(0)
+            self._metrics.leader_changes.labels("lost").inc()
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Decide who is to own ``bundle``.
+
+        Raises:
+            NotLeader: this agent does not lead.
+            Unavailable: no broker can take the bundle.
+        """
+        if self._desk is None:
+            raise NotLeader("this sidecar does not lead now")
+        return await self._desk.assign(bundle)

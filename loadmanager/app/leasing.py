@@ -1,0 +1,134 @@
+"""The lease that lets the broker serve: never longer than the session surely lives.
+
+A session lives at least its timeout from the last request that the service heard. So
+after a round trip sent at ``t`` the broker may serve until ``t`` plus a part of the
+timeout (two thirds unless configured), whatever becomes of this process, the network
+or ZooKeeper: before anyone else can get the lock, the lease has run out.
+
+The lease's end is given on the broker's own clock. That clock was read before its
+last answer arrived here, so adding the remaining time to that reading can only name a
+moment that is too early, however long a renewal is under way.
+"""
+
+from dataclasses import dataclass
+
+import structlog
+
+from loadmanager.app.owning import Membership, Ownerships
+from loadmanager.app.parts import Parts
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.ports import BrokerError, BrokerState, Disconnected, StaleAgent
+
+log = structlog.get_logger()
+
+
+class MembershipEnded(LoadManagerError):
+    """This registration is over; the agent registers again when it can."""
+
+
+class BrokerLost(MembershipEnded):
+    """The broker did not answer until its lease had run out: it serves nothing."""
+
+
+class Displaced(LoadManagerError):
+    """Another sidecar took over this broker; this one has to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """``fraction`` of the session timeout is leased; renewed every ``interval_fraction``."""
+
+    fraction: float
+    interval_fraction: float
+
+
+class LeaseKeeper:
+    """Renews the broker's lease for one membership, and compares what the broker serves."""
+
+    def __init__(
+        self, parts: Parts, ownerships: Ownerships, terms: LeaseTerms, membership: Membership
+    ) -> None:
+        self._coordination = parts.coordination
+        self._broker = parts.broker
+        self._ownerships = ownerships
+        self._clock = parts.clock
+        self._metrics = parts.metrics
+        self._terms = terms
+        self._membership = membership
+        self._incarnation = ""
+        self._broker_clock_s = 0.0
+        self._broker_clock_read_at_s = 0.0
+        self._leased_until_s = parts.clock.monotonic_s()
+        self._answering = False
+
+    async def begin(self) -> None:
+        """Take command of the broker: it drops whatever an earlier agent loaded, and is leased.
+
+        Raises:
+            Displaced: the broker obeys a newer agent.
+            BrokerError: it does not answer.
+            Disconnected: the session could not be confirmed.
+        """
+        await self._renew(until_s=None)
+        await self._extend()
+
+    async def run(self) -> None:
+        """Renew until cancelled.
+
+        Raises:
+            BrokerLost: the broker did not answer until its lease had run out.
+            Displaced: another agent commands the broker.
+            MembershipEnded: the session is another one now.
+        """
+        while True:
+            await self._clock.sleep(
+                self._terms.interval_fraction * self._coordination.session.timeout_s
+            )
+            if self._coordination.session.session_id != self._membership.session_id:
+                raise MembershipEnded("the session was replaced")
+            try:
+                await self._extend()
+            except Disconnected:
+                log.debug("lease.renewal.skipped", why="the session is in doubt")
+            except BrokerError as error:
+                self._metrics.lease_renewals.labels(result="failed").inc()
+                log.warning("lease.renewal.failed", error=str(error))
+                if self._clock.monotonic_s() > self._leased_until_s:
+                    raise BrokerLost(str(error)) from error
+
+    async def _extend(self) -> None:
+        sent_at_s = self._clock.monotonic_s()
+        await self._coordination.heartbeat()
+        session = self._coordination.session
+        if session.session_id != self._membership.session_id:
+            raise MembershipEnded("the session was replaced")
+        if not self._answering:
+            # A broker that did not answer may have got the renewal all the same, and
+            # a frozen one gets it when it wakes. So nothing is added to its lease until
+            # it answers: else its end would move on for ever, and never be certain.
+            await self._renew(until_s=None)
+        until_s = sent_at_s + self._terms.fraction * session.timeout_s
+        self._leased_until_s = max(self._leased_until_s, until_s)
+        await self._renew(until_s=self._broker_clock_s + until_s - self._broker_clock_read_at_s)
+        self._metrics.lease_renewals.labels(result="renewed").inc()
+
+    async def _renew(self, *, until_s: float | None) -> None:
+        asked_at = self._ownerships.commands_done
+        epoch = self._membership.agent_epoch
+        self._answering = False
+        try:
+            state = await self._broker.renew_lease(agent_epoch=epoch, until_s=until_s)
+        except StaleAgent as error:
+            raise Displaced(f"the broker obeys a newer agent: {error}") from error
+        self._answering = True
+        self._read_clock(state)
+        self._ownerships.broker_serves(state.serving, asked_at)
+
+    def _read_clock(self, state: BrokerState) -> None:
+        if self._incarnation and state.incarnation != self._incarnation:
+            log.warning("broker.process.restarted", incarnation=state.incarnation)
+            # Another process, another clock: what was leased on the old one is void.
+            self._leased_until_s = self._clock.monotonic_s()
+        self._incarnation = state.incarnation
+        self._broker_clock_s = state.clock_s
+        self._broker_clock_read_at_s = self._clock.monotonic_s()

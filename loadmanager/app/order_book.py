@@ -1,0 +1,197 @@
+"""What the leader of one term has decided: who should own which bundle.
+
+The book is the contents of ``/loadbalance/orders/*``, kept in memory by their only
+writer. It is written in full per broker and always under a check of the epoch, so
+that a leader that was replaced cannot change a thing. Additions go before removals:
+if the writing is cut in two, a bundle stands in two brokers' orders for a moment,
+and the one who holds the lock keeps it; it never stands in none.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import structlog
+
+from loadmanager.app.electing import Deposed, Term
+from loadmanager.app.parts import Parts
+from loadmanager.core import znodes
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker
+from loadmanager.core.orders import Orders, decode_orders, encode_orders
+from loadmanager.ports import (
+    Check,
+    CommitRejected,
+    Create,
+    Node,
+    NodeExists,
+    NodeMissing,
+    Operation,
+    SetData,
+)
+
+log = structlog.get_logger()
+
+_COMMIT_NODES = 100
+_COMMIT_BYTES = 500_000
+
+
+class OrderBook:
+    """The orders of one term."""
+
+    def __init__(self, parts: Parts, term: Term) -> None:
+        self._coordination = parts.coordination
+        self._picture = parts.picture
+        self._metrics = parts.metrics
+        self._term = term
+        self._writing = asyncio.Lock()
+        self._assigned: dict[BundleId, BrokerId] = {}
+        self._nodes: set[BrokerId] = set()
+        self._read = False
+
+    @property
+    def assigned(self) -> Mapping[BundleId, BrokerId]:
+        """Who should own each bundle that was ever placed."""
+        return self._assigned
+
+    def in_flight(self) -> Iterator[tuple[BundleId, BrokerId | None, BrokerId]]:
+        """Yield each bundle that its planned owner does not own yet, with owner and plan."""
+        owners = self._picture.owners
+        for bundle, planned in self._assigned.items():
+            holding = owners.get(bundle)
+            if holding is None:
+                yield bundle, None, planned
+            elif holding.broker != planned:
+                yield bundle, holding.broker, planned
+
+    async def open(self) -> None:
+        """Read what the former leaders ordered.
+
+        Raises:
+            Disconnected: it cannot be read now.
+        """
+        async with self._writing:
+            await self._read_all()
+
+    async def assign(self, changes: Mapping[BundleId, BrokerId]) -> None:
+        """Order that these bundles be owned by these brokers, all others staying as they are.
+
+        Raises:
+            Deposed: somebody else leads; nothing was changed.
+            Disconnected: the reply was lost; the book is read again before the next change.
+        """
+        async with self._writing:
+            if not self._read:
+                await self._read_all()
+            after = {**self._assigned, **changes}
+            additions = set(changes.values())
+            removals = {self._assigned[bundle] for bundle in changes if bundle in self._assigned}
+            # Whoever still holds a lock is told who comes after it.
+            removals |= {holder for bundle in changes for holder in self._holder(bundle)}
+            self._read = False
+            await self._write(after, [*sorted(additions), *sorted(removals - additions)])
+            self._assigned, self._read = after, True
+
+    def _holder(self, bundle: BundleId) -> Iterator[BrokerId]:
+        holding = self._picture.owners.get(bundle)
+        if holding and holding.broker in self._picture.brokers:
+            yield holding.broker
+
+    async def _write(
+        self, assigned: Mapping[BundleId, BrokerId], brokers: Iterable[BrokerId]
+    ) -> None:
+        contents = self._contents(assigned, brokers)
+        while contents:
+            chunk = _chunk(contents)
+            operations: list[Operation] = [Check(znodes.EPOCH, self._term.epoch)]
+            for broker in chunk:
+                path = znodes.orders(broker)
+                known = broker in self._nodes
+                make = SetData(path, contents[broker]) if known else Create(path, contents[broker])
+                operations.append(make)
+            try:
+                await self._coordination.commit(operations)
+            except CommitRejected as rejected:
+                await self._give_way(rejected, chunk)
+                continue
+            for broker in chunk:
+                self._nodes.add(broker)
+                del contents[broker]
+
+    async def _give_way(self, rejected: CommitRejected, chunk: list[BrokerId]) -> None:
+        if rejected.index == 0:
+            raise Deposed(f"epoch {self._term.epoch} is over: {rejected.cause}") from rejected
+        broker = chunk[rejected.index - 1]
+        if isinstance(rejected.cause, NodeExists):
+            self._nodes.add(broker)
+        elif isinstance(rejected.cause, NodeMissing):
+            self._nodes.discard(broker)
+            await self._coordination.ensure(znodes.ORDERS)
+        else:
+            raise rejected.cause
+
+    def _contents(
+        self, assigned: Mapping[BundleId, BrokerId], brokers: Iterable[BrokerId]
+    ) -> dict[BrokerId, bytes]:
+        brokers = list(brokers)
+        bundles: dict[BrokerId, set[BundleId]] = {broker: set() for broker in brokers}
+        handovers: dict[BrokerId, dict[BundleId, BrokerId]] = defaultdict(dict)
+        for bundle, broker in assigned.items():
+            if broker in bundles:
+                bundles[broker].add(bundle)
+            holding = self._picture.owners.get(bundle)
+            if holding and holding.broker != broker:
+                handovers[holding.broker][bundle] = broker
+        return {
+            broker: encode_orders(
+                Orders(self._term.epoch, frozenset(bundles[broker]), handovers[broker])
+            )
+            for broker in brokers
+        }
+
+    async def _read_all(self) -> None:
+        await self._coordination.ensure(znodes.ORDERS)
+        names = await self._coordination.children(znodes.ORDERS)
+        claims: dict[BundleId, set[BrokerId]] = defaultdict(set)
+        self._nodes.clear()
+        for name in names:
+            try:
+                broker = parse_broker(name)
+            except InvalidName as error:
+                log.warning("znode.name.refused", path=f"{znodes.ORDERS}/{name}", error=str(error))
+                continue
+            node = await self._coordination.get(znodes.orders(broker))
+            if node is not None:
+                self._nodes.add(broker)
+                for bundle in self._orders_in(broker, node):
+                    claims[bundle].add(broker)
+        self._assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
+        self._read = True
+
+    def _orders_in(self, broker: BrokerId, node: Node) -> Iterable[BundleId]:
+        path = znodes.orders(broker)
+        try:
+            return decode_orders(path, node.data).bundles
+        except MalformedContent as error:
+            # Its agent keeps to the orders it read before, so what it owns is what it
+            # should own; taking the garbage for "nothing" would recall everything.
+            log.warning("znode.content.refused", path=path, error=str(error))
+            self._metrics.malformed("orders")
+            owners = self._picture.owners.items()
+            return [bundle for bundle, holding in owners if holding.broker == broker]
+
+    def _preferred(self, bundle: BundleId, claims: set[BrokerId]) -> BrokerId:
+        holding = self._picture.owners.get(bundle)
+        return holding.broker if holding and holding.broker in claims else min(claims)
+
+
+def _chunk(contents: Mapping[BrokerId, bytes]) -> list[BrokerId]:
+    """Return the next brokers whose orders fit one commit, in the given order."""
+    chunk: list[BrokerId] = []
+    size = 0
+    for broker, content in contents.items():
+        size += len(content)
+        if chunk and (size > _COMMIT_BYTES or len(chunk) == _COMMIT_NODES):
+            break
+        chunk.append(broker)
+    return chunk

@@ -1,0 +1,258 @@
+"""Carrying out what the ownership table orders: locks in ZooKeeper, bundles on the broker.
+
+The table (`loadmanager.core.ownership`) decides; this shell has two workers. One takes
+and drops locks, many to a commit, always together with this broker's owned list, so
+that the list never names what the session does not hold. The other commands the
+broker, one command a bundle at a time.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from loadmanager.app.changes import Changes
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.orders import Orders
+from loadmanager.core.ownership import Effect, Event, Phase, may_serve, step
+from loadmanager.ports import BrokerControl, BrokerError
+from loadmanager.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """This agent as registered: the session that holds its nodes, and its agent epoch.
+
+    ``agent_epoch`` is the czxid of the registration, so it grows with every session and
+    every restart of the agent; the broker obeys only the highest.
+    """
+
+    broker: BrokerId
+    session_id: int
+    agent_epoch: int
+
+
+class Ownerships:
+    """The bundles of one agent, each in its phase."""
+
+    def __init__(
+        self,
+        broker_control: BrokerControl,
+        metrics: Metrics,
+        *,
+        claimed_elsewhere: Callable[[BundleId], bool],
+        tasks: asyncio.TaskGroup,
+        parallel_commands: int = 32,
+    ) -> None:
+        self._broker = broker_control
+        self._tasks = tasks
+        self._metrics = metrics
+        self._claimed_elsewhere = claimed_elsewhere
+        self._parallel = asyncio.Semaphore(parallel_commands)
+        self._phases: dict[BundleId, Phase] = {}
+        self._tokens: dict[BundleId, int] = {}
+        self._refused: set[BundleId] = set()
+        self._commands: dict[BundleId, asyncio.Task[None]] = {}
+        self._commands_done = 0
+        self._last_command: dict[BundleId, int] = {}
+        self.orders: Orders | None = None
+        self.takes: dict[BundleId, None] = {}
+        self.drops: dict[BundleId, None] = {}
+        self.lock_work = Changes()
+        self._joined = False
+        self._agent_epoch = 0
+
+    @property
+    def phases(self) -> Mapping[BundleId, Phase]:
+        """The phase of every bundle that is not free."""
+        return self._phases
+
+    @property
+    def tokens(self) -> Mapping[BundleId, int]:
+        """The fencing token of every lock this session holds."""
+        return self._tokens
+
+    @property
+    def handovers(self) -> Mapping[BundleId, BrokerId]:
+        """Who gets the bundles that this broker is to let go."""
+        return self.orders.handovers if self.orders else {}
+
+    # --- what happens --------------------------------------------------------------
+
+    def joined(self, membership: Membership) -> None:
+        """Take up work under a new registration; the former session's locks are gone."""
+        self._joined = True
+        self._agent_epoch = membership.agent_epoch
+        self.compare()
+
+    def obey(self, orders: Orders) -> None:
+        """Compare with new standing orders."""
+        self.orders = orders
+        self.compare()
+
+    def recall_all(self) -> None:
+        """Give back every bundle, whatever the orders say: this agent is leaving."""
+        self._joined = False
+        self._fire_all(Event.RECALLED)
+
+    def compare(self) -> None:
+        """Tell every bundle whether it should be owned here, as the orders now stand."""
+        if not self._joined or self.orders is None:
+            return
+        for bundle in self.orders.bundles:
+            free = bundle not in self._phases
+            if not free or not (bundle in self._refused or self._claimed_elsewhere(bundle)):
+                self._fire(bundle, Event.ASSIGNED)
+        for bundle in [b for b in self._phases if b not in self.orders.bundles]:
+            self._fire(bundle, Event.RECALLED)
+
+    def retry_refused(self) -> None:
+        """Let refused locks be tried again: something changed, or time passed."""
+        self._refused.clear()
+        self.compare()
+
+    def session_lost(self) -> None:
+        """The session is gone, and others may take its locks from now on."""
+        self._joined = False
+        self._tokens.clear()
+        self.takes.clear()
+        self.drops.clear()
+        self._fire_all(Event.SESSION_LOST)
+
+    def broker_lost(self) -> None:
+        """The lease ran out unrenewed: the broker serves nothing and cannot be asked."""
+        self._joined = False
+        self._fire_all(Event.BROKER_LOST)
+
+    @property
+    def commands_done(self) -> int:
+        """How many commands the broker has answered: a mark in time for `broker_serves`."""
+        return self._commands_done
+
+    def broker_serves(self, serving: Mapping[BundleId, int], asked_at: int) -> None:
+        """Compare with what the broker said it serves.
+
+        ``asked_at`` is `commands_done` when it was asked. A bundle with a command under
+        way, or answered since, is left to the next comparison: the broker's answer may
+        be older than the command, and to take it for the outcome could drop a lock
+        whose bundle is being served.
+        """
+        for bundle, phase in list(self._phases.items()):
+            if bundle in serving or self._commanded_since(bundle, asked_at):
+                continue
+            if phase is Phase.OWNED:
+                self._fire(bundle, Event.BROKER_FORGOT)
+            elif may_serve(phase):
+                self._fire(bundle, Event.BROKER_UNLOADED)
+        for bundle in serving:
+            owned = self._phases.get(bundle) is Phase.OWNED
+            if not owned and not self._commanded_since(bundle, asked_at):
+                self._command(bundle, Effect.UNLOAD_FROM_BROKER)
+
+    def locks_taken(self, tokens: Mapping[BundleId, int]) -> None:
+        """A commit created these locks, with these fencing tokens."""
+        self._tokens.update(tokens)
+        for bundle in tokens:
+            self.takes.pop(bundle, None)
+            self._metrics.ownership_changed("acquired")
+            log.info("bundle.lock.taken", bundle=bundle, fencing_token=tokens[bundle])
+            self._fire(bundle, Event.LOCK_TAKEN)
+
+    def lock_refused(self, bundle: BundleId) -> None:
+        """Somebody else holds the lock."""
+        self.takes.pop(bundle, None)
+        self._refused.add(bundle)
+        self._fire(bundle, Event.LOCK_REFUSED)
+
+    def locks_dropped(self, bundles: Iterable[BundleId]) -> None:
+        """A commit deleted these locks."""
+        for bundle in bundles:
+            self.drops.pop(bundle, None)
+            self._tokens.pop(bundle, None)
+            self._metrics.ownership_changed("released")
+            log.info("bundle.lock.dropped", bundle=bundle)
+            self._fire(bundle, Event.LOCK_DROPPED)
+        self.compare()
+
+    # --- carrying out --------------------------------------------------------------
+
+    def _fire_all(self, event: Event) -> None:
+        for bundle in list(self._phases):
+            self._fire(bundle, event)
+
+    def _fire(self, bundle: BundleId, event: Event) -> None:
+        before = self._phases.get(bundle, Phase.FREE)
+        after, effects = step(bundle, before, event)
+        if after is not before:
+            log.debug("bundle.phase.changed", bundle=bundle, was=before, now=after, by=event)
+            self._metrics.phase_changed(before, after)
+        if after is Phase.FREE:
+            self._phases.pop(bundle, None)
+        else:
+            self._phases[bundle] = after
+        for effect in effects:
+            self._carry_out(bundle, effect)
+
+    def _carry_out(self, bundle: BundleId, effect: Effect) -> None:
+        if effect is Effect.TAKE_LOCK:
+            self.takes[bundle] = None
+            self.lock_work.tell()
+        elif effect is Effect.DROP_LOCK:
+            self.drops[bundle] = None
+            self.lock_work.tell()
+        else:
+            self._command(bundle, effect)
+
+    def _command(self, bundle: BundleId, effect: Effect) -> None:
+        before = self._commands.get(bundle)
+        task = self._tasks.create_task(
+            self._run_command(bundle, effect, before), name=f"{effect} {bundle}"
+        )
+        self._commands[bundle] = task
+        task.add_done_callback(lambda done: self._command_done(bundle, done))
+
+    def _command_done(self, bundle: BundleId, task: asyncio.Task[None]) -> None:
+        self._commands_done += 1
+        self._last_command[bundle] = self._commands_done
+        if self._commands.get(bundle) is task:
+            del self._commands[bundle]
+        if bundle not in self._phases:
+            self._last_command.pop(bundle)
+
+    def _commanded_since(self, bundle: BundleId, mark: int) -> bool:
+        return bundle in self._commands or self._last_command.get(bundle, 0) > mark
+
+    async def _run_command(
+        self, bundle: BundleId, effect: Effect, before: asyncio.Task[None] | None
+    ) -> None:
+        if before:
+            await asyncio.wait([before])
+        async with self._parallel:
+            try:
+                if effect is Effect.LOAD_ON_BROKER:
+                    await self._load(bundle)
+                else:
+                    await self._unload(bundle)
+            except BrokerError as error:
+                # The next lease renewal tells what the broker serves, and the
+                # comparison with that gives the command again.
+                log.warning(
+                    "broker.command.failed", command=effect, bundle=bundle, error=str(error)
+                )
+
+    async def _load(self, bundle: BundleId) -> None:
+        token = self._tokens.get(bundle)
+        if token is not None and self._phases.get(bundle) is Phase.OWNED:
+            await self._broker.load(bundle, agent_epoch=self._agent_epoch, fencing_token=token)
+            log.info("bundle.serving.begun", bundle=bundle, fencing_token=token)
+
+    async def _unload(self, bundle: BundleId) -> None:
+        if self._phases.get(bundle) is Phase.OWNED:
+            return
+        await self._broker.unload(bundle, agent_epoch=self._agent_epoch)
+        log.info("bundle.serving.ended", bundle=bundle)
+        if may_serve(self._phases.get(bundle, Phase.FREE)):
+            self._fire(bundle, Event.BROKER_UNLOADED)

@@ -1,0 +1,247 @@
+"""What this sidecar knows of the cluster, kept current by watches.
+
+Every list in it may be stale: that costs a client one more hop, never a second owner,
+because only the lock in ZooKeeper decides who serves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from loadmanager.app.changes import Changes
+from loadmanager.app.watched import WatchedFolder
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
+from loadmanager.core.leadership import Incumbent
+from loadmanager.core.load import LoadReport
+from loadmanager.core.orders import OwnedList, decode_owned
+from loadmanager.core.wire import decode_boundaries, decode_leader, decode_report
+from loadmanager.ports import Clock, Connection, Coordination, LeaderInfo, Node, SessionState, Watch
+from loadmanager.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBroker:
+    """A registered broker: its last report, and when this sidecar saw it change.
+
+    ``seen_at_s`` is on this sidecar's monotonic clock, so that no host's wall clock
+    decides how old a report is.
+    """
+
+    report: LoadReport
+    seen_at_s: float
+    registered_as: int
+    mzxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Who lists a bundle as owned, with the fencing token of the lock."""
+
+    broker: BrokerId
+    fencing_token: int
+
+
+class ClusterPicture:
+    """Brokers, owners, boundaries and leader, as one sidecar sees them."""
+
+    def __init__(self, coordination: Coordination, clock: Clock, metrics: Metrics) -> None:
+        self._coordination = coordination
+        self._clock = clock
+        self._metrics = metrics
+        self.changes = Changes()
+        self.owner_changes = Changes()
+        self.version = 0
+        self.leader: LeaderInfo | None = None
+        self.incumbent: Incumbent | None = None
+        self._leader_read = False
+        self._owners: dict[BundleId, Holding] = {}
+        self._boundaries: dict[Namespace, Boundaries] = {}
+        self._boundary_watches: dict[Namespace, Watch] = {}
+        self._watches: list[Watch] = []
+        self._brokers = WatchedFolder(
+            coordination,
+            znodes.BROKERS,
+            read=self._read_report,
+            changed=self._broker_changed,
+            malformed=lambda: metrics.malformed("report"),
+        )
+        self._owned = WatchedFolder(
+            coordination,
+            znodes.OWNED,
+            read=lambda name, node: decode_owned(
+                f"{znodes.OWNED}/{parse_broker(name)}", node.data, node.stat.mzxid
+            ),
+            changed=self._owned_changed,
+            malformed=lambda: metrics.malformed("owned"),
+        )
+
+    def open(self) -> None:
+        """Begin watching."""
+        self._brokers.open()
+        self._owned.open()
+        self._watches.append(self._coordination.watch(znodes.LEADER, self.leader_read))
+        self._watches.append(self._coordination.on_session(self._session_changed))
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._brokers.close()
+        self._owned.close()
+        for watch in (*self._watches, *self._boundary_watches.values()):
+            watch.close()
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was read at least once."""
+        return self._brokers.complete and self._owned.complete and self._leader_read
+
+    @property
+    def current(self) -> bool:
+        """Whether the picture is complete and watches can still change it."""
+        return self.complete and self._coordination.session.connection is Connection.CONNECTED
+
+    @property
+    def brokers(self) -> Mapping[BrokerId, KnownBroker]:
+        """Every registered broker whose report can be read."""
+        return self._brokers.values  # type: ignore[return-value]  # names were parsed on reading
+
+    @property
+    def owners(self) -> Mapping[BundleId, Holding]:
+        """Who lists each bundle as owned."""
+        return self._owners
+
+    def live_owner(self, bundle: BundleId) -> Holding | None:
+        """Return the owner of ``bundle`` if that broker is registered."""
+        holding = self._owners.get(bundle)
+        return holding if holding and holding.broker in self._brokers.values else None
+
+    @property
+    def namespaces(self) -> int:
+        """How many namespaces' bundles are known here."""
+        return len(self._boundaries)
+
+    def known_boundaries(self, namespace: Namespace) -> Boundaries | None:
+        """Return the namespace's bundles if they were read before: no waiting."""
+        return self._boundaries.get(namespace)
+
+    async def boundaries(self, namespace: Namespace) -> Boundaries | None:
+        """Return the namespace's bundles, None if it does not exist.
+
+        The first caller reads and watches; later ones are told by the watch.
+
+        Raises:
+            CoordinationError: they were not read before and cannot be now.
+        """
+        if namespace in self._boundaries:
+            return self._boundaries[namespace]
+        path = znodes.local_policies(namespace)
+        node = await self._coordination.get(path)
+        if node is None:
+            return None
+        boundaries = decode_boundaries(path, namespace, node.data, node.stat.version)
+        if namespace not in self._boundaries:
+            self._boundaries[namespace] = boundaries
+            self._boundary_watches[namespace] = self._coordination.watch(
+                path, lambda node: self._boundaries_changed(namespace, node)
+            )
+        return self._boundaries[namespace]
+
+    def _read_report(self, name: str, node: Node) -> KnownBroker:
+        broker = parse_broker(name)
+        before = self._brokers.values.get(broker)
+        if before and before.mzxid == node.stat.mzxid:
+            return before
+        report = decode_report(znodes.report(broker), node.data)
+        if report.broker != broker:
+            what = f"broker {report.broker!r}"
+            raise MalformedContent(znodes.report(broker), what, f"the node's own name {broker!r}")
+        return KnownBroker(report, self._clock.monotonic_s(), node.stat.czxid, node.stat.mzxid)
+
+    def _broker_changed(
+        self, _name: str, before: KnownBroker | None, after: KnownBroker | None
+    ) -> None:
+        if before is None or after is None or _address(before.report) != _address(after.report):
+            self._answers_changed()
+        self.changes.tell()
+
+    def _owned_changed(self, name: str, before: OwnedList | None, after: OwnedList | None) -> None:
+        broker = BrokerId(name)
+        now = after.tokens if after else {}
+        for bundle in before.tokens if before else ():
+            holding = self._owners.get(bundle)
+            if bundle not in now and holding and holding.broker == broker:
+                del self._owners[bundle]
+                self._take_from_other_lists(bundle)
+        for bundle, token in now.items():
+            holding = self._owners.get(bundle)
+            # Two lists may name a bundle for a moment; the later lock is the owner.
+            if holding is None or holding.broker == broker or holding.fencing_token < token:
+                self._owners[bundle] = Holding(broker, token)
+        self._answers_changed()
+        self.owner_changes.tell()
+        self.changes.tell()
+
+    def _take_from_other_lists(self, bundle: BundleId) -> None:
+        claims = [
+            Holding(BrokerId(name), listed.tokens[bundle])
+            for name, listed in self._owned.values.items()
+            if bundle in listed.tokens
+        ]
+        if claims:
+            self._owners[bundle] = max(claims, key=lambda claim: claim.fencing_token)
+
+    def leader_read(self, node: Node | None) -> None:
+        """Take up the election node as just read."""
+        self._leader_read = True
+        self.leader, self.incumbent = None, None
+        if node is not None:
+            try:
+                record = decode_leader(znodes.LEADER, node.data)
+            except MalformedContent as error:
+                log.warning("znode.content.refused", path=znodes.LEADER, error=str(error))
+                self._metrics.malformed("leader")
+            else:
+                session_id = node.stat.ephemeral_owner
+                self.incumbent = Incumbent(record.broker, record.instance, session_id)
+                self.leader = LeaderInfo(
+                    broker=record.broker,
+                    service_url=record.service_url,
+                    sidecar_url=record.sidecar_url,
+                    instance=record.instance,
+                    epoch=record.epoch,
+                )
+        self._answers_changed()
+        self.changes.tell()
+
+    def _boundaries_changed(self, namespace: Namespace, node: Node | None) -> None:
+        path = znodes.local_policies(namespace)
+        if node is None:
+            self._boundaries.pop(namespace, None)
+            self._boundary_watches.pop(namespace).close()
+        else:
+            try:
+                self._boundaries[namespace] = decode_boundaries(
+                    path, namespace, node.data, node.stat.version
+                )
+            except MalformedContent as error:
+                # The former boundaries stay: without any, no topic would find its owner.
+                log.warning("znode.content.refused", path=path, error=str(error))
+                self._metrics.malformed("boundaries")
+                return
+        self._answers_changed()
+        self.changes.tell()
+
+    def _session_changed(self, _state: SessionState) -> None:
+        self.changes.tell()
+
+    def _answers_changed(self) -> None:
+        self.version += 1
+
+
+def _address(report: LoadReport) -> tuple[object, ...]:
+    return report.urls, report.advertised_listeners, report.sidecar_url

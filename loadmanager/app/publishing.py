@@ -1,0 +1,108 @@
+"""From samples to the load report in the broker's node."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from loadmanager.app.owning import Membership
+from loadmanager.app.parts import Parts
+from loadmanager.core import znodes
+from loadmanager.core.load import HostUsage, LoadReport
+from loadmanager.core.report import Published, ReportRules, due
+from loadmanager.core.wire import encode_report
+from loadmanager.ports import BrokerError, BrokerStats, Disconnected, HostProbe
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Makes a load report of what the probe and the broker say now."""
+
+    parts: Parts
+    probe: HostProbe
+
+    async def sample(self) -> LoadReport:
+        """Return the report as of now.
+
+        Raises:
+            BrokerError: the broker gave no stats.
+        """
+        stats = await self.parts.broker.stats()
+        usage = self.probe.sample(broker_process_id=stats.process_id)
+        return self._report(stats, usage)
+
+    def _report(self, stats: BrokerStats, usage: HostUsage) -> LoadReport:
+        identity = self.parts.identity
+        return LoadReport(
+            broker=identity.broker,
+            urls=identity.urls,
+            sidecar_url=identity.sidecar_url,
+            reported_at_ms=self.parts.clock.wall_ms(),
+            started_at_ms=identity.started_at_ms,
+            version=identity.version or stats.version,
+            cpu=usage.cpu,
+            memory=usage.memory,
+            bandwidth_in=usage.bandwidth_in,
+            bandwidth_out=usage.bandwidth_out,
+            bundles=stats.bundles,
+        )
+
+
+class Publisher:
+    """Publishes the reports of one membership when they say something new."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        sampler: Sampler,
+        rules: ReportRules,
+        *,
+        sample_interval_s: float,
+        draw: Callable[[], float],
+    ) -> None:
+        self._coordination = parts.coordination
+        self._sampler = sampler
+        self._rules = rules
+        self._clock = parts.clock
+        self._metrics = parts.metrics
+        self._sample_interval_s = sample_interval_s
+        self._draw = draw
+
+    async def run(self, membership: Membership, registered: LoadReport) -> None:
+        """Sample and publish until cancelled; ``registered`` is what the node holds.
+
+        Raises:
+            NodeMissing: the registration vanished under the living session.
+        """
+        last = Published(registered, self._clock.monotonic_s())
+        jitter = self._draw()
+        while True:
+            await self._clock.sleep(self._sample_interval_s)
+            try:
+                report = await self._sampler.sample()
+            except BrokerError as error:
+                log.warning("broker.stats.missing", error=str(error))
+                continue
+            self._metrics.show_usage(report)
+            now_s = self._clock.monotonic_s()
+            reason = due(self._rules, last, report, now_s, jitter)
+            if reason is None:
+                continue
+            try:
+                report = _with_changes(report, last.report)
+                content = encode_report(report)
+                await self._coordination.set(znodes.report(membership.broker), content)
+            except Disconnected as error:
+                log.warning("report.publish.failed", error=str(error))
+                continue
+            self._metrics.report_publishes.labels(reason.value).inc()
+            self._metrics.report_bytes.set(len(content))
+            last, jitter = Published(report, now_s), self._draw()
+
+
+def _with_changes(report: LoadReport, before: LoadReport) -> LoadReport:
+    """Return the report with the bundles gained and lost since the one before."""
+    now, then = frozenset(report.bundles), frozenset(before.bundles)
+    return replace(report, gains=now - then, losses=then - now)

@@ -1,0 +1,125 @@
+"""Registering a broker in this session, and clearing what an earlier session left.
+
+An ephemeral of an earlier session still stands until that session expires. It must
+not be trusted (it vanishes at any moment) nor waited for (a restarted broker would be
+away for a whole session timeout). So it is deleted and created anew in one commit:
+the folder's watchers never see a gap, and the czxid of the new node, the agent epoch,
+is higher than that of any earlier registration of this broker.
+"""
+
+import structlog
+
+from loadmanager.app.identity import Identity
+from loadmanager.app.owning import Membership
+from loadmanager.core import znodes
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BundleId
+from loadmanager.core.load import LoadReport
+from loadmanager.core.orders import decode_owned, encode_owned
+from loadmanager.core.wire import decode_lock, encode_report
+from loadmanager.ports import (
+    CommitRejected,
+    Coordination,
+    Create,
+    Delete,
+    Node,
+    NodeExists,
+    NodeMissing,
+    Operation,
+    SessionLost,
+    VersionMismatch,
+)
+
+log = structlog.get_logger()
+
+_ATTEMPTS = 10
+
+
+async def register(
+    coordination: Coordination, identity: Identity, report: LoadReport
+) -> tuple[Membership, tuple[BundleId, ...]]:
+    """Register the broker with its first report and an empty owned list.
+
+    Return the membership, and the bundles that an earlier session of this broker still
+    lists as owned: their locks may be cleared once the broker confirmed the new epoch.
+
+    Raises:
+        SessionLost: the session ended meanwhile.
+        Disconnected: the reply was lost; to register again is safe.
+    """
+    for folder in (znodes.BROKERS, znodes.OWNED, znodes.LOCKS):
+        await coordination.ensure(folder)
+    session_id = coordination.session.session_id
+    broker = identity.broker
+    contents = {
+        znodes.report(broker): encode_report(report),
+        znodes.owned(broker): encode_owned({}),
+    }
+    for _ in range(_ATTEMPTS):
+        former = await coordination.get(znodes.owned(broker))
+        operations: list[Operation] = []
+        for path, content in contents.items():
+            node = await coordination.get(path)
+            if node is not None:
+                operations.append(Delete(path, node.stat.version))
+            operations.append(Create(path, content, ephemeral=True))
+        try:
+            await coordination.commit(operations)
+        except CommitRejected as rejected:
+            if not isinstance(rejected.cause, NodeExists | NodeMissing | VersionMismatch):
+                raise rejected.cause from rejected
+            continue
+        return await _confirmed(coordination, identity, session_id), _listed(former, broker)
+    raise SessionLost(f"{znodes.report(broker)} changed at each of {_ATTEMPTS} attempts")
+
+
+async def _confirmed(coordination: Coordination, identity: Identity, session_id: int) -> Membership:
+    node = await coordination.get(znodes.report(identity.broker))
+    if node is None or node.stat.ephemeral_owner != session_id:
+        raise SessionLost(f"{znodes.report(identity.broker)} is not of this session any more")
+    log.info("broker.registration.created", broker=identity.broker, agent_epoch=node.stat.czxid)
+    return Membership(identity.broker, session_id, node.stat.czxid)
+
+
+def _listed(former: Node | None, broker: str) -> tuple[BundleId, ...]:
+    if former is None:
+        return ()
+    try:
+        listed = decode_owned(f"{znodes.OWNED}/{broker}", former.data, former.stat.mzxid)
+    except MalformedContent as error:
+        log.warning("znode.content.refused", path=error.where, error=str(error))
+        return ()
+    return tuple(listed.tokens)
+
+
+async def clear_former_locks(
+    coordination: Coordination, membership: Membership, bundles: tuple[BundleId, ...]
+) -> None:
+    """Delete the locks that earlier sessions of this broker left on ``bundles``.
+
+    Only to be called once the broker has confirmed the membership's agent epoch: then
+    it serves nothing under an earlier one, and nobody waits for that session to expire.
+    """
+    for bundle in bundles:
+        path = znodes.lock(bundle)
+        node = await coordination.get(path)
+        if node is None or node.stat.ephemeral_owner == membership.session_id:
+            continue
+        try:
+            if decode_lock(path, node.data).broker != membership.broker:
+                continue
+            # The czxid is not checked by a delete, but a recreated lock is another
+            # broker's and has another content; this one's version guards the rest.
+            await coordination.delete(path, version=node.stat.version)
+            log.info("bundle.lock.cleared", bundle=bundle)
+        except (NodeMissing, VersionMismatch, MalformedContent) as error:
+            log.info("bundle.lock.left", bundle=bundle, why=str(error))
+
+
+async def deregister(coordination: Coordination, membership: Membership) -> None:
+    """Take the broker out of the cluster while the session lives on."""
+    for path in (znodes.report(membership.broker), znodes.owned(membership.broker)):
+        node = await coordination.get(path)
+        if node is not None and node.stat.ephemeral_owner == membership.session_id:
+            await coordination.delete(path, version=node.stat.version)
+    log.info("broker.registration.deleted", broker=membership.broker)

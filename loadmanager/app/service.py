@@ -1,0 +1,126 @@
+"""One sidecar from start to stop."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+
+from loadmanager.app.agreement import agree_on_hash
+from loadmanager.app.electing import Election
+from loadmanager.app.member import Member
+from loadmanager.app.parts import Parts
+from loadmanager.core.hashing import HashName
+from loadmanager.core.ids import BrokerId
+from loadmanager.ports import CoordinationError, SessionState
+
+log = structlog.get_logger()
+
+_SHOW_EVERY_S = 2.0
+
+
+class Door(Protocol):
+    """The HTTP server in front of the application."""
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port."""
+
+    async def stop(self) -> None:
+        """Answer what is under way, and listen no more."""
+
+
+class Sidecar:
+    """Joins the parts into one process: agent, possible leader, and door.
+
+    ``close`` gives back what the adapters hold, after everything else has ended.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        door: Door,
+        member: Member,
+        election: Election,
+        close: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._parts = parts
+        self._door = door
+        self._member = member
+        self._election = election
+        self._close = close
+        self._shown: set[BrokerId] = set()
+
+    async def run(
+        self, stop: asyncio.Event, *, host: str, port: int, hash_name: HashName, leave_s: float
+    ) -> None:
+        """Serve until ``stop`` is set, then leave in order within ``leave_s``.
+
+        Raises:
+            ClusterDisagrees: the cluster hashes topics in another way.
+            Displaced: another sidecar took over this broker.
+            OSError: the address cannot be listened on.
+        """
+        parts = self._parts
+        await self._door.start(host, port)
+        try:
+            await parts.coordination.start()
+            watch = parts.coordination.on_session(self._show_session)
+            stopping = asyncio.ensure_future(stop.wait())
+            working = asyncio.ensure_future(self._work(hash_name))
+            try:
+                await asyncio.wait({stopping, working}, return_when=asyncio.FIRST_COMPLETED)
+                if not working.done():
+                    await self._leave(leave_s)
+            finally:
+                stopping.cancel()
+                working.cancel()
+                await asyncio.wait({working})
+                watch.close()
+            if not working.cancelled():
+                working.result()
+        finally:
+            await self._door.stop()
+            parts.picture.close()
+            await parts.coordination.close()
+            await self._close()
+            log.info("sidecar.service.stopped")
+
+    async def _work(self, hash_name: HashName) -> None:
+        parts = self._parts
+        await agree_on_hash(parts.coordination, parts.clock, hash_name)
+        parts.picture.open()
+        log.info("sidecar.service.started", broker=parts.identity.broker)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._member.run(), name="member")
+            tasks.create_task(self._election.run(), name="election")
+            tasks.create_task(self._show(), name="gauges")
+
+    async def _leave(self, within_s: float) -> None:
+        log.info("sidecar.service.leaving")
+        try:
+            await self._election.resign()
+        except CoordinationError as error:
+            log.warning("leadership.node.kept", why=str(error))
+        await self._member.leave(within_s)
+
+    async def _show(self) -> None:
+        """Keep the gauges that nobody's doing changes: ages and sizes."""
+        parts = self._parts
+        while True:
+            now_s = parts.clock.monotonic_s()
+            brokers = parts.picture.brokers
+            for broker, known in brokers.items():
+                parts.metrics.report_aged(broker, now_s - known.seen_at_s)
+            parts.metrics.brokers_departed(self._shown - brokers.keys())
+            self._shown = set(brokers)
+            parts.metrics.picture_changed(
+                brokers=len(brokers),
+                bundles=len(parts.picture.owners),
+                namespaces=parts.picture.namespaces,
+            )
+            leader = parts.picture.leader
+            parts.metrics.leader_epoch.set(leader.epoch if leader else 0)
+            await parts.clock.sleep(_SHOW_EVERY_S)
+
+    def _show_session(self, state: SessionState) -> None:
+        self._parts.metrics.session_changed(state.connection.value)

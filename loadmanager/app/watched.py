@@ -1,0 +1,103 @@
+"""A folder of znodes kept as values: what its children hold now, decoded."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Generic, TypeVar
+
+import structlog
+
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.ports import Coordination, Node, Watch
+
+log = structlog.get_logger()
+
+Value = TypeVar("Value")
+
+
+class WatchedFolder(Generic[Value]):
+    """The children of one node, each decoded; those that cannot be are left out.
+
+    ``read`` turns a child's name and node into a value and may raise `InvalidName` or
+    `MalformedContent`: then the child is logged, told to ``malformed`` and left out
+    until it changes. ``changed`` is called with a name, its former and its new value.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        path: str,
+        *,
+        read: Callable[[str, Node], Value],
+        changed: Callable[[str, Value | None, Value | None], None],
+        malformed: Callable[[], None],
+    ) -> None:
+        self._coordination = coordination
+        self._path = path
+        self._read = read
+        self._changed = changed
+        self._malformed = malformed
+        self._watches: dict[str, Watch] = {}
+        self._unread: set[str] = set()
+        self._listed = False
+        self._values: dict[str, Value] = {}
+        self._folder_watch: Watch | None = None
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """What could be read, by child name."""
+        return self._values
+
+    @property
+    def complete(self) -> bool:
+        """Whether the folder was listed and every child in it was read."""
+        return self._listed and not self._unread
+
+    def open(self) -> None:
+        """Begin watching."""
+        self._folder_watch = self._coordination.watch_children(self._path, self._children_changed)
+
+    def close(self) -> None:
+        """Stop watching; the values stay as they are."""
+        for watch in self._watches.values():
+            watch.close()
+        self._watches.clear()
+        if self._folder_watch:
+            self._folder_watch.close()
+
+    def _children_changed(self, names: tuple[str, ...]) -> None:
+        present = set(names)
+        self._listed = True
+        for name in [name for name in self._watches if name not in present]:
+            self._watches.pop(name).close()
+            self._unread.discard(name)
+            self._replace(name, None)
+        for name in names:
+            if name not in self._watches:
+                self._unread.add(name)
+                path = f"{self._path}/{name}"
+                self._watches[name] = self._coordination.watch(
+                    path, partial(self._child_changed, name)
+                )
+
+    def _child_changed(self, name: str, node: Node | None) -> None:
+        if name not in self._watches:
+            return
+        self._unread.discard(name)
+        self._replace(name, None if node is None else self._decode(name, node))
+
+    def _decode(self, name: str, node: Node) -> Value | None:
+        try:
+            return self._read(name, node)
+        except (InvalidName, MalformedContent) as error:
+            log.warning("znode.content.refused", path=f"{self._path}/{name}", error=str(error))
+            self._malformed()
+            return None
+
+    def _replace(self, name: str, value: Value | None) -> None:
+        before = self._values.get(name)
+        if value is None:
+            self._values.pop(name, None)
+        else:
+            self._values[name] = value
+        if before is not None or value is not None:
+            self._changed(name, before, value)

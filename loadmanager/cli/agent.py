@@ -1,0 +1,46 @@
+"""``loadmanager agent``: the service."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file; see deploy/loadmanager.toml. The environment alone will do as well.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    metavar="SECTION.KEY=VALUE",
+    multiple=True,
+    help="Set one key, over file and environment. May be given again.",
+)
+def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
+    """Run the sidecar of one broker until SIGTERM or SIGINT.
+
+    On SIGTERM the broker's bundles are handed back in order before the process ends.
+
+    Example: loadmanager agent --config /etc/loadmanager.toml
+    """
+    from loadmanager.config import ConfigError, load_config  # noqa: PLC0415 - --help stays quick
+    from loadmanager.core.errors import LoadManagerError  # noqa: PLC0415 - the same
+    from loadmanager.telemetry.logging import configure_logging  # noqa: PLC0415 - the same
+    from loadmanager.wiring import run_sidecar  # noqa: PLC0415 - the same
+
+    try:
+        config = load_config(config_file, os.environ, overrides)
+        configure_logging(config.log.format, config.log.level, sys.stderr)
+        run_sidecar(config)
+    except ConfigError as error:
+        for fault in error.faults:
+            click.echo(fault, err=True)
+        sys.exit(2)
+    except (LoadManagerError, OSError) as error:
+        click.echo(f"loadmanager agent: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,255 @@
+"""Joins adapters to the application: the only module that knows both."""
+
+import asyncio
+import secrets
+import signal
+import socket
+from dataclasses import replace
+
+import numpy as np
+import uvloop
+from prometheus_client import REGISTRY
+
+from loadmanager import __version__
+from loadmanager.adapters.broker.http_control import HttpBrokerControl
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.host import PsutilHostProbe
+from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.app.answering import Answering
+from loadmanager.app.desk import Desk, Rhythm
+from loadmanager.app.electing import Election, Term
+from loadmanager.app.identity import Identity
+from loadmanager.app.leading import Leading
+from loadmanager.app.leasing import LeaseTerms
+from loadmanager.app.member import Member
+from loadmanager.app.owning import Ownerships
+from loadmanager.app.parts import Parts
+from loadmanager.app.picture import ClusterPicture
+from loadmanager.app.publishing import Publisher, Sampler
+from loadmanager.app.service import Sidecar
+from loadmanager.config import Config, ZookeeperSettings
+from loadmanager.config.strategies import make_placement, make_shedder
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.filters import Filters
+from loadmanager.core.ids import BundleId
+from loadmanager.core.load import BrokerUrls
+from loadmanager.core.lookup import LookupMode
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.report import ReportRules
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.telemetry.metrics import Metrics
+
+_LEAVE_S = 10.0
+
+
+def run_sidecar(config: Config) -> None:
+    """Run one sidecar until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: a strategy or one of its settings does not exist.
+        LoadManagerError: the sidecar had to stop by itself; the message says why.
+        OSError: the address cannot be listened on.
+    """
+    uvloop.run(_run(config))
+
+
+async def _run(config: Config) -> None:
+    planner = make_planner(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    port = config.sidecar.listen_port or free_port(config.sidecar.listen_host)
+    try:
+        async with asyncio.TaskGroup() as commands:
+            sidecar = build_sidecar(config, planner, port, commands)
+            await sidecar.run(
+                stop,
+                host=config.sidecar.listen_host,
+                port=port,
+                hash_name=config.cluster.hash,
+                leave_s=_LEAVE_S,
+            )
+    except* (LoadManagerError, OSError) as failed:
+        raise first_leaf(failed) from failed
+
+
+def make_planner(config: Config) -> Planner:
+    """Return the planner that the configuration asks for.
+
+    Raises:
+        ConfigError: a strategy or one of its settings does not exist.
+    """
+    budgets = config.planner
+    shedder = make_shedder(config.shedding)
+    settings = PlannerSettings(
+        observe=config.shedding.observe,
+        shedding=config.shedding.enabled,
+        moves_per_round=budgets.max_moves_per_round,
+        moves_per_hour=budgets.max_moves_per_hour,
+        in_flight_per_broker=budgets.max_in_flight_per_broker,
+        cool_down_s=config.shedding.grace_period_s,
+        settle_s=config.leader.settle_s,
+    )
+    if budgets.max_bytes_per_s_per_round is not None:
+        most = budgets.max_bytes_per_s_per_round
+        settings = replace(settings, bytes_per_s_per_round=most)
+    return Planner(
+        shedder=shedder,
+        placement=make_placement(config.placement),
+        settings=settings,
+        filters=Filters(max_report_age_s=config.leader.report_stale_s),
+        weights=getattr(shedder, "weights", None) or ResourceWeights(),
+    )
+
+
+def build_sidecar(
+    config: Config, planner: Planner, port: int, commands: asyncio.TaskGroup
+) -> Sidecar:
+    """Join all parts of one sidecar that will listen on ``port``."""
+    metrics = Metrics(REGISTRY, config.cluster.name)
+    clock = SystemClock()
+    coordination = ZooKeeperCoordination(zookeeper_options(config.zookeeper))
+    broker = HttpBrokerControl(config.broker.control_url, config.broker.control_timeout_s)
+    leader_line = HttpLeaderLine()
+    parts = Parts(
+        identity=make_identity(config, port, clock),
+        coordination=coordination,
+        picture=ClusterPicture(coordination, clock, metrics),
+        broker=broker,
+        clock=clock,
+        metrics=metrics,
+    )
+    member = build_member(config, parts, commands)
+    leading = build_leading(config, parts, planner)
+    answering = Answering(
+        parts,
+        leader_line,
+        leading,
+        hash_name=config.cluster.hash,
+        mode=LookupMode(config.lookup.mode),
+        wait_s=config.lookup.wait_s,
+    )
+    election = Election(parts, eligible=lambda: member.registered, lead=leading.lead)
+
+    async def close() -> None:
+        await leader_line.close()
+        await broker.close()
+
+    return Sidecar(parts, make_door(config, answering, metrics), member, election, close)
+
+
+def build_member(config: Config, parts: Parts, commands: asyncio.TaskGroup) -> Member:
+    """Join the parts that keep this broker in the cluster."""
+    me, owners = parts.identity.broker, parts.picture.owners
+
+    def claimed_elsewhere(bundle: BundleId) -> bool:
+        holding = owners.get(bundle)
+        return holding is not None and holding.broker != me
+
+    ownerships = Ownerships(
+        parts.broker, parts.metrics, claimed_elsewhere=claimed_elsewhere, tasks=commands
+    )
+    sampler = Sampler(parts, PsutilHostProbe(config.host))
+    report = config.report
+    publisher = Publisher(
+        parts,
+        sampler,
+        ReportRules(
+            min_interval_s=report.min_interval_s,
+            max_interval_s=report.max_interval_s,
+            change_fraction=report.change_fraction,
+            change_points=report.change_points,
+            jitter_fraction=report.jitter_fraction,
+        ),
+        sample_interval_s=report.sample_interval_s,
+        draw=np.random.default_rng().random,
+    )
+    terms = LeaseTerms(config.ownership.self_fence_fraction, config.ownership.heartbeat_fraction)
+    return Member(parts, ownerships, sampler, publisher, terms)
+
+
+def build_leading(config: Config, parts: Parts, planner: Planner) -> Leading:
+    """Join the parts that work while this sidecar leads."""
+    rhythm = Rhythm(
+        tick_interval_s=config.leader.tick_interval_s,
+        round_interval_s=config.leader.round_interval_s,
+    )
+    rng = np.random.default_rng()
+
+    def open_desk(term: Term) -> Desk:
+        return Desk(parts, term, planner, rhythm, rng)
+
+    return Leading(open_desk, parts.metrics)
+
+
+def make_door(config: Config, answering: Answering, metrics: Metrics) -> HttpDoor:
+    """Return the HTTP server in front of the application."""
+    return HttpDoor(
+        answering,
+        metrics=metrics.lookup,
+        registry=REGISTRY,
+        version=__version__,
+        settings=DoorSettings(
+            mode=config.lookup.mode,
+            max_concurrent=config.lookup.max_concurrent,
+            retry_after_s=config.lookup.retry_after_s,
+            default_bundles=config.cluster.default_bundles,
+            max_body_bytes=config.http.max_body_bytes,
+            max_url_bytes=config.http.max_url_bytes,
+        ),
+    )
+
+
+def make_identity(config: Config, port: int, clock: SystemClock) -> Identity:
+    """Return who this sidecar is; the instance is drawn anew at each start."""
+    host = config.sidecar.listen_host
+    shown_host = f"[{host}]" if ":" in host else host
+    return Identity(
+        broker=config.broker.id,
+        urls=BrokerUrls(
+            http_url=config.broker.http_url,
+            http_url_tls=config.broker.http_url_tls,
+            broker_url=config.broker.broker_url,
+            broker_url_tls=config.broker.broker_url_tls,
+        ),
+        sidecar_url=config.sidecar.advertised_url or f"http://{shown_host}:{port}",
+        instance=secrets.token_hex(8),
+        started_at_ms=clock.wall_ms(),
+        version=config.broker.version,
+    )
+
+
+def zookeeper_options(settings: ZookeeperSettings) -> ZooKeeperOptions:
+    """Return how to reach ZooKeeper and log in there."""
+    return ZooKeeperOptions(
+        hosts=settings.hosts,
+        chroot=settings.chroot,
+        session_timeout_s=settings.session_timeout_s,
+        digest_user=settings.digest_user,
+        digest_password=settings.digest_password.get_secret_value(),
+        sasl_mechanism=settings.sasl_mechanism,
+        sasl_username=settings.sasl_username,
+        sasl_password=settings.sasl_password.get_secret_value(),
+        tls_ca_file=settings.tls_ca_file,
+        tls_certificate_file=settings.tls_certificate_file,
+        tls_key_file=settings.tls_key_file,
+    )
+
+
+def free_port(host: str) -> int:
+    """Return a port that is free now; the advertised URL must be known before listening."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def first_leaf(group: BaseExceptionGroup[Exception]) -> BaseException:
+    """Return the first exception in a group of groups."""
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

@@ -1,0 +1,118 @@
+"""Orders and owned lists, to znode content and back."""
+
+import contextlib
+import json
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.orders import (
+    Orders,
+    decode_orders,
+    decode_owned,
+    encode_orders,
+    encode_owned,
+)
+
+B1, B2 = BundleId("t/ns/0x00000000_0x80000000"), BundleId("t/ns/0x80000000_0xffffffff")
+WHERE = "/loadbalance/orders/b1:8080"
+
+
+@st.composite
+def bundle_ids(draw: st.DrawFn) -> BundleId:
+    lower = draw(st.integers(0, 0xFFFFFFFE))
+    upper = draw(st.integers(lower + 1, 0xFFFFFFFF))
+    namespace = draw(st.sampled_from(["t/ns", "t/ns-2", "t/ns/".rstrip("/") + "=", "u.x/a:b"]))
+    return bundle_id(Namespace(namespace), lower, upper)
+
+
+brokers = st.sampled_from([BrokerId("b1:8080"), BrokerId("b-2.example.org:80")])
+
+
+@given(
+    epoch=st.integers(0, 2**40),
+    bundles=st.frozensets(bundle_ids(), max_size=300),
+    handovers=st.dictionaries(bundle_ids(), brokers, max_size=20),
+)
+def test_orders_come_back_as_they_were_written(
+    epoch: int, bundles: frozenset[BundleId], handovers: dict[BundleId, BrokerId]
+) -> None:
+    orders = Orders(epoch, bundles, handovers)
+    assert decode_orders(WHERE, encode_orders(orders)) == orders
+
+
+@given(tokens=st.dictionaries(bundle_ids(), st.integers(0, 2**62) | st.none(), max_size=300))
+def test_an_owned_list_comes_back_with_the_commit_as_token_of_its_newest(
+    tokens: dict[BundleId, int | None],
+) -> None:
+    want = {bundle: 77 if token is None else token for bundle, token in tokens.items()}
+    assert decode_owned(WHERE, encode_owned(tokens), mzxid=77).tokens == want
+
+
+def test_twenty_thousand_bundles_stay_far_below_the_limit_of_a_znode() -> None:
+    width = 0xFFFFFFFF // 20_000
+    bundles = [bundle_id(Namespace("t/ns"), k * width, (k + 1) * width) for k in range(20_000)]
+    assert len(encode_orders(Orders(1, frozenset(bundles)))) < 300_000
+    assert len(encode_owned(dict.fromkeys(bundles, 123_456_789))) < 300_000
+
+
+def test_small_orders_are_plain_json_for_people_to_read() -> None:
+    content = json.loads(encode_orders(Orders(3, frozenset({B1, B2}), {B1: BrokerId("b2:80")})))
+    assert content == {
+        "epoch": 3,
+        "bundles": {"t/ns": ["0x00000000_0x80000000", "0x80000000_0xffffffff"]},
+        "handovers": {B1: "b2:80"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "a whole zlib stream"),
+        (b"\xff\x00", "JSON, plain or zlib"),
+        (zlib.compress(b"{}" * 9000)[:-5], "a whole zlib stream"),
+        (zlib.compress(b"\0" * (33 * 1024 * 1024)), "a whole zlib stream below 32 MiB"),
+        (b"{", "a JSON object"),
+        (b"{}", "epoch = None; expected a whole number, 0 or more"),
+        (b'{"epoch":true}', "epoch = True; expected a whole number"),
+        (b'{"epoch":-1}', "epoch = -1; expected a whole number"),
+        (b'{"epoch":1,"bundles":[]}', "bundles = []; expected a JSON object"),
+        (b'{"epoch":1,"bundles":{"t/ns":{}}}', "bundles.t/ns = {}; expected a list of ranges"),
+        (b'{"epoch":1,"bundles":{"t/ns":["x"]}}', "bundle 't/ns/x'"),
+        (b'{"epoch":1,"handovers":{"nope":"b1:1"}}', "bundle 'nope'"),
+        (
+            b'{"epoch":1,"handovers":{"t/ns/0x00000000_0x80000000":7}}',
+            "broker 7; expected host:port",
+        ),
+    ],
+)
+def test_orders_that_are_none_say_where_and_what_was_expected(content: bytes, says: str) -> None:
+    with pytest.raises(MalformedContent) as caught:
+        decode_orders(WHERE, content)
+    assert str(caught.value).startswith(WHERE)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"bundles":{"t/ns":["0x00000000_0x80000000"]}}', "expected ranges to tokens"),
+        (b'{"bundles":{"t/ns":{"0x00000000_0x80000000":"7"}}}', "a whole number or null"),
+        (b'{"bundles":{"t/ns":{"0x00000000_0x80000000":true}}}', "a whole number or null"),
+        (b'{"bundles":{"t/ns":{"0x8_0x9":1}}}', "bundle 't/ns/0x8_0x9'"),
+    ],
+)
+def test_an_owned_list_that_is_none_says_what_was_expected(content: bytes, says: str) -> None:
+    with pytest.raises(MalformedContent, match=says):
+        decode_owned(WHERE, content, mzxid=1)
+
+
+@given(content=st.binary(max_size=200))
+def test_no_content_whatever_raises_anything_but_malformed_content(content: bytes) -> None:
+    for decode in (decode_orders, lambda where, data: decode_owned(where, data, 1)):
+        with contextlib.suppress(MalformedContent):
+            decode(WHERE, content)

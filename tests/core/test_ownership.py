@@ -1,0 +1,149 @@
+"""The ownership table, walked through everything that can happen to one bundle."""
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+import pytest
+
+from loadmanager.core.ids import BundleId
+from loadmanager.core.ownership import Effect, Event, IllegalTransition, Phase, may_serve, step
+
+BUNDLE = BundleId("t/ns/0x00000000_0xffffffff")
+
+
+@dataclass(frozen=True)
+class World:
+    """One bundle with its agent, its lock and its broker.
+
+    Commands to the broker run one after another, so they are a queue; what is asked of
+    the lock is at most one thing at a time. ``lock`` is whether our session holds it.
+    """
+
+    phase: Phase = Phase.FREE
+    lock: bool = False
+    serving: bool = False
+    lock_request: Effect | None = None
+    commands: tuple[Effect, ...] = ()
+
+    def after(self, event: Event) -> "World":
+        """Return the world in which ``event`` has happened, with what it asks for."""
+        phase, effects = step(BUNDLE, self.phase, event)
+        world = replace(self, phase=phase)
+        for effect in effects:
+            if effect in {Effect.TAKE_LOCK, Effect.DROP_LOCK}:
+                assert world.lock_request is None, "two requests for one lock at a time"
+                world = replace(world, lock_request=effect)
+            else:
+                world = replace(world, commands=(*world.commands, effect)[-3:])
+        return world
+
+
+def futures(world: World) -> list[World]:
+    """Return every world that can come next."""
+    found = [world.after(Event.ASSIGNED), world.after(Event.RECALLED)]
+    found.append(replace(world, lock=False, lock_request=None).after(Event.SESSION_LOST))
+    if world.lock_request is Effect.TAKE_LOCK:
+        asked = replace(world, lock_request=None)
+        found.append(replace(asked, lock=True).after(Event.LOCK_TAKEN))
+        found.append(asked.after(Event.LOCK_REFUSED))
+    if world.lock_request is Effect.DROP_LOCK:
+        assert not world.serving, "a lock is dropped whose bundle is being served"
+        found.append(replace(world, lock_request=None, lock=False).after(Event.LOCK_DROPPED))
+    if world.commands:
+        found += command_outcomes(replace(world, commands=world.commands[1:]), world.commands[0])
+    # The lease runs out: the broker serves nothing, and the agent may learn it either way.
+    silent = replace(world, serving=False)
+    found.append(silent)
+    if not world.commands:
+        found.append(silent.after(Event.BROKER_LOST))
+        if world.phase is Phase.OWNED:
+            found.append(silent.after(Event.BROKER_FORGOT))
+        elif may_serve(world.phase):
+            found.append(silent.after(Event.BROKER_UNLOADED))
+    return found
+
+
+def command_outcomes(world: World, command: Effect) -> list[World]:
+    """Return the worlds after a command was carried out, or failed."""
+    if command is Effect.LOAD_ON_BROKER:
+        if world.phase is Phase.OWNED:
+            assert world.lock, "a bundle is loaded without its lock"
+            return [world, replace(world, serving=True)]
+        return [world]
+    if world.phase is Phase.OWNED:
+        return [world]
+    stopped = replace(world, serving=False)
+    outcome = stopped.after(Event.BROKER_UNLOADED) if may_serve(world.phase) else stopped
+    return [world, outcome]
+
+
+def reachable() -> set[World]:
+    """Return all worlds that can be reached from a free bundle."""
+    seen, waiting = {World()}, deque([World()])
+    while waiting:
+        for world in futures(waiting.popleft()):
+            if world not in seen:
+                seen.add(world)
+                waiting.append(world)
+    return seen
+
+
+def test_whatever_happens_a_bundle_is_served_only_while_the_agent_knows_it() -> None:
+    worlds = reachable()
+    assert len(worlds) > 15
+    assert all(may_serve(world.phase) for world in worlds if world.serving)
+
+
+def test_a_bundle_served_without_the_lock_is_always_being_stopped() -> None:
+    assert {world.phase for world in reachable() if world.serving and not world.lock} == {
+        Phase.HALTING
+    }
+
+
+def test_every_phase_can_be_left_towards_free_and_towards_owned() -> None:
+    def reaches(start: World, goal: Phase) -> bool:
+        seen, waiting = {start}, deque([start])
+        while waiting:
+            world = waiting.popleft()
+            if world.phase is goal:
+                return True
+            for following in futures(world):
+                if following not in seen:
+                    seen.add(following)
+                    waiting.append(following)
+        return False
+
+    worlds = reachable()
+    assert {world.phase for world in worlds} == set(Phase)
+    assert all(reaches(world, Phase.FREE) and reaches(world, Phase.OWNED) for world in worlds)
+
+
+def test_an_assigned_bundle_is_loaded_only_after_its_lock_was_taken() -> None:
+    world = World().after(Event.ASSIGNED)
+    assert (world.phase, world.lock_request, world.commands) == (
+        Phase.ACQUIRING,
+        Effect.TAKE_LOCK,
+        (),
+    )
+    world = replace(world, lock_request=None, lock=True).after(Event.LOCK_TAKEN)
+    assert (world.phase, world.commands) == (Phase.OWNED, (Effect.LOAD_ON_BROKER,))
+
+
+def test_a_recalled_bundle_keeps_its_lock_until_the_broker_stopped() -> None:
+    phase, effects = step(BUNDLE, Phase.OWNED, Event.RECALLED)
+    assert (phase, effects) == (Phase.RELEASING, (Effect.UNLOAD_FROM_BROKER,))
+    phase, effects = step(BUNDLE, phase, Event.BROKER_UNLOADED)
+    assert (phase, effects) == (Phase.DROPPING, (Effect.DROP_LOCK,))
+
+
+def test_a_lost_session_stops_the_broker_before_any_order_counts() -> None:
+    phase, effects = step(BUNDLE, Phase.OWNED, Event.SESSION_LOST)
+    assert (phase, effects) == (Phase.HALTING, (Effect.UNLOAD_FROM_BROKER,))
+    assert step(BUNDLE, phase, Event.ASSIGNED) == (Phase.HALTING, ())
+
+
+def test_an_impossible_event_names_bundle_phase_and_event() -> None:
+    with pytest.raises(IllegalTransition) as caught:
+        step(BUNDLE, Phase.FREE, Event.LOCK_DROPPED)
+    assert str(caught.value) == f"{BUNDLE}: lock_dropped cannot happen in phase free"
+    assert (caught.value.phase, caught.value.event) == (Phase.FREE, Event.LOCK_DROPPED)

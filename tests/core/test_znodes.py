@@ -1,0 +1,20 @@
+"""Where everything lies in ZooKeeper."""
+
+from loadmanager.core import znodes
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, topic_from_parts
+
+
+def test_paths_are_those_pulsar_uses() -> None:
+    broker = BrokerId("b1:8080")
+    bundle = BundleId("t/ns/0x00000000_0x80000000")
+    assert znodes.LEADER == "/loadbalance/leader"
+    assert znodes.report(broker) == "/loadbalance/brokers/b1:8080"
+    assert znodes.owned(broker) == "/loadbalance/owned/b1:8080"
+    assert znodes.orders(broker) == "/loadbalance/orders/b1:8080"
+    assert znodes.lock(bundle) == "/namespace/t/ns/0x00000000_0x80000000"
+    assert znodes.local_policies(Namespace("t/ns")) == "/admin/local-policies/t/ns"
+
+
+def test_a_topic_with_a_slash_is_one_node() -> None:
+    topic = topic_from_parts("persistent", "t", "ns", "a/b c")
+    assert znodes.partitions(topic) == "/admin/partitioned-topics/t/ns/persistent/a%2Fb%20c"
