@@ -1,0 +1,182 @@
+"""The stack of docker-compose.yml: it comes up, answers, survives a node, and is watched."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+
+PROJECT = Path(__file__).parents[2]
+NODES = (1, 2, 3)
+TOPICS = tuple(f"orders-{number}" for number in range(60))
+SIDECAR_PORT, PROMETHEUS_PORT = 7750, 9090
+
+Eventually = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The project's containers, brought up under a name of their own on free ports."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    ports: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def compose(self, *arguments: str) -> str:
+        """Call compose and return what it printed."""
+        finished = subprocess.run(
+            [*self.command, *arguments],
+            cwd=PROJECT,
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert finished.returncode == 0, f"{arguments}\n{finished.stdout}\n{finished.stderr}"
+        return finished.stdout
+
+    def ask(self, service: str, port: int, path: str, method: str = "GET") -> tuple[int, str]:
+        """Return status and body of a server's answer; status 0 if it cannot be reached."""
+        if (service, port) not in self.ports:
+            published = self.compose("port", service, str(port)).rpartition(":")[2]
+            self.ports[service, port] = int(published)
+        address = ("127.0.0.1", self.ports[service, port])
+        with contextlib.closing(http.client.HTTPConnection(*address, timeout=10)) as connection:
+            try:
+                connection.request(method, path)
+                reply = connection.getresponse()
+                return reply.status, reply.read().decode()
+            except (OSError, http.client.HTTPException) as error:
+                return 0, repr(error)
+
+    def sidecar(self, node: int, path: str, method: str = "GET") -> tuple[int, str]:
+        """Ask the sidecar of a node."""
+        return self.ask(f"node-{node}", SIDECAR_PORT, path, method)
+
+    def owner(self, node: int, topic: str) -> str:
+        """Return whom the sidecar of ``node`` names as the topic's broker, "" for nobody."""
+        path = f"/lookup/v2/topic/persistent/public/default/{topic}"
+        status, body = self.sidecar(node, path)
+        return str(json.loads(body)["httpUrl"]) if status == 200 else ""
+
+    def leader(self, nodes: tuple[int, ...]) -> int:
+        """Return the node that all these nodes' sidecars take for the leader's, 0 for none."""
+        named = set()
+        for node in nodes:
+            status, body = self.sidecar(node, "/admin/v2/brokers/leaderBroker")
+            broker = json.loads(body)["brokerId"] if status == 200 else ""
+            found = re.fullmatch(r"broker-(\d):8080", broker)
+            named.add(int(found[1]) if found else 0)
+        return named.pop() if len(named) == 1 else 0
+
+    def query(self, expression: str) -> dict[str, float]:
+        """Return what Prometheus has for an expression: value by instance."""
+        path = "/api/v1/query?" + urlencode({"query": expression})
+        status, body = self.ask("prometheus", PROMETHEUS_PORT, path)
+        found = json.loads(body)["data"]["result"] if status == 200 else []
+        return {one["metric"].get("instance", ""): float(one["value"][1]) for one in found}
+
+
+def compose_command() -> tuple[str, ...]:
+    """Return how compose is called here: docker's own plugin, or the older program."""
+    plugin = ("docker", "compose")
+    has_plugin = subprocess.run([*plugin, "version"], capture_output=True, check=False)
+    if has_plugin.returncode == 0:
+        return plugin
+    if shutil.which("docker-compose") is None:
+        pytest.skip("needs Docker Compose: install docker-compose or docker's compose plugin")
+    return ("docker-compose",)
+
+
+@pytest.fixture(scope="module")
+def stack(image: str, eventually: Eventually) -> Iterator[Stack]:
+    """Yield the running stack, every sidecar of it ready."""
+    ports = ("SIDECAR_1_PORT", "SIDECAR_2_PORT", "SIDECAR_3_PORT", "PROMETHEUS_PORT")
+    stack = Stack(
+        command=(*compose_command(), "--project-name", f"loadmanager-test-{os.getpid()}"),
+        environment={"LOADMANAGER_IMAGE": image, "BROKER_CPUS": "0.5", **dict.fromkeys(ports, "0")},
+    )
+    try:
+        stack.compose("up", "--detach", "--no-build", "--quiet-pull")
+        for node in NODES:
+            eventually(
+                f"sidecar-{node} is ready",
+                lambda node=node: stack.sidecar(node, "/readyz")[0] == 200,
+                within_s=60,
+            )
+        assert stack.sidecar(1, "/admin/v2/namespaces/public/default", "PUT")[0] == 204
+        yield stack
+    finally:
+        print(stack.compose("logs", "--no-color", "--tail", "40"))  # noqa: T201 - shown on failure
+        stack.compose("down", "--volumes", "--timeout", "5")
+
+
+def test_every_sidecar_names_the_same_owner(stack: Stack, eventually: Eventually) -> None:
+    for topic in TOPICS:
+        eventually(
+            f"{topic} has one owner by all sidecars",
+            lambda topic=topic: len({stack.owner(node, topic) for node in NODES} - {""}) == 1,
+            within_s=10,
+        )
+    owners = {stack.owner(1, topic) for topic in TOPICS}
+    assert owners == {f"http://broker-{node}:8080" for node in NODES}
+
+
+def test_prometheus_sees_every_sidecar_and_one_leader(stack: Stack, eventually: Eventually) -> None:
+    instances = {f"sidecar-{node}:{SIDECAR_PORT}" for node in NODES}
+    up = dict.fromkeys(instances, 1.0)
+    eventually("all are up", lambda: stack.query('up{job="loadmanager"}') == up, within_s=30)
+    eventually(
+        "one leads",
+        lambda: sorted(stack.query("loadmanager_leader").values()) == [0, 0, 1],
+        within_s=30,
+    )
+
+
+def test_sidecar_measures_its_broker_in_the_other_container(
+    stack: Stack, eventually: Eventually
+) -> None:
+    eventually(
+        "the memory of every broker's process is known",
+        lambda: (
+            all(0 < percent < 100 for percent in stack.query("pulsar_lb_memory_usage").values())
+            and len(stack.query("pulsar_lb_memory_usage")) == len(NODES)
+        ),
+        within_s=30,
+    )
+
+
+def test_another_node_leads_and_serves_all_after_the_leaders_node_dies(
+    stack: Stack, eventually: Eventually
+) -> None:
+    first = eventually("a leader", lambda: stack.leader(NODES), within_s=10)
+    others = tuple(node for node in NODES if node != first)
+    stack.compose("kill", f"sidecar-{first}", f"broker-{first}")
+    second = eventually("another leader", lambda: stack.leader(others) in others, within_s=60)
+    assert second
+    survivors = {f"http://broker-{node}:8080" for node in others}
+
+    def served_by_survivors() -> bool:
+        return all(stack.owner(node, topic) in survivors for node in others for topic in TOPICS)
+
+    eventually("every topic has a living owner", served_by_survivors, within_s=60)
+    dead = f"sidecar-{first}:{SIDECAR_PORT}"
+    eventually(
+        "Prometheus sees who is down",
+        lambda: stack.query('up{job="loadmanager"} == 0') == {dead: 0.0},
+        within_s=30,
+    )
+    stack.compose("start", f"broker-{first}", f"sidecar-{first}")
+    eventually("the node is back", lambda: stack.sidecar(first, "/readyz")[0] == 200, within_s=60)
+    assert all(stack.owner(first, topic) for topic in TOPICS)
