@@ -1,11 +1,15 @@
 """CPU and memory of the whole host."""
 
 from pathlib import Path
+from typing import Final
 
 import psutil
 
 from loadmanager.adapters.host.process_tree import procfs
 from loadmanager.adapters.host.reading import Unreadable
+
+# What psutil lets through when a file is missing or not of the form it knows.
+_UNPARSABLE: Final = (OSError, ValueError, LookupError, TypeError)
 
 
 class WholeHost:
@@ -23,7 +27,7 @@ class WholeHost:
         with procfs(self._proc_root):
             try:
                 count = len(psutil.cpu_times(percpu=True))
-            except (OSError, ValueError, IndexError, TypeError) as error:
+            except _UNPARSABLE as error:
                 raise Unreadable(self._proc_root / "stat", str(error)) from error
         if count == 0:
             raise Unreadable(self._proc_root / "stat", "names no CPU")
@@ -41,7 +45,7 @@ class WholeHost:
         with procfs(self._proc_root):
             try:
                 times = psutil.cpu_times()
-            except (OSError, ValueError, IndexError, TypeError) as error:
+            except _UNPARSABLE as error:
                 raise Unreadable(self._proc_root / "stat", str(error)) from error
         busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
         return float(busy)
@@ -55,6 +59,6 @@ class WholeHost:
         with procfs(self._proc_root):
             try:
                 memory = psutil.virtual_memory()
-            except (OSError, ValueError, KeyError) as error:
+            except _UNPARSABLE as error:
                 raise Unreadable(self._proc_root / "meminfo", str(error)) from error
         return memory.total - memory.available, memory.total

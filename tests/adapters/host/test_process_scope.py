@@ -1,0 +1,218 @@
+"""One process tree, on the real machine: real processes, real counters."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from loadmanager.adapters.host import PsutilHostProbe
+from loadmanager.adapters.host.process_tree import _CpuTime, _used_since
+from loadmanager.adapters.host.rates import Rate
+from loadmanager.config import HostSettings
+
+# Burns a core for as long as it is told, in lines: in itself, or in a child that it waits for.
+WORKER = """
+import subprocess, sys, time
+BURN = (
+    "import sys, time; end = time.process_time() + float(sys.argv[1])\\n"
+    "while time.process_time() < end: pass"
+)
+for line in sys.stdin:
+    where, seconds = line.split()
+    if where == "child":
+        subprocess.run([sys.executable, "-c", BURN, seconds], check=True)
+    else:
+        end = time.process_time() + float(seconds)
+        while time.process_time() < end:
+            pass
+    print("done", flush=True)
+"""
+
+
+@contextmanager
+def worker() -> Iterator[tuple[int, Callable[[str, float], None]]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        orders, answers = process.stdin, process.stdout
+
+        def burn(where: str, seconds: float) -> None:
+            orders.write(f"{where} {seconds}\n")
+            orders.flush()
+            assert answers.readline() == "done\n"
+
+        yield process.pid, burn
+        orders.close()
+
+
+def process_probe(clock_s: list[float] | None = None, **settings: object) -> PsutilHostProbe:
+    made = HostSettings.model_validate({"scope": "process", "cores": 2.0, **settings})
+    if clock_s is None:
+        return PsutilHostProbe(made)
+    return PsutilHostProbe(made, lambda: clock_s[0])
+
+
+@pytest.mark.parametrize("where", ["self", "child"])
+def test_a_burnt_core_is_seen_even_in_a_child_that_ended_meanwhile(where: str) -> None:
+    clock_s = [0.0]
+    seen = process_probe(clock_s)
+    with worker() as (process_id, burn):
+        burn(where, 0.01)
+        assert seen.sample(broker_process_id=process_id).cpu is None
+        burn(where, 0.3)
+        clock_s[0] += 1.0
+        usage = seen.sample(broker_process_id=process_id)
+    assert usage.cpu is not None
+    # 0.3 s of one core in what the probe takes for a second; starting Python adds some.
+    assert 28 <= usage.cpu.usage <= 75
+    assert usage.cpu.limit == 200.0
+    assert usage.memory is not None
+    assert 1 < usage.memory.usage < 1000
+    assert (usage.bandwidth_in, usage.bandwidth_out) == (None, None)
+
+
+def test_an_idle_neighbour_is_not_counted() -> None:
+    clock_s = [0.0]
+    seen = process_probe(clock_s)
+    with worker() as (idle, _), worker() as (_, burn):
+        burn("self", 0.01)
+        seen.sample(broker_process_id=idle)
+        burn("self", 0.2)
+        clock_s[0] += 1.0
+        usage = seen.sample(broker_process_id=idle)
+    assert usage.cpu is not None
+    assert usage.cpu.usage < 15
+
+
+def test_the_real_machine_shows_its_own_work_in_every_scope_that_it_has() -> None:
+    seen = PsutilHostProbe(HostSettings(scope="host"))
+    first = seen.sample()
+    assert first.cpu is None
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        pass
+    usage = seen.sample()
+    assert usage.cpu is not None
+    assert usage.cpu.fraction is not None
+    assert usage.cpu.usage * usage.window_s / 100 >= 0.15
+    assert usage.cpu.fraction < 1.5
+    assert usage.memory is not None
+    assert 0 < (usage.memory.fraction or 0) < 1
+
+
+def test_the_configured_memory_limit_counts() -> None:
+    usage = process_probe(memory_limit_mib=512.0).sample(broker_process_id=os.getpid())
+    assert usage.memory is not None
+    assert usage.memory.limit == 512.0
+
+
+def test_an_unknown_process_is_told_once() -> None:
+    seen = process_probe()
+    with worker() as (process_id, _):
+        pass
+    with capture_logs() as logs:
+        usages = [seen.sample(broker_process_id=process_id) for _ in range(2)]
+        usages += [seen.sample() for _ in range(2)]
+    assert {(usage.cpu, usage.memory) for usage in usages} == {(None, None)}
+    assert [log["reason"] for log in logs] == [
+        f"process {process_id}: no such process",
+        "broker: its process id is not known",
+    ]
+
+
+def test_a_restarted_broker_begins_with_no_rate() -> None:
+    clock_s = [0.0]
+    seen = process_probe(clock_s)
+    got = []
+    for _ in range(2):
+        with worker() as (process_id, burn):
+            burn("self", 0.05)
+            for _ in range(2):
+                clock_s[0] += 1
+                got.append(seen.sample(broker_process_id=process_id).cpu is not None)
+    assert got == [False, True, False, True]
+
+
+STORM = """
+import os, sys
+print("done", flush=True)
+while True:
+    child = os.fork()
+    if child == 0:
+        sum(range(20000))
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_storm_of_short_lived_children_is_neither_missed_nor_counted_twice() -> None:
+    with subprocess.Popen([sys.executable, "-c", STORM], stdout=subprocess.PIPE) as storm:
+        assert storm.stdout is not None
+        storm.stdout.readline()
+        seen = process_probe(cores=1.0)
+        usages = [seen.sample(broker_process_id=storm.pid) for _ in range(100)]
+        storm.kill()
+    used_s = [u.cpu.usage * u.window_s / 100 for u in usages if u.cpu is not None]
+    assert len(used_s) == 99
+    assert min(used_s) >= 0
+    # Parent and child take turns: together never much more than one core.
+    assert 0 < sum(used_s) <= 1.3 * sum(u.window_s for u in usages) + 0.05
+
+
+@given(
+    before=st.dictionaries(st.integers(1, 6), st.tuples(st.floats(0, 1e6), st.floats(0, 1e6))),
+    growth=st.dictionaries(st.integers(1, 6), st.tuples(st.floats(0, 100), st.floats(0, 100))),
+)
+def test_the_time_of_a_tree_never_goes_back_and_misses_no_survivor(
+    before: dict[int, tuple[float, float]], growth: dict[int, tuple[float, float]]
+) -> None:
+    then = {(pid, 0.0): _CpuTime(own, own + reaped) for pid, (own, reaped) in before.items()}
+    now = {}
+    for pid, (own, reaped) in growth.items():
+        old = then.get((pid, 0.0), _CpuTime(0.0, 0.0))
+        now[pid, 0.0] = _CpuTime(old.own_s + own, old.with_reaped_s + own + reaped)
+    used = _used_since(then, now)
+    assert used >= 0
+    assert used >= sum(own for own, _ in growth.values()) - 1e-6
+
+
+def test_a_reaped_child_is_counted_once() -> None:
+    parent, child = (1, 0.0), (2, 0.0)
+    before = {parent: _CpuTime(5.0, 5.0), child: _CpuTime(40.0, 40.0)}
+    # The child used 3 s more, ended and was waited for; the parent itself used 1 s.
+    now = {parent: _CpuTime(6.0, 49.0)}
+    assert _used_since(before, now) == pytest.approx(4.0)
+
+
+def test_a_child_that_left_the_tree_takes_nothing_away() -> None:
+    parent, child = (1, 0.0), (2, 0.0)
+    before = {parent: _CpuTime(5.0, 5.0), child: _CpuTime(40.0, 40.0)}
+    assert _used_since(before, {parent: _CpuTime(6.0, 6.0)}) == pytest.approx(1.0)
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.floats(-5, 5), st.floats(-1e9, 1e9), st.sampled_from("ab")), min_size=1
+    )
+)
+def test_a_rate_is_never_negative_and_only_within_one_source(
+    steps: list[tuple[float, float, str]],
+) -> None:
+    rate, at_s, count, last = Rate(), 0.0, 0.0, None
+    for advance_s, growth, source in steps:
+        at_s, count = at_s + advance_s, count + growth
+        got = rate.per_s(count, at_s, source)
+        if advance_s <= 0 or source != last:
+            assert got is None
+        else:
+            assert got is None or got >= 0
+        last = source
