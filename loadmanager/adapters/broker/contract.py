@@ -200,9 +200,12 @@ def parsed_query(model: type[_Parsed], query: Mapping[str, str], where: str) -> 
 def _malformed(error: ValidationError, where: str) -> MalformedContent:
     first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or "content"
+    expected = first["msg"].removeprefix("Input should be ")
     if first["type"] == "missing":
         return MalformedContent(where, f"{field} is missing", "a value")
-    return MalformedContent(where, f"{field} is {_shortened(first['input'])}", first["msg"])
+    if first["type"] == "json_invalid":
+        expected = f"a JSON object ({expected})"
+    return MalformedContent(where, f"{field} is {_shortened(first['input'])}", expected)
 
 
 def _shortened(found: object, limit: int = 80) -> str:

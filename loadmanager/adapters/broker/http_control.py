@@ -13,6 +13,7 @@ from loadmanager.adapters.broker.contract import (
     LeaseRequest,
     LoadRequest,
     StatsAnswer,
+    UnloadRequest,
     parsed,
 )
 from loadmanager.core.errors import MalformedContent
@@ -66,7 +67,8 @@ class HttpBrokerControl:
     ) -> None:
         if not base_url.startswith(("http://", "https://")) or "?" in base_url or "#" in base_url:
             raise ValueError(f"broker URL {base_url!r}; expected http://host:port")
-        self._root = base_url.rstrip("/") + PREFIX
+        self.root = base_url.rstrip("/") + PREFIX
+        """Where the contract's paths begin."""
         self._timeout_s = timeout_s
         self._unload_timeout_s = timeout_s if unload_timeout_s is None else unload_timeout_s
         self._max_answer_bytes = max_answer_bytes
@@ -77,13 +79,13 @@ class HttpBrokerControl:
 
     async def stats(self) -> BrokerStats:
         """Return the traffic of each bundle over the last window."""
-        url = f"{self._root}/stats"
+        url = f"{self.root}/stats"
         content = await self._command("GET", url, _OK)
         return _read(StatsAnswer, content, f"GET {url}").to_stats()
 
     async def renew_lease(self, *, agent_epoch: int, until_s: float | None) -> BrokerState:
         """Let the broker serve until its own clock shows ``until_s``; None only asks."""
-        url = f"{self._root}/lease"
+        url = f"{self.root}/lease"
         request = LeaseRequest(agent_epoch=agent_epoch, until_seconds=until_s)
         content = await self._command("PUT", url, _OK, request)
         return _read(LeaseAnswer, content, f"PUT {url}").to_state()
@@ -91,11 +93,12 @@ class HttpBrokerControl:
     async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
         """Begin to serve ``bundle``."""
         request = LoadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
-        await self._command("PUT", f"{self._root}/bundles/{bundle}", _NO_CONTENT, request)
+        await self._command("PUT", f"{self.root}/bundles/{bundle}", _NO_CONTENT, request)
 
     async def unload(self, bundle: BundleId, *, agent_epoch: int) -> None:
         """Stop serving ``bundle``; on return no request of it is being served any more."""
-        url = f"{self._root}/bundles/{bundle}?agentEpoch={agent_epoch}"
+        request = UnloadRequest(agent_epoch=agent_epoch)
+        url = f"{self.root}/bundles/{bundle}?agentEpoch={request.agent_epoch}"
         await self._command("DELETE", url, _NO_CONTENT, timeout_s=self._unload_timeout_s)
 
     async def close(self) -> None:

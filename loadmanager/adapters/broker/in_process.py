@@ -181,14 +181,20 @@ class InProcessBroker:
         ticket = self.begin_publish(topic)
         if isinstance(ticket, PublishRefused):
             return ticket
-        return self._alive().finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
+        return self.finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
 
     def begin_publish(self, topic: TopicName) -> Ticket | PublishRefused:
-        """Take a request into service, and leave it there until `abandon`."""
+        """Take a request into service, until `finish_publish` or `abandon`."""
         return self._alive().begin_publish(topic)
 
+    def finish_publish(
+        self, ticket: Ticket, *, producer: str, payload_bytes: int
+    ) -> Accepted | PublishRefused:
+        """Take the message of a request in service, if its bundle is still served."""
+        return self._alive().finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
+
     def abandon(self, ticket: Ticket) -> None:
-        """End a request in service."""
+        """End a request in service without its message."""
         self._alive().abandon(ticket)
 
     def _alive(self) -> RunningBroker:

@@ -55,8 +55,6 @@ _UNAVAILABLE: Final = 503
 _RETRY_AFTER_S: Final = "1"
 # How long other requests, the agent's commands above all, wait for one slice of work.
 _CPU_SLICE_S: Final = 0.005
-# Requests under way at a stop get this long; their messages are refused by then.
-_SHUTDOWN_S: Final = 2.0
 
 _WELCOME: Final = f"""\
 The in-memory topic broker of loadmanager, for demonstrations and tests.
@@ -79,7 +77,8 @@ class ServerOptions:
 
     ``cpu_s_per_message`` is CPU time really burnt on each message. ``max_waiting``
     publishes may queue for the one that is worked on; more are told to come again.
-    ``body_timeout_s`` is the most that a client may take to send a body.
+    ``body_timeout_s`` is the most that a client may take to send a body. ``shutdown_s``
+    is how long requests under way at a stop get to hear that they are refused.
     """
 
     incarnation: str
@@ -89,6 +88,7 @@ class ServerOptions:
     max_body_bytes: int = 1024 * 1024
     max_waiting: int = 1000
     body_timeout_s: float = 10.0
+    shutdown_s: float = 2.0
 
 
 async def serve(
@@ -96,7 +96,7 @@ async def serve(
 ) -> None:
     """Serve on ``listening`` until ``stopping`` is set, then stop the broker and return."""
     application = _Routes(broker, options).application()
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=options.shutdown_s)
     await runner.setup()
     try:
         await web.SockSite(runner, listening, backlog=1024).start()

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -109,7 +109,7 @@ def intervals_of(changes: Sequence[Change], died_at_s: float | None) -> list[Ser
     """
     lives = list(_lives(changes))
     intervals: list[ServingInterval] = []
-    for life, following in zip(lives, [*lives[1:], None], strict=True):
+    for life, following in zip_longest(lives, lives[1:]):
         dead_at_s = died_at_s if following is None else following.started.at_s
         intervals += life.closed
         intervals += life.cut_off(math.inf if dead_at_s is None else dead_at_s)

@@ -1,0 +1,79 @@
+"""A broker in either form, and a clock that tests move."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from loadmanager.adapters.broker.changes import Change
+from loadmanager.adapters.broker.running_broker import RunningBroker
+from loadmanager.adapters.broker.server import ServerOptions, serve
+
+
+@dataclass(slots=True)
+class HandClock:
+    """A monotonic clock that stands until it is moved."""
+
+    now_s: float = 100.0
+
+    def __call__(self) -> float:
+        """Return the time it was moved to."""
+        return self.now_s
+
+
+@dataclass(slots=True)
+class ServedBroker:
+    """The in-memory broker behind HTTP on a free loopback port."""
+
+    url: str
+    running: RunningBroker
+    stopping: asyncio.Event
+    changes: list[Change] = field(default_factory=list)
+
+
+ServeBroker = Callable[..., AbstractAsyncContextManager[ServedBroker]]
+
+
+@asynccontextmanager
+async def _served_broker(
+    clock_s: Callable[[], float], port: int = 0, incarnation: str = "first", **options: object
+) -> AsyncIterator[ServedBroker]:
+    listening = socket.create_server(("127.0.0.1", port))
+    changes: list[Change] = []
+    name = f"127.0.0.1:{listening.getsockname()[1]}"
+    running = RunningBroker(
+        broker=name, incarnation=incarnation, clock_s=clock_s, record=changes.append
+    )
+    served = ServedBroker(f"http://{name}", running, asyncio.Event(), changes)
+    settings = ServerOptions(incarnation=incarnation, **options)  # type: ignore[arg-type] # tests name the options
+    with listening:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(serve(running, listening, settings, served.stopping))
+            yield served
+            served.stopping.set()
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def serve_broker() -> ServeBroker:
+    """Return a context manager that serves a broker; arguments as `ServerOptions`."""
+    return _served_broker
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """Return a wait for a condition that other tasks bring about; ten seconds at most."""
+
+    async def wait_for(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.001)
+
+    return wait_for
