@@ -12,6 +12,7 @@ log = structlog.get_logger()
 
 _RETRY_S = 0.5
 _TELL_EVERY_S = 10.0
+_PATIENCE_S = 2.0
 
 
 class ClusterDisagrees(LoadManagerError):
@@ -28,7 +29,7 @@ async def agree_on_hash(coordination: Coordination, clock: Clock, hash_name: Has
         ClusterDisagrees: the cluster uses another function.
         MalformedContent: the record cannot be read.
     """
-    told_at_s = clock.monotonic_s() - _TELL_EVERY_S
+    told_at_s = clock.monotonic_s() - _TELL_EVERY_S + _PATIENCE_S
     while True:
         try:
             await coordination.create(znodes.CLUSTER, to_json({"hash": hash_name}))

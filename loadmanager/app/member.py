@@ -1,6 +1,7 @@
 """The agent's life: register, lease, own, publish; and again after every lost session."""
 
 import asyncio
+from collections.abc import Iterable
 
 import structlog
 
@@ -18,6 +19,7 @@ from loadmanager.app.publishing import Publisher, Sampler
 from loadmanager.app.registration import clear_former_locks, deregister, register
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import decode_orders
 from loadmanager.ports import BrokerError, Connection, CoordinationError, Node
@@ -95,17 +97,28 @@ class Member:
         parts = self._parts
         while parts.coordination.session.connection is not Connection.CONNECTED:
             await parts.clock.sleep(_CONNECT_POLL_S)
+        self._orders_changed(await parts.coordination.get(znodes.orders(parts.identity.broker)))
         report = await self._sampler.sample()
         membership, former = await register(parts.coordination, parts.identity, report)
         lease = LeaseKeeper(parts, self._ownerships, self._lease_terms, membership)
         try:
             await lease.begin()
-            await clear_former_locks(parts.coordination, membership, former)
+            await clear_former_locks(parts, membership, self._unwanted(former))
             self._membership = membership
             await self._work(membership, report, lease)
         except* (BrokerError, BrokerLost):
             await deregister(parts.coordination, membership)
             raise
+
+    def _unwanted(self, former: Iterable[BundleId]) -> list[BundleId]:
+        """Return what an earlier session owned and nobody wants here any more.
+
+        The wanted ones are left to the lock keeper, which replaces their locks in one
+        commit: nobody can come between, and the broker serves them all the time.
+        """
+        orders = self._ownerships.orders
+        wanted = orders.bundles if orders else frozenset()
+        return [bundle for bundle in former if bundle not in wanted]
 
     async def _work(self, membership: Membership, report: LoadReport, lease: LeaseKeeper) -> None:
         parts = self._parts

@@ -148,8 +148,10 @@ class Ownerships:
             elif may_serve(phase):
                 self._fire(bundle, Event.BROKER_UNLOADED)
         for bundle in serving:
-            owned = self._phases.get(bundle) is Phase.OWNED
-            if not owned and not self._commanded_since(bundle, asked_at):
+            # What an earlier agent loaded runs on under that agent's lease, which nobody
+            # extends: if it is wanted, its lock is taken over and it never stops serving.
+            kept = self._phases.get(bundle) is Phase.OWNED or self._is_wanted(bundle)
+            if not kept and not self._commanded_since(bundle, asked_at):
                 self._command(bundle, Effect.UNLOAD_FROM_BROKER)
 
     def locks_taken(self, tokens: Mapping[BundleId, int]) -> None:
@@ -221,6 +223,11 @@ class Ownerships:
             del self._commands[bundle]
         if bundle not in self._phases:
             self._last_command.pop(bundle)
+
+    def _is_wanted(self, bundle: BundleId) -> bool:
+        phase = self._phases.get(bundle, Phase.FREE)
+        wanted = self.orders is not None and bundle in self.orders.bundles
+        return wanted and phase in {Phase.FREE, Phase.ACQUIRING}
 
     def _commanded_since(self, bundle: BundleId, mark: int) -> bool:
         return bundle in self._commands or self._last_command.get(bundle, 0) > mark

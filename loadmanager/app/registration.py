@@ -7,10 +7,13 @@ the folder's watchers never see a gap, and the czxid of the new node, the agent 
 is higher than that of any earlier registration of this broker.
 """
 
+from collections.abc import Iterable
+
 import structlog
 
 from loadmanager.app.identity import Identity
 from loadmanager.app.owning import Membership
+from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
@@ -93,14 +96,19 @@ def _listed(former: Node | None, broker: str) -> tuple[BundleId, ...]:
 
 
 async def clear_former_locks(
-    coordination: Coordination, membership: Membership, bundles: tuple[BundleId, ...]
+    parts: Parts, membership: Membership, bundles: Iterable[BundleId]
 ) -> None:
     """Delete the locks that earlier sessions of this broker left on ``bundles``.
 
-    Only to be called once the broker has confirmed the membership's agent epoch: then
-    it serves nothing under an earlier one, and nobody waits for that session to expire.
+    The broker obeys this membership's epoch by now, so no earlier agent can have it
+    load them again; it stops serving each one before its lock goes.
+
+    Raises:
+        BrokerError: the broker did not confirm that it stopped.
     """
+    coordination = parts.coordination
     for bundle in bundles:
+        await parts.broker.unload(bundle, agent_epoch=membership.agent_epoch)
         path = znodes.lock(bundle)
         node = await coordination.get(path)
         if node is None or node.stat.ephemeral_owner == membership.session_id:
