@@ -1,0 +1,213 @@
+"""AvgShedder: the fullest broker gives to the emptiest, the next to the next, and so on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Interval
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.memory import Memory
+from loadmanager.core.plan import Cause, Offer, Reason, Refusal
+from loadmanager.core.scores import FloatArray, ResourceWeights
+from loadmanager.core.settings import Doc, check
+from loadmanager.core.shedding.contract import Shed
+from loadmanager.core.shedding.selection import largest_first
+
+_Points = Annotated[float, Interval(ge=0.0, le=1000.0)]
+_Hits = Annotated[int, Interval(ge=0, le=1_000_000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvgShedder:
+    """Pair the brokers by load, fullest with emptiest, and even each pair out in part.
+
+    Scores are points: 100 is full. A pair whose difference has reached
+    ``low_threshold_points`` in ``low_hits`` rounds, or ``high_threshold_points`` in
+    ``high_hits``, moves ``max_share`` of the difference of its traffic, largest bundles
+    that fit first, and each goes to the other broker of the pair. Brokers at 80 and 20
+    with 10,000 and 2,000 messages/s move up to 0.2 times 8,000.
+
+    Counters belong to brokers: hits gathered with another partner count too. The plan
+    of where a bundle goes is by name and lasts for one round (Pulsar since July 2026).
+    """
+
+    low_threshold_points: Annotated[
+        _Points,
+        Doc(
+            "Difference of a pair that counts towards ``low_hits``.",
+            "points",
+            "loadBalancerAvgShedderLowThreshold",
+        ),
+    ] = 15.0
+    high_threshold_points: Annotated[
+        _Points,
+        Doc(
+            "Difference of a pair that counts towards ``high_hits``.",
+            "points",
+            "loadBalancerAvgShedderHighThreshold",
+        ),
+    ] = 40.0
+    low_hits: Annotated[
+        _Hits,
+        Doc(
+            "Rounds above the low threshold before a pair moves anything.",
+            "rounds",
+            "loadBalancerAvgShedderHitCountLowThreshold",
+        ),
+    ] = 8
+    high_hits: Annotated[
+        _Hits,
+        Doc(
+            "Rounds above the high threshold before a pair moves anything.",
+            "rounds",
+            "loadBalancerAvgShedderHitCountHighThreshold",
+        ),
+    ] = 2
+    max_share: Annotated[
+        float,
+        Interval(ge=0.0, le=1.0),
+        Doc(
+            "The share of a pair's difference that moves in one round; 0.5 would even it out.",
+            "fraction",
+            "maxUnloadPercentage",
+        ),
+    ] = 0.2
+    min_msgs_per_s: Annotated[
+        int,
+        Interval(ge=0, le=2**31 - 1),
+        Doc("No move by message rate for this or less.", "messages/s", "minUnloadMessage"),
+    ] = 1000
+    min_bytes_per_s: Annotated[
+        int,
+        Interval(ge=0, le=2**31 - 1),
+        Doc("No move by throughput for this or less.", "bytes/s", "minUnloadMessageThroughput"),
+    ] = 1048576
+    weights: ResourceWeights = field(default_factory=ResourceWeights)
+
+    def __post_init__(self) -> None:
+        """Refuse settings outside their range."""
+        check(self)
+
+    def scores(self, view: ClusterView) -> FloatArray:
+        """Return the score of each broker in points."""
+        return view.scores(self.weights) * 100
+
+    def shed(self, view: ClusterView, memory: Memory) -> Shed:
+        """Return the offers for one round, each with its destination."""
+        scores = self.scores(view)
+        hits = _Counters(dict(memory.high_hits), dict(memory.low_hits))
+        refusals: list[Refusal] = []
+        pairs = self._pairs(view.brokers.names, scores, hits, refusals)
+        offers: list[Offer] = []
+        for low, high in pairs:
+            offers += self._even_out(view, low, high, hits, refusals)
+        planned = {offer.bundle: offer.target for offer in offers if offer.target is not None}
+        remembered = replace(memory, high_hits=hits.high, low_hits=hits.low, planned=planned)
+        return Shed(tuple(offers), tuple(refusals), remembered)
+
+    def _pairs(
+        self,
+        names: Sequence[BrokerId],
+        scores: FloatArray,
+        hits: "_Counters",
+        refusals: list[Refusal],
+    ) -> list[tuple[int, int]]:
+        """Return the pairs far enough apart, outermost first, and count their hits."""
+        order = np.argsort(scores, kind="stable").tolist()
+        kept: list[tuple[int, int]] = []
+        for place in range((len(order) + 1) // 2):
+            low, high = order[place], order[-1 - place]
+            apart = float(scores[high] - scores[low])
+            if apart < self.low_threshold_points:
+                hits.clear(names[low], names[high])
+                for row in {low: None, high: None}:
+                    detail = f"{scores[row]:.1f} points, {apart:.1f} apart"
+                    refusals.append(Refusal(names[row], Reason.WITHIN_THRESHOLD, detail))
+                continue
+            hits.count(names[low], names[high], high=apart >= self.high_threshold_points)
+            kept.append((low, high))
+        if not kept:
+            hits.clear_all()
+        return kept
+
+    def _even_out(
+        self,
+        view: ClusterView,
+        low: int,
+        high: int,
+        hits: "_Counters",
+        refusals: list[Refusal],
+    ) -> list[Offer]:
+        names = view.brokers.names
+        pair = (names[low], names[high])
+        if not any(
+            hits.high.get(name, 0) >= self.high_hits or hits.low.get(name, 0) >= self.low_hits
+            for name in pair
+        ):
+            refusals.append(Refusal(pair[1], Reason.HITS_PENDING, hits.told(pair)))
+            return []
+        hits.clear(*pair)
+        msgs, volume = view.brokers.msgs_per_s, view.brokers.bytes_per_s
+        by_msgs = float(msgs[high] - msgs[low]) * self.max_share
+        by_bytes = float(volume[high] - volume[low]) * self.max_share
+        if by_msgs > self.min_msgs_per_s:
+            picked = self._pick(view, high, view.bundles.short_msgs_per_s, by_msgs)
+        elif by_bytes > self.min_bytes_per_s:
+            picked = self._pick(view, high, view.bundles.short_bytes_per_s, by_bytes)
+        else:
+            detail = f"{by_msgs:.0f} messages/s, {by_bytes:.0f} bytes/s to shed"
+            refusals.append(Refusal(pair[1], Reason.BELOW_MINIMUM, detail))
+            return []
+        if not picked:
+            refusals.append(Refusal(pair[1], Reason.NO_BUNDLE_FITS))
+        bundles = view.bundles.names
+        return [Offer(bundles[row], pair[1], Cause.IMBALANCE, pair[0]) for row in picked]
+
+    def _pick(self, view: ClusterView, row: int, sizes: FloatArray, need: float) -> list[int]:
+        rows = largest_first(view, row, sizes)
+        picked: list[int] = []
+        for bundle, size in zip(rows.tolist(), sizes[rows].tolist(), strict=True):
+            if 0 < size <= need:
+                picked.append(bundle)
+                need -= size
+        return picked
+
+
+@dataclass(slots=True)
+class _Counters:
+    """The hit counters while a round counts; a broker without hits is not in them."""
+
+    high: dict[BrokerId, int]
+    low: dict[BrokerId, int]
+
+    def count(self, *pair: BrokerId, high: bool) -> None:
+        """Add a hit to both of a pair, a broker paired with itself gets two."""
+        for name in pair:
+            self.low[name] = self.low.get(name, 0) + 1
+        for name in pair:
+            if high:
+                self.high[name] = self.high.get(name, 0) + 1
+            else:
+                self.high.pop(name, None)
+
+    def clear(self, *pair: BrokerId) -> None:
+        """Forget the hits of a pair."""
+        for name in pair:
+            self.high.pop(name, None)
+            self.low.pop(name, None)
+
+    def clear_all(self) -> None:
+        """Forget all hits, those of brokers that left included."""
+        self.high.clear()
+        self.low.clear()
+
+    def told(self, pair: Sequence[BrokerId]) -> str:
+        """Return the counters of a pair for people."""
+        return f"{_most(self.low, pair)} low hits, {_most(self.high, pair)} high hits"
+
+
+def _most(hits: Mapping[BrokerId, int], pair: Sequence[BrokerId]) -> int:
+    return max(hits.get(name, 0) for name in pair)

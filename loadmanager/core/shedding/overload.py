@@ -1,0 +1,70 @@
+"""OverloadShedder: brokers above a fixed usage shed the excess."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+from annotated_types import Interval
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.memory import Memory
+from loadmanager.core.plan import Cause, Offer, Reason, Refusal
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.settings import Doc, check
+from loadmanager.core.shedding.contract import Shed
+from loadmanager.core.shedding.selection import take_until
+
+_EXTRA: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverloadShedder:
+    """Offer bundles of every broker that is used to ``overloaded`` or more.
+
+    A broker at usage u offers its largest bundles by throughput until they reach its
+    throughput times (u - overloaded + 0.05), and at least one. It keeps no memory and
+    looks at no other broker: where all are overloaded, all shed.
+    """
+
+    overloaded: Annotated[
+        float,
+        Interval(ge=0.0, le=10.0),
+        Doc(
+            "Usage from which a broker sheds.",
+            "fraction",
+            "loadBalancerBrokerOverloadedThresholdPercentage",
+            pulsar_divisor=100.0,
+        ),
+    ] = 0.85
+    weights: ResourceWeights = field(default_factory=ResourceWeights)
+
+    def __post_init__(self) -> None:
+        """Refuse settings outside their range."""
+        check(self)
+
+    def shed(self, view: ClusterView, memory: Memory) -> Shed:
+        """Return the offers for one round."""
+        offers: list[Offer] = []
+        refusals: list[Refusal] = []
+        usage = view.scores(self.weights)
+        need = view.brokers.bytes_per_s * (usage - self.overloaded + _EXTRA)
+        overloaded = usage >= self.overloaded
+        for row, name in enumerate(view.brokers.names):
+            if not overloaded[row]:
+                refusals.append(Refusal(name, Reason.WITHIN_THRESHOLD, f"{usage[row]:.3f}"))
+                continue
+            picked = self._pick(view, row, float(need[row]))
+            if isinstance(picked, Refusal):
+                refusals.append(picked)
+            else:
+                offers += picked
+        return Shed(tuple(offers), tuple(refusals), memory)
+
+    def _pick(self, view: ClusterView, row: int, need: float) -> list[Offer] | Refusal:
+        name = view.brokers.names[row]
+        if view.owned.counts[row] <= 1:
+            return Refusal(name, Reason.TOO_FEW_BUNDLES, f"{view.owned.counts[row]} bundles")
+        rows = take_until(view, row, view.bundles.short_bytes_per_s, need)
+        if not rows:
+            return Refusal(name, Reason.NO_BUNDLE_FITS, "no bundle may be moved now")
+        bundles = view.bundles.names
+        return [Offer(bundles[bundle], name, Cause.OVERLOADED) for bundle in rows]

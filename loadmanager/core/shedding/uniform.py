@@ -1,0 +1,143 @@
+"""UniformLoadShedder: the broker with the most traffic sheds part of its lead."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import numpy as np
+from annotated_types import Interval
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.memory import Memory
+from loadmanager.core.plan import Cause, Offer, Reason, Refusal
+from loadmanager.core.scores import FloatArray
+from loadmanager.core.settings import Doc, check
+from loadmanager.core.shedding.contract import Shed
+from loadmanager.core.shedding.selection import largest_first
+
+_INT_MAX: Final = 2**31 - 1
+_NEARLY_ZERO: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformLoadShedder:
+    """Offer bundles of the busiest broker when it is too far ahead of the idlest.
+
+    Message rate is looked at first: with 3000 and 1000 messages/s the busiest is 200
+    percent ahead, and offers bundles of up to 0.2 of the 2000 between them. Only if
+    rates are near enough is throughput compared, by its ratio. Usage never counts, so
+    brokers of different size are made to carry the same.
+
+    As in Pulsar the amounts are whole numbers of 32 bits, a minimum above 2,147,483,647
+    counts as that, and idle bundles fit every need.
+    """
+
+    rate_difference_percent: Annotated[
+        float,
+        Interval(ge=-1.0, le=1e9),
+        Doc(
+            "How far, in percent of the least message rate, the busiest may lead; "
+            "0 or less ignores message rates.",
+            "percent",
+            "loadBalancerMsgRateDifferenceShedderThreshold",
+        ),
+    ] = 50.0
+    throughput_ratio: Annotated[
+        float,
+        Interval(ge=-1.0, le=1e9),
+        Doc(
+            "How many times the least throughput the most may be; 0 or less ignores it.",
+            "ratio",
+            "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold",
+        ),
+    ] = 4.0
+    max_share: Annotated[
+        float,
+        Interval(ge=0.0, le=1.0),
+        Doc("The share of the lead that moves in one round.", "fraction", "maxUnloadPercentage"),
+    ] = 0.2
+    max_bundles: Annotated[
+        int,
+        Interval(ge=-1, le=1_000_000),
+        Doc(
+            "Most bundles in one round; -1 for no limit.",
+            "bundles",
+            "maxUnloadBundleNumPerShedding",
+        ),
+    ] = -1
+    min_msgs_per_s: Annotated[
+        int,
+        Interval(ge=0, le=_INT_MAX),
+        Doc("Less than this is not worth a move.", "messages/s", "minUnloadMessage"),
+    ] = 1000
+    min_bytes_per_s: Annotated[
+        int,
+        Interval(ge=0, le=_INT_MAX),
+        Doc("Less than this is not worth a move.", "bytes/s", "minUnloadMessageThroughput"),
+    ] = 1048576
+
+    def __post_init__(self) -> None:
+        """Refuse settings outside their range."""
+        check(self)
+
+    def shed(self, view: ClusterView, memory: Memory) -> Shed:
+        """Return the offers for one round."""
+        if not view.brokers.names:
+            return Shed((), (Refusal("", Reason.TOO_FEW_BROKERS, "0 brokers"),), memory)
+        msgs, volume = view.brokers.msgs_per_s, view.brokers.bytes_per_s
+        most, least = _extremes(msgs)
+        if self.rate_difference_percent > 0 and (
+            (most - least) * 100 / least > self.rate_difference_percent
+        ):
+            sizes, minimum = view.bundles.short_msgs_per_s, self.min_msgs_per_s
+            return self._from_busiest(view, memory, msgs, sizes, minimum)
+        most, least = _extremes(volume)
+        if self.throughput_ratio > 0 and most / least > self.throughput_ratio:
+            sizes, minimum = view.bundles.short_bytes_per_s, self.min_bytes_per_s
+            return self._from_busiest(view, memory, volume, sizes, minimum)
+        return Shed((), (Refusal("", Reason.WITHIN_THRESHOLD),), memory)
+
+    def _from_busiest(
+        self,
+        view: ClusterView,
+        memory: Memory,
+        traffic: FloatArray,
+        sizes: FloatArray,
+        minimum: int,
+    ) -> Shed:
+        row = int(np.argmax(traffic))
+        name = view.brokers.names[row]
+        most, least = _extremes(traffic)
+        need = _to_int((most - least) * self.max_share)
+        if view.owned.counts[row] <= 1:
+            few = Refusal(name, Reason.TOO_FEW_BUNDLES, f"{view.owned.counts[row]} bundles")
+            return Shed((), (few,), memory)
+        if need < minimum:
+            return Shed((), (Refusal(name, Reason.BELOW_MINIMUM, f"{need} to shed"),), memory)
+        offers = self._pick(view, row, sizes, need)
+        if not offers:
+            return Shed((), (Refusal(name, Reason.NO_BUNDLE_FITS, f"{need} to shed"),), memory)
+        return Shed(tuple(offers), (), memory)
+
+    def _pick(self, view: ClusterView, row: int, sizes: FloatArray, need: int) -> list[Offer]:
+        rows = largest_first(view, row, sizes)
+        picked: list[int] = []
+        for bundle, size in zip(rows.tolist(), sizes[rows].tolist(), strict=True):
+            if len(picked) == self.max_bundles:
+                break
+            if size <= need:
+                picked.append(bundle)
+                need = _to_int(need - _to_int(size))
+        source = view.brokers.names[row]
+        return [Offer(view.bundles.names[bundle], source, Cause.IMBALANCE) for bundle in picked]
+
+
+def _extremes(traffic: FloatArray) -> tuple[float, float]:
+    """Return the most and the least, the least never zero and never above 32 bits."""
+    least = min(float(traffic.min()), float(_INT_MAX))
+    return float(traffic.max()), 1.0 if abs(least) <= _NEARLY_ZERO else least
+
+
+def _to_int(value: float) -> int:
+    """Truncate as Java's cast from double to int does: it saturates at 32 bits."""
+    return max(-_INT_MAX - 1, min(_INT_MAX, math.trunc(value)))
