@@ -19,6 +19,7 @@ from loadmanager.core.errors import LoadManagerError
 TAIL_LINES: Final = 15
 KILL_AFTER_S: Final = 5.0
 POLL_S: Final = 0.1
+LONGEST_LINE_BYTES: Final = 4 * 1024 * 1024
 PORTS_BELOW_EPHEMERAL: Final = range(20_000, 32_000)
 PR_SET_PDEATHSIG: Final = 1
 
@@ -82,7 +83,8 @@ class Children:
     async def start(self, name: str, *arguments: str, stdout: int | None = None) -> Child:
         """Start ``python`` with ``arguments``; its output goes to ``NAME.log``.
 
-        ``stdout`` may be `asyncio.subprocess.PIPE` to read the child's own lines.
+        ``stdout`` may be `asyncio.subprocess.PIPE` to read the child's own lines. What a
+        child takes for temporary lies in the log directory too, and goes with it.
         """
         log_path = self.log_dir / f"{name}.log"
         with log_path.open("ab") as log:
@@ -92,7 +94,9 @@ class Children:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log if stdout is None else stdout,
                 stderr=log,
+                env={**os.environ, "TMPDIR": str(self.log_dir)},
                 start_new_session=True,
+                limit=LONGEST_LINE_BYTES,
                 preexec_fn=_die_with_parent(),
             )
         child = Child(name, process, log_path)
@@ -109,18 +113,19 @@ class Children:
             child.require_running()
 
     async def wait_until(
-        self, ready: Callable[[], Awaitable[bool]], *, child: Child, what: str, bound_s: float
+        self, lacks: Callable[[], Awaitable[str]], *, child: Child, what: str, bound_s: float
     ) -> None:
-        """Return when ``ready`` says so; all children must stay alive meanwhile.
+        """Return when ``lacks`` says "", for nothing; all children must stay alive meanwhile.
 
         Raises:
-            ChildFailed: a child ended, or ``child`` was not ``what`` in time.
+            ChildFailed: a child ended, or ``child`` was not ``what`` in time; it tells
+                what was lacking last.
         """
         deadline_s = monotonic() + bound_s
-        while not await ready():
+        while lacking := await lacks():
             self.require_running()
             if monotonic() > deadline_s:
-                raise ChildFailed(child, f"was not {what} within {bound_s:g} s")
+                raise ChildFailed(child, f"was not {what} within {bound_s:g} s: {lacking}")
             await asyncio.sleep(POLL_S)
 
     async def stop(self, children: Sequence[Child] | None = None) -> None:
@@ -162,16 +167,16 @@ def free_ports(count: int, first: int | None = None) -> tuple[int, ...]:
     return free
 
 
-async def listens(port: int) -> bool:
-    """Return whether something accepts connections on this loopback port."""
+async def no_listener(port: int) -> str:
+    """Return "" if something accepts connections on this loopback port, else why not."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
+    except OSError as error:
+        return str(error)
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()
-    return True
+    return ""
 
 
 def _is_free(port: int) -> bool:

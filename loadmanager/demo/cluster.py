@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Final
 import aiohttp
 
 from loadmanager.core.ids import BrokerId
-from loadmanager.demo.children import Child, Children, DemoFailed, free_ports, listens
+from loadmanager.demo.children import Child, Children, DemoFailed, free_ports, no_listener
 from loadmanager.demo.settings import DemoSettings
 
 HOST: Final = "127.0.0.1"
@@ -25,6 +26,10 @@ ADMIN_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
 TICK_MS: Final = 500
 SETTLE_S: Final = 8.0
 """Long enough that the skewed traffic can be seen for some seconds before the first move."""
+
+KNOWN_BROKERS: Final = re.compile(
+    r'^loadmanager_picture_entries\{what="brokers"\} (\S+)', re.MULTILINE
+)
 
 Table = Mapping[str, Mapping[str, Any]]
 
@@ -83,18 +88,18 @@ class Cluster:
         Raises:
             DemoFailed: a process ended, or something was not ready in time.
         """
-        tell("starting ZooKeeper")
+        tell(f"starting ZooKeeper and {len(self.members)} brokers")
         zookeeper = await self._start_zookeeper()
-        tell(f"starting {len(self.members)} brokers, each with its sidecar")
-        for member in self.members:
-            member.processes = (await self._start_broker(member), await self._start_sidecar(member))
+        brokers = [await self._start_broker(member) for member in self.members]
         await self._children.wait_until(
-            lambda: listens(self._zookeeper_port),
+            lambda: no_listener(self._zookeeper_port),
             child=zookeeper,
             what="listening",
             bound_s=READY_BOUND_S,
         )
-        tell("waiting until every sidecar is ready and sees all brokers")
+        tell("starting a sidecar beside each broker, until every one knows them all")
+        for member, broker in zip(self.members, brokers, strict=True):
+            member.processes = (broker, await self._start_sidecar(member))
         await asyncio.gather(*(self._wait_until_ready(member) for member in self.members))
         await self._create_namespace()
 
@@ -107,11 +112,11 @@ class Cluster:
         member.dead_at_s = monotonic()
 
     async def _start_zookeeper(self) -> Child:
+        """Start one that keeps nothing: then it need not wait for the disk at each write."""
         return await self._children.start(
             "zookeeper",
             *("-m", "loadmanager", "zookeeper"),
             *("--port", str(self._zookeeper_port)),
-            *("--data-dir", str(self._settings.data_dir / "zookeeper")),
             *("--tick-ms", str(TICK_MS)),
         )
 
@@ -155,27 +160,40 @@ class Cluster:
 
     async def _wait_until_ready(self, member: Member) -> None:
         broker, sidecar = member.processes
-
-        async def healthy() -> bool:
-            url = f"http://{member.broker}/loadmanager-broker/v1/health"
-            return await self._answer(url) is not None
-
-        async def ready() -> bool:
-            known = await self._answer(f"{member.sidecar_url}/admin/v2/brokers")
-            complete = known is not None and len(json.loads(known)) == len(self.members)
-            return complete and await self._answer(f"{member.sidecar_url}/readyz") is not None
-
         wait = self._children.wait_until
-        await wait(healthy, child=broker, what="healthy", bound_s=READY_BOUND_S)
-        await wait(ready, child=sidecar, what="ready", bound_s=READY_BOUND_S)
+        await wait(
+            lambda: self._lack_of_broker(member),
+            child=broker,
+            what="healthy",
+            bound_s=READY_BOUND_S,
+        )
+        await wait(
+            lambda: self._lack_of_sidecar(member),
+            child=sidecar,
+            what="ready",
+            bound_s=READY_BOUND_S,
+        )
 
-    async def _answer(self, url: str) -> str | None:
-        """Return the text of a 200 answer, None for any other or none."""
+    async def _lack_of_broker(self, member: Member) -> str:
+        status, text = await self._ask(f"http://{member.broker}/loadmanager-broker/v1/health")
+        return "" if status == HTTPStatus.OK else text
+
+    async def _lack_of_sidecar(self, member: Member) -> str:
+        status, text = await self._ask(f"{member.sidecar_url}/readyz")
+        if status != HTTPStatus.OK:
+            return text
+        _, metrics = await self._ask(f"{member.sidecar_url}/metrics")
+        found = KNOWN_BROKERS.search(metrics)
+        known = int(float(found[1])) if found else 0
+        return "" if known == len(self.members) else f"knows {known} of {len(self.members)} brokers"
+
+    async def _ask(self, url: str) -> tuple[int, str]:
+        """Return status and text of an answer; status 0 and the reason if there was none."""
         try:
             async with self._http.get(url, timeout=QUESTION_TIMEOUT) as response:
-                return await response.text() if response.status == HTTPStatus.OK else None
-        except (aiohttp.ClientError, TimeoutError):
-            return None
+                return response.status, await response.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return 0, repr(error)
 
     async def _create_namespace(self) -> None:
         url = f"{self.members[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}"

@@ -123,11 +123,13 @@ class Run:
         return TrafficProcess(await self._children.start("traffic", *arguments, stdout=pipe))
 
     async def _wait_until_placed(self, traffic: TrafficProcess) -> None:
-        async def placed() -> bool:
-            return any(report.kind == "placed" for report in traffic.last)
+        async def unplaced() -> str:
+            if any(report.kind == "placed" for report in traffic.last):
+                return ""
+            return traffic.last[-1].last_error if traffic.last else "nothing heard of it"
 
         await self._children.wait_until(
-            placed, child=traffic.child, what="done with looking up", bound_s=PLACED_BOUND_S
+            unplaced, child=traffic.child, what="done with looking up", bound_s=PLACED_BOUND_S
         )
         self._journal = Journal(traffic.last[-1].at_s)
 

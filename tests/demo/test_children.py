@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.demo.children import ChildFailed, Children, DemoFailed, free_ports, listens
+from loadmanager.demo.children import ChildFailed, Children, DemoFailed, free_ports, no_listener
 
 SLEEPER = "import signal; print('ready', flush=True); signal.pause()"
 STUBBORN = (
@@ -44,10 +44,10 @@ async def until_gone(pid: int) -> None:
 async def ready(children: Children, name: str, program: str) -> None:
     child = await children.start(name, "-c", program)
 
-    async def said_so() -> bool:
-        return "ready" in child.log_tail()
+    async def silent() -> str:
+        return "" if "ready" in child.log_tail() else "silent"
 
-    await children.wait_until(said_so, child=child, what="ready", bound_s=20)
+    await children.wait_until(silent, child=child, what="ready", bound_s=20)
 
 
 async def test_stopping_ends_every_child(children: Children) -> None:
@@ -110,8 +110,8 @@ async def test_a_child_that_the_demo_ended_is_no_failure(children: Children) -> 
 async def test_waiting_ends_at_once_when_a_child_dies(children: Children) -> None:
     child = await children.start("broker-1", "-c", "raise SystemExit(3)")
 
-    async def never() -> bool:
-        return False
+    async def never() -> str:
+        return "no answer"
 
     with pytest.raises(ChildFailed, match="exit code 3"):
         await children.wait_until(never, child=child, what="ready", bound_s=50)
@@ -121,10 +121,10 @@ async def test_waiting_has_an_end(children: Children) -> None:
     await ready(children, "broker-1", SLEEPER)
     child = children.started[0]
 
-    async def never() -> bool:
-        return False
+    async def never() -> str:
+        return "no answer"
 
-    with pytest.raises(ChildFailed, match=r"broker-1 was not healthy within 0\.1 s"):
+    with pytest.raises(ChildFailed, match=r"broker-1 was not healthy within 0\.1 s: no answer"):
         await children.wait_until(never, child=child, what="healthy", bound_s=0.1)
 
 
@@ -151,7 +151,7 @@ async def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 async def test_free_ports_are_different_and_free() -> None:
     ports = free_ports(9)
     assert len(set(ports)) == 9
-    assert not any([await listens(port) for port in ports])
+    assert all([await no_listener(port) for port in ports])
 
 
 async def test_a_port_in_use_is_named() -> None:
@@ -159,4 +159,4 @@ async def test_a_port_in_use_is_named() -> None:
         port = server.getsockname()[1]
         with pytest.raises(DemoFailed, match=f"--port-base {port}: port {port} is in use"):
             free_ports(1, port)
-        assert await listens(port)
+        assert await no_listener(port) == ""
