@@ -10,7 +10,7 @@ import numpy as np
 from loadmanager.core.averages import DEFAULT_RATES
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
 
 
@@ -30,6 +30,23 @@ class TopBundle:
     bytes_per_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferLimits:
+    """Who may hold what, as far as a shedder has to know before it picks a bundle.
+
+    ``available`` are the registered brokers, with or without load data. ``owners`` are
+    the locks as they are now, None if they are not to be compared with the reports.
+    ``restricted`` namespaces have isolation policies or an anti-affinity group.
+    ``allowed`` names the brokers that may take bundles of a namespace, a namespace that
+    is not in it may go to any that is available; None checks nothing of all this.
+    """
+
+    available: frozenset[BrokerId]
+    owners: Mapping[BundleId, BrokerId] | None = None
+    restricted: frozenset[Namespace] = frozenset()
+    allowed: Mapping[Namespace, frozenset[BrokerId]] | None = None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClusterView:
     """All that a decision may look at: reports, averages, moves under way, at ``now_s``.
@@ -39,6 +56,7 @@ class ClusterView:
     decided on: they are on their way, so they are never offered again.
     ``recently_moved`` bundles are not offered either, until their rest is over.
     ``top_bundles`` are the heaviest of each broker, ascending.
+    ``limits`` are for `TransferShedder`; None lets every bundle go anywhere.
     ``membership_changed_s`` is when a broker last joined or left, ``departures_s`` when
     those of the recent past left. All times are on the leader's clock.
     """
@@ -52,6 +70,7 @@ class ClusterView:
     top_bundles: Mapping[BrokerId, Sequence[TopBundle]] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    limits: TransferLimits | None = None
     membership_changed_s: float = float("-inf")
     departures_s: tuple[float, ...] = ()
 

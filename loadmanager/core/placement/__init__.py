@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from typing import Final
 
+from loadmanager.core.placement.avg_shedder import PlannedPlacement
 from loadmanager.core.placement.contract import Placement, Ranking, choose
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
 from loadmanager.core.placement.least_resource_usage_with_weight import (
     LeastAverageUsage,
     LeastResourceUsageWithWeight,
 )
+from loadmanager.core.placement.round_robin import RoundRobin
 
 _MODULAR: Final = "org.apache.pulsar.broker.loadbalance.impl"
 _EXTENSIBLE: Final = "org.apache.pulsar.broker.loadbalance.extensions.strategy"
@@ -22,6 +24,12 @@ PLACEMENTS: Final[Mapping[str, type[Placement]]] = {
     f"{_MODULAR}.LeastResourceUsageWithWeight": LeastResourceUsageWithWeight,
     "least_average_usage": LeastAverageUsage,
     f"{_EXTENSIBLE}.LeastResourceUsageWithWeight": LeastAverageUsage,
+    "avg": PlannedPlacement,
+    "AvgShedder": PlannedPlacement,
+    f"{_MODULAR}.AvgShedder": PlannedPlacement,
+    "round_robin": RoundRobin,
+    "RoundRobinBrokerSelector": RoundRobin,
+    f"{_MODULAR}.RoundRobinBrokerSelector": RoundRobin,
 }
 """Each strategy by our short name, Pulsar's class name, and that with its package."""
 
@@ -31,6 +39,8 @@ __all__ = [
     "LeastLongTermMessageRate",
     "LeastResourceUsageWithWeight",
     "Placement",
+    "PlannedPlacement",
     "Ranking",
+    "RoundRobin",
     "choose",
 ]

@@ -3,14 +3,43 @@
 from collections.abc import Mapping
 from typing import Final
 
-from loadmanager.core.shedding.contract import Shed, Shedder
+from loadmanager.core.shedding.avg import AvgShedder
+from loadmanager.core.shedding.contract import Shed, Shedder, Spread
+from loadmanager.core.shedding.overload import OverloadShedder
 from loadmanager.core.shedding.threshold import ThresholdShedder
+from loadmanager.core.shedding.transfer import TransferShedder
+from loadmanager.core.shedding.uniform import UniformLoadShedder
+
+_MODULAR: Final = "org.apache.pulsar.broker.loadbalance.impl"
+_EXTENSIBLE: Final = "org.apache.pulsar.broker.loadbalance.extensions.scheduler"
 
 SHEDDERS: Final[Mapping[str, type[Shedder]]] = {
     "threshold": ThresholdShedder,
     "ThresholdShedder": ThresholdShedder,
-    "org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder": ThresholdShedder,
+    f"{_MODULAR}.ThresholdShedder": ThresholdShedder,
+    "overload": OverloadShedder,
+    "OverloadShedder": OverloadShedder,
+    f"{_MODULAR}.OverloadShedder": OverloadShedder,
+    "uniform": UniformLoadShedder,
+    "UniformLoadShedder": UniformLoadShedder,
+    f"{_MODULAR}.UniformLoadShedder": UniformLoadShedder,
+    "avg": AvgShedder,
+    "AvgShedder": AvgShedder,
+    f"{_MODULAR}.AvgShedder": AvgShedder,
+    "transfer": TransferShedder,
+    "TransferShedder": TransferShedder,
+    f"{_EXTENSIBLE}.TransferShedder": TransferShedder,
 }
 """Each strategy by our short name, Pulsar's class name, and that with its package."""
 
-__all__ = ["SHEDDERS", "Shed", "Shedder", "ThresholdShedder"]
+__all__ = [
+    "SHEDDERS",
+    "AvgShedder",
+    "OverloadShedder",
+    "Shed",
+    "Shedder",
+    "Spread",
+    "ThresholdShedder",
+    "TransferShedder",
+    "UniformLoadShedder",
+]

@@ -9,16 +9,28 @@ from loadmanager.core.plan import Offer, Refusal
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation of the brokers' load before any move, as fractions.
+
+    The deviation may be NaN, by rounding, when all loads are equal.
+    """
+
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, slots=True)
 class Shed:
     """What a shedder would unload, why it left the rest, and what it remembers.
 
     The offers of one broker stand in the order of selection. A refusal with an empty
-    subject is for the cluster as a whole.
+    subject is for the cluster as a whole. ``spread`` is None if it was not reckoned.
     """
 
     offers: tuple[Offer, ...]
     refusals: tuple[Refusal, ...]
     memory: Memory
+    spread: Spread | None = None
 
 
 class Shedder(Protocol):

@@ -1,0 +1,30 @@
+"""AvgShedder's placement: where the shedder planned it, else anywhere."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices
+from loadmanager.core.ids import BundleId
+from loadmanager.core.memory import Memory
+from loadmanager.core.placement.contract import Ranking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPlacement:
+    """Give a bundle to the broker that AvgShedder shed it for; any other to any candidate.
+
+    The plan is by bundle name and lasts for one round. Older versions of Pulsar keyed it
+    by the bundle's statistics, so that bundles nobody had measured all went to one broker.
+    """
+
+    def rank(
+        self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
+    ) -> Ranking:
+        """Return the planned broker if it is a candidate, else all candidates."""
+        target = memory.planned.get(bundle)
+        planned = None if target is None else view.brokers.index.get(target)
+        if planned is not None and planned in candidates:
+            return Ranking(np.array([planned], dtype=np.intp), memory)
+        return Ranking(candidates, memory)

@@ -1,0 +1,247 @@
+"""TransferShedder: the extensible load manager's way, from fullest to emptiest with swaps."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Interval
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.memory import Memory
+from loadmanager.core.plan import Cause, Offer, Reason, Refusal
+from loadmanager.core.settings import Doc, check
+from loadmanager.core.shedding.contract import Shed, Spread
+from loadmanager.core.shedding.offload import Offload
+
+_LEAST_MULTIPLIER = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferShedder:
+    """Even out brokers until the standard deviation of their load is ``target_std``.
+
+    After more than ``hits`` rounds out of balance in a row, the fullest broker gives
+    half the difference to the emptiest, at most ``brokers_per_round`` pairs a round. A
+    bundle too large for the rest of that half may be swapped for smaller ones of the
+    other broker. Load is the exponential average the view brings along, and only the
+    heaviest bundles of each broker are looked at.
+    """
+
+    target_std: Annotated[
+        float,
+        Interval(ge=0.0, le=10.0),
+        Doc(
+            "Standard deviation of the brokers' load that is good enough.",
+            "fraction",
+            "loadBalancerBrokerLoadTargetStd",
+        ),
+    ] = 0.25
+    hits: Annotated[
+        int,
+        Interval(ge=0, le=1_000_000),
+        Doc(
+            "Rounds out of balance in a row before the next one moves anything.",
+            "rounds",
+            "loadBalancerSheddingConditionHitCountThreshold",
+        ),
+    ] = 3
+    transfer: Annotated[
+        bool,
+        Doc("Name the destination and allow swaps.", pulsar_key="loadBalancerTransferEnabled"),
+    ] = True
+    brokers_per_round: Annotated[
+        int,
+        Interval(ge=0, le=1_000_000),
+        Doc(
+            "Most brokers that shed in one round.",
+            "brokers",
+            "loadBalancerMaxNumberOfBrokerSheddingPerCycle",
+        ),
+    ] = 3
+    shedding_delay_s: Annotated[
+        float,
+        Interval(ge=0.0, le=1e9),
+        Doc(
+            "A broker that was part of a move must have reported this much later.",
+            "seconds",
+            "loadBalanceSheddingDelayInSeconds",
+        ),
+    ] = 180.0
+    load_ttl_s: Annotated[
+        float,
+        Interval(ge=0.0, le=1e9),
+        Doc(
+            "Load data older than this counts in no average.",
+            "seconds",
+            "loadBalancerBrokerLoadDataTTLInSeconds",
+        ),
+    ] = 1800.0
+    overloaded: Annotated[
+        float,
+        Interval(ge=0.0, le=10.0),
+        Doc(
+            "Usage above which the fullest broker sheds whatever the deviation.",
+            "fraction",
+            "loadBalancerBrokerOverloadedThresholdPercentage",
+            pulsar_divisor=100.0,
+        ),
+    ] = 0.85
+    restricted_too: Annotated[
+        bool,
+        Doc(
+            "Also move bundles whose namespace has isolation or anti-affinity policies.",
+            pulsar_key="loadBalancerSheddingBundlesWithPoliciesEnabled",
+        ),
+    ] = False
+    excluded_namespaces: Annotated[
+        frozenset[Namespace],
+        Doc(
+            "Namespaces whose bundles are never shed.",
+            pulsar_key="loadBalancerSheddingExcludedNamespaces",
+        ),
+    ] = frozenset()
+    count_swapped_back: Annotated[
+        bool,
+        Doc(
+            "Count what a swap brings back. Pulsar does so only in its debug mode, "
+            "by a statement that stands inside a logging block.",
+            pulsar_key="loadBalancerDebugModeEnabled",
+        ),
+    ] = False
+
+    def __post_init__(self) -> None:
+        """Refuse settings outside their range."""
+        check(self)
+
+    def shed(self, view: ClusterView, memory: Memory) -> Shed:
+        """Return the offers for one round."""
+        measured = self._measure(view, memory)
+        if isinstance(measured, Refusal):
+            refusal, memory = measured, self._warm(view, memory)
+            return Shed((), (refusal,), memory)
+        memory = self._warm(view, memory)
+        order = np.argsort(view.brokers.load_ema, kind="stable").tolist()
+        least, most = order[0], order[-1]
+        out_of_balance = (
+            measured.std > self.target_std
+            or self._underloaded(view, least, most, measured.mean)
+            or self._overloaded(view, most, measured.mean)
+        )
+        hits = memory.rounds_over + 1 if out_of_balance else 0
+        memory = replace(memory, rounds_over=hits)
+        if hits <= self.hits:
+            detail = f"{hits} of {self.hits} rounds, deviation {measured.std:.3f}"
+            return Shed((), (Refusal("", Reason.HITS_PENDING, detail),), memory, measured)
+        return self._even_out(view, memory, order, measured)
+
+    def _measure(self, view: ClusterView, memory: Memory) -> Spread | Refusal:
+        """Return mean and deviation of the load, or why this round cannot know them."""
+        brokers = view.brokers
+        fresh = (view.age_s <= self.load_ttl_s) & ~np.isnan(brokers.load_ema)
+        for row in np.flatnonzero(fresh).tolist():
+            if self._is_cooling(view, memory, row):
+                return Refusal("", Reason.COOLING_DOWN, f"{brokers.names[row]} moved bundles")
+        count = int(np.count_nonzero(fresh))
+        if count == 0:
+            stale = bool((view.age_s > self.load_ttl_s).any())
+            return Refusal("", Reason.LOAD_OUTDATED if stale else Reason.TOO_FEW_BROKERS)
+        known = brokers.index.keys() - {
+            brokers.names[row] for row in np.flatnonzero(np.isnan(brokers.load_ema)).tolist()
+        }
+        unknown = self._available(view) - known
+        if unknown:
+            return Refusal("", Reason.LOAD_UNKNOWN, min(unknown))
+        load = brokers.load_ema[fresh]
+        mean = float(load.sum()) / count
+        variance = float((load * load).sum()) / count - mean * mean
+        return Spread(mean, math.sqrt(variance) if variance >= 0 else math.nan)
+
+    def _available(self, view: ClusterView) -> frozenset[BrokerId]:
+        return frozenset(view.brokers.names) if view.limits is None else view.limits.available
+
+    def _is_cooling(self, view: ClusterView, memory: Memory, row: int) -> bool:
+        shed_at_s = memory.shed_at_s.get(view.brokers.names[row])
+        return (
+            shed_at_s is not None
+            and float(view.brokers.seen_s[row]) - shed_at_s < self.shedding_delay_s
+        )
+
+    def _warm(self, view: ClusterView, memory: Memory) -> Memory:
+        """Forget the moves of brokers that have reported long enough afterwards."""
+        index = view.brokers.index
+        kept = {
+            broker: at_s
+            for broker, at_s in memory.shed_at_s.items()
+            if broker not in index
+            or view.age_s[index[broker]] > self.load_ttl_s
+            or self._is_cooling(view, memory, index[broker])
+        }
+        return replace(memory, shed_at_s=kept)
+
+    def _underloaded(self, view: ClusterView, row: int, most: int, mean: float) -> bool:
+        brokers = view.brokers
+        multiplier = min(_LEAST_MULTIPLIER, max(0.0, self.target_std / 2.0))
+        return bool(
+            brokers.load_ema[row] < mean * multiplier
+            or brokers.bytes_ema[row] < brokers.bytes_ema[most] * multiplier
+        )
+
+    def _overloaded(self, view: ClusterView, row: int, mean: float) -> bool:
+        load = float(view.brokers.load_ema[row])
+        return load > self.overloaded and load > mean + self.target_std
+
+    def _even_out(
+        self, view: ClusterView, memory: Memory, order: list[int], spread: Spread
+    ) -> Shed:
+        load, names = view.brokers.load_ema, view.brokers.names
+        count = int(np.count_nonzero(view.age_s <= self.load_ttl_s))
+        square_sum = float((load[view.age_s <= self.load_ttl_s] ** 2).sum())
+        offers: list[Offer] = []
+        refusals: list[Refusal] = []
+        lowest, highest, pairs, std = 0, len(order) - 1, 0, spread.std
+        while pairs < self.brokers_per_round and lowest < highest:
+            most, least = order[highest], order[lowest]
+            cause = self._cause(view, least, most, Spread(spread.mean, std))
+            if cause is None:
+                break
+            highest -= 1
+            offload = Offload.between(self, view, most, least, cause)
+            if isinstance(offload, Refusal):
+                refusals.append(offload)
+                continue
+            offload.run()
+            if not offload.out_bytes_per_s > 0:
+                refusals.append(Refusal(names[most], Reason.TOO_FEW_BUNDLES, "none may move"))
+                continue
+            offers += offload.offers
+            moved = offload.moved_load()
+            high, low = float(load[most]), float(load[least])
+            square_sum -= high * high + low * low
+            square_sum += max(0.0, high - moved) ** 2 + (low + moved) ** 2
+            std = math.sqrt(abs(square_sum / count - spread.mean * spread.mean))
+            pairs += 1
+            lowest += 1
+        if offers:
+            memory = replace(memory, rounds_over=0)
+        else:
+            refusals.insert(0, Refusal("", _why_nothing(refusals)))
+        return Shed(tuple(offers), tuple(refusals), memory, spread)
+
+    def _cause(self, view: ClusterView, least: int, most: int, spread: Spread) -> Cause | None:
+        if spread.std > self.target_std:
+            return Cause.OVERLOADED
+        if self._underloaded(view, least, most, spread.mean):
+            return Cause.UNDERLOADED
+        if self._overloaded(view, most, spread.mean):
+            return Cause.OVERLOADED
+        return None
+
+
+def _why_nothing(refusals: list[Refusal]) -> Reason:
+    reasons = {refusal.reason for refusal in refusals}
+    for reason in (Reason.LOAD_UNKNOWN, Reason.TOO_FEW_BUNDLES):
+        if reason in reasons:
+            return reason
+    return Reason.HITS_PENDING
