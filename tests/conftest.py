@@ -1,9 +1,12 @@
-"""What all tests share: their order, and that CI skips none."""
+"""What all tests share: their order, that CI skips none, and one ZooKeeper."""
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
+
+from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
+from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 
 SUITES_BY_COST = ("zookeeper", "processes", "docker", "spark", "faults", "browser", "bench")
 """Markers, cheapest first; a test without one is cheaper than all of them."""
@@ -46,3 +49,17 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     _refuse_skip(report)
     return report
+
+
+@pytest.fixture(scope="session")
+def zookeeper_address() -> Iterator[str]:
+    """Return ``host:port`` of a real ZooKeeper that all tests share; each uses its own chroot.
+
+    Its tick is 200 ms, so that it grants sessions of 0.4 s and more.
+    """
+    try:
+        find_java()
+    except EmbeddedZooKeeperError as error:
+        pytest.skip(str(error))
+    with EmbeddedZooKeeper(tick_ms=200) as server:
+        yield server.address

@@ -24,7 +24,7 @@ import click
     help="ZooKeeper's unit of time; the shortest session is two of them.",
 )
 def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int) -> None:
-    r"""Run a single ZooKeeper server in the foreground.
+    """Run a single ZooKeeper server in the foreground.
 
     For a demo, a trial or a test, not for production. Needs PySpark's jars and Java:
     pip install 'loadmanager[demo]' brings both.
@@ -32,7 +32,7 @@ def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int)
     \b
     Example:
       loadmanager zookeeper --port 2181 --tick-ms 500
-    """
+    """  # noqa: D301 - the backspace tells click not to wrap the example
     from loadmanager.adapters.zookeeper.embedded import (  # noqa: PLC0415 - keeps --help quick
         EmbeddedZooKeeper,
     )

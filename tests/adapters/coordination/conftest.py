@@ -1,0 +1,35 @@
+"""One world in memory and one with a real server, for the same tests."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from coordination_worlds import MemoryWorld, World, ZooKeeperWorld, connected
+
+from loadmanager.ports.coordination import Coordination
+
+Connect = Callable[[], Awaitable[Coordination]]
+
+
+@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """Return each of the two worlds in turn."""
+    made: World
+    if request.param == "memory":
+        made = MemoryWorld()
+    else:
+        made = real = ZooKeeperWorld(request.getfixturevalue("zookeeper_address"))
+        await real.prepare()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def session(world: World) -> Coordination:
+    """Return a connected session."""
+    return await connected(world.make())
+
+
+@pytest.fixture
+async def other(world: World) -> Coordination:
+    """Return a second connected session of the same service."""
+    return await connected(world.make())

@@ -1,0 +1,241 @@
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from coordination_worlds import World, connected
+from waiting import eventually
+
+from loadmanager.ports.coordination import Connection, Coordination, Node
+
+
+def contents(told: list[Node | None]) -> list[bytes | None]:
+    return [None if node is None else node.data for node in told]
+
+
+def last(told: list[Any], value: object) -> Callable[[], bool]:
+    return lambda: bool(told) and told[-1] == value
+
+
+async def test_a_watch_tells_what_is_there_and_then_each_change(
+    session: Coordination, other: Coordination
+) -> None:
+    told: list[Node | None] = []
+    session.watch("/a/b", told.append)
+    await eventually(lambda: contents(told) == [None])
+    await other.create("/a/b", b"one")
+    await eventually(lambda: contents(told) == [None, b"one"])
+    await other.set("/a/b", b"two")
+    await eventually(lambda: contents(told) == [None, b"one", b"two"])
+    await other.delete("/a/b")
+    await eventually(lambda: contents(told) == [None, b"one", b"two", None])
+
+
+async def test_a_change_that_leaves_the_content_alone_is_told(
+    session: Coordination, other: Coordination
+) -> None:
+    stat = await session.create("/a", b"same")
+    told: list[Node | None] = []
+    session.watch("/a", told.append)
+    await eventually(lambda: told == [Node(b"same", stat)])
+    stat = await other.set("/a", b"same")
+    await eventually(last(told, Node(b"same", stat)))
+
+
+async def test_a_watch_tells_the_last_state_after_a_burst(
+    session: Coordination, other: Coordination
+) -> None:
+    told: list[Node | None] = []
+    await other.create("/a", b"")
+    session.watch("/a", told.append)
+    for i in range(50):
+        await other.set("/a", str(i).encode())
+    await eventually(lambda: contents(told)[-1:] == [b"49"])
+    assert len(told) <= 51
+
+
+async def test_a_watch_never_tells_less_than_its_caller_knew(session: Coordination) -> None:
+    """The read a former watch has under way must not tell a new one of the past."""
+    before: list[Node | None] = []
+    after: list[Node | None] = []
+    session.watch("/lock", before.append)
+    await session.create("/lock", b"mine", ephemeral=True)
+    session.watch("/lock", after.append)
+    await eventually(lambda: contents(after)[-1:] == [b"mine"])
+    assert contents(after) == [b"mine"]
+
+
+async def test_children_are_told_from_before_their_parent_exists(
+    session: Coordination, other: Coordination
+) -> None:
+    told: list[tuple[str, ...]] = []
+    session.watch_children("/folder", told.append)
+    await eventually(last(told, ()))
+    await other.create("/folder/b", b"")
+    await eventually(last(told, ("b",)))
+    await other.create("/folder/a", b"")
+    await eventually(last(told, ("a", "b")))
+    await other.delete("/folder/b")
+    await eventually(last(told, ("a",)))
+    await other.delete("/folder/a")
+    await other.delete("/folder")
+    await eventually(last(told, ()))
+    await other.create("/folder/c", b"")
+    await eventually(last(told, ("c",)))
+
+
+async def test_a_childs_content_is_no_news_of_the_children(
+    session: Coordination, other: Coordination
+) -> None:
+    await other.create("/folder/a", b"")
+    told: list[tuple[str, ...]] = []
+    session.watch_children("/folder", told.append)
+    await eventually(last(told, ("a",)))
+    await other.set("/folder/a", b"changed")
+    await other.create("/folder/b", b"")
+    await eventually(last(told, ("a", "b")))
+    assert told == [("a",), ("a", "b")]
+
+
+async def test_a_closed_watch_is_silent_and_may_be_closed_again(
+    session: Coordination, other: Coordination
+) -> None:
+    silent: list[Node | None] = []
+    told: list[Node | None] = []
+    watch = session.watch("/a", silent.append)
+    session.watch("/a", told.append)
+    await eventually(lambda: told and silent)
+    watch.close()
+    watch.close()
+    await other.create("/a", b"x")
+    await eventually(lambda: contents(told) == [None, b"x"])
+    assert silent == [None]
+
+
+async def test_a_watch_may_close_itself_and_be_opened_again(
+    session: Coordination, other: Coordination
+) -> None:
+    told: list[Node | None] = []
+
+    def once(node: Node | None) -> None:
+        told.append(node)
+        watch.close()
+
+    watch = session.watch("/a", once)
+    await eventually(lambda: told == [None])
+    await other.create("/a", b"x")
+    session.watch("/a", told.append)
+    await eventually(lambda: contents(told) == [None, b"x"])
+
+
+async def test_a_watch_closed_before_its_first_read_tells_nothing(session: Coordination) -> None:
+    told: list[Node | None] = []
+    session.watch("/a", told.append).close()
+    await session.create("/a", b"x")
+    await session.heartbeat()
+    assert told == []
+
+
+async def test_a_failing_callback_is_reported_and_the_others_are_told(
+    session: Coordination,
+) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    told: list[Node | None] = []
+
+    def fail(_node: Node | None) -> None:
+        raise ValueError("of this test")
+
+    session.watch("/a", fail)
+    session.watch("/a", told.append)
+    await eventually(lambda: told == [None])
+    assert [str(context["exception"]) for context in reported] == ["of this test"]
+
+
+async def test_after_a_reconnect_everything_is_told_again_and_watched_on(
+    world: World, session: Coordination, other: Coordination
+) -> None:
+    """A broken connection forgets every watch; what changed meanwhile must show."""
+    stays = await other.create("/stays", b"")
+    told: list[Node | None] = []
+    unchanged: list[Node | None] = []
+    children: list[tuple[str, ...]] = []
+    session.watch("/folder/a", told.append)
+    session.watch("/stays", unchanged.append)
+    session.watch_children("/folder", children.append)
+    await eventually(lambda: told and unchanged and children)
+    world.cut(session)
+    await eventually(lambda: session.session.connection is Connection.SUSPENDED)
+    await other.create("/folder/a", b"while away")
+    world.mend(session)
+    await eventually(lambda: contents(told)[-1:] == [b"while away"])
+    await eventually(last(children, ("a",)))
+    await eventually(lambda: unchanged == [Node(b"", stays), Node(b"", stays)])
+    await other.set("/folder/a", b"later")
+    await other.create("/folder/b", b"")
+    await eventually(lambda: contents(told)[-1:] == [b"later"])
+    await eventually(last(children, ("a", "b")))
+
+
+async def test_a_watch_outlives_its_session(
+    world: World, session: Coordination, other: Coordination
+) -> None:
+    await session.create("/lock", b"mine", ephemeral=True)
+    told: list[Node | None] = []
+    session.watch("/lock", told.append)
+    await eventually(lambda: contents(told) == [b"mine"])
+    await world.expire(session)
+    await eventually(lambda: contents(told)[-1:] == [None])
+    await other.create("/lock", b"theirs", ephemeral=True)
+    await eventually(lambda: contents(told)[-1:] == [b"theirs"])
+
+
+async def test_a_watch_opened_while_suspended_tells_after_the_reconnect(
+    world: World, session: Coordination
+) -> None:
+    await session.create("/a", b"x")
+    world.cut(session)
+    await eventually(lambda: session.session.connection is Connection.SUSPENDED)
+    told: list[Node | None] = []
+    session.watch("/a", told.append)
+    world.mend(session)
+    await eventually(lambda: contents(told) == [b"x"])
+
+
+async def test_the_end_of_a_session_tells_those_who_watch_its_locks(
+    session: Coordination, other: Coordination
+) -> None:
+    await other.create("/lock", b"", ephemeral=True)
+    told: list[Node | None] = []
+    session.watch("/lock", told.append)
+    await eventually(lambda: contents(told) == [b""])
+    await other.close()
+    await eventually(lambda: contents(told) == [b"", None])
+
+
+async def test_no_watch_tells_after_close(world: World, other: Coordination) -> None:
+    session = await connected(world.make())
+    told: list[Node | None] = []
+    session.watch("/a", told.append)
+    await eventually(lambda: told == [None])
+    await session.close()
+    await other.create("/a", b"x")
+    await other.heartbeat()
+    assert told == [None]
+
+
+@pytest.mark.parametrize("count", [300])
+async def test_many_watches_come_back_after_a_reconnect(
+    world: World, session: Coordination, other: Coordination, count: int
+) -> None:
+    """More than may be under way at once."""
+    told: dict[int, Node | None] = {}
+    await other.ensure("/folder")
+    for i in range(count):
+        session.watch(f"/folder/{i}", lambda node, i=i: told.update({i: node}))  # type: ignore[misc]  # mypy cannot type a default
+    await eventually(lambda: len(told) == count)
+    world.cut(session)
+    await eventually(lambda: session.session.connection is Connection.SUSPENDED)
+    await asyncio.gather(*(other.create(f"/folder/{i}", b"") for i in range(count)))
+    world.mend(session)
+    await eventually(lambda: all(told.values()))

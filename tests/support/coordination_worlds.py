@@ -1,0 +1,174 @@
+"""The same service twice, with the same ways to break it: in memory and real."""
+
+import asyncio
+import itertools
+import uuid
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+from kazoo.client import KazooClient
+from waiting import eventually
+from zookeeper_proxy import Loss, ZooKeeperProxy
+
+from loadmanager.adapters.memory import MemoryCoordination, MemoryService
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.ports.coordination import Connection, Coordination, SessionState
+
+SESSION_TIMEOUT_S = 6.0
+"""Long enough that nothing expires by itself on a busy machine."""
+
+
+class World(Protocol):
+    """One service, any number of sessions, and what can happen to each."""
+
+    def make(self, *, chroot: str = "") -> Coordination:
+        """Return a session that is not started."""
+
+    def cut(self, session: Coordination) -> None:
+        """Break the session's connection and keep it broken."""
+
+    def mend(self, session: Coordination) -> None:
+        """Let the session connect again."""
+
+    async def expire(self, session: Coordination) -> None:
+        """Make the service expire the session; its client is let back afterwards."""
+
+    def lose_next_write(self, session: Coordination) -> None:
+        """Break the connection at the next write, before it is applied."""
+
+    def lose_next_reply(self, session: Coordination) -> None:
+        """Break the connection at the next write, after it was applied."""
+
+    def cut_at_next_reply(self, session: Coordination) -> None:
+        """Break the connection as `lose_next_reply`, and keep it broken as `cut`."""
+
+    async def close(self) -> None:
+        """Close all sessions."""
+
+
+async def connected(session: Coordination) -> Coordination:
+    """Start a session, and return it when it is connected."""
+    await session.start()
+    await eventually(lambda: session.session.connection is Connection.CONNECTED)
+    return session
+
+
+class MemoryWorld:
+    """The in-process service."""
+
+    def __init__(self) -> None:
+        self.service = MemoryService()
+        self._sessions: list[MemoryCoordination] = []
+
+    def make(self, *, chroot: str = "") -> MemoryCoordination:
+        session = MemoryCoordination(self.service, timeout_s=SESSION_TIMEOUT_S, chroot=chroot)
+        self._sessions.append(session)
+        return session
+
+    def cut(self, session: Coordination) -> None:
+        _memory(session).suspend()
+
+    def mend(self, session: Coordination) -> None:
+        _memory(session).reconnect()
+
+    async def expire(self, session: Coordination) -> None:
+        _memory(session).expire()
+        _memory(session).reconnect()
+
+    def lose_next_write(self, session: Coordination) -> None:
+        _memory(session).lose_next_request()
+
+    def lose_next_reply(self, session: Coordination) -> None:
+        _memory(session).lose_next_reply()
+
+    def cut_at_next_reply(self, session: Coordination) -> None:
+        memory = _memory(session)
+        memory.lose_next_reply()
+        memory.on_session(lambda state: memory.suspend() if _is_suspended(state) else None)
+
+    async def close(self) -> None:
+        for session in self._sessions:
+            await session.close()
+
+
+def _is_suspended(state: SessionState) -> bool:
+    return state.connection is Connection.SUSPENDED
+
+
+def _memory(session: Coordination) -> MemoryCoordination:
+    assert isinstance(session, MemoryCoordination)
+    return session
+
+
+class ZooKeeperWorld:
+    """A real server; each session has its own proxy, and all live below one chroot."""
+
+    def __init__(self, address: str, *, timeout_s: float = SESSION_TIMEOUT_S) -> None:
+        self.address = address
+        self.root = f"/test-{uuid.uuid4().hex[:12]}"
+        self._timeout_s = timeout_s
+        self._stack = AsyncExitStack()
+        self._spare: list[ZooKeeperProxy] = []
+        self._sessions: dict[ZooKeeperCoordination, ZooKeeperProxy] = {}
+
+    async def prepare(self, proxies: int = 3) -> None:
+        """Open a proxy for each session that will be made."""
+        for _ in itertools.repeat(None, proxies):
+            self._spare.append(await self._stack.enter_async_context(ZooKeeperProxy(self.address)))
+
+    def make(self, *, chroot: str = "") -> ZooKeeperCoordination:
+        proxy = self._spare.pop()
+        options = ZooKeeperOptions(
+            hosts=proxy.address,
+            chroot=self.root + chroot,
+            session_timeout_s=self._timeout_s,
+            reconnect_delay_max_s=0.1,
+        )
+        session = ZooKeeperCoordination(options)
+        self._sessions[session] = proxy
+        return session
+
+    def proxy(self, session: Coordination) -> ZooKeeperProxy:
+        """Return what stands between this session and the server."""
+        assert isinstance(session, ZooKeeperCoordination)
+        return self._sessions[session]
+
+    def cut(self, session: Coordination) -> None:
+        self.proxy(session).cut()
+
+    def mend(self, session: Coordination) -> None:
+        self.proxy(session).mend()
+
+    async def expire(self, session: Coordination) -> None:
+        assert isinstance(session, ZooKeeperCoordination)
+        resumption = session._link._session._resumption  # type: ignore[attr-defined]  # the link is a KazooLink
+        self.cut(session)
+        await eventually(lambda: session.session.connection is not Connection.CONNECTED)
+        await asyncio.to_thread(
+            _end_session, self.address, (resumption.session_id, resumption.session_password)
+        )
+        self.mend(session)
+
+    def lose_next_write(self, session: Coordination) -> None:
+        self.proxy(session).loss = Loss.REQUEST
+
+    def lose_next_reply(self, session: Coordination) -> None:
+        self.proxy(session).loss = Loss.REPLY
+
+    def cut_at_next_reply(self, session: Coordination) -> None:
+        self.proxy(session).loss = Loss.REPLY_FOR_GOOD
+
+    async def close(self) -> None:
+        for session in self._sessions:
+            self.mend(session)
+            await session.close()
+        await self._stack.aclose()
+
+
+def _end_session(address: str, client_id: tuple[int, bytes]) -> None:
+    """Take over a session and close it, which is what an expiry looks like to its owner."""
+    thief = KazooClient(address, client_id=client_id)
+    thief.start()
+    assert thief.client_id[0] == client_id[0]
+    thief.stop()
+    thief.close()
