@@ -7,8 +7,9 @@ are, and the answer is written at once. Everything else goes to aiohttp untouche
 
 What makes this safe:
 
-- A block of headers is learnt only from a request that aiohttp itself parsed, and only
-  if it cannot change the answer or the framing: no body, no listener, no upgrade.
+- A block of headers is learnt only from a request that aiohttp itself parsed and we
+  answered from memory, and only if it can change neither the answer nor the framing: it
+  names no listener, brings no body and leaves the connection open.
 - A first line finds an answer only through `Answers`, which checks the picture.
 - A connection is served here only while aiohttp owes it nothing (`DoorProtocol`): all
   that was handed over was one whole request, and its response is out. A connection
@@ -20,14 +21,12 @@ from email.utils import formatdate
 from typing import Final
 
 from aiohttp import web
-from aiohttp.http import HttpVersion11
 
 from loadmanager.adapters.http.answers import Answer, Answers
 from loadmanager.adapters.http.recent import Recent
 from loadmanager.telemetry.lookups import LookupMetrics
 
 LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
-_NOT_PLAIN: Final = (LISTENER_HEADER, "Expect", "Upgrade", "Transfer-Encoding")
 _MAX_HEAD_BYTES: Final = 2_048
 _MAX_HEADS: Final = 1_024
 
@@ -35,7 +34,8 @@ _MAX_HEADS: Final = 1_024
 class LookupReply(web.Response):
     """A lookup answer on its way through aiohttp.
 
-    ``line`` is the first line under which the answer is remembered, None if it is not.
+    ``line`` is the first line under which the answer is remembered; None if it is not, or
+    if the request's headers had a part in it.
     """
 
     def __init__(self, answer: Answer, line: bytes | None) -> None:
@@ -69,18 +69,12 @@ class Express:
         self._metrics.answered(time.perf_counter() - started_s)
         return response
 
-    def learn(self, data: bytes, line: bytes, request: web.BaseRequest) -> None:
-        """Remember the headers of a whole request, parsed as ``request``, if they are plain."""
+    def learn(self, data: bytes, line: bytes) -> None:
+        """Remember the headers of ``data``, a whole request with nothing special in them.
+
+        ``line`` is the first line its answer is remembered under.
+        """
         line_end = data.find(b"\r\n")
         head = data[line_end:]
-        if data[:line_end] == line and len(head) <= _MAX_HEAD_BYTES and _is_plain(request):
+        if data[:line_end] == line and len(head) <= _MAX_HEAD_BYTES:
             self._heads.put(head, True)  # noqa: FBT003 - a set in all but name
-
-
-def _is_plain(request: web.BaseRequest) -> bool:
-    return (
-        request.keep_alive
-        and request.version == HttpVersion11
-        and not request.body_exists
-        and not any(name in request.headers for name in _NOT_PLAIN)
-    )

@@ -18,12 +18,14 @@ _END: Final = b"\r\n\r\n"
 log = structlog.get_logger()
 
 
-def _is_whole_request(data: bytes) -> bool:
+def is_whole_request(data: bytes) -> bool:
     """Return whether ``data`` can be read only as one head, from first to last byte.
 
     A bare line feed ends a line for some parsers; data with one is never ours to judge.
     """
-    return data.find(_END) == len(data) - len(_END) and data.count(b"\n") == data.count(b"\r\n")
+    return (
+        data.endswith(_END) and data.count(_END) == 1 and data.count(b"\n") == data.count(b"\r\n")
+    )
 
 
 class DoorProtocol(web.RequestHandler):
@@ -48,7 +50,7 @@ class DoorProtocol(web.RequestHandler):
             if response is not None and self.transport is not None:
                 self.transport.write(response)
                 return
-        alone = self._aligned and _is_whole_request(data)
+        alone = self._aligned and is_whole_request(data)
         self._whole_request = data if alone else None
         self._aligned = False
         self._handed_at_s = self._clock_s()
@@ -73,7 +75,7 @@ class DoorProtocol(web.RequestHandler):
             return sent, reset
         self._aligned = True
         if isinstance(sent, LookupReply) and sent.line is not None:
-            self._express.learn(data, sent.line, request)
+            self._express.learn(data, sent.line)
         return sent, reset
 
     def close(self) -> None:

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from loadmanager.adapters.http import DoorSettings
+from loadmanager.adapters.http.protocol import is_whole_request
 from loadmanager.core.ids import TopicName
 from tests.adapters.http.conftest import (
     PUBLIC,
@@ -17,6 +19,17 @@ from tests.adapters.http.conftest import (
     until,
     wired,
 )
+
+
+def unowned_topics(door: OpenDoor, count: int) -> list[str]:
+    """Return topics in bundles of their own that nobody owns."""
+    by_bundle: dict[str, str] = {}
+    for name in map(str, range(1000)):
+        bundle = door.lookup.bundle_in_picture(TopicName("persistent", PUBLIC, name))
+        assert bundle is not None
+        if bundle not in door.lookup.owners:
+            by_bundle.setdefault(bundle, name)
+    return list(by_bundle.values())[:count]
 
 
 async def test_known_requests_are_answered_without_aiohttp(door: OpenDoor) -> None:
@@ -58,13 +71,8 @@ async def test_answers_keep_the_order_of_the_questions(open_a_door: OpenADoor) -
     door = await open_a_door(FakeLookup(gate=gate))
     await learn(door, "x")
     gate.clear()
-    door.lookup.namespaces.update(FakeLookup().namespaces)
     wire = wired(door)
-    unowned = next(
-        name
-        for name in map(str, range(100))
-        if door.lookup.owner_if_known(TopicName("persistent", PUBLIC, name)) is None
-    )
+    [unowned] = unowned_topics(door, 1)
     wire.send(get(unowned))
     await until(lambda: door.lookup.waiting == 1)
     wire.send(get("x"))
@@ -94,8 +102,6 @@ async def test_a_body_that_looks_like_a_request_is_a_body(door: OpenDoor) -> Non
     [
         b"Host: x\r\nX-Pulsar-ListenerName: inner\r\n\r\n",
         b"Host: x\r\nConnection: close\r\n\r\n",
-        b"Host: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
-        b"Host: x\r\nExpect: 100-continue\r\n\r\n",
         b"Host: x\r\nContent-Length: 2\r\n\r\n",
         b"Host: x\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"Host: x\r\nA: " + b"a" * 3000 + b"\r\n\r\n",
@@ -110,6 +116,50 @@ async def test_headers_that_matter_are_never_learnt(door: OpenDoor, head: bytes)
         await wire.until_responses(1)
         assert seen_by_aiohttp(door) == seen + 1
         wire.close()
+
+
+async def test_what_follows_in_the_same_chunk_keeps_its_turn(open_a_door: OpenADoor) -> None:
+    gate = asyncio.Event()
+    gate.set()
+    door = await open_a_door(FakeLookup(gate=gate))
+    await learn(door, "x")
+    gate.clear()
+    first, second = unowned_topics(door, 2)
+    wire = wired(door)
+    wire.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + get(first))
+    await until(lambda: door.lookup.waiting == 1)
+    wire.send(get("x") + get(second))
+    gate.set()
+    gate.clear()
+    await wire.until_responses(3)
+    await until(lambda: door.lookup.waiting == 1)
+    wire.send(get("x"))
+    assert wire.responses == 3
+    gate.set()
+    await wire.until_responses(5)
+
+
+async def test_a_request_that_comes_while_another_waits_keeps_its_turn(
+    open_a_door: OpenADoor,
+) -> None:
+    gate = asyncio.Event()
+    gate.set()
+    door = await open_a_door(FakeLookup(gate=gate))
+    await learn(door, "x")
+    gate.clear()
+    first, second = unowned_topics(door, 2)
+    wire = wired(door)
+    wire.send(get(first))
+    await until(lambda: door.lookup.waiting == 1)
+    wire.send(get(second))
+    gate.set()
+    gate.clear()
+    await wire.until_responses(1)
+    await until(lambda: door.lookup.waiting == 1)
+    wire.send(get("x"))
+    assert wire.responses == 1
+    gate.set()
+    await wire.until_responses(3)
 
 
 async def test_a_line_feed_alone_never_hides_a_second_request(door: OpenDoor) -> None:
@@ -130,6 +180,24 @@ async def test_a_line_feed_alone_never_hides_a_second_request(door: OpenDoor) ->
         quick.close()
 
 
+@pytest.mark.parametrize(
+    ("data", "whole"),
+    [
+        (get("x"), True),
+        (get("x")[:-1], False),
+        (get("x") + get("x"), False),
+        (get("x", b"Host: x\n\nGET / HTTP/1.1\r\n\r\n"), False),
+        (b"GET", False),
+        (b"", False),
+    ],
+)
+def test_only_bytes_that_every_parser_reads_as_one_head_count_as_one(
+    data: bytes,
+    whole: bool,
+) -> None:
+    assert is_whole_request(data) is whole
+
+
 async def test_a_closing_door_serves_nobody(door: OpenDoor) -> None:
     await learn(door, "x")
     wire = wired(door)
@@ -148,3 +216,20 @@ async def test_a_reader_that_lags_is_not_written_to(door: OpenDoor) -> None:
     assert wire.responses == 0
     wire.protocol.resume_writing()
     await wire.until_responses(1)
+
+
+async def test_aiohttp_sees_a_request_before_it_takes_the_connection_for_idle(
+    open_a_door: OpenADoor,
+) -> None:
+    door = await open_a_door(settings=DoorSettings(keepalive_s=60.0))
+    await learn(door, "x")
+    wire = wired(door)
+    assert wire.protocol is not None
+    seen = seen_by_aiohttp(door)
+    await exchange(wire, get("x"))
+    assert seen_by_aiohttp(door) == seen
+    wire.protocol._handed_at_s -= 31.0
+    await exchange(wire, get("x"))
+    assert seen_by_aiohttp(door) == seen + 1
+    await exchange(wire, get("x"))
+    assert seen_by_aiohttp(door) == seen + 1
