@@ -91,11 +91,16 @@ class ServerOptions:
     shutdown_s: float = 2.0
 
 
+def broker_application(broker: RunningBroker, options: ServerOptions) -> web.Application:
+    """Return the routes of ``broker``, for `serve` or to be looked at."""
+    return _Routes(broker, options).application()
+
+
 async def serve(
     broker: RunningBroker, listening: socket.socket, options: ServerOptions, stopping: asyncio.Event
 ) -> None:
     """Serve on ``listening`` until ``stopping`` is set, then stop the broker and return."""
-    application = _Routes(broker, options).application()
+    application = broker_application(broker, options)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=options.shutdown_s)
     await runner.setup()
     try:

@@ -1,0 +1,195 @@
+"""The published contract and the real server say the same."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+import yaml
+from openapi_schema_validator import OAS31Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from pydantic import BaseModel
+
+from loadmanager.adapters.broker.contract import (
+    PREFIX,
+    BundleStatsBody,
+    ErrorAnswer,
+    LeaseAnswer,
+    LeaseRequest,
+    LoadRequest,
+    PublishAnswer,
+    StatsAnswer,
+)
+from loadmanager.adapters.broker.server import ServerOptions, broker_application
+
+DOCS: Final = Path(__file__).parents[3] / "docs"
+CONTRACT: Final[dict[str, Any]] = yaml.safe_load(
+    (DOCS / "broker-contract.openapi.yaml").read_text()
+)
+BUNDLE_PATH: Final = f"{PREFIX}/bundles/t/n/0x00000000_0xffffffff"
+PUBLISH_PATH: Final = "/publish/persistent/t/n/orders"
+
+
+def validator(schema: dict[str, Any]) -> OAS31Validator:
+    return OAS31Validator({**schema, "components": CONTRACT["components"]})
+
+
+def resolved(node: dict[str, Any]) -> dict[str, Any]:
+    """Return what a ``$ref`` of the document stands for."""
+    if "$ref" not in node:
+        return node
+    found: Any = CONTRACT
+    for part in node["$ref"].removeprefix("#/").split("/"):
+        found = found[part]
+    return dict(found)
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in CONTRACT["paths"].items():
+        for method, operation in item.items():
+            if method != "parameters":
+                yield method.upper(), path, operation
+
+
+def contents() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every documented body, request or answer, with a name for it."""
+    for method, path, operation in operations():
+        if "requestBody" in operation:
+            yield f"{method} {path} request", operation["requestBody"]["content"]
+        for status, answer in operation["responses"].items():
+            yield f"{method} {path} {status}", resolved(answer).get("content", {})
+
+
+def test_the_document_is_valid_openapi() -> None:
+    assert [*OpenAPIV31SpecValidator(CONTRACT).iter_errors()] == []
+
+
+def test_every_example_keeps_to_its_schema() -> None:
+    checked = 0
+    for name, content in contents():
+        for body in content.values():
+            examples = [one["value"] for one in body.get("examples", {}).values()]
+            for example in [*examples, *([body["example"]] if "example" in body else [])]:
+                errors = [error.message for error in validator(body["schema"]).iter_errors(example)]
+                assert errors == [], name
+                checked += 1
+    assert checked > 20
+
+
+def test_the_server_has_exactly_the_documented_operations() -> None:
+    application = broker_application(None, ServerOptions(incarnation="i"))  # type: ignore[arg-type] # no request is made
+    served = {
+        (route.method, route.resource.canonical)
+        for route in application.router.routes()
+        if route.resource is not None and route.method != "HEAD"
+    }
+    assert served == {(method, path) for method, path, _ in operations()}
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("LeaseRequest", LeaseRequest),
+        ("Lease", LeaseAnswer),
+        ("LoadRequest", LoadRequest),
+        ("Stats", StatsAnswer),
+        ("BundleStats", BundleStatsBody),
+        ("Published", PublishAnswer),
+        ("Error", ErrorAnswer),
+    ],
+)
+def test_the_fields_are_the_documented_ones(name: str, model: type[BaseModel]) -> None:
+    documented = CONTRACT["components"]["schemas"][name]
+    coded = model.model_json_schema(by_alias=True)
+    assert coded["properties"].keys() == documented["properties"].keys()
+    assert set(coded["required"]) == set(documented["required"])
+    for field, schema in documented["properties"].items():
+        default = resolved(schema).get("default", schema.get("default"))
+        assert coded["properties"][field].get("default") == default
+
+
+# In this order, on one broker: each line is what it needs for the next.
+EXCHANGES: Final[list[tuple[str, str, Any, int]]] = [
+    ("GET", "/", None, 200),
+    ("GET", f"{PREFIX}/health", None, 200),
+    ("GET", f"{PREFIX}/stats", None, 200),
+    ("POST", PUBLISH_PATH, None, 503),
+    ("PUT", f"{PREFIX}/lease", {"agentEpoch": 5, "untilSeconds": None}, 200),
+    ("PUT", BUNDLE_PATH, {"agentEpoch": 5, "fencingToken": 7}, 503),
+    ("PUT", f"{PREFIX}/lease", {"agentEpoch": 5, "untilSeconds": 1e9}, 200),
+    ("POST", PUBLISH_PATH, None, 421),
+    ("PUT", BUNDLE_PATH, {"agentEpoch": 5, "fencingToken": 7}, 204),
+    ("PUT", BUNDLE_PATH, {"agentEpoch": 5, "fencingToken": 6}, 412),
+    ("POST", PUBLISH_PATH, {"a": "message"}, 200),
+    ("POST", PUBLISH_PATH, {"a": "message" * 1000}, 413),
+    ("POST", "/publish/sometimes/t/n/orders", None, 400),
+    ("GET", f"{PREFIX}/stats", None, 200),
+    ("PUT", f"{PREFIX}/lease", {"agentEpoch": 5, "untilSeconds": None}, 200),
+    ("PUT", f"{PREFIX}/lease", {"agentEpoch": 4, "untilSeconds": None}, 409),
+    ("PUT", f"{PREFIX}/lease", {}, 400),
+    ("PUT", BUNDLE_PATH, {"agentEpoch": 4, "fencingToken": 7}, 409),
+    ("PUT", BUNDLE_PATH, {}, 400),
+    ("DELETE", f"{BUNDLE_PATH}?agentEpoch=4", None, 409),
+    ("DELETE", BUNDLE_PATH, None, 400),
+    ("DELETE", f"{BUNDLE_PATH}?agentEpoch=5", None, 204),
+]
+
+
+def documented_operation(method: str, path: str) -> dict[str, Any]:
+    bare = path.partition("?")[0]
+    for one_method, template, operation in operations():
+        pattern = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template))
+        if one_method == method and re.fullmatch(pattern, bare):
+            return operation
+    raise AssertionError(f"{method} {bare} is not documented")
+
+
+def check_answer(method: str, path: str, status: int, media_type: str, content: Any) -> None:
+    """Check that ``status`` is documented by itself, and the content by its schema."""
+    answers = documented_operation(method, path)["responses"]
+    assert str(status) in answers, f"{method} {path}: {status} is not documented"
+    answer = resolved(answers[str(status)])
+    if "content" not in answer:
+        assert content == b""
+        return
+    errors = validator(answer["content"][media_type]["schema"]).iter_errors(content)
+    assert [error.message for error in errors] == []
+
+
+async def test_every_real_answer_is_a_documented_one(serve_broker: Any) -> None:
+    seen: set[tuple[str, str]] = set()
+    async with (
+        serve_broker(time.monotonic, version="1", process_id=1, max_body_bytes=2000) as served,
+        aiohttp.ClientSession(served.url) as http,
+    ):
+        for method, path, body, status in EXCHANGES:
+            async with http.request(method, path, json=body) as answer:
+                assert answer.status == status, f"{method} {path} {body}"
+                kind = answer.content_type
+                content: Any = await answer.read()
+                if kind == "application/json":
+                    content = await answer.json()
+                elif kind == "text/plain":
+                    content = await answer.text()
+                check_answer(method, path, status, kind, content)
+                seen.add((documented_operation(method, path)["operationId"], str(status)))
+    promised = {
+        (operation["operationId"], status)
+        for _, _, operation in operations()
+        for status in operation["responses"]
+    }
+    # 408 takes a client that does not send its body; a test of the server has one.
+    assert promised - seen - {("publish", "408")} == {
+        (name, "default")
+        for name in ("getHealth", "getStats", "renewLease", "loadBundle", "unloadBundle")
+    }
+
+
+def test_the_page_names_every_path_of_the_contract() -> None:
+    page = (DOCS / "broker-contract.md").read_text()
+    for method, path, operation in operations():
+        if "contract" in operation["tags"]:
+            assert f"{method} {path}" in page
