@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from loadmanager.core.averages import DEFAULT_RATES
+from loadmanager.core.averages import DEFAULT_RATES, Rates
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
@@ -132,6 +132,13 @@ class ClusterView:
         """Return the short-term traffic of ``bundle``, Pulsar's supposition if unmeasured."""
         row = self.bundles.row(bundle)
         return np.array(DEFAULT_RATES.row()) if row is None else self.bundles.short[row]
+
+    def long_rates(self, bundle: BundleId) -> Rates | None:
+        """Return the long-term traffic of ``bundle``, None if it was never measured."""
+        row = self.bundles.row(bundle)
+        if row is None or not self.bundles.known[row]:
+            return None
+        return Rates(*self.bundles.long[row].tolist())
 
     def long_msgs_per_s(self, bundle: BundleId) -> float:
         """Return the long-term message rate of ``bundle``, supposed if unmeasured."""

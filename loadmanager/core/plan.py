@@ -64,6 +64,9 @@ class Reason(StrEnum):
     TRAFFIC_BUDGET = "traffic_budget"
     BROKER_BUDGET = "broker_budget"
     HOUR_BUDGET = "hour_budget"
+    # Large bundles that are not cut.
+    NAMESPACE_FULL = "namespace_full"
+    NAMESPACE_UNKNOWN = "namespace_unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,8 +155,15 @@ class Planner:
         moves, refusals = tuple(work.moves), tuple(work.refusals)
         if self.settings.observe:
             return Plan(moves=(), refusals=refusals, memory=memory, observed=moves)
-        moved_at_s = {
-            **memory.moved_at_s,
-            **{move.bundle: work.view.now_s for move in moves if move.source is not None},
+        now_s = work.view.now_s
+        moved = [move for move in moves if move.source is not None]
+        parties = {
+            broker: now_s for move in moved for broker in (move.source, move.target) if broker
         }
-        return Plan(moves=moves, refusals=refusals, memory=replace(memory, moved_at_s=moved_at_s))
+        shed_at_s = {**memory.shedder.shed_at_s, **parties}
+        memory = replace(
+            memory,
+            shedder=replace(memory.shedder, shed_at_s=shed_at_s),
+            moved_at_s={**memory.moved_at_s, **dict.fromkeys((m.bundle for m in moved), now_s)},
+        )
+        return Plan(moves=moves, refusals=refusals, memory=memory)

@@ -1,0 +1,64 @@
+"""Cutting a bundle at given places."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import InvalidName, LoadManagerError
+from loadmanager.core.ids import BundleId, range_of
+
+_NARROWEST: Final = 1
+
+
+class CannotSplit(LoadManagerError, ValueError):
+    """A bundle cannot be cut as asked.
+
+    Args:
+        bundle: which one.
+        why: what stands against it.
+        expected: what would have been accepted.
+    """
+
+    def __init__(self, bundle: BundleId, why: str, expected: str) -> None:
+        super().__init__(f"bundle {bundle} cannot be split: {why}; expected {expected}")
+        self.bundle = bundle
+
+
+def can_split(bundle: BundleId) -> bool:
+    """Return whether the bundle's range is wide enough to be cut at all."""
+    lower, upper = range_of(bundle)
+    return upper - lower > _NARROWEST
+
+
+def split(boundaries: Boundaries, bundle: BundleId, cuts: Sequence[int]) -> Boundaries:
+    """Return the boundaries with ``bundle`` cut at ``cuts``, in any order.
+
+    Raises:
+        CannotSplit: it is none of the namespace's bundles or too narrow, there is no
+            cut, or the cuts are not different places strictly inside it.
+    """
+    if bundle not in boundaries.bundles:
+        raise CannotSplit(bundle, "it is no bundle of the namespace now", "a present bundle")
+    if not can_split(bundle):
+        raise CannotSplit(bundle, "its range is a single position", "a wider range")
+    lower, upper = range_of(bundle)
+    if not cuts or not all(lower < cut < upper for cut in cuts):
+        raise CannotSplit(bundle, f"cuts {list(cuts)}", "cuts strictly inside the range")
+    try:
+        bounds = tuple(sorted((*boundaries.bounds, *cuts)))
+        return Boundaries(boundaries.namespace, bounds, boundaries.version)
+    except InvalidName:
+        raise CannotSplit(bundle, f"cuts {list(cuts)}", "different places") from None
+
+
+def even_cuts(bundle: BundleId, parts: int) -> tuple[int, ...]:
+    """Return the cuts that make ``parts`` of equal width, the last taking the remainder.
+
+    Raises:
+        CannotSplit: fewer than two parts, or more parts than positions.
+    """
+    lower, upper = range_of(bundle)
+    width = (upper - lower) // parts if parts > 1 else 0
+    if width < 1:
+        raise CannotSplit(bundle, f"{parts} parts", "2 parts or more, of one position or more")
+    return tuple(lower + part * width for part in range(1, parts))

@@ -1,0 +1,165 @@
+"""Which bundles have grown too large for one broker and should be cut."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from annotated_types import Interval
+
+from loadmanager.core.averages import Rates
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.load import BundleStats
+from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.settings import Doc, check
+from loadmanager.core.splitting.cutting import can_split
+
+_MIB: Final = 1048576
+_FEWEST_TOPICS: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRules:
+    """From what size a bundle is cut. Topics and sessions are the latest, traffic is long-term."""
+
+    max_topics: Annotated[
+        int,
+        Interval(ge=1, le=2**31 - 1),
+        Doc("Most topics in a bundle.", "topics", "loadBalancerNamespaceBundleMaxTopics"),
+    ] = 1000
+    max_sessions: Annotated[
+        int,
+        Interval(ge=-1, le=2**31 - 1),
+        Doc(
+            "Most producers and consumers in a bundle; 0 or less does not look at them.",
+            "sessions",
+            "loadBalancerNamespaceBundleMaxSessions",
+        ),
+    ] = 1000
+    max_msgs_per_s: Annotated[
+        int,
+        Interval(ge=0, le=2**31 - 1),
+        Doc(
+            "Most messages per second in a bundle.",
+            "messages/s",
+            "loadBalancerNamespaceBundleMaxMsgRate",
+        ),
+    ] = 30_000
+    max_mib_per_s: Annotated[
+        int,
+        Interval(ge=0, le=2**31 - 1),
+        Doc(
+            "Most throughput in a bundle.",
+            "MiB/s",
+            "loadBalancerNamespaceBundleMaxBandwidthMbytes",
+        ),
+    ] = 100
+    max_bundles: Annotated[
+        int,
+        Interval(ge=1, le=1_000_000),
+        Doc(
+            "A namespace with this many bundles is cut no further.",
+            "bundles",
+            "loadBalancerNamespaceMaximumBundles",
+        ),
+    ] = 128
+    wrap_like_java: Annotated[
+        bool,
+        Doc(
+            "Let 2048 MiB/s and more overflow 32 bits, as in Pulsar, where 2048 splits every "
+            "bundle with two topics."
+        ),
+    ] = False
+
+    def __post_init__(self) -> None:
+        """Refuse settings outside their range."""
+        check(self)
+
+    @property
+    def max_bytes_per_s(self) -> int:
+        """The limit on throughput in bytes."""
+        limit = self.max_mib_per_s * _MIB
+        return (limit + 2**31) % 2**32 - 2**31 if self.wrap_like_java else limit
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A bundle to cut, and what of it is too much."""
+
+    bundle: BundleId
+    broker: BrokerId
+    excess: str
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """The bundles to cut, heaviest first, and why other large ones stay whole."""
+
+    chosen: tuple[Split, ...]
+    refusals: tuple[Refusal, ...]
+
+
+def find_splits(
+    rules: SplitRules,
+    reports: Mapping[BrokerId, Mapping[BundleId, BundleStats]],
+    long_rates: Callable[[BundleId], Rates | None],
+    bundle_counts: Mapping[Namespace, int],
+) -> Splits:
+    """Return what to cut in this round.
+
+    ``long_rates`` gives the long-term traffic of a bundle, None if there is no data,
+    which counts as none. ``bundle_counts`` says how many bundles a namespace has now; a
+    namespace whose boundaries could not be read is not in it, and is left alone.
+    """
+    refusals: list[Refusal] = []
+    large: list[tuple[float, Split]] = []
+    for broker, bundles in reports.items():
+        for bundle, stats in bundles.items():
+            rates = long_rates(bundle) or Rates()
+            excess = _excess(rules, stats, rates)
+            if excess and stats.topics < _FEWEST_TOPICS:
+                detail = f"{excess}, and {stats.topics} topics"
+                refusals.append(Refusal(bundle, Reason.UNBALANCEABLE, detail))
+            elif excess:
+                large.append((-rates.bytes_per_s, Split(bundle, broker, excess)))
+    large.sort(key=lambda item: (item[0], item[1].bundle))
+    chosen = _within_cap(rules, (split for _, split in large), bundle_counts, refusals)
+    return Splits(tuple(chosen), tuple(refusals))
+
+
+def _excess(rules: SplitRules, stats: BundleStats, rates: Rates) -> str:
+    """Return which limit the bundle exceeds, for people; empty if none."""
+    sessions = stats.producers + stats.consumers
+    if stats.topics > rules.max_topics:
+        return f"{stats.topics} topics"
+    if 0 < rules.max_sessions < sessions:
+        return f"{sessions} sessions"
+    if rates.msgs_per_s > rules.max_msgs_per_s:
+        return f"{rates.msgs_per_s:.0f} messages/s"
+    if rates.bytes_per_s > rules.max_bytes_per_s:
+        return f"{rates.bytes_per_s:.0f} bytes/s"
+    return ""
+
+
+def _within_cap(
+    rules: SplitRules,
+    large: Iterable[Split],
+    bundle_counts: Mapping[Namespace, int],
+    refusals: list[Refusal],
+) -> list[Split]:
+    chosen: list[Split] = []
+    cut: Counter[Namespace] = Counter()
+    for split in large:
+        namespace = namespace_of(split.bundle)
+        count = bundle_counts.get(namespace)
+        if count is None:
+            refusals.append(Refusal(split.bundle, Reason.NAMESPACE_UNKNOWN, split.excess))
+        elif not can_split(split.bundle):
+            refusals.append(Refusal(split.bundle, Reason.UNBALANCEABLE, "a single position"))
+        elif count + cut[namespace] >= rules.max_bundles:
+            detail = f"{split.excess}; {count} bundles of {rules.max_bundles}"
+            refusals.append(Refusal(split.bundle, Reason.NAMESPACE_FULL, detail))
+        else:
+            cut[namespace] += 1
+            chosen.append(split)
+    return chosen

@@ -1,0 +1,190 @@
+"""Where to cut a bundle: Pulsar's four algorithms.
+
+Each answers with the cuts, None for "do not split", and now and then with no cut at
+all, which means the same.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from annotated_types import Interval
+
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.hashing import FULL_RANGE_END
+from loadmanager.core.settings import Doc, check
+
+_MIB: Final = 1048576
+
+
+class NoPositions(LoadManagerError, ValueError):
+    """A split at given positions was asked for without any."""
+
+    def __init__(self) -> None:
+        super().__init__("split positions = (); expected one position or more")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLoad:
+    """One topic: its place on the hash circle, and its traffic, None if not measured."""
+
+    position: int
+    msgs_per_s: float | None = None
+    bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAsk:
+    """A bundle to cut: its range, and the topics of the namespace, of which it holds some.
+
+    ``positions`` and ``force`` (cut even with fewer than two topics) are for the
+    algorithm that cuts where it is told.
+    """
+
+    lower: int
+    upper: int
+    topics: Sequence[TopicLoad]
+    positions: Sequence[int] = ()
+    force: bool = False
+
+    def held(self) -> list[TopicLoad]:
+        """Return the topics in the bundle's range, in order of their positions."""
+        last = self.upper == FULL_RANGE_END
+        return sorted(
+            (
+                topic
+                for topic in self.topics
+                if self.lower <= topic.position < self.upper
+                or (last and topic.position == FULL_RANGE_END)
+            ),
+            key=lambda topic: topic.position,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitLimits:
+    """How much traffic a part may have, for the algorithm that cuts by traffic."""
+
+    max_msgs_per_s: Annotated[
+        int,
+        Interval(ge=0, le=2**31 - 1),
+        Doc(
+            "Most messages per second in one bundle.",
+            "messages/s",
+            "loadBalancerNamespaceBundleMaxMsgRate",
+        ),
+    ] = 30_000
+    max_mib_per_s: Annotated[
+        int,
+        Interval(ge=0, le=2**31 - 1),
+        Doc(
+            "Most throughput in one bundle.",
+            "MiB/s",
+            "loadBalancerNamespaceBundleMaxBandwidthMbytes",
+        ),
+    ] = 100
+    difference_percent: Annotated[
+        int,
+        Interval(ge=0, le=1000),
+        Doc(
+            "By how much a bundle must exceed a limit before it is cut.",
+            "percent",
+            "flowOrQpsDifferenceThresholdPercentage",
+        ),
+    ] = 10
+
+    def __post_init__(self) -> None:
+        """Refuse settings outside their range."""
+        check(self)
+
+
+Cuts = tuple[int, ...] | None
+SplitAlgorithm = Callable[[SplitAsk, SplitLimits], Cuts]
+
+
+def range_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
+    """Cut the range in the middle, wherever the topics are."""
+    del limits
+    return (ask.lower + (ask.upper - ask.lower) // 2,)
+
+
+def topic_count_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
+    """Cut between the two middle topics; with three, after the first.
+
+    Topics at hashes 0, 5, 0x10, 0x15, 0x20 and 0x25 are cut at 0x12. Two topics at one
+    position cannot be parted: the cut then leaves one side empty.
+    """
+    del limits
+    hashes = [topic.position for topic in ask.held()]
+    if len(hashes) < 2:  # noqa: PLR2004 - one topic cannot be parted
+        return None
+    middle = len(hashes) // 2
+    before, after = hashes[max(middle - 1, 0)], hashes[middle]
+    return (before + (after - before) // 2,)
+
+
+def specified_positions(ask: SplitAsk, limits: SplitLimits) -> Cuts:
+    """Cut at the given positions that lie inside the bundle.
+
+    Raises:
+        NoPositions: none were given.
+    """
+    del limits
+    if not ask.positions:
+        raise NoPositions
+    if not ask.force and len(ask.held()) < 2:  # noqa: PLR2004 - one topic cannot be parted
+        return None
+    inside = tuple(sorted(place for place in ask.positions if ask.lower < place < ask.upper))
+    return inside or None
+
+
+def flow_or_qps_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
+    """Cut so that each part stays within the limits on messages and throughput.
+
+    Topics are added up in order of their positions; where the next one would exceed a
+    limit, the cut goes halfway to it. Nothing is cut unless the bundle as a whole
+    exceeds a limit by ``difference_percent``.
+    """
+    held = ask.held()
+    if len(held) < 2:  # noqa: PLR2004 - one topic cannot be parted
+        return None
+    measured = [
+        (topic.position, topic.msgs_per_s, topic.bytes_per_s)
+        for topic in held
+        if topic.msgs_per_s is not None
+        and topic.bytes_per_s is not None
+        and (topic.msgs_per_s > 0 or topic.bytes_per_s > 0)
+    ]
+    max_msgs, max_bytes = limits.max_msgs_per_s, limits.max_mib_per_s * _MIB
+    factor = 1 + limits.difference_percent / 100.0
+    total_msgs = sum(msgs for _, msgs, _ in measured)
+    total_bytes = sum(size for _, _, size in measured)
+    if len({position for position, _, _ in measured}) < 2 or (  # noqa: PLR2004 - one position cannot be parted
+        total_msgs < max_msgs * factor and total_bytes < max_bytes * factor
+    ):
+        return None
+    return _cut_by_traffic(measured, max_msgs, max_bytes)
+
+
+def _cut_by_traffic(
+    measured: Sequence[tuple[int, float, float]], max_msgs: float, max_bytes: float
+) -> tuple[int, ...]:
+    cuts: list[int] = []
+    previous, msgs_so_far, bytes_so_far = measured[0]
+    for position, msgs, size in measured[1:]:
+        msgs_so_far += msgs
+        bytes_so_far += size
+        if msgs_so_far > max_msgs or bytes_so_far > max_bytes:
+            cuts.append(previous + (position - previous) // 2 + 1)
+            msgs_so_far, bytes_so_far = msgs, size
+        previous = position
+    return tuple(cuts)
+
+
+SPLIT_ALGORITHMS: Final[Mapping[str, SplitAlgorithm]] = {
+    "range_equally_divide": range_equally,
+    "topic_count_equally_divide": topic_count_equally,
+    "specified_positions_divide": specified_positions,
+    "flow_or_qps_equally_divide": flow_or_qps_equally,
+}
+"""By Pulsar's names."""
