@@ -82,6 +82,7 @@ class HttpDoor:
         self._lookups = Lookups(
             lookup,
             answers,
+            self._express,
             metrics,
             mode=settings.mode,
             max_concurrent=settings.max_concurrent,

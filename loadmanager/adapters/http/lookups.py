@@ -8,9 +8,10 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 from aiohttp import web
+from aiohttp.http import HttpVersion11
 
-from loadmanager.adapters.http.answers import Answers
-from loadmanager.adapters.http.express import LISTENER_HEADER, LookupReply
+from loadmanager.adapters.http.answers import Answer, Answers
+from loadmanager.adapters.http.express import LISTENER_HEADER, Express, KnownReply
 from loadmanager.adapters.http.replies import Refused, bytes_reply, empty_reply, unavailable
 from loadmanager.adapters.http.routes import ANY_METHOD, Route, Target
 from loadmanager.core.errors import LoadManagerError
@@ -22,6 +23,7 @@ LookupMode = Literal["answer", "redirect"]
 LOOKUP_PREFIX: Final = "/lookup/v2/topic/"
 _REDIRECT_PREFIX: Final = "/redirect"
 _TOPIC_SEGMENTS: Final = 4
+_MOVED: Final = 307
 # Refused clients are told to wait up to 4 s longer, in turn, so that they do not return as one.
 _RETRY_SPREAD_S: Final = 5
 
@@ -37,6 +39,7 @@ class Lookups:
         self,
         lookup: LookupService,
         answers: Answers,
+        express: Express,
         metrics: LookupMetrics,
         *,
         mode: LookupMode,
@@ -45,6 +48,7 @@ class Lookups:
     ) -> None:
         self._lookup = lookup
         self._answers = answers
+        self._express = express
         self._metrics = metrics
         self._mode = mode
         self._max_concurrent = max_concurrent
@@ -61,20 +65,13 @@ class Lookups:
             Route(ANY_METHOD, _REDIRECT_PREFIX + "/{...}", self.redirect_to_owner),
         ]
 
-    def remembered(self, request: web.BaseRequest) -> LookupReply | None:
+    def remembered(self, request: web.BaseRequest) -> KnownReply | None:
         """Return the answer to a request whose like was answered from the current picture."""
-        if request.method != "GET" or LISTENER_HEADER in request.headers:
+        line = _plain_line(request)
+        if line is None or not request.keep_alive or request.version != HttpVersion11:
             return None
-        raw = request.raw_path
-        if not raw.startswith(LOOKUP_PREFIX) or not raw.isascii():
-            return None
-        started_s = time.perf_counter()
-        line = _first_line(raw)
-        answer = self._answers.known(line)
-        if answer is None:
-            return None
-        self._metrics.answered(time.perf_counter() - started_s)
-        return LookupReply(answer, line)
+        response = self._express.response_under(line)
+        return None if response is None else KnownReply(response, line)
 
     async def owner(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         """Answer ``GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}``."""
@@ -85,10 +82,10 @@ class Lookups:
             self._metrics.failed(time.perf_counter() - started_s)
             raise
         seconds = time.perf_counter() - started_s
-        if isinstance(reply, LookupReply):
-            self._metrics.answered(seconds)
-        else:
+        if reply.status == _MOVED:
             self._metrics.redirected(seconds)
+        else:
+            self._metrics.answered(seconds)
         return reply
 
     async def bundle(self, _request: web.BaseRequest, target: Target) -> web.StreamResponse:
@@ -119,10 +116,10 @@ class Lookups:
         ask = _Ask.of(request, target)
         answer = self._answers.of_topic(topic, ask.listener, ask.line)
         if answer is not None:
-            return LookupReply(answer, ask.line)
+            return _told(answer)
         if self._mode == "answer":
             owner = await self._find_owner(topic)
-            return LookupReply(self._answers.naming(owner, ask.listener), None)
+            return _told(self._answers.naming(owner, ask.listener))
         return await self._owner_or_redirect(topic, ask, target)
 
     async def _owner_or_redirect(
@@ -141,7 +138,7 @@ class Lookups:
             if isinstance(found, Redirection) and ask.redirected and not found.authoritative:
                 found = await self._lookup.find_owner(topic)
         if isinstance(found, Owner):
-            return LookupReply(self._answers.naming(found, ask.listener), None)
+            return _told(self._answers.naming(found, ask.listener))
         if ask.authoritative:
             raise unavailable(f"{topic} was redirected by its leader already", self._retry_after_s)
         return _moved(_lookup_url(found, ask, target))
@@ -186,18 +183,21 @@ class _Ask:
     def of(cls, request: web.BaseRequest, target: Target) -> "_Ask":
         in_header = request.headers.get(LISTENER_HEADER, "")
         authoritative = target.query("authoritative").lower()
-        raw = request.raw_path
-        plain = request.method == "GET" and not in_header and raw.startswith("/") and raw.isascii()
         return cls(
             listener=target.query("listenerName") or in_header,
             authoritative=authoritative == "true",
             redirected=bool(authoritative),
-            line=_first_line(raw) if plain else None,
+            line=_plain_line(request),
         )
 
 
-def _first_line(raw_path: str) -> bytes:
-    return f"GET {raw_path} HTTP/1.1".encode()
+def _plain_line(request: web.BaseRequest) -> bytes | None:
+    """Return the first line of a lookup if nothing else in it bears on its answer."""
+    raw = request.raw_path
+    plain = request.method == "GET" and raw.startswith(LOOKUP_PREFIX) and raw.isascii()
+    if not plain or LISTENER_HEADER in request.headers:
+        return None
+    return f"GET {raw} HTTP/1.1".encode()
 
 
 def _topic(segments: tuple[str, ...]) -> TopicName:
@@ -212,5 +212,9 @@ def _lookup_url(to: Redirection, ask: _Ask, target: Target) -> str:
     return f"{to.sidecar_url.rstrip('/')}{target.path}?{query}"
 
 
+def _told(answer: Answer) -> web.Response:
+    return web.Response(body=answer.body, headers=answer.headers)
+
+
 def _moved(location: str) -> web.Response:
-    return empty_reply(307, {"Location": location})
+    return empty_reply(_MOVED, {"Location": location})

@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import http_exceptions, web
 
-from loadmanager.adapters.http.express import Express, LookupReply
+from loadmanager.adapters.http.express import Express, KnownReply
 from loadmanager.adapters.http.replies import Refused, refusal_reply
 
 # aiohttp's error tells a long header from a long URL by nothing but the limit.
@@ -74,7 +74,7 @@ class DoorProtocol(web.RequestHandler):
         if data is None or reset or not sent.keep_alive or request.body_exists:
             return sent, reset
         self._aligned = True
-        if isinstance(sent, LookupReply) and sent.line is not None:
+        if isinstance(sent, KnownReply):
             self._express.learn(data, sent.line)
         return sent, reset
 
