@@ -21,7 +21,7 @@ from loadmanager.core.load import BundleStats
 
 Number = TypeVar("Number", bound=np.generic)
 
-_FIRST_CAPACITY: Final = 1024
+_FIRST_CAPACITY: Final = 64
 _KEPT_SAMPLES: Final = 360
 """A bundle that no report lists keeps its averages for this many samples."""
 

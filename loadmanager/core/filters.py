@@ -92,7 +92,7 @@ class Filters:
         found = Eligibility(view)
         found.refuse(brokers.draining, Reason.DRAINING)
         found.refuse(view.age_s > self.max_report_age_s, Reason.REPORT_STALE)
-        serves = brokers.persistent if domain == "persistent" else brokers.non_persistent
+        serves = brokers.non_persistent if domain == "non-persistent" else brokers.persistent
         found.refuse(~serves, Reason.DOMAIN_UNSUPPORTED)
         found.prefer(brokers.topics <= self.max_topics, Reason.TOO_MANY_TOPICS)
         if self.prefer_later_versions:

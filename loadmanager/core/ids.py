@@ -20,9 +20,10 @@ Namespace = NewType("Namespace", str)
 BundleId = NewType("BundleId", str)
 """``tenant/namespace/0xLLLLLLLL_0xUUUUUUUU``."""
 
-Domain = Literal["persistent", "non-persistent"]
+Domain = Literal["persistent", "non-persistent", "topic"]
+"""``topic`` is Pulsar's newer domain of scalable topics."""
 
-DOMAINS: Final[tuple[Domain, ...]] = ("persistent", "non-persistent")
+DOMAINS: Final[tuple[Domain, ...]] = ("persistent", "non-persistent", "topic")
 
 _ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _BROKER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[-.\w]+):(\d{1,5})", re.ASCII)
@@ -138,7 +139,7 @@ def topic_from_parts(domain: str, tenant: str, namespace: str, local: str) -> To
         InvalidName: the domain is unknown, a part is empty or has a forbidden character.
     """
     if domain not in DOMAINS:
-        raise InvalidName("topic domain", domain, "persistent or non-persistent")
+        raise InvalidName("topic domain", domain, " or ".join(DOMAINS))
     if not local.strip():
         raise InvalidName("topic", local, "a name that is not blank")
     return TopicName(domain, parse_namespace(f"{tenant}/{namespace}"), local)
