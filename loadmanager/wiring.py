@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import signal
 import socket
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import uvloop
@@ -39,6 +39,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import ResourceWeights
+from loadmanager.ports import Clock, HostProbe, LeaderLine
 from loadmanager.telemetry.metrics import Metrics
 
 _LEAVE_S = 10.0
@@ -122,8 +123,55 @@ def build_sidecar(
         clock=clock,
         metrics=metrics,
     )
-    member = build_member(config, parts, commands)
-    leading = build_leading(config, parts, planner)
+    application = join(
+        config,
+        planner,
+        parts,
+        probe=PsutilHostProbe(config.host),
+        leader_line=leader_line,
+        commands=commands,
+        rng=np.random.default_rng(),
+    )
+
+    async def close() -> None:
+        await leader_line.close()
+        await broker.close()
+
+    door = make_door(config, application.answering, metrics)
+    return Sidecar(parts, door, application.member, application.election, close)
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The parts of one sidecar that do its work, whatever adapters they stand on."""
+
+    member: Member
+    leading: Leading
+    election: Election
+    answering: Answering
+
+
+def join(
+    config: Config,
+    planner: Planner,
+    parts: Parts,
+    *,
+    probe: HostProbe,
+    leader_line: LeaderLine,
+    commands: asyncio.TaskGroup,
+    rng: np.random.Generator,
+) -> Application:
+    """Join the application on given adapters; ``rng`` is for jitter and for equal choices."""
+    rhythm = Rhythm(
+        tick_interval_s=config.leader.tick_interval_s,
+        round_interval_s=config.leader.round_interval_s,
+    )
+
+    def open_desk(term: Term) -> Desk:
+        return Desk(parts, term, planner, rhythm, rng)
+
+    member = make_member(config, parts, probe, commands, rng)
+    leading = Leading(open_desk, parts.metrics)
     answering = Answering(
         parts,
         leader_line,
@@ -133,15 +181,16 @@ def build_sidecar(
         wait_s=config.lookup.wait_s,
     )
     election = Election(parts, eligible=lambda: member.registered, lead=leading.lead)
-
-    async def close() -> None:
-        await leader_line.close()
-        await broker.close()
-
-    return Sidecar(parts, make_door(config, answering, metrics), member, election, close)
+    return Application(member, leading, election, answering)
 
 
-def build_member(config: Config, parts: Parts, commands: asyncio.TaskGroup) -> Member:
+def make_member(
+    config: Config,
+    parts: Parts,
+    probe: HostProbe,
+    commands: asyncio.TaskGroup,
+    rng: np.random.Generator,
+) -> Member:
     """Join the parts that keep this broker in the cluster."""
     me, owners = parts.identity.broker, parts.picture.owners
 
@@ -152,7 +201,7 @@ def build_member(config: Config, parts: Parts, commands: asyncio.TaskGroup) -> M
     ownerships = Ownerships(
         parts.broker, parts.metrics, claimed_elsewhere=claimed_elsewhere, tasks=commands
     )
-    sampler = Sampler(parts, PsutilHostProbe(config.host))
+    sampler = Sampler(parts, probe)
     report = config.report
     publisher = Publisher(
         parts,
@@ -165,24 +214,10 @@ def build_member(config: Config, parts: Parts, commands: asyncio.TaskGroup) -> M
             jitter_fraction=report.jitter_fraction,
         ),
         sample_interval_s=report.sample_interval_s,
-        draw=np.random.default_rng().random,
+        draw=rng.random,
     )
     terms = LeaseTerms(config.ownership.self_fence_fraction, config.ownership.heartbeat_fraction)
     return Member(parts, ownerships, sampler, publisher, terms)
-
-
-def build_leading(config: Config, parts: Parts, planner: Planner) -> Leading:
-    """Join the parts that work while this sidecar leads."""
-    rhythm = Rhythm(
-        tick_interval_s=config.leader.tick_interval_s,
-        round_interval_s=config.leader.round_interval_s,
-    )
-    rng = np.random.default_rng()
-
-    def open_desk(term: Term) -> Desk:
-        return Desk(parts, term, planner, rhythm, rng)
-
-    return Leading(open_desk, parts.metrics)
 
 
 def make_door(config: Config, answering: Answering, metrics: Metrics) -> HttpDoor:
@@ -203,7 +238,7 @@ def make_door(config: Config, answering: Answering, metrics: Metrics) -> HttpDoo
     )
 
 
-def make_identity(config: Config, port: int, clock: SystemClock) -> Identity:
+def make_identity(config: Config, port: int, clock: Clock) -> Identity:
     """Return who this sidecar is; the instance is drawn anew at each start."""
     host = config.sidecar.listen_host
     shown_host = f"[{host}]" if ":" in host else host
