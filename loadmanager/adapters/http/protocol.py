@@ -46,7 +46,7 @@ class DoorProtocol(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Answer a known lookup at once; hand everything else to aiohttp."""
         if self._aligned and not self._is_due():
-            response = self._express.response_to(data)
+            response = self._known_response(data)
             if response is not None and self.transport is not None:
                 self.transport.write(response)
                 return
@@ -55,6 +55,12 @@ class DoorProtocol(web.RequestHandler):
         self._aligned = False
         self._handed_at_s = self._clock_s()
         super().data_received(data)
+
+    def _known_response(self, data: bytes) -> bytes | None:
+        try:
+            return self._express.response_to(data)
+        except Exception:  # noqa: BLE001 - aiohttp's lane meets it again, and there it becomes a logged 500
+            return None
 
     def _is_due(self) -> bool:
         """Return whether aiohttp should see a request again.

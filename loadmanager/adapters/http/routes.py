@@ -8,15 +8,13 @@ captured segment is decoded exactly once.
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, unquote
 
 from aiohttp import web
 
 from loadmanager.adapters.http.replies import Refused
 
 ANY_METHOD: Final = "*"
-# Everything printable in ASCII stays; what is beyond gets percent-encoded in a Location.
-_AS_IT_CAME: Final = "".join(chr(code) for code in range(0x21, 0x7F))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ def target_of(raw: str) -> Target:
     """Return the target of a request line, in origin form or in absolute form.
 
     Raises:
-        Refused: it is no path, or not UTF-8.
+        Refused: it is no path, or not ASCII.
     """
     if not raw.startswith("/"):
         scheme, found, rest = raw.partition("://")
@@ -66,10 +64,7 @@ def target_of(raw: str) -> Target:
             raise Refused(400, "the request target must be a path")
         raw = "/" + rest.partition("/")[2]
     if not raw.isascii():
-        try:
-            raw = quote(raw, safe=_AS_IT_CAME)
-        except UnicodeEncodeError:
-            raise Refused(400, "the path must be UTF-8") from None
+        raise Refused(400, "what is not ASCII must be percent-encoded in a URL")
     path, _, query_text = raw.partition("?")
     return Target(path, query_text)
 

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -263,7 +263,7 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
             metrics=metrics,
             registry=registry,
             version="1.2.3",
-            settings=replace(settings or DoorSettings(), stop_s=2.0),
+            settings=settings or DoorSettings(stop_s=2.0),
             more_routes=more_routes,
         )
         port = await door.start("127.0.0.1", 0)

@@ -76,6 +76,7 @@ async def test_a_namespace_is_created_with_the_bundles_asked_for(
         (b'{"bundles":{"numBundles":65537}}', 412, "numBundles = 65537; expected 1 to 65536"),
         (b'{"bundles":{"boundaries":"0x0"}}', 400, "expected an array"),
         (b'{"bundles":{"boundaries":[1]}}', 412, "boundaries holds 1; expected texts"),
+        (b'{"bundles":{"boundaries":[%s]}}' % b",".join([b'"0x0"'] * 65_538), 412, "at most 65537"),
         (b'{"bundles":{"boundaries":["0x00000000"]}}', 412, "growing bounds from 0x00000000"),
     ],
 )
@@ -142,6 +143,25 @@ async def test_head_is_answered_like_get_without_the_body(door: OpenDoor) -> Non
 async def test_an_unknown_path_is_a_json_404(door: OpenDoor) -> None:
     got = await door.ask("/nothing/here")
     assert (got.status, got.json()) == (404, {"reason": "there is nothing at this path"})
+
+
+async def test_a_body_that_breaks_its_encoding_is_refused(door: OpenDoor) -> None:
+    head = b"PUT /admin/v2/namespaces/acme/prod HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
+    with capture_logs():
+        got = await door.send(head + b"Content-Length: 9\r\n\r\nnot gzip!")
+    assert got[0].status == 400
+    assert Namespace("acme/prod") not in door.lookup.namespaces
+
+
+async def test_a_request_line_with_a_whole_url_is_understood(door: OpenDoor) -> None:
+    tail = b" HTTP/1.1\r\nHost: x\r\n\r\n"
+    [whole] = await door.send(b"GET http://some.where:80/healthz" + tail)
+    [strange] = await door.send(b"OPTIONS *" + tail)
+    assert (whole.status, whole.text) == (200, "ok")
+    assert (strange.status, strange.json()) == (
+        400,
+        {"reason": "the request target must be a path"},
+    )
 
 
 async def test_a_body_beyond_the_limit_is_refused(open_a_door: OpenADoor) -> None:
@@ -223,6 +243,18 @@ async def test_closing_lets_requests_under_way_finish(open_a_door: OpenADoor) ->
     await closing
     with pytest.raises(aiohttp.ClientConnectionError):
         await door.ask("/healthz")
+
+
+async def test_closing_does_not_wait_for_ever(open_a_door: OpenADoor) -> None:
+    never = FakeLookup(gate=asyncio.Event())
+    door = await open_a_door(never, DoorSettings(stop_s=0.05))
+    stuck = asyncio.create_task(door.ask("/lookup/v2/topic/persistent/public/default/x"))
+    await until(lambda: never.waiting == 1)
+    async with asyncio.timeout(5):
+        await door.door.stop()
+    assert never.waiting == 0
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await stuck
 
 
 async def test_a_port_in_use_is_an_error_that_leaves_nothing_open(

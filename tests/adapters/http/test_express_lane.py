@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from loadmanager.adapters.http import DoorSettings
 from loadmanager.adapters.http.protocol import is_whole_request
@@ -196,6 +197,17 @@ def test_only_bytes_that_every_parser_reads_as_one_head_count_as_one(
     whole: bool,
 ) -> None:
     assert is_whole_request(data) is whole
+
+
+async def test_an_error_in_the_lane_is_an_answer_like_any_other_error(door: OpenDoor) -> None:
+    await learn(door, "x")
+    wire = wired(door)
+    door.lookup.breaks = True
+    door.lookup.picture_version += 1
+    with capture_logs() as logs:
+        got = await exchange(wire, get("x"))
+    assert got.status == 500
+    assert [entry["event"] for entry in logs] == ["http.request.failed"]
 
 
 async def test_a_closing_door_serves_nobody(door: OpenDoor) -> None:

@@ -1,12 +1,14 @@
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from loadmanager.adapters.http import DoorSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
-from loadmanager.core.ids import Namespace, TopicName
+from loadmanager.core.ids import BundleId, Namespace, TopicName
+from loadmanager.core.load import BrokerUrls
 from tests.adapters.http.conftest import PUBLIC, FakeLookup, OpenADoor, OpenDoor, until
 
 TOPIC = TopicName("persistent", PUBLIC, "orders")
@@ -81,6 +83,31 @@ async def test_a_listener_replaces_the_binary_urls(
             "nativeUrl": "pulsar://b1.inner:6650",
             "brokerUrlSsl": "",
         }
+
+
+async def test_a_listener_with_http_urls_of_its_own_replaces_those_too(door: OpenDoor) -> None:
+    bundle = own(door.lookup, TOPIC, "b1:8080")
+    outer = BrokerUrls(http_url="http://outer:80", broker_url="pulsar://outer:6650")
+    owner = door.lookup.owners[BundleId(bundle)]
+    door.lookup.owners[BundleId(bundle)] = replace(owner, listeners={"outer": outer})
+    got = (await door.ask(PATH + "?listenerName=outer")).json()
+    assert (got["brokerUrl"], got["httpUrl"], got["httpUrlTls"]) == (
+        "pulsar://outer:6650",
+        "http://outer:80",
+        "",
+    )
+
+
+async def test_a_listener_that_is_gone_is_no_longer_answered(door: OpenDoor) -> None:
+    own(door.lookup, TOPIC, "b1:8080")
+    path = PATH + "?listenerName=inner"
+    assert [(await door.ask(path)).status for _ in range(3)] == [200, 200, 200]
+    for bundle, owner in door.lookup.owners.items():
+        door.lookup.owners[bundle] = replace(owner, listeners={})
+    door.lookup.picture_version += 1
+    got = await door.ask(path)
+    assert got.status == 412
+    assert "its listeners: none" in got.json()["reason"]
 
 
 async def test_an_unknown_listener_is_refused_with_the_known_ones(door: OpenDoor) -> None:

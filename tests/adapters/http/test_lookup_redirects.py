@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from loadmanager.adapters.http import DoorSettings
 from loadmanager.core.ids import TopicName
+from loadmanager.core.load import BrokerUrls
 from loadmanager.ports import Redirection
 from tests.adapters.http.conftest import PUBLIC, FakeLookup, OpenADoor, OpenDoor
 
@@ -98,6 +101,19 @@ async def test_redirect_goes_to_the_owner_of_the_last_four_segments(door: OpenDo
     door.lookup.give(bundle, "b5:8080")
     got = await door.ask("/redirect/persistent/public/default/a%2Fb")
     assert got.headers["Location"] == "http://b5:8080/persistent/public/default/a%2Fb"
+
+
+async def test_redirect_refuses_an_owner_without_http(door: OpenDoor) -> None:
+    bundle = door.lookup.bundle_in_picture(TOPIC)
+    assert bundle is not None
+    door.lookup.give(bundle, "b5:8080")
+    binary = replace(door.lookup.owners[bundle], urls=BrokerUrls(http_url=""))
+    door.lookup.owners[bundle] = binary
+    got = await door.ask("/redirect/persistent/public/default/a%2Fb")
+    assert (got.status, got.json()) == (
+        412,
+        {"reason": "broker b5:8080 has no HTTP URL to redirect to"},
+    )
 
 
 async def test_redirect_refuses_what_is_no_topic(door: OpenDoor) -> None:
