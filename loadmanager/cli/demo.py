@@ -97,6 +97,7 @@ def demo_command(
 
     Example: loadmanager demo --duration 60 --kill leader@20
     """
+    show = _show(as_json=as_json)
     try:
         from loadmanager.demo.settings import DemoSettings, Kill  # noqa: PLC0415 - quick --help
 
@@ -105,7 +106,7 @@ def demo_command(
         settings = replace(settings, data_dir=_data_dir(data_dir))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    summary = _run(settings, _show(as_json=as_json))
+    summary = _run(settings, show)
     _print(summary, as_json=as_json)
     broken = summary.broken_promises
     if not broken and data_dir is None and not keep:
@@ -151,9 +152,12 @@ def _run(settings: "DemoSettings", show: "Show") -> "Summary":
 
     from loadmanager.demo.children import DemoFailed  # noqa: PLC0415 - the same
     from loadmanager.demo.run import run_demo  # noqa: PLC0415 - the same
+    from loadmanager.demo.scene import PlainShow, Shows  # noqa: PLC0415 - the same
 
     try:
-        return asyncio.run(run_demo(settings, show, count_double_owned))
+        with (settings.data_dir / "demo.log").open("w") as log:
+            shows = Shows(show, PlainShow(log))
+            return asyncio.run(run_demo(settings, shows, count_double_owned))
     except DemoFailed as error:
         raise click.ClickException(f"{error}\nall logs: {settings.data_dir}") from None
     except asyncio.CancelledError:

@@ -24,8 +24,12 @@ READY_BOUND_S: Final = 60.0
 QUESTION_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
 ADMIN_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
 TICK_MS: Final = 500
-SETTLE_S: Final = 8.0
-"""Long enough that the skewed traffic can be seen for some seconds before the first move."""
+SETTLE_S: Final = 12.0
+"""Long enough that the skewed traffic can be seen for some seconds before the first move.
+
+It counts from when the last broker registered; until the traffic begins all topics are
+looked up, which takes one second, or several on a slow machine.
+"""
 
 KNOWN_BROKERS: Final = re.compile(
     r'^loadmanager_picture_entries\{what="brokers"\} (\S+)', re.MULTILINE
@@ -110,6 +114,13 @@ class Cluster:
             child.send(signal.SIGKILL)
         await asyncio.gather(*(child.process.wait() for child in member.processes))
         member.dead_at_s = monotonic()
+
+    async def end(self) -> None:
+        """Kill all brokers and sidecars: an orderly leave would hand bundles to one another."""
+        processes = [child for member in self.alive for child in member.processes]
+        for child in processes:
+            child.send(signal.SIGKILL)
+        await asyncio.gather(*(child.process.wait() for child in processes))
 
     async def _start_zookeeper(self) -> Child:
         """Start one that keeps nothing: then it need not wait for the disk at each write."""

@@ -13,6 +13,7 @@ from loadmanager.demo.observation import ClusterLook
 Reason = Literal["rebalanced", "taken over"]
 
 END_WINDOW_S: Final = 10.0
+LEAST_START_S: Final = 1.5
 LAG_S: Final = 2.0
 """A load that a sidecar tells covers the second before it, and is told up to a second late."""
 
@@ -75,12 +76,15 @@ class Journal:
 
     @property
     def imbalance_start(self) -> float | None:
-        """The imbalance between the first load with the skewed traffic and the first move."""
+        """The imbalance between the first load with the skewed traffic and the first move.
+
+        If the first move came so early that there is hardly a load before it, some after
+        it count too: they make the figure smaller, never larger.
+        """
         begin_s = self.began_s + LAG_S
         first_s = self.moves[0].at_s if self.moves else float("inf")
-        window = [k.loads for k in self.looks if begin_s <= k.at_s < first_s]
-        # A first move right after the start leaves the last look before it.
-        return imbalance(window or [k.loads for k in self.looks if k.at_s < first_s][-1:])
+        end_s = max(first_s, begin_s + LEAST_START_S)
+        return imbalance(k.loads for k in self.looks if begin_s <= k.at_s < end_s)
 
     @property
     def imbalance_end(self) -> float | None:

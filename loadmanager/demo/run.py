@@ -251,6 +251,7 @@ async def run_demo(
             cluster = Cluster(settings, children, http)
             await cluster.start(show.step)
             sum_up = await Run(settings, children, cluster, http, show).run(interrupt)
+            await cluster.end()
     finally:
         show.close()
         await children.stop()

@@ -68,6 +68,28 @@ class Show(Protocol):
         """Give the terminal back."""
 
 
+class Shows:
+    """Several shows of the same run: the live one, and the log that stays."""
+
+    def __init__(self, *shows: Show) -> None:
+        self._shows = shows
+
+    def step(self, text: str) -> None:
+        """Tell all."""
+        for show in self._shows:
+            show.step(text)
+
+    def update(self, scene: Scene) -> None:
+        """Update all."""
+        for show in self._shows:
+            show.update(scene)
+
+    def close(self) -> None:
+        """Close all."""
+        for show in self._shows:
+            show.close()
+
+
 class PlainShow:
     """A line every two seconds, for logs and pipes; each move and kill has a line too."""
 

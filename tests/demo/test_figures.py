@@ -95,12 +95,13 @@ def test_the_imbalance_at_the_start_ends_with_the_first_move() -> None:
     assert journal.imbalance_now == pytest.approx(1.0)
 
 
-def test_a_very_early_move_leaves_the_last_look_before_it() -> None:
+def test_after_a_very_early_move_the_first_loads_count_all_the_same() -> None:
     journal = Journal(10.0)
-    journal.add(look(10.5, broker(B1, X, load=0.8), broker(B2, load=0.2)))
+    journal.add(look(10.5, broker(B1, X, load=0.0), broker(B2, load=0.1)))
     journal.add(look(11.0, broker(B1, load=0.5), broker(B2, X, load=0.5)))
-    journal.add(look(13.0, broker(B1, load=0.5), broker(B2, X, load=0.5)))
-    assert journal.imbalance_start == pytest.approx(1.6)
+    journal.add(look(12.5, broker(B1, load=0.7), broker(B2, X, load=0.3)))
+    journal.add(look(13.6, broker(B1, load=0.5), broker(B2, X, load=0.5)))
+    assert journal.imbalance_start == pytest.approx(1.4)
 
 
 def test_the_imbalance_at_the_end_is_that_of_the_last_ten_seconds() -> None:
