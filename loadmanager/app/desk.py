@@ -9,6 +9,7 @@ import structlog
 
 from loadmanager.app.changes import Changes
 from loadmanager.app.electing import Term
+from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.core.cluster import ClusterView
@@ -50,6 +51,7 @@ class Desk:
         self._rhythm = rhythm
         self._rng = rng
         self._book = OrderBook(parts, term)
+        self._inheritance = Inheritance(parts, term)
         self._tally = LoadTally(weights=planner.weights)
         self._memory = RoundMemory()
         self._taken: dict[BrokerId, int] = {}
@@ -66,6 +68,7 @@ class Desk:
         """
         try:
             await self._book.open()
+            await self._inherit()
             self._take_reports()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tick(), name="ticks")
@@ -76,6 +79,12 @@ class Desk:
                 if not future.done():
                     future.set_exception(NotLeader(f"epoch {self._term.epoch} is over"))
                     future.exception()
+
+    async def _inherit(self) -> None:
+        standby = await self._inheritance.take()
+        if standby is not None:
+            self._memory = standby.memory
+            self._tally.seed(standby.averages)
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide who is to own ``bundle``; a bundle under way keeps its plan.
@@ -201,6 +210,7 @@ class Desk:
             started_s = self._parts.clock.monotonic_s()
             try:
                 outcome = await self._round()
+                await self._inheritance.leave(self._memory, self._tally.averages())
             except CoordinationError as error:
                 outcome = "failed"
                 log.warning("round.orders.failed", error=str(error))
