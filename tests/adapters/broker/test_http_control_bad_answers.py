@@ -1,6 +1,7 @@
 """Whatever a broker answers, its control raises what the port promises, and says why."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -204,7 +205,8 @@ async def test_after_an_oversized_answer_the_next_command_works() -> None:
 
 
 async def test_a_compressed_answer_is_not_unpacked() -> None:
-    answer = always(200, b"\x1f\x8b\x08\x00", **{"Content-Encoding": "gzip"})
+    packed = gzip.compress(json.dumps(STATS).encode())
+    answer = always(200, packed, **{"Content-Encoding": "gzip"})
     async with control_of(answer) as control:
         with pytest.raises(BrokerRefused, match="Invalid JSON"):
             await control.stats()

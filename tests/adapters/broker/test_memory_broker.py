@@ -21,7 +21,7 @@ from loadmanager.adapters.broker.outcomes import (
     PublishRefused,
     StaleToken,
 )
-from loadmanager.core.hashing import HashName, position
+from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, parse_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.ports import BrokerState, StaleAgent
@@ -46,11 +46,11 @@ class Recorder:
         self.changes.append(change)
 
 
-def new_broker(record: Recorder | None = None, hash_name: HashName = "murmur3") -> MemoryBroker:
+def new_broker(record: Recorder | None = None) -> MemoryBroker:
     return MemoryBroker(
         broker="b1:8080",
         incarnation="i1",
-        hash_name=hash_name,
+        hash_name="murmur3",
         window_s=2.0,
         record=record or Recorder(),
         now_s=100.0,
@@ -322,28 +322,6 @@ def test_halves_of_a_split_take_over_before_their_parent_is_gone() -> None:
     outcome = publish(broker, 103.0)
     assert isinstance(outcome, Accepted)
     assert outcome.bundle == half
-
-
-@pytest.mark.parametrize("hash_name", ["murmur3", "crc32"])
-def test_a_topic_is_found_by_the_hash_that_was_chosen(hash_name: HashName) -> None:
-    broker = new_broker(hash_name=hash_name)
-    broker.renew_lease(agent_epoch=1, until_s=110.0, now_s=100.0)
-    broker.load(UPPER, agent_epoch=1, fencing_token=1, now_s=100.0)
-    topics = [parse_topic(f"t/n/topic-{number}") for number in range(50)]
-    taken = [topic for topic in topics if refusal(publish(broker, 101.0, topic)) is None]
-    assert taken == [topic for topic in topics if position(topic, hash_name) >= 0x80000000]
-    assert 0 < len(taken) < 50
-
-
-def test_the_last_position_belongs_to_the_last_bundle() -> None:
-    # Chosen because its CRC-32 is the one position that no half-open range holds.
-    topic = parse_topic("persistent://t/n/igakiagoaeaea")
-    assert position(topic, "crc32") == 0xFFFFFFFF
-    broker = new_broker(hash_name="crc32")
-    broker.renew_lease(agent_epoch=1, until_s=110.0, now_s=100.0)
-    broker.load(UPPER, agent_epoch=1, fencing_token=1, now_s=100.0)
-    outcome = publish(broker, 101.0, topic)
-    assert outcome == Accepted(bundle=UPPER, fencing_token=1, clock_s=101.0)
 
 
 def test_the_topics_of_another_namespace_are_not_served() -> None:

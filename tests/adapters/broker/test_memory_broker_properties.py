@@ -1,0 +1,136 @@
+"""Whatever commands come in whatever order: no serving without a lease, and a true record."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmanager.adapters.broker.changes import Change
+from loadmanager.adapters.broker.memory_broker import MemoryBroker, Ticket
+from loadmanager.adapters.broker.outcomes import Accepted
+from loadmanager.adapters.broker.serving_record import intervals_of
+from loadmanager.core.ids import parse_bundle, parse_topic
+from loadmanager.ports import BrokerRefused
+
+BUNDLES: Final = [
+    parse_bundle(f"t/n/{bounds}")
+    for bounds in ("0x00000000_0xffffffff", "0x00000000_0x80000000", "0x80000000_0xffffffff")
+]
+TOPICS: Final = [parse_topic(f"t/n/topic-{number}") for number in range(4)]
+
+
+@dataclass
+class Trial:
+    """A broker, what was asked of it, and what it took."""
+
+    now_s: float = 0.0
+    changes: list[Change] = field(default_factory=list)
+    tickets: list[Ticket] = field(default_factory=list)
+    taken: list[Accepted] = field(default_factory=list)
+    granted: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Start the broker."""
+        self.broker = MemoryBroker(
+            broker="b:1",
+            incarnation="i",
+            hash_name="murmur3",
+            window_s=2.0,
+            record=self.changes.append,
+            now_s=0.0,
+        )
+
+    def renew(self, epoch: int, lease_s: float | None) -> None:
+        """Ask for a lease, and note on our own until when it can be valid at most."""
+        until_s = None if lease_s is None else self.now_s + lease_s
+        self.broker.renew_lease(agent_epoch=epoch, until_s=until_s, now_s=self.now_s)
+        self.granted[epoch] = max(self.granted.get(epoch, 0.0), until_s or 0.0)
+
+    def load(self, epoch: int, bundle: int, token: int) -> None:
+        """Load one of three bundles."""
+        self.broker.load(BUNDLES[bundle], agent_epoch=epoch, fencing_token=token, now_s=self.now_s)
+
+    def unload(self, epoch: int, bundle: int) -> None:
+        """Unload one of three bundles."""
+        self.broker.begin_unload(BUNDLES[bundle], agent_epoch=epoch, now_s=self.now_s)
+
+    def begin(self, topic: int) -> None:
+        """Take a request into service, if it is to be had."""
+        ticket = self.broker.begin_publish(TOPICS[topic], self.now_s)
+        if isinstance(ticket, Ticket):
+            self.tickets.append(ticket)
+
+    def finish(self) -> None:
+        """Finish the oldest request in service."""
+        if self.tickets:
+            outcome = self.broker.finish_publish(
+                self.tickets.pop(0), producer="p", payload_bytes=1, now_s=self.now_s
+            )
+            if isinstance(outcome, Accepted):
+                self.taken.append(outcome)
+
+    def abandon(self) -> None:
+        """Give up the newest request in service."""
+        if self.tickets:
+            self.broker.abandon(self.tickets.pop(), self.now_s)
+
+
+epochs = st.integers(1, 3)
+bundles = st.integers(0, 2)
+Step = Callable[[Trial], None]
+steps: st.SearchStrategy[Step] = st.one_of(
+    st.builds(
+        lambda epoch, lease_s: lambda trial: trial.renew(epoch, lease_s),
+        epochs,
+        st.none() | st.integers(-2, 9),
+    ),
+    st.builds(
+        lambda epoch, bundle, token: lambda trial: trial.load(epoch, bundle, token),
+        epochs,
+        bundles,
+        st.integers(1, 4),
+    ),
+    st.builds(lambda epoch, bundle: lambda trial: trial.unload(epoch, bundle), epochs, bundles),
+    st.builds(lambda topic: lambda trial: trial.begin(topic), st.integers(0, 3)),
+    st.just(Trial.finish),
+    st.just(Trial.abandon),
+)
+
+
+def checked(trial: Trial) -> None:
+    serving = trial.broker.state(trial.now_s).serving
+    intervals = intervals_of(trial.changes, died_at_s=None)
+    open_now = {
+        one.bundle: one.fencing_token for one in intervals if one.start_s <= trial.now_s < one.end_s
+    }
+    assert serving == open_now, "the record says the same as the broker"
+    for one in intervals:
+        assert one.end_s <= trial.granted[one.agent_epoch], "nothing outlives its own lease"
+    for message in trial.taken:
+        assert any(
+            (one.bundle, one.fencing_token) == (message.bundle, message.fencing_token)
+            and one.start_s <= message.clock_s <= one.end_s
+            for one in intervals
+        ), "every message was taken while its bundle was served"
+    for bundle in BUNDLES:
+        of_bundle = [one for one in intervals if one.bundle == bundle]
+        assert all(before.end_s <= after.start_s for before, after in pairwise(of_bundle))
+        tokens = [one.fencing_token for one in of_bundle]
+        assert tokens == sorted(tokens), "tokens of a bundle never fall"
+
+
+@settings(max_examples=150)
+@given(script=st.lists(st.tuples(st.integers(0, 3), steps), max_size=25))
+def test_no_order_of_commands_breaks_a_rule(script: list[tuple[int, Step]]) -> None:
+    trial = Trial()
+    for pause_s, step in script:
+        trial.now_s += pause_s
+        try:
+            step(trial)
+        except BrokerRefused:
+            continue
+        finally:
+            checked(trial)
