@@ -64,13 +64,18 @@ class LeastResourceUsageWithWeight:
         del bundle
         if not len(candidates):
             return Ranking(candidates, memory)
-        names = [view.brokers.names[row] for row in candidates.tolist()]
+        every = view.brokers.names
+        names = every if len(candidates) == len(every) else [every[row] for row in candidates]
         scores = view.scores(self.weights)[candidates]
-        past = np.array([memory.usage.get(name, np.nan) for name in names], dtype=np.float64)
+        # A broker without a past gives None, which numpy reads as NaN.
+        past = np.array(list(map(memory.usage.get, names)), dtype=np.float64)
+        others = len(memory.usage) > np.count_nonzero(~np.isnan(past))
         past[_idle(view, candidates)] = np.nan
         mixed = past * self.history + (1.0 - self.history) * scores
         usage = np.where(np.isnan(past), scores, mixed)
-        remembered = {**memory.usage, **dict(zip(names, usage.tolist(), strict=True))}
+        remembered = dict(zip(names, usage.tolist(), strict=True))
+        if others:
+            remembered = {**memory.usage, **remembered}
         best = candidates[well_below(usage, float(usage.mean()), self.difference)]
         return Ranking(best if len(best) else candidates, replace(memory, usage=remembered))
 
