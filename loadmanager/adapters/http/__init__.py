@@ -2,7 +2,6 @@
 
 from loadmanager.adapters.http.door import DoorSettings, HttpDoor
 from loadmanager.adapters.http.leader_line import HttpLeaderLine
-from loadmanager.adapters.http.lookups import LookupMode
 from loadmanager.adapters.http.replies import Refused, json_reply, text_reply
 from loadmanager.adapters.http.routes import Handler, Route, Target
 
@@ -11,7 +10,6 @@ __all__ = [
     "Handler",
     "HttpDoor",
     "HttpLeaderLine",
-    "LookupMode",
     "Refused",
     "Route",
     "Target",

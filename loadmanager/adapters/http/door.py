@@ -11,7 +11,7 @@ from loadmanager.adapters.http.admin import Admin
 from loadmanager.adapters.http.answers import Answers
 from loadmanager.adapters.http.express import Express
 from loadmanager.adapters.http.leading import Leading
-from loadmanager.adapters.http.lookups import LookupMode, Lookups
+from loadmanager.adapters.http.lookups import DoorMode, Lookups
 from loadmanager.adapters.http.protocol import DoorServer
 from loadmanager.adapters.http.replies import refusal_of, refusal_reply
 from loadmanager.adapters.http.routes import Route, RouteTable, target_of
@@ -42,7 +42,7 @@ class DoorSettings:
         max_remembered_answers: bound on the memory of answers given.
     """
 
-    mode: LookupMode = "answer"
+    mode: DoorMode = "answer"
     max_concurrent: int = 50_000
     retry_after_s: float = 1.0
     default_bundles: int = 32

@@ -14,6 +14,9 @@ What makes this safe:
 - A connection is served here only while aiohttp owes it nothing (`DoorProtocol`): all
   that was handed over was one whole request, and its response is out. A connection
   that ever pipelines, sends bodies or splits a request is aiohttp's from then on.
+
+Lookups know no callers. If they ever do, the block of headers (it holds the credentials)
+must become part of what an answer is remembered under.
 """
 
 import time

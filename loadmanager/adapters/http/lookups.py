@@ -19,7 +19,7 @@ from loadmanager.core.ids import TopicName, topic_from_parts
 from loadmanager.ports import LookupService, Owner, Redirection
 from loadmanager.telemetry.lookups import LookupMetrics
 
-LookupMode = Literal["answer", "redirect"]
+DoorMode = Literal["answer", "redirect"]
 LOOKUP_PREFIX: Final = "/lookup/v2/topic/"
 _REDIRECT_PREFIX: Final = "/redirect"
 _TOPIC_SEGMENTS: Final = 4
@@ -42,7 +42,7 @@ class Lookups:
         express: Express,
         metrics: LookupMetrics,
         *,
-        mode: LookupMode,
+        mode: DoorMode,
         max_concurrent: int,
         retry_after_s: float,
     ) -> None:
