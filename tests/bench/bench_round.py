@@ -1,0 +1,180 @@
+"""One round of the leader, and the same in plain Python beside it."""
+
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import leader_round
+import pytest
+from figures import emit
+from leader_round import CHANGED_EVERY, LeaderRounds
+from plain_threshold import PlainLeader
+from synthetic_cluster import BUNDLES_PER_BROKER, NOW_S, SHAPES, Shape, synthetic_brokers
+
+from loadmanager.core.load import LoadReport
+from loadmanager.core.memory import Memory
+from loadmanager.core.plan import Reason
+from loadmanager.core.shedding import Shed, ThresholdShedder
+from loadmanager.core.tally import LoadTally
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(120)]
+
+NOISE: Final = 2.0
+"""How many times its target a round may take on a busy machine."""
+
+RUNS: Final = 7
+TARGETS_MS: Final = {100: 50.0, 1000: 300.0}
+PEAK_BYTES: Final = 500e6
+LEAST_RATIO_TO_PLAIN: Final = 1.5
+SHEDDER: Final = ThresholdShedder(min_bytes_per_s=0.0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("brokers", TARGETS_MS)
+def test_a_round_is_done_in_time(brokers: int, shape: Shape) -> None:
+    rounds = LeaderRounds(brokers, shape)
+    gc.collect()
+    done = [rounds.round(1 + number / 100) for number in range(RUNS)]
+    times = [each for each, _, _ in done]
+    _, view, plan = done[-1]
+    cpu_ms = median(each.cpu_ms for each in times)
+    emit(
+        "leader_round",
+        figure="changed reports, view, ThresholdShedder, planner in safe mode",
+        **_settings(brokers, shape),
+        offers=len(SHEDDER.shed(view, Memory()).offers),
+        moves=len(plan.moves),
+        offers_over_budget=sum(one.reason is Reason.ROUND_BUDGET for one in plan.refusals),
+        median_ms=median(each.round_ms for each in times),
+        max_ms=max(each.round_ms for each in times),
+        cpu_median_ms=cpu_ms,
+        take_reports_median_ms=median(each.take_ms for each in times),
+        make_view_median_ms=median(each.view_ms for each in times),
+        shed_and_plan_median_ms=median(each.plan_ms for each in times),
+        decode_reports_before_median_ms=median(each.decode_ms for each in times),
+        runs=RUNS,
+        target_ms=TARGETS_MS[brokers],
+    )
+    assert plan.moves
+    assert cpu_ms <= NOISE * TARGETS_MS[brokers]
+
+
+def _settings(brokers: int, shape: Shape) -> dict[str, object]:
+    return {
+        "brokers": brokers,
+        "bundles": brokers * BUNDLES_PER_BROKER,
+        "shape": shape,
+        "changed_reports": brokers // CHANGED_EVERY,
+    }
+
+
+@dataclass(slots=True)
+class Lane:
+    """CPU time of one leader's rounds, in seconds."""
+
+    view_s: list[float] = field(default_factory=list)
+    shed_s: list[float] = field(default_factory=list)
+
+    @property
+    def round_ms(self) -> float:
+        """Reports, samples, view and shedding, the median of all rounds."""
+        return 1000 * median(map(sum, zip(self.view_s, self.shed_s, strict=True)))
+
+    @property
+    def shed_ms(self) -> float:
+        """Shedding alone."""
+        return 1000 * median(self.shed_s)
+
+
+class TwoLeaders:
+    """The same reports for our leader and for the plain one, timed round by round."""
+
+    def __init__(self) -> None:
+        self.tally = LoadTally()
+        self.memory = Memory()
+        self.plain = PlainLeader(threshold=SHEDDER.threshold, history=SHEDDER.history)
+        self.lanes = {"ours": Lane(), "plain": Lane()}
+
+    def round(self, reports: Sequence[LoadReport]) -> tuple[Shed, dict[str, list[str]]]:
+        """Return what both select."""
+        times_s = [time.thread_time()]
+        for report in reports:
+            self.tally.report(report, NOW_S)
+        self.tally.sample()
+        view = self.tally.view(NOW_S)
+        times_s.append(time.thread_time())
+        shed = SHEDDER.shed(view, self.memory)
+        times_s.append(time.thread_time())
+        for report in reports:
+            self.plain.take(report)
+        self.plain.sample()
+        times_s.append(time.thread_time())
+        selected = self.plain.select()
+        times_s.append(time.thread_time())
+        self.memory = shed.memory
+        for lane, place in zip(self.lanes.values(), (0, 2), strict=True):
+            lane.view_s.append(times_s[place + 1] - times_s[place])
+            lane.shed_s.append(times_s[place + 2] - times_s[place + 1])
+        return shed, selected
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_round_is_faster_than_plain_loops_and_selects_the_same(shape: Shape) -> None:
+    brokers = 100
+    synthetic = list(synthetic_brokers(brokers, shape))
+    two = TwoLeaders()
+    two.round([broker.report() for broker in synthetic])
+    two.lanes = {"ours": Lane(), "plain": Lane()}
+    gc.collect()
+    for number in range(RUNS):
+        changed = synthetic[number::CHANGED_EVERY]
+        shed, want = two.round([broker.report(grown_by=1.5) for broker in changed])
+        got: dict[str, list[str]] = {}
+        for offer in shed.offers:
+            got.setdefault(offer.source, []).append(offer.bundle)
+        assert got == want
+    ours, plain = two.lanes["ours"], two.lanes["plain"]
+    emit(
+        "beside_plain_python",
+        figure="changed reports, samples, view, ThresholdShedder",
+        **_settings(brokers, shape),
+        plain_to_ours_ratio=plain.round_ms / ours.round_ms,
+        cpu_median_ms=ours.round_ms,
+        plain_cpu_median_ms=plain.round_ms,
+        shedder_alone_plain_to_ours_ratio=plain.shed_ms / ours.shed_ms,
+        shedder_alone_cpu_median_ms=ours.shed_ms,
+        shedder_alone_plain_cpu_median_ms=plain.shed_ms,
+        selected=len(shed.offers),
+        runs=RUNS,
+    )
+    assert plain.round_ms / ours.round_ms >= LEAST_RATIO_TO_PLAIN
+
+
+def test_a_leader_of_a_thousand_brokers_stays_small() -> None:
+    brokers, shape = 1000, SHAPES[-1]
+    done = subprocess.run(
+        [sys.executable, str(Path(leader_round.__file__)), str(brokers), shape],
+        capture_output=True,
+        check=True,
+        timeout=100,
+    )
+    told = json.loads(done.stdout)
+    emit(
+        "leader_memory",
+        figure="peak resident memory of a fresh process after three rounds",
+        **_settings(brokers, shape),
+        peak_mb=told["peak_bytes"] / 1e6,
+        of_it_imports_mb=told["imports_peak_bytes"] / 1e6,
+        target_mb=PEAK_BYTES / 1e6,
+        ratio_to_target=told["peak_bytes"] / PEAK_BYTES,
+        moves=told["moves"],
+    )
+    assert all(told["moves"])
+    assert told["peak_bytes"] <= PEAK_BYTES

@@ -1,0 +1,60 @@
+"""Printing what a benchmark measured: one JSON object a line, with the machine it ran on."""
+
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+_SIGNIFICANT_DIGITS = 4
+
+
+@cache
+def machine() -> dict[str, object]:
+    """Return what this machine says of itself now."""
+    return {"cores": os.cpu_count(), "cpu": _cpu_model(), "python": platform.python_version()}
+
+
+def emit(name: str, **fields: object) -> None:
+    """Print one figure; numbers are cut to four digits, more would be noise."""
+    line = {"bench": name, **fields, "machine": machine()}
+    sys.stdout.write(json.dumps(_cut(line)) + "\n")
+    sys.stdout.flush()
+
+
+def percentile(values: Iterable[float], percent: int) -> float:
+    """Return the smallest value that ``percent`` of all do not exceed."""
+    ordered = sorted(values)
+    return ordered[-(-len(ordered) * percent // 100) - 1]
+
+
+def summary_ms(seconds: Iterable[float]) -> dict[str, float]:
+    """Return median, 99th percentile and extremes of some durations, in milliseconds."""
+    ms = [1000 * one for one in seconds]
+    return {
+        "median_ms": statistics.median(ms),
+        "p99_ms": percentile(ms, 99),
+        "min_ms": min(ms),
+        "max_ms": max(ms),
+        "count": len(ms),
+    }
+
+
+def _cpu_model() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor() or platform.machine())
+
+
+def _cut(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _cut(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cut(one) for one in value]
+    return value
