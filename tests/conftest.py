@@ -55,8 +55,12 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 def zookeeper_address() -> Iterator[str]:
     """Return ``host:port`` of a real ZooKeeper that all tests share; each uses its own chroot.
 
-    Its tick is 200 ms, so that it grants sessions of 0.4 s and more.
+    Its tick is 200 ms, so that it grants sessions of 0.4 s and more. Another server, such
+    as one in a container, is taken where LOADMANAGER_TEST_ZOOKEEPER names it.
     """
+    if elsewhere := os.environ.get("LOADMANAGER_TEST_ZOOKEEPER"):
+        yield elsewhere
+        return
     try:
         find_java()
     except EmbeddedZooKeeperError as error:

@@ -13,9 +13,12 @@ import pytest
 T = TypeVar("T")
 PROJECT = Path(__file__).parents[2]
 IMAGE = "loadmanager-under-test"
-PYTHON_IMAGE = os.environ.get("PYTHON_IMAGE", "python:3.12-slim")
-ZOOKEEPER_IMAGE = os.environ.get("ZOOKEEPER_IMAGE", "zookeeper:3.9")
-PROMETHEUS_IMAGE = os.environ.get("PROMETHEUS_IMAGE", "prom/prometheus")
+PUBLIC_IMAGES = {
+    "PYTHON_IMAGE": "python:3.12-slim",
+    "ZOOKEEPER_IMAGE": "zookeeper:3.9",
+    "PROMETHEUS_IMAGE": "prom/prometheus",
+}
+"""What docker-compose.yml and the Dockerfile build on, by the variable that names another one."""
 
 
 def run(*command: str) -> str:
@@ -39,26 +42,34 @@ def docker() -> Callable[..., str]:
     return lambda *arguments: run("docker", *arguments)
 
 
+def present(variable: str) -> str:
+    """Return the name of an image that is here, pulled if need be."""
+    name = os.environ.get(variable) or PUBLIC_IMAGES[variable]
+    if not _works("docker", "image", "inspect", name) and not _works("docker", "pull", name):
+        pytest.skip(f"needs the image {name}: pull it, or name another in {variable}")
+    return name
+
+
 @pytest.fixture(scope="session")
 def image(docker: Callable[..., str]) -> str:
     """Return the name of an image built from the present sources."""
     docker(
         *("build", "--quiet", "--network", "host", "--file", "deploy/Dockerfile"),
-        *("--build-arg", f"PYTHON_IMAGE={PYTHON_IMAGE}", "--tag", IMAGE, "."),
+        *("--build-arg", f"PYTHON_IMAGE={present('PYTHON_IMAGE')}", "--tag", IMAGE, "."),
     )
     return IMAGE
 
 
 @pytest.fixture(scope="session")
-def zookeeper_image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - asked for to be there
+def zookeeper_image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - skips without Docker
     """Return the name of the image that ZooKeeper runs from."""
-    return ZOOKEEPER_IMAGE
+    return present("ZOOKEEPER_IMAGE")
 
 
 @pytest.fixture(scope="session")
-def prometheus_image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - asked for to be there
+def prometheus_image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - skips without Docker
     """Return the name of the image that Prometheus and its tools run from."""
-    return PROMETHEUS_IMAGE
+    return present("PROMETHEUS_IMAGE")
 
 
 @pytest.fixture(scope="session")

@@ -100,12 +100,20 @@ def compose_command() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def stack(image: str, eventually: Eventually) -> Iterator[Stack]:
+def stack(
+    image: str, zookeeper_image: str, prometheus_image: str, eventually: Eventually
+) -> Iterator[Stack]:
     """Yield the running stack, every sidecar of it ready."""
     ports = ("SIDECAR_1_PORT", "SIDECAR_2_PORT", "SIDECAR_3_PORT", "PROMETHEUS_PORT")
     stack = Stack(
         command=(*compose_command(), "--project-name", f"loadmanager-test-{os.getpid()}"),
-        environment={"LOADMANAGER_IMAGE": image, "BROKER_CPUS": "0.5", **dict.fromkeys(ports, "0")},
+        environment={
+            "LOADMANAGER_IMAGE": image,
+            "ZOOKEEPER_IMAGE": zookeeper_image,
+            "PROMETHEUS_IMAGE": prometheus_image,
+            "BROKER_CPUS": "0.5",
+            **dict.fromkeys(ports, "0"),
+        },
     )
     try:
         stack.compose("up", "--detach", "--no-build", "--quiet-pull")
