@@ -206,6 +206,19 @@ async def test_messages_beyond_the_queue_are_sent_away_and_commands_are_not(
     assert 200 in outcomes
 
 
+async def test_a_command_does_not_wait_for_the_messages_that_came_before_it(
+    serve_broker: Any, clock: Any, eventually: Eventually
+) -> None:
+    async with serve_broker(clock, cpu_s_per_message=0.004) as served:
+        give_bundle(served)
+        posts = [asyncio.create_task(asked("POST", served.url + TOPIC_PATH)) for _ in range(80)]
+        await eventually(lambda: any(post.done() for post in posts))
+        await asked("GET", f"{served.url}{PREFIX}/health")
+        done_before = sum(post.done() for post in posts)
+        await asyncio.gather(*posts)
+    assert done_before < 40
+
+
 async def test_an_unload_waits_for_one_message_and_not_for_the_queue(
     serve_broker: Any, clock: Any, eventually: Eventually
 ) -> None:
