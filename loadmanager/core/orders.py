@@ -19,6 +19,15 @@ from loadmanager.core.wire.fields import parse_object, to_json
 _COMPRESS_ABOVE_BYTES: Final = 4096
 _LARGEST_BYTES: Final = 32 * 1024 * 1024
 _NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
+_NO_SPLITS: Final[Mapping[BundleId, "SplitOrder"]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOrder:
+    """How a bundle is to be cut: by which algorithm, and where if it has to be told."""
+
+    algorithm: str
+    positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +35,15 @@ class Orders:
     """What one broker should own, from the leader of ``epoch``.
 
     ``handovers`` names, for bundles that the broker is to let go, who gets them: the
-    old owner can then send clients straight on.
+    old owner can then send clients straight on. ``splits`` are those of ``bundles``
+    that should not be whole: the order stands until the namespace's boundaries show
+    their parts.
     """
 
     epoch: int
     bundles: frozenset[BundleId] = frozenset()
     handovers: Mapping[BundleId, BrokerId] = field(default_factory=lambda: _NO_HANDOVERS)
+    splits: Mapping[BundleId, SplitOrder] = field(default_factory=lambda: _NO_SPLITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +63,10 @@ def encode_orders(orders: Orders) -> bytes:
                 for namespace, bundles in _by_namespace(orders.bundles)
             },
             "handovers": dict(sorted(orders.handovers.items())),
+            "splits": {
+                bundle: {"algorithm": order.algorithm, "positions": list(order.positions)}
+                for bundle, order in sorted(orders.splits.items())
+            },
         }
     )
 
@@ -74,7 +90,11 @@ def decode_orders(where: str, data: bytes) -> Orders:
         _bundle(where, bundle): _broker(where, broker)
         for bundle, broker in _mapping(where, document, "handovers").items()
     }
-    return Orders(epoch, frozenset(bundles), MappingProxyType(handovers))
+    splits = {
+        _bundle(where, bundle): _split_order(where, bundle, order)
+        for bundle, order in _mapping(where, document, "splits").items()
+    }
+    return Orders(epoch, frozenset(bundles), MappingProxyType(handovers), MappingProxyType(splits))
 
 
 def encode_owned(tokens: Mapping[BundleId, int | None]) -> bytes:
@@ -110,6 +130,16 @@ def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
                 raise MalformedContent(where, what, "a whole number or null")
             tokens[_bundle(where, f"{namespace}/{hash_range}")] = mzxid if token is None else token
     return OwnedList(MappingProxyType(tokens))
+
+
+def _split_order(where: str, bundle: str, order: object) -> SplitOrder:
+    fields = order if isinstance(order, dict) else {}
+    algorithm, positions = fields.get("algorithm"), fields.get("positions", [])
+    whole = isinstance(positions, list) and all(type(at) is int for at in positions)
+    if not isinstance(algorithm, str) or not whole:
+        what = f"splits.{bundle} = {order!r:.80}"
+        raise MalformedContent(where, what, "an algorithm and a list of positions")
+    return SplitOrder(algorithm, tuple(positions))
 
 
 def _by_namespace(bundles: Iterable[BundleId]) -> Iterable[tuple[str, list[BundleId]]]:

@@ -47,6 +47,10 @@ class Event(StrEnum):
     BROKER_FORGOT = "broker_forgot"
     BROKER_LOST = "broker_lost"
     SESSION_LOST = "session_lost"
+    SPLIT_AWAY = "split_away"
+    """A commit replaced this bundle's lock and range by those of its parts."""
+    SPLIT_OFF = "split_off"
+    """A commit created this bundle, with its lock, as a part of one that was owned here."""
 
 
 class Effect(StrEnum):
@@ -75,6 +79,7 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     (_P.FREE, _E.RECALLED): (_P.FREE, ()),
     (_P.FREE, _E.SESSION_LOST): (_P.FREE, ()),
     (_P.FREE, _E.BROKER_LOST): (_P.FREE, ()),
+    (_P.FREE, _E.SPLIT_OFF): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
     (_P.ACQUIRING, _E.ASSIGNED): (_P.ACQUIRING, ()),
     (_P.ACQUIRING, _E.LOCK_TAKEN): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
     # Somebody still holds the lock; the comparison with the orders tries again.
@@ -100,12 +105,17 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     # A lost session took the lock with it, and another agent may hold it already:
     # the broker must stop, and no order counts until it has.
     (_P.OWNED, _E.SESSION_LOST): (_P.HALTING, (_F.UNLOAD_FROM_BROKER,)),
+    # The parts hold the range now, on this same broker; the whole has no lock any more
+    # and is stopped once they serve.
+    (_P.OWNED, _E.SPLIT_AWAY): (_P.HALTING, (_F.UNLOAD_FROM_BROKER,)),
     (_P.RELEASING, _E.ASSIGNED): (_P.RELEASING, ()),
     (_P.RELEASING, _E.RECALLED): (_P.RELEASING, ()),
     (_P.RELEASING, _E.BROKER_UNLOADED): (_P.DROPPING, (_F.DROP_LOCK,)),
     (_P.RELEASING, _E.BROKER_LOST): (_P.DROPPING, (_F.DROP_LOCK,)),
     # The unload under way is the one that halting needs.
     (_P.RELEASING, _E.SESSION_LOST): (_P.HALTING, ()),
+    # Recalled while the commit of the split was under way.
+    (_P.RELEASING, _E.SPLIT_AWAY): (_P.HALTING, ()),
     (_P.DROPPING, _E.ASSIGNED): (_P.DROPPING, ()),
     (_P.DROPPING, _E.RECALLED): (_P.DROPPING, ()),
     (_P.DROPPING, _E.LOCK_DROPPED): (_P.FREE, ()),

@@ -12,6 +12,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.orders import (
     Orders,
+    SplitOrder,
     decode_orders,
     decode_owned,
     encode_orders,
@@ -37,11 +38,19 @@ brokers = st.sampled_from([BrokerId("b1:8080"), BrokerId("b-2.example.org:80")])
     epoch=st.integers(0, 2**40),
     bundles=st.frozensets(bundle_ids(), max_size=300),
     handovers=st.dictionaries(bundle_ids(), brokers, max_size=20),
+    splits=st.dictionaries(
+        bundle_ids(),
+        st.builds(SplitOrder, st.text(), st.lists(st.integers(0, 0xFFFFFFFF)).map(tuple)),
+        max_size=5,
+    ),
 )
 def test_orders_come_back_as_they_were_written(
-    epoch: int, bundles: frozenset[BundleId], handovers: dict[BundleId, BrokerId]
+    epoch: int,
+    bundles: frozenset[BundleId],
+    handovers: dict[BundleId, BrokerId],
+    splits: dict[BundleId, SplitOrder],
 ) -> None:
-    orders = Orders(epoch, bundles, handovers)
+    orders = Orders(epoch, bundles, handovers, splits)
     assert decode_orders(WHERE, encode_orders(orders)) == orders
 
 
@@ -66,6 +75,7 @@ def test_small_orders_are_plain_json_for_people_to_read() -> None:
         "epoch": 3,
         "bundles": {"t/ns": ["0x00000000_0x80000000", "0x80000000_0xffffffff"]},
         "handovers": {B1: "b2:80"},
+        "splits": {},
     }
 
 
@@ -84,6 +94,14 @@ def test_small_orders_are_plain_json_for_people_to_read() -> None:
         (b'{"epoch":1,"bundles":{"t/ns":{}}}', "bundles.t/ns = {}; expected a list of ranges"),
         (b'{"epoch":1,"bundles":{"t/ns":["x"]}}', "bundle 't/ns/x'"),
         (b'{"epoch":1,"handovers":{"nope":"b1:1"}}', "bundle 'nope'"),
+        (
+            b'{"epoch":1,"splits":{"t/ns/0x00000000_0x80000000":{"algorithm":"x","positions":["1"]}}}',
+            "expected an algorithm and a list of positions",
+        ),
+        (
+            b'{"epoch":1,"splits":{"t/ns/0x00000000_0x80000000":[]}}',
+            "expected an algorithm and a list of positions",
+        ),
         (
             b'{"epoch":1,"handovers":{"t/ns/0x00000000_0x80000000":7}}',
             "broker 7; expected host:port",

@@ -49,6 +49,10 @@ def futures(world: World) -> list[World]:
     if world.lock_request is Effect.DROP_LOCK:
         assert not world.serving, "a lock is dropped whose bundle is being served"
         found.append(replace(world, lock_request=None, lock=False).after(Event.LOCK_DROPPED))
+    if world.lock and world.phase in {Phase.OWNED, Phase.RELEASING}:
+        found.append(replace(world, lock=False).after(Event.SPLIT_AWAY))
+    if world.phase is Phase.FREE and not world.commands:
+        found.append(replace(world, lock=True).after(Event.SPLIT_OFF))
     if world.commands:
         found += command_outcomes(replace(world, commands=world.commands[1:]), world.commands[0])
     # The lease runs out: the broker serves nothing, and the agent may learn it either way.
@@ -140,6 +144,15 @@ def test_a_lost_session_stops_the_broker_before_any_order_counts() -> None:
     phase, effects = step(BUNDLE, Phase.OWNED, Event.SESSION_LOST)
     assert (phase, effects) == (Phase.HALTING, (Effect.UNLOAD_FROM_BROKER,))
     assert step(BUNDLE, phase, Event.ASSIGNED) == (Phase.HALTING, ())
+
+
+def test_a_bundle_that_was_split_is_stopped_and_its_parts_are_served() -> None:
+    assert step(BUNDLE, Phase.OWNED, Event.SPLIT_AWAY) == (
+        Phase.HALTING,
+        (Effect.UNLOAD_FROM_BROKER,),
+    )
+    part = BundleId("t/ns/0x00000000_0x80000000")
+    assert step(part, Phase.FREE, Event.SPLIT_OFF) == (Phase.OWNED, (Effect.LOAD_ON_BROKER,))
 
 
 def test_an_impossible_event_names_bundle_phase_and_event() -> None:
