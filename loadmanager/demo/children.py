@@ -38,11 +38,15 @@ class ChildFailed(DemoFailed):
 
 @dataclass(slots=True)
 class Child:
-    """One process in a group of its own; ``ending`` is set before the demo ends it itself."""
+    """One process in a group of its own; ``ending`` is set before the demo ends it itself.
+
+    ``ends_by`` is the signal that ends it at the end of the demo.
+    """
 
     name: str
     process: asyncio.subprocess.Process
     log_path: Path
+    ends_by: signal.Signals
     ending: bool = False
 
     @property
@@ -80,8 +84,18 @@ class Children:
     log_dir: Path
     started: list[Child] = field(default_factory=list)
 
-    async def start(self, name: str, *arguments: str, stdout: int | None = None) -> Child:
+    async def start(
+        self,
+        name: str,
+        *arguments: str,
+        stdout: int | None = None,
+        ends_by: signal.Signals = signal.SIGKILL,
+    ) -> Child:
         """Start ``python`` with ``arguments``; its output goes to ``NAME.log``.
+
+        It gets ``ends_by`` when it is stopped or this process dies. Killing is right for
+        most: what they would do in order to leave, they would do to one another. One
+        that has a process of its own to take along is asked with SIGTERM.
 
         ``stdout`` may be `asyncio.subprocess.PIPE` to read the child's own lines. What a
         child takes for temporary lies in the log directory too, and goes with it.
@@ -97,9 +111,9 @@ class Children:
                 env={**os.environ, "TMPDIR": str(self.log_dir)},
                 start_new_session=True,
                 limit=LONGEST_LINE_BYTES,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=_die_with_parent(ends_by),
             )
-        child = Child(name, process, log_path)
+        child = Child(name, process, log_path, ends_by)
         self.started.append(child)
         return child
 
@@ -128,15 +142,14 @@ class Children:
                 raise ChildFailed(child, f"was not {what} within {bound_s:g} s: {lacking}")
             await asyncio.sleep(POLL_S)
 
-    async def stop(self, children: Sequence[Child] | None = None) -> None:
-        """End these children (all, the last started first), by force where asking is no use.
+    async def stop(self) -> None:
+        """End all children, the last started first, by force where asking is no use.
 
-        The group of each gets the last signal too, for what a child left behind.
+        The group of each is killed in the end, for what a child left behind.
         """
-        chosen = list(reversed(self.started)) if children is None else list(children)
-        running = [child for child in chosen if child.running]
+        running = [child for child in reversed(self.started) if child.running]
         for child in running:
-            child.send(signal.SIGTERM)
+            child.send(child.ends_by)
         await _ended(running, KILL_AFTER_S)
         for child in running:
             with suppress(ProcessLookupError):
@@ -194,7 +207,7 @@ async def _ended(children: Sequence[Child], bound_s: float) -> None:
             await asyncio.gather(*(child.process.wait() for child in children))
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def _die_with_parent(by: signal.Signals) -> Callable[[], None] | None:
     """Return what a new process does first so that it ends when this one does, on Linux."""
     if sys.platform != "linux":
         return None
@@ -202,7 +215,7 @@ def _die_with_parent() -> Callable[[], None] | None:
     parent = os.getpid()
 
     def ask_for_signal() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(PR_SET_PDEATHSIG, by)
         if os.getppid() != parent:  # it died before the line above
             os._exit(1)
 

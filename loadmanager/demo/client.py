@@ -65,9 +65,9 @@ class LookupClient:
     async def find_owner(self, topic: TopicName) -> str | None:
         """Return the URL of the topic's owner, None if nobody told within the bound.
 
-        A sidecar that cannot be reached costs a try at the next one and is no error:
-        any of them knows every owner. An answer other than 200 is an error, counted
-        once for each lookup however often it is tried again.
+        A sidecar that cannot be reached, or does not answer for ten seconds, costs a try
+        at the next one and is no error: any of them knows every owner. An answer other
+        than 200 is an error, counted once for each lookup however often it is tried again.
         """
         self.counts.lookups += 1
         deadline_s = monotonic() + self.retry_bound_s
@@ -106,7 +106,7 @@ class LookupClient:
         return self.sidecar_urls[self._turn % len(self.sidecar_urls)]
 
     def _note_failure(self, what: str, failed_before: bool) -> bool:
-        self.counts.last_error = what
+        self.counts.last_lookup_error = what
         self.counts.lookup_errors += not failed_before
         return True
 
@@ -165,7 +165,9 @@ class Producer:
             async with self.lookup.http.post(url, data=PAYLOAD, timeout=ATTEMPT_TIMEOUT) as answer:
                 if answer.status in ACCEPTED:
                     return True
-                self.counts.last_error = f"publish {url}: {answer.status} {await answer.text()}"
+                self.counts.last_publish_error = (
+                    f"publish {url}: {answer.status} {await answer.text()}"
+                )
         except (aiohttp.ClientError, TimeoutError) as error:
-            self.counts.last_error = f"publish {url}: {error!r}"
+            self.counts.last_publish_error = f"publish {url}: {error!r}"
         return False

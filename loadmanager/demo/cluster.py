@@ -115,13 +115,6 @@ class Cluster:
         await asyncio.gather(*(child.process.wait() for child in member.processes))
         member.dead_at_s = monotonic()
 
-    async def end(self) -> None:
-        """Kill all brokers and sidecars: an orderly leave would hand bundles to one another."""
-        processes = [child for member in self.alive for child in member.processes]
-        for child in processes:
-            child.send(signal.SIGKILL)
-        await asyncio.gather(*(child.process.wait() for child in processes))
-
     async def _start_zookeeper(self) -> Child:
         """Start one that keeps nothing: then it need not wait for the disk at each write."""
         return await self._children.start(
@@ -129,6 +122,7 @@ class Cluster:
             *("-m", "loadmanager", "zookeeper"),
             *("--port", str(self._zookeeper_port)),
             *("--tick-ms", str(TICK_MS)),
+            ends_by=signal.SIGTERM,
         )
 
     async def _start_broker(self, member: Member) -> Child:

@@ -35,7 +35,8 @@ class TrafficReport:
     lookup_errors: int = 0
     waiting: int = 0
     slowest_s: Mapping[BundleId, float] = field(default_factory=dict)
-    last_error: str = ""
+    last_lookup_error: str = ""
+    last_publish_error: str = ""
 
     def to_line(self) -> str:
         """Return the report as one line of JSON."""
@@ -66,7 +67,8 @@ class TrafficCounts:
     lookups: int = 0
     lookup_errors: int = 0
     waiting: int = 0
-    last_error: str = ""
+    last_lookup_error: str = ""
+    last_publish_error: str = ""
     _slowest_s: dict[BundleId, float] = field(default_factory=dict)
 
     def accepted(self, bundle: BundleId, waited_s: float) -> None:
@@ -94,7 +96,8 @@ class TrafficCounts:
             lookup_errors=self.lookup_errors,
             waiting=self.waiting,
             slowest_s=slowest_s,
-            last_error=self.last_error,
+            last_lookup_error=self.last_lookup_error,
+            last_publish_error=self.last_publish_error,
         )
 
     def _note_wait(self, bundle: BundleId, waited_s: float) -> None:

@@ -161,6 +161,7 @@ class Summary:
     """The end of a run in figures. ``settings`` are those the run was made with."""
 
     leader: BrokerId | None
+    leader_name: str
     brokers: int
     bundles: int
     topics: int
@@ -177,6 +178,8 @@ class Summary:
     seconds: float
     settings: Mapping[str, object]
     kills: Sequence[KillStory] = field(default_factory=tuple)
+    last_lookup_error: str = ""
+    last_publish_error: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the summary as JSON values; the first kill's fields stand at the top too."""
@@ -197,8 +200,15 @@ class Summary:
         """What went wrong that must never go wrong, one text each."""
         promises = (
             (self.double_owned, "bundles were served by two brokers at the same time"),
-            (self.lookup_errors, "lookups had no good answer from any living sidecar"),
-            (self.publish_errors, "messages were accepted by no broker in time"),
+            (
+                self.lookup_errors,
+                "lookups had no good answer from a living sidecar, the last: "
+                + self.last_lookup_error,
+            ),
+            (
+                self.publish_errors,
+                "messages were accepted by no broker in time, the last: " + self.last_publish_error,
+            ),
         )
         broken = [f"{count} {what}" for count, what in promises if count]
         broken += [

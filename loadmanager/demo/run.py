@@ -22,6 +22,9 @@ from loadmanager.demo.settings import LEADER, DemoSettings, Kill
 from loadmanager.demo.traffic import TrafficSettings
 
 LOOK_EVERY_S: Final = 0.5
+LOOK_AFTER_KILL_S: Final = 0.2
+"""How often to look until all bundles are served again: it is what is measured."""
+
 PLACED_BOUND_S: Final = 60.0
 FINISH_MARGIN_S: Final = 10.0
 
@@ -126,7 +129,7 @@ class Run:
         async def unplaced() -> str:
             if any(report.kind == "placed" for report in traffic.last):
                 return ""
-            return traffic.last[-1].last_error if traffic.last else "nothing heard of it"
+            return traffic.last[-1].last_lookup_error if traffic.last else "nothing heard of it"
 
         await self._children.wait_until(
             unplaced, child=traffic.child, what="done with looking up", bound_s=PLACED_BOUND_S
@@ -144,12 +147,16 @@ class Run:
             began_s = monotonic()
             elapsed_s = began_s - self._journal.began_s
             if duration_s is not None and elapsed_s >= duration_s:
-                return
+                break
             self._children.require_running()
             look = await self._look()
             await self._kill_what_is_due(look, elapsed_s)
             self._show.update(self._scene(look, traffic, elapsed_s))
-            await _wait(interrupt.asked, LOOK_EVERY_S - (monotonic() - began_s))
+            recovering = any(kill.reserved_s is None for kill in self._kills)
+            every_s = LOOK_AFTER_KILL_S if recovering else LOOK_EVERY_S
+            await _wait(interrupt.asked, every_s - (monotonic() - began_s))
+        if self._due and not interrupt.asked.is_set():
+            raise DemoFailed(f"--kill {self._due[0]}: nobody led from then on to the end")
 
     async def _look(self) -> ClusterLook:
         look = await self._observer.look()
@@ -160,27 +167,28 @@ class Run:
 
     async def _kill_what_is_due(self, look: ClusterLook, elapsed_s: float) -> None:
         while self._due and self._due[0].at_s <= elapsed_s:
-            member = self._target(self._due.popleft(), look)
+            member = self._target(self._due[0], look)
+            if member is None:
+                return  # nobody leads now: the next look may know whom to kill
+            self._due.popleft()
             lost = frozenset(b for b, owner in look.owners.items() if owner == member.broker)
             story = KillStory(member.name, member.broker, monotonic(), lost, look.leader)
             await self._cluster.kill(member)
             self._kills.append(story)
 
-    def _target(self, kill: Kill, look: ClusterLook) -> Member:
-        """Return whom to kill.
+    def _target(self, kill: Kill, look: ClusterLook) -> Member | None:
+        """Return whom to kill, None if that is the leader and there is none.
 
         Raises:
-            DemoFailed: there is no such broker alive, or no leader.
+            DemoFailed: the broker is dead already.
         """
         if kill.target != LEADER:
             member = self._cluster.members[int(kill.target) - 1]
             if member.killed:
                 raise DemoFailed(f"--kill {kill}: {member.name} is dead already")
             return member
-        for member in self._cluster.alive:
-            if member.broker == look.leader:
-                return member
-        raise DemoFailed(f"--kill {kill}: there is no living leader to kill ({look.leader})")
+        leading = (member for member in self._cluster.alive if member.broker == look.leader)
+        return next(leading, None)
 
     def _scene(self, look: ClusterLook, traffic: TrafficProcess, elapsed_s: float) -> Scene:
         return Scene(
@@ -215,6 +223,7 @@ class Run:
         taken_over = sum(move.reason == "taken over" for move in journal.moves)
         return Summary(
             leader=leader,
+            leader_name=self._names.get(leader, "none") if leader else "none",
             brokers=self._settings.brokers,
             bundles=self._settings.bundles,
             topics=self._settings.topics,
@@ -227,6 +236,8 @@ class Run:
             published=last.published,
             publish_errors=last.publish_errors,
             publish_retries=last.publish_retries,
+            last_lookup_error=last.last_lookup_error,
+            last_publish_error=last.last_publish_error,
             double_owned=double_owned,
             seconds=ended_s - journal.began_s,
             settings=self._settings.to_json(),
@@ -251,7 +262,6 @@ async def run_demo(
             cluster = Cluster(settings, children, http)
             await cluster.start(show.step)
             sum_up = await Run(settings, children, cluster, http, show).run(interrupt)
-            await cluster.end()
     finally:
         show.close()
         await children.stop()

@@ -188,7 +188,8 @@ def summary_table(summary: Summary) -> RenderableType:
             table.add_row("  a new leader after", _seconds(kill.new_leader_s))
         table.add_row("  all bundles served after", _seconds(kill.reserved_s))
         table.add_row("  longest wait of a message", _seconds(kill.publish_gap_s))
-    table.add_row("leader", summary.leader or "none")
+    leader = Text(summary.leader_name) + Text(f"  {summary.leader or ''}", style="dim")
+    table.add_row("leader", leader)
     table.add_row("ran for", _seconds(summary.seconds))
     return Padding(table, (0, 2))
 

@@ -41,8 +41,10 @@ async def until_gone(pid: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def ready(children: Children, name: str, program: str) -> None:
-    child = await children.start(name, "-c", program)
+async def ready(
+    children: Children, name: str, program: str, ends_by: signal.Signals = signal.SIGKILL
+) -> None:
+    child = await children.start(name, "-c", program, ends_by=ends_by)
 
     async def silent() -> str:
         return "" if "ready" in child.log_tail() else "silent"
@@ -55,14 +57,20 @@ async def test_stopping_ends_every_child(children: Children) -> None:
     await ready(children, "two", SLEEPER)
     await children.stop()
     codes = [child.process.returncode for child in children.started]
-    assert codes == [-signal.SIGTERM, -signal.SIGTERM]
+    assert codes == [-signal.SIGKILL, -signal.SIGKILL]
+
+
+async def test_a_child_with_something_to_take_along_is_asked_first(children: Children) -> None:
+    await ready(children, "polite", SLEEPER, signal.SIGTERM)
+    await children.stop()
+    assert children.started[0].process.returncode == -signal.SIGTERM
 
 
 async def test_a_child_that_ignores_the_request_is_killed(
     children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadmanager.demo.children.KILL_AFTER_S", 0.2)
-    await ready(children, "stubborn", STUBBORN)
+    await ready(children, "stubborn", STUBBORN, signal.SIGTERM)
     await children.stop()
     assert children.started[0].process.returncode == -signal.SIGKILL
 

@@ -127,14 +127,14 @@ async def test_a_bad_answer_of_a_living_sidecar_is_one_error_however_often(
     async with client([node.url]) as lookup:
         assert await lookup.find_owner(TOPIC) == node.url
     assert (lookup.counts.lookups, lookup.counts.lookup_errors) == (1, 1)
-    assert str(status) in lookup.counts.last_error
+    assert str(status) in lookup.counts.last_lookup_error
 
 
 async def test_a_lookup_that_nobody_answers_in_time_is_an_error(dead_url: str) -> None:
     async with client([dead_url], bound_s=0.2) as lookup:
         assert await lookup.find_owner(TOPIC) is None
     assert (lookup.counts.lookups, lookup.counts.lookup_errors) == (1, 1)
-    assert lookup.counts.last_error.endswith("no answer in 0.2 s")
+    assert lookup.counts.last_lookup_error.endswith("no answer in 0.2 s")
 
 
 async def test_a_message_goes_to_the_owner_and_the_owner_is_remembered(
@@ -181,7 +181,7 @@ async def test_a_message_that_nobody_takes_in_time_is_an_error(
     async with client([node.url]) as lookup:
         counts = await publish_one(lookup, bound_s=0.2)
     assert (counts.published, counts.publish_errors, counts.waiting) == (0, 1, 0)
-    assert dead_url in counts.last_error
+    assert dead_url in counts.last_publish_error
 
 
 async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stopped(

@@ -155,6 +155,9 @@ def summary(*kills: KillStory, **changed: int) -> Summary:
     counts = dict.fromkeys(("lookup_errors", "publish_errors", "double_owned"), 0) | changed
     return Summary(
         leader=B1,
+        leader_name="broker-1",
+        last_lookup_error="503 no leader",
+        last_publish_error="421 not here",
         brokers=2,
         bundles=2,
         topics=3,
@@ -209,8 +212,11 @@ def test_a_good_run_broke_no_promise() -> None:
     ("changed", "text"),
     [
         ("double_owned", "2 bundles were served by two brokers at the same time"),
-        ("lookup_errors", "2 lookups had no good answer from any living sidecar"),
-        ("publish_errors", "2 messages were accepted by no broker in time"),
+        (
+            "lookup_errors",
+            "2 lookups had no good answer from a living sidecar, the last: 503 no leader",
+        ),
+        ("publish_errors", "2 messages were accepted by no broker in time, the last: 421 not here"),
     ],
 )
 def test_a_broken_promise_is_named(changed: str, text: str) -> None:

@@ -160,6 +160,7 @@ def test_the_summary_names_every_promise() -> None:
     kill = KillStory("broker-1", B1, 164.0, frozenset({X}), B1, B2, 4.2, 5.1, 5.4)
     summary = Summary(
         leader=B2,
+        leader_name="broker-2",
         brokers=2,
         bundles=2,
         topics=3,
@@ -179,6 +180,7 @@ def test_the_summary_names_every_promise() -> None:
     )
     text = text_of(summary_table(summary))
     assert "2.10 → 1.08" in text
+    assert "broker-2  127.0.0.1:8082" in text
     assert "5 to balance, 1 taken over" in text
     assert "70 lookups, errors 0" in text
     assert "100 messages, errors 3" in text

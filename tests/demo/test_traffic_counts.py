@@ -27,7 +27,9 @@ def test_a_report_tells_the_slowest_message_of_each_bundle_once() -> None:
 
 
 def test_a_report_survives_its_line() -> None:
-    report = TrafficReport(kind="final", at_s=1.5, lookups=3, slowest_s={A: 2.0}, last_error="é")
+    report = TrafficReport(
+        kind="final", at_s=1.5, lookups=3, slowest_s={A: 2.0}, last_lookup_error="é"
+    )
     assert TrafficReport.from_line(report.to_line()) == report
 
 
