@@ -6,8 +6,7 @@ import struct
 from enum import Enum, auto
 from typing import Self
 
-CREATE, DELETE, SET_DATA, SYNC, CLOSE = 1, 2, 5, 9, -11
-MULTI, CREATE2, PING = 14, 15, 11
+CREATE, DELETE, SET_DATA, MULTI, CREATE2, SASL = 1, 2, 5, 14, 15, 102
 WRITES = frozenset({CREATE, CREATE2, DELETE, SET_DATA, MULTI})
 
 
@@ -31,8 +30,12 @@ class ZooKeeperProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusing = False
         self.loss: Loss | None = None
+        self.drop_at_kind: int | None = None
+        """Break the connection once, when a request of this kind comes."""
         self.silent = False
-        self.writes_passed = 0
+        """Swallow all messages, as a network does that lost its way."""
+        self.forget_session = False
+        """Ask the server for a new session, whatever session the client asks for."""
 
     @property
     def address(self) -> str:
@@ -112,23 +115,25 @@ class _Pipe:
 
     async def _requests(self) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await self._pass(self._client[0], self._server[1])  # the handshake
+            await self._send(self._server[1], self._handshake(await _message(self._client[0])))
             while True:
                 message = await _message(self._client[0])
                 xid, kind = struct.unpack_from(">ii", message, 4)
+                if kind == self._proxy.drop_at_kind:
+                    self._proxy.drop_at_kind = None
+                    break
                 if kind in WRITES and self._proxy.loss is Loss.REQUEST:
                     self._proxy.loss = None
                     break
                 if kind in WRITES and self._proxy.loss is not None:
                     self._for_good = self._proxy.loss is Loss.REPLY_FOR_GOOD
                     self._proxy.loss, self._fatal_xid = None, xid
-                self._proxy.writes_passed += kind in WRITES
                 await self._send(self._server[1], message)
         self.close()
 
     async def _replies(self) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await self._pass(self._server[0], self._client[1])
+            await self._send(self._client[1], await _message(self._server[0]))
             while True:
                 message = await _message(self._server[0])
                 (xid,) = struct.unpack_from(">i", message, 4)
@@ -139,8 +144,13 @@ class _Pipe:
                 await self._send(self._client[1], message)
         self.close()
 
-    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        await self._send(target, await _message(source))
+    def _handshake(self, message: bytes) -> bytes:
+        if not self._proxy.forget_session:
+            return message
+        before_id = 4 + struct.calcsize(">iqi")
+        after_password = before_id + struct.calcsize(">qi16s")
+        no_session = struct.pack(">qi16s", 0, 16, b"")
+        return message[:before_id] + no_session + message[after_password:]
 
     async def _send(self, target: asyncio.StreamWriter, message: bytes) -> None:
         if not self._proxy.silent:

@@ -104,9 +104,10 @@ class EmbeddedZooKeeper:
             _require_free(self._host, self._port)
             try:
                 self._start_once(java, class_path)
-            except EmbeddedZooKeeperError:
+            except EmbeddedZooKeeperError as error:
                 # Somebody may have taken the free port before the server could.
-                if self._wanted_port or attempt == _FREE_PORT_ATTEMPTS:
+                taken = "Address already in use" in str(error)
+                if not taken or self._wanted_port or attempt == _FREE_PORT_ATTEMPTS:
                     raise
             else:
                 log.info("zookeeper.server.started", address=self.address, pid=self.pid)
@@ -218,7 +219,7 @@ class EmbeddedZooKeeper:
             "maxClientCnxns": "0",
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "ruok,srvr,conf,cons,mntr",
-            "preAllocSize": "65536" if lasting else "1024",
+            "preAllocSize": "4096" if lasting else "1024",
             "forceSync": "yes" if lasting else "no",
             **self._config,
         }

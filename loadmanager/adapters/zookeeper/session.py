@@ -158,6 +158,8 @@ class KazooSession:
             case KeeperState.CONNECTING:
                 self._suspend()
             case _:
+                # At once, because more than one such event may come from one client.
+                self._client = None
                 self._suspend()
                 _run(self._replace(event.client, event.state), self._tasks)
 
@@ -201,7 +203,6 @@ class KazooSession:
             self._resumption = Resumption(
                 session.session_id, session.session_password, client.last_zxid
             )
-        self._client = None
         # Its threads must end even if `close` cancels this very task.
         await asyncio.shield(_run(self._dispose(client), self._disposals))
         await asyncio.sleep(delay_s)

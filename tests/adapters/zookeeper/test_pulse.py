@@ -1,0 +1,44 @@
+from loadmanager.adapters.zookeeper.pulse import (
+    LOOK_FRACTION,
+    PROBE_FRACTION,
+    SILENCE_FRACTION,
+    Pulse,
+)
+
+
+def test_an_owed_answer_makes_a_link_dead_after_a_quarter_of_the_session() -> None:
+    pulse = Pulse(12.0, now_s=100.0)
+    pulse.asked(110.0)
+    assert not pulse.is_dead(113.0)
+    assert pulse.is_dead(113.1)
+
+
+def test_any_answer_is_a_sign_of_life() -> None:
+    pulse = Pulse(12.0, now_s=100.0)
+    pulse.asked(100.0)
+    pulse.asked(100.0)
+    pulse.answered(102.9)
+    assert not pulse.is_dead(105.8)
+    assert pulse.is_dead(106.0)
+
+
+def test_requests_alone_are_no_sign_of_life() -> None:
+    pulse = Pulse(12.0, now_s=100.0)
+    for at_s in (100.0, 101.0, 102.0, 103.0):
+        pulse.asked(at_s)
+    assert pulse.is_dead(103.1)
+
+
+def test_a_link_that_owes_nothing_is_not_dead_but_asked() -> None:
+    pulse = Pulse(12.0, now_s=100.0)
+    assert not pulse.wants_probe(101.4)
+    assert pulse.wants_probe(101.5)
+    assert not pulse.is_dead(1000.0)
+    pulse.asked(101.5)
+    assert not pulse.wants_probe(1000.0)
+    pulse.answered(102.0)
+    assert not pulse.wants_probe(103.0)
+
+
+def test_a_dead_link_shows_well_before_two_thirds_of_the_session() -> None:
+    assert PROBE_FRACTION + SILENCE_FRACTION + 2 * LOOK_FRACTION < 1 / 2

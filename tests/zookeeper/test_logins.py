@@ -1,0 +1,263 @@
+"""Digest, SASL and TLS against a server that is configured for them."""
+
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from coordination_worlds import connected
+from waiting import eventually
+from zookeeper_proxy import SASL, ZooKeeperProxy
+
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
+from loadmanager.ports.coordination import Connection, CoordinationError, SessionState
+
+pytestmark = pytest.mark.zookeeper
+
+LOGIN = {"sasl_mechanism": "DIGEST-MD5", "sasl_username": "alice", "sasl_password": "secret"}
+CAROL = {"digest_user": "carol", "digest_password": "known to her"}
+
+JAAS = """
+Server {
+    org.apache.zookeeper.server.auth.DigestLoginModule required
+    user_alice="secret" user_bob="also secret";
+};
+"""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A server that knows alice and bob, and wants a certificate on its TLS port."""
+
+    plain: str
+    tls_port: int
+    certificates: Path
+
+    def options(self, **settings: object) -> ZooKeeperOptions:
+        """Return how to connect without TLS."""
+        made = ZooKeeperOptions(hosts=self.plain, session_timeout_s=6, reconnect_delay_max_s=0.2)
+        return replace(made, **settings)  # type: ignore[arg-type]  # the tests' own settings
+
+    def tls_options(self, **settings: object) -> ZooKeeperOptions:
+        """Return how to connect with TLS and the client's certificate."""
+        tls = {
+            "hosts": f"localhost:{self.tls_port}",
+            "tls_ca_file": str(self.certificates / "ca.pem"),
+            "tls_certificate_file": str(self.certificates / "client.pem"),
+            "tls_key_file": str(self.certificates / "client.key"),
+        }
+        return self.options(**{**tls, **settings})
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(("openssl", *arguments), cwd=folder, check=True, capture_output=True)
+
+
+def make_certificates(folder: Path) -> None:
+    """Make an authority, and a certificate each for the server and a client."""
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl(
+        folder, "req", "-x509", *key, "-subj", "/CN=authority", "-keyout", "ca.key", "-out",
+        "ca.pem", "-days", "2",
+    )  # fmt: skip
+    for name, host in (("server", "localhost"), ("client", "client")):
+        openssl(
+            folder, "req", *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out",
+            f"{name}.csr",
+        )  # fmt: skip
+        (folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{host}\n")
+        openssl(
+            folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+            "-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.pem",
+        )  # fmt: skip
+    both = (folder / "server.pem").read_text() + (folder / "server.key").read_text()
+    (folder / "server-both.pem").write_text(both)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("secured")
+    make_certificates(folder)
+    jaas = folder / "jaas.conf"
+    jaas.write_text(JAAS)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        tls_port = probe.getsockname()[1]
+    config = {
+        "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "secureClientPort": str(tls_port),
+        "secureClientPortAddress": "127.0.0.1",
+        "ssl.keyStore.location": str(folder / "server-both.pem"),
+        "ssl.trustStore.location": str(folder / "ca.pem"),
+        "ssl.clientAuth": "need",
+    }
+    login = (f"-Djava.security.auth.login.config={jaas}",)
+    with EmbeddedZooKeeper(tick_ms=200, config=config, jvm_options=login) as server:
+        yield Secured(server.address, tls_port, folder)
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[list[ZooKeeperCoordination]]:
+    sessions: list[ZooKeeperCoordination] = []
+    yield sessions
+    for session in sessions:
+        await session.close()
+
+
+async def opened_with(
+    sessions: list[ZooKeeperCoordination], options: ZooKeeperOptions
+) -> ZooKeeperCoordination:
+    session = ZooKeeperCoordination(options)
+    sessions.append(session)
+    await connected(session)
+    return session
+
+
+async def never_connects(session: ZooKeeperCoordination) -> None:
+    told: list[SessionState] = []
+    session.on_session(told.append)
+    await session.start()
+    with pytest.raises(AssertionError, match="still"):
+        await eventually(lambda: told, within_s=1.5)
+    assert session.session.connection is Connection.SUSPENDED
+
+
+async def test_what_a_digest_user_creates_is_closed_to_others(
+    secured: Secured, opened: list[ZooKeeperCoordination]
+) -> None:
+    owner = await opened_with(opened, secured.options(chroot="/digest", **CAROL))
+    stranger = await opened_with(opened, secured.options(chroot="/digest"))
+    await owner.create("/a", b"hers")
+    for attempt in (stranger.get("/a"), stranger.set("/a", b""), stranger.create("/b", b"")):
+        with pytest.raises(CoordinationError, match="NoAuthError"):
+            await attempt
+    again = await opened_with(opened, secured.options(chroot="/digest", **CAROL))
+    node = await again.get("/a")
+    assert node is not None
+    assert node.data == b"hers"
+
+
+async def test_a_login_may_leave_its_nodes_open(
+    secured: Secured, opened: list[ZooKeeperCoordination]
+) -> None:
+    owner = await opened_with(opened, secured.options(chroot="/open", creator_only=False, **CAROL))
+    stranger = await opened_with(opened, secured.options(chroot="/open"))
+    await owner.create("/a", b"hers")
+    await stranger.set("/a", b"everybody's")
+
+
+async def test_a_digest_login_holds_after_a_reconnect(
+    secured: Secured, opened: list[ZooKeeperCoordination]
+) -> None:
+    async with ZooKeeperProxy(secured.plain) as proxy:
+        owner = await opened_with(
+            opened, secured.options(hosts=proxy.address, chroot="/again", **CAROL)
+        )
+        await owner.create("/a", b"")
+        before = owner.session
+        proxy.drop()
+        await eventually(lambda: owner.session.connection is Connection.SUSPENDED)
+        await eventually(lambda: owner.session == before)
+        await owner.set("/a", b"still hers")
+        await owner.close()
+
+
+def alice(secured: Secured, **settings: object) -> ZooKeeperOptions:
+    return secured.options(**{**LOGIN, **settings})
+
+
+async def test_what_a_sasl_user_creates_is_closed_to_others(
+    secured: Secured, opened: list[ZooKeeperCoordination]
+) -> None:
+    owner = await opened_with(opened, alice(secured, chroot="/sasl"))
+    bob = {"sasl_username": "bob", "sasl_password": "also secret"}
+    stranger = await opened_with(opened, alice(secured, chroot="/sasl", **bob))
+    await owner.create("/a", b"hers", ephemeral=True)
+    with pytest.raises(CoordinationError, match="NoAuthError"):
+        await stranger.get("/a")
+    node = await owner.get("/a")
+    assert node is not None
+    assert node.data == b"hers"
+
+
+async def test_a_wrong_sasl_password_never_shows_as_connected(
+    secured: Secured, opened: list[ZooKeeperCoordination]
+) -> None:
+    wrong = {"sasl_password": "wrong"}
+    session = ZooKeeperCoordination(alice(secured, **wrong))
+    opened.append(session)
+    await never_connects(session)
+
+
+async def test_a_connection_that_breaks_during_the_login_costs_no_session(
+    secured: Secured, opened: list[ZooKeeperCoordination]
+) -> None:
+    """Kazoo takes it for a refused login, and gives up for ever."""
+    async with ZooKeeperProxy(secured.plain) as proxy:
+        owner = await opened_with(opened, alice(secured, hosts=proxy.address, chroot="/resumed"))
+        stat = await owner.create("/lock", b"", ephemeral=True)
+        before = owner.session
+        told: list[SessionState] = []
+        owner.on_session(told.append)
+        proxy.drop_at_kind = SASL
+        proxy.drop()
+        await eventually(lambda: told and owner.session == before)
+        assert proxy.drop_at_kind is None
+        assert [state.connection for state in told] == [
+            Connection.SUSPENDED,
+            Connection.CONNECTED,
+        ]
+        assert await owner.create("/lock", b"", ephemeral=True) == stat
+        await owner.close()
+
+
+async def test_a_session_over_tls_carries_large_and_many_answers(
+    secured: Secured, opened: list[ZooKeeperCoordination]
+) -> None:
+    session = await opened_with(opened, secured.tls_options(chroot="/tls"))
+    content = b"x" * 900_000
+    await session.create("/large", content)
+    node = await session.get("/large")
+    assert node is not None
+    assert node.data == content
+    for i in range(100):
+        await session.create(f"/many/{i:03}", b"")
+    assert len(await session.children("/many")) == 100
+
+
+async def test_tls_and_sasl_go_together(
+    secured: Secured, opened: list[ZooKeeperCoordination]
+) -> None:
+    session = await opened_with(opened, secured.tls_options(chroot="/both", **LOGIN))
+    await session.create("/a", b"")
+
+
+async def test_a_server_whose_certificate_names_another_host_is_refused(
+    secured: Secured, opened: list[ZooKeeperCoordination]
+) -> None:
+    hosts = f"127.0.0.1:{secured.tls_port}"
+    refusing = ZooKeeperCoordination(secured.tls_options(hosts=hosts))
+    opened.append(refusing)
+    await never_connects(refusing)
+    await opened_with(opened, secured.tls_options(hosts=hosts, tls_verify_hostname=False))
+
+
+async def test_a_server_signed_by_an_unknown_authority_is_refused(
+    secured: Secured, opened: list[ZooKeeperCoordination], tmp_path: Path
+) -> None:
+    make_certificates(tmp_path)
+    session = ZooKeeperCoordination(secured.tls_options(tls_ca_file=str(tmp_path / "ca.pem")))
+    opened.append(session)
+    await never_connects(session)
+
+
+async def test_a_client_without_the_certificate_asked_for_is_refused(
+    secured: Secured, opened: list[ZooKeeperCoordination]
+) -> None:
+    session = ZooKeeperCoordination(secured.tls_options(tls_certificate_file="", tls_key_file=""))
+    opened.append(session)
+    await never_connects(session)

@@ -1,0 +1,104 @@
+"""Servers that come, go, freeze and refuse."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from coordination_worlds import connected
+from waiting import eventually
+
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
+from loadmanager.ports.coordination import Connection, Disconnected
+
+pytestmark = pytest.mark.zookeeper
+
+
+def session_with(hosts: str, *, timeout_s: float = 3.0) -> ZooKeeperCoordination:
+    return ZooKeeperCoordination(
+        ZooKeeperOptions(hosts=hosts, session_timeout_s=timeout_s, reconnect_delay_max_s=0.2)
+    )
+
+
+async def test_a_session_survives_a_restart_of_its_server(tmp_path: Path) -> None:
+    server = EmbeddedZooKeeper(tick_ms=500, data_dir=tmp_path)
+    async with server:
+        session = await connected(session_with(server.address, timeout_s=10))
+        before = session.session
+        stat = await session.create("/lock", b"", ephemeral=True)
+        port = int(server.address.rpartition(":")[2])
+    await eventually(lambda: session.session.connection is Connection.SUSPENDED)
+    async with EmbeddedZooKeeper(tick_ms=500, data_dir=tmp_path, port=port):
+        await eventually(lambda: session.session == before)
+        node = await session.get("/lock")
+        assert node is not None
+        assert node.stat == stat
+        await session.close()
+
+
+async def test_a_session_started_before_its_server_connects_when_it_comes() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    session = session_with(f"127.0.0.1:{port}")
+    await session.start()
+    with pytest.raises(Disconnected):
+        await session.get("/a")
+    async with EmbeddedZooKeeper(tick_ms=500, port=port):
+        await eventually(lambda: session.session.connection is Connection.CONNECTED)
+        await session.close()
+
+
+async def test_a_frozen_server_shows_in_time_and_is_taken_up_again() -> None:
+    async with EmbeddedZooKeeper(tick_ms=500) as server:
+        session = await connected(session_with(server.address, timeout_s=4.0))
+        before = session.session
+        os.kill(server.pid, signal.SIGSTOP)
+        since_s = time.monotonic()
+        with pytest.raises(Disconnected):
+            await session.heartbeat()
+        assert session.session.connection is Connection.SUSPENDED
+        assert time.monotonic() - since_s < before.timeout_s / 2
+        os.kill(server.pid, signal.SIGCONT)
+        await eventually(lambda: session.session == before)
+        await session.heartbeat()
+        await session.close()
+
+
+async def test_closing_a_session_of_a_frozen_server_takes_a_bounded_time() -> None:
+    async with EmbeddedZooKeeper(tick_ms=500) as server:
+        options = ZooKeeperOptions(hosts=server.address, session_timeout_s=30, close_timeout_s=0.5)
+        session = await connected(ZooKeeperCoordination(options))
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(3):
+                await session.close()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+
+async def test_a_server_that_swallows_everything_does_not_cost_the_session(
+    zookeeper_address: str,
+) -> None:
+    """Kazoo would wait for its answer until the whole session timeout is over."""
+    with socket.create_server(("127.0.0.1", 0)) as hole:
+        hosts = f"127.0.0.1:{hole.getsockname()[1]},{zookeeper_address}"
+        session = session_with(hosts, timeout_s=6.0)
+        for _ in range(3):
+            since_s = time.monotonic()
+            await session.start()
+            await eventually(lambda it=session: it.session.connection is Connection.CONNECTED)  # type: ignore[misc]  # mypy cannot type a default
+            assert time.monotonic() - since_s < 3.0
+            await session.close()
+            session = session_with(hosts, timeout_s=6.0)
+
+
+async def test_the_granted_timeout_is_told_when_it_is_not_the_wanted_one() -> None:
+    async with EmbeddedZooKeeper(tick_ms=500) as server:
+        session = await connected(session_with(server.address, timeout_s=0.6))
+        assert session.session.timeout_s == 1.0
+        await session.close()
