@@ -1,0 +1,67 @@
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.averages import (
+    DEFAULT_RATES,
+    Average,
+    BundleAverages,
+    Rates,
+    add_samples,
+    broker_averages,
+)
+from loadmanager.core.load import BundleStats
+
+amounts = st.floats(0, 1e9)
+rates = st.builds(Rates, amounts, amounts, amounts, amounts)
+
+
+@given(st.lists(rates, min_size=1, max_size=10))
+def test_up_to_its_maximum_an_average_is_the_mean(samples: list[Rates]) -> None:
+    average = Average(10, 0, DEFAULT_RATES)
+    for sample in samples:
+        average = average.add(sample)
+    mean = sum(sample.msgs_in_per_s for sample in samples) / len(samples)
+    assert average.samples == len(samples)
+    assert math.isclose(average.rates.msgs_in_per_s, mean, rel_tol=1e-9, abs_tol=1e-6)
+
+
+def test_beyond_its_maximum_a_sample_counts_one_part_of_it() -> None:
+    average = Average(10, 10, Rates(100.0)).add(Rates(200.0))
+    assert (average.samples, average.rates.msgs_in_per_s) == (10, 110.0)
+
+
+def test_the_first_sample_replaces_what_was_supposed() -> None:
+    fresh = BundleAverages.supposed()
+    assert fresh.short.rates == DEFAULT_RATES
+    seen = fresh.add(BundleStats(msgs_in_per_s=3.0, topics=4))
+    assert (seen.short.rates, seen.long.rates, seen.topics) == (Rates(3.0), Rates(3.0), 4)
+
+
+def test_a_quota_counts_as_ample_history() -> None:
+    seeded = BundleAverages.from_quota(Rates(40.0, 120.0, 100_000.0, 300_000.0))
+    assert (seeded.short.samples, seeded.long.samples) == (10, 1000)
+
+
+def test_a_bundle_without_data_counts_with_what_is_supposed() -> None:
+    known = BundleAverages(Average(10, 1, Rates(1.0)), Average(1000, 1, Rates(2.0)))
+    sums = broker_averages([known, None])
+    assert sums.short == Rates(51.0, 50.0, 50_000.0, 50_000.0)
+    assert sums.long.msgs_in_per_s == 52.0
+
+
+@given(st.lists(st.tuples(rates, rates, st.integers(0, 10)), min_size=1, max_size=8))
+def test_many_bundles_at_once_average_like_each_by_itself(
+    many: list[tuple[Rates, Rates, int]],
+) -> None:
+    averages, counts = add_samples(
+        np.array([old.row() for old, _, _ in many]),
+        np.array([count for _, _, count in many]),
+        np.array([new.row() for _, new, _ in many]),
+        10,
+    )
+    singly = [Average(10, count, old).add(new) for old, new, count in many]
+    assert averages.tolist() == [list(one.rates.row()) for one in singly]
+    assert counts.tolist() == [one.samples for one in singly]

@@ -1,0 +1,116 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import (
+    BundleId,
+    Namespace,
+    belongs_to_a_broker,
+    bundle_id,
+    namespace_of,
+    parse_broker,
+    parse_bundle,
+    parse_namespace,
+    parse_topic,
+    range_of,
+    topic_from_parts,
+)
+
+
+@pytest.mark.parametrize("text", ["broker-1:8080", "[::1]:80", "10.0.0.7:65535", "a_b.c:1"])
+def test_a_host_and_a_port_are_a_broker(text: str) -> None:
+    assert parse_broker(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a:", "a:0", "a:65536", "a b:80", ":80", "é:80", "a:8\uff10"]
+)
+def test_anything_else_is_no_broker(text: str) -> None:
+    with pytest.raises(InvalidName, match="is not valid; expected host:port"):
+        parse_broker(text)
+
+
+@pytest.mark.parametrize("text", ["t/n", "a-b=c:d.e_f/1"])
+def test_a_tenant_and_a_name_are_a_namespace(text: str) -> None:
+    assert parse_namespace(text) == text
+
+
+@pytest.mark.parametrize("text", ["t", "t/", "/n", "t/c/n", "t /n", "t/n@"])
+def test_anything_else_is_no_namespace(text: str) -> None:
+    with pytest.raises(InvalidName, match="namespace"):
+        parse_namespace(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "t/n",
+        "t/n/0x0_0x1",
+        "t/n/0x00000001_0x00000001",
+        "t/n/0x00000002_0x00000001",
+        "t/n/0x0000000A_0x0000000B",
+        "n/0x00000000_0x00000001",
+    ],
+)
+def test_what_is_no_range_of_a_namespace_is_no_bundle(text: str) -> None:
+    with pytest.raises(InvalidName):
+        parse_bundle(text)
+
+
+@given(st.integers(0, 0xFFFFFFFE), st.integers(1, 0xFFFFFFFF))
+def test_a_bundle_tells_what_it_was_made_of(lower: int, width: int) -> None:
+    upper = min(lower + width, 0xFFFFFFFF)
+    made = bundle_id(Namespace("tenant/ns"), lower, upper)
+    assert parse_bundle(made) == made
+    assert range_of(made) == (lower, upper)
+    assert namespace_of(made) == "tenant/ns"
+
+
+@pytest.mark.parametrize(
+    ("text", "full"),
+    [
+        ("x", "persistent://public/default/x"),
+        ("t/n/x", "persistent://t/n/x"),
+        ("non-persistent://t/n/x-partition-3", "non-persistent://t/n/x-partition-3"),
+        ("topic://t/n/x", "topic://t/n/x"),
+    ],
+)
+def test_a_short_topic_name_means_a_full_one(text: str, full: str) -> None:
+    assert str(parse_topic(text)) == full
+
+
+@pytest.mark.parametrize("text", ["a/b", "persistent://t/c/n/x", "http://t/n/x", "persistent://t"])
+def test_other_forms_are_no_topic(text: str) -> None:
+    with pytest.raises(InvalidName):
+        parse_topic(text)
+
+
+def test_a_topic_from_a_path_may_hold_a_slash() -> None:
+    assert str(topic_from_parts("persistent", "t", "n", "a/b")) == "persistent://t/n/a/b"
+
+
+def test_a_blank_topic_is_refused() -> None:
+    with pytest.raises(InvalidName, match="a name that is not blank"):
+        topic_from_parts("persistent", "t", "n", " ")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "own"),
+    [
+        ("pulsar/host:8080", True),
+        ("sla-monitor/a.b:1", True),
+        ("pulsar/system", False),
+        ("pulsar/functions-host", False),
+        ("other/host:8080", False),
+    ],
+)
+def test_heartbeat_bundles_belong_to_their_broker(namespace: str, own: bool) -> None:
+    assert belongs_to_a_broker(BundleId(f"{namespace}/0x00000000_0xffffffff")) is own
+
+
+def test_a_long_text_is_shortened_in_the_message() -> None:
+    with pytest.raises(InvalidName, match=re.escape("... (5002 characters) is not valid")):
+        parse_broker("x" * 5000)

@@ -1,0 +1,28 @@
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+
+
+def test_a_resource_without_a_limit_has_no_fraction() -> None:
+    assert ResourceUsage(5.0, 0.0).fraction is None
+    assert ResourceUsage(5.0, -1.0).fraction is None
+
+
+def test_overload_is_not_clipped() -> None:
+    assert ResourceUsage(250.0, 200.0).fraction == 1.25
+
+
+def test_totals_of_a_report_are_those_of_its_bundles() -> None:
+    one = BundleStats(
+        msgs_in_per_s=1.0, msgs_out_per_s=2.0, bytes_in_per_s=3.0, bytes_out_per_s=4.0, topics=5
+    )
+    report = LoadReport(
+        broker=BrokerId("a:1"),
+        urls=BrokerUrls(http_url="http://a:1"),
+        sidecar_url="http://a:2",
+        reported_at_ms=0,
+        started_at_ms=0,
+        bundles={BundleId("t/n/a"): one, BundleId("t/n/b"): one},
+    )
+    assert (one.msgs_per_s, one.bytes_per_s) == (3.0, 7.0)
+    assert (report.msgs_in_per_s, report.msgs_out_per_s) == (2.0, 4.0)
+    assert (report.bytes_in_per_s, report.bytes_out_per_s, report.topics) == (6.0, 8.0, 10)

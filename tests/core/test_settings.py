@@ -1,0 +1,114 @@
+from dataclasses import fields
+
+import pytest
+
+from loadmanager.core.filters import Filters
+from loadmanager.core.placement import PLACEMENTS, LeastLongTermMessageRate
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.report import ReportRules
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.settings import SettingOutOfRange, from_pulsar, groups_of, settings_of
+from loadmanager.core.shedding import SHEDDERS, ThresholdShedder, UniformLoadShedder
+from loadmanager.core.splitting import SplitLimits, SplitRules
+
+KINDS = sorted(
+    {
+        *SHEDDERS.values(),
+        *PLACEMENTS.values(),
+        Filters,
+        PlannerSettings,
+        ReportRules,
+        ResourceWeights,
+        SplitLimits,
+        SplitRules,
+    },
+    key=lambda kind: kind.__name__,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_says_what_it_does_and_keeps_its_range(kind: type) -> None:
+    described = settings_of(kind)
+    assert {one.name for one in described} | groups_of(kind).keys() == {
+        field.name for field in fields(kind)
+    }
+    for setting in described:
+        assert setting.doc.effect.endswith(".")
+        assert setting.doc.unit or setting.kind not in {int, float}
+        if setting.kind in {int, float}:
+            assert setting.least is not None
+            assert setting.most is not None
+            with pytest.raises(SettingOutOfRange, match=setting.name):
+                kind(**{setting.name: setting.least - 1})
+            with pytest.raises(SettingOutOfRange, match=setting.name):
+                kind(**{setting.name: float("nan")})
+            kind(**{setting.name: setting.kind(setting.most)})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_keys_of_pulsar_give_the_defaults(kind: type) -> None:
+    assert from_pulsar(kind, {}) == kind()
+
+
+def test_the_error_names_strategy_field_value_and_range() -> None:
+    with pytest.raises(SettingOutOfRange) as refused:
+        ThresholdShedder(threshold=1.4)
+    assert (
+        str(refused.value) == "ThresholdShedder.threshold = 1.4; expected fraction from 0.0 to 1.0"
+    )
+    assert refused.value.name == "threshold"
+
+
+def test_pulsars_percentages_become_fractions_exactly() -> None:
+    for percent in range(101):
+        placed = from_pulsar(
+            LeastLongTermMessageRate,
+            {"loadBalancerBrokerOverloadedThresholdPercentage": percent},
+        )
+        assert placed.overloaded == percent / 100.0
+
+
+def test_megabytes_become_bytes() -> None:
+    keys = {"loadBalancerBundleUnloadMinThroughputThreshold": 10.0}
+    assert from_pulsar(ThresholdShedder, keys).min_bytes_per_s == 10 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("keys", "weight"),
+    [
+        ({"loadBalancerBandwithInResourceWeight": 0.5}, 0.5),
+        (
+            {
+                "loadBalancerBandwithInResourceWeight": 0.5,
+                "loadBalancerBandwidthInResourceWeight": 1.0,
+            },
+            0.5,
+        ),
+        (
+            {
+                "loadBalancerBandwithInResourceWeight": 0.5,
+                "loadBalancerBandwidthInResourceWeight": 0.7,
+            },
+            0.7,
+        ),
+        ({"loadBalancerBandwidthInResourceWeight": 1.0}, 1.0),
+    ],
+)
+def test_the_misspelt_weight_counts_while_the_right_one_has_its_default(
+    keys: dict[str, float], weight: float
+) -> None:
+    shedder = from_pulsar(ThresholdShedder, {**keys, "loadBalancerCPUResourceWeight": 0.25})
+    assert shedder.weights == ResourceWeights(cpu=0.25, bandwidth_in=weight)
+
+
+def test_pulsars_names_find_the_strategies() -> None:
+    prefix = "org.apache.pulsar.broker.loadbalance.impl."
+    for name in ("OverloadShedder", "ThresholdShedder", "UniformLoadShedder", "AvgShedder"):
+        assert SHEDDERS[name] is SHEDDERS[prefix + name]
+    assert SHEDDERS["uniform"] is UniformLoadShedder
+    extensible = "org.apache.pulsar.broker.loadbalance.extensions."
+    assert SHEDDERS[f"{extensible}scheduler.TransferShedder"] is SHEDDERS["transfer"]
+    assert (
+        PLACEMENTS[f"{extensible}strategy.LeastResourceUsageWithWeight"]
+        is not (PLACEMENTS[f"{prefix}LeastResourceUsageWithWeight"])
+    )

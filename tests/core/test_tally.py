@@ -1,0 +1,189 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core import bundle_table
+from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.cluster import ClusterView, UnknownBroker
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.tally import LoadTally, ema
+
+A, B = BrokerId("a:1"), BrokerId("b:1")
+MakeView = Callable[..., ClusterView]
+
+
+def one(number: int) -> BundleId:
+    return bundle_id(Namespace("t/n"), number * 16, number * 16 + 16)
+
+
+def report(broker: BrokerId, rates: dict[int, float], **changed: object) -> LoadReport:
+    plain = LoadReport(
+        broker=broker,
+        urls=BrokerUrls(http_url=f"http://{broker}"),
+        sidecar_url="",
+        reported_at_ms=0,
+        started_at_ms=1,
+        cpu=ResourceUsage(80.0, 800.0),
+        bundles={one(n): BundleStats(msgs_in_per_s=rate, topics=2) for n, rate in rates.items()},
+    )
+    return replace(plain, **changed)  # type: ignore[arg-type]  # fields by name
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("report"),
+            st.sampled_from([A, B]),
+            st.dictionaries(st.integers(0, 9), st.floats(0, 1000), max_size=5),
+        ),
+        st.tuples(st.just("forget"), st.sampled_from([A, B]), st.none()),
+        st.tuples(st.just("sample"), st.none(), st.none()),
+    ),
+    max_size=25,
+)
+
+
+@given(steps)
+def test_averages_are_those_of_each_bundle_sampled_by_itself(
+    done: list[tuple[str, BrokerId, dict[int, float]]],
+) -> None:
+    tally = LoadTally()
+    newest: dict[BundleId, BundleStats] = {}
+    listed: dict[BrokerId, LoadReport] = {}
+    slowly: dict[BundleId, BundleAverages] = {}
+    for kind, broker, rates in done:
+        if kind == "report":
+            listed[broker] = report(broker, rates)
+            newest.update(listed[broker].bundles)
+            tally.report(listed[broker], 0.0)
+        elif kind == "forget":
+            listed.pop(broker, None)
+            tally.forget(broker, 0.0)
+        else:
+            for bundle in {name for load in listed.values() for name in load.bundles}:
+                before = slowly.get(bundle, BundleAverages.supposed())
+                slowly[bundle] = before.add(newest[bundle])
+            tally.sample()
+    assert tally.averages() == slowly
+    assert tally.brokers == listed.keys()
+    view = tally.view(0.0)
+    for broker, load in listed.items():
+        assert set(view.bundles_of(broker)) == load.bundles.keys()
+
+
+def test_a_view_stays_as_it_was_whatever_is_reported_later() -> None:
+    tally = LoadTally()
+    tally.report(report(A, {1: 10.0}), 0.0)
+    tally.sample()
+    before = tally.view(1.0)
+    short = before.bundles.short.copy()
+    tally.report(report(A, {1: 99.0, **dict.fromkeys(range(2, 200), 5.0)}), 2.0)
+    tally.sample()
+    tally.seed({one(1): BundleAverages.supposed(Rates(7.0))})
+    assert before.bundles.short.tolist() == short.tolist()
+    assert before.bundles_of(A) == (one(1),)
+    assert before.long_rates(one(50)) is None
+
+
+def test_a_bundle_that_arrived_is_not_under_way_any_more() -> None:
+    tally = LoadTally()
+    tally.report(report(A, {1: 10.0, 2: 10.0}), 0.0)
+    tally.report(report(B, {3: 10.0}), 0.0)
+    gone = BrokerId("gone:1")
+    view = tally.view(0.0, in_flight={one(1): B, one(3): B, one(9): A, one(2): gone})
+    assert view.moved == {one(1): B, one(9): A}
+    assert (view.owner_of(one(1)), view.listed_owner(one(1))) == (B, A)
+    assert (view.owner_of(one(2)), view.owner_of(one(8))) == (A, None)
+    assert view.bundles_of(A) == (one(2), one(9))
+    assert view.bundles_of(B) == (one(3), one(1))
+    # Nobody measured either of them yet: 50 messages/s each way are supposed.
+    assert view.brokers.preallocated_msgs_per_s.tolist() == [100.0, 100.0]
+
+
+def test_membership_and_departures_are_told_with_their_times() -> None:
+    tally = LoadTally()
+    tally.report(report(A, {}), 5.0)
+    tally.report(report(A, {}), 9.0)
+    assert tally.view(10.0).membership_changed_s == 5.0
+    tally.forget(A, 11.0)
+    tally.forget(A, 12.0)
+    view = tally.view(12.0)
+    assert (view.membership_changed_s, view.departures_s) == (11.0, (11.0,))
+    tally.report(report(B, {}), 20.0)
+    tally.forget(B, 5000.0)
+    assert tally.view(5000.0).departures_s == (5000.0,)
+
+
+def test_a_restarted_broker_starts_its_average_afresh() -> None:
+    tally = LoadTally(history_fraction=0.5)
+    tally.report(report(A, {}, cpu=ResourceUsage(800.0, 800.0)), 0.0)
+    tally.sample()
+    tally.report(report(A, {}), 1.0)
+    assert tally.view(1.0).brokers.load_ema.tolist() == [1.0]
+    tally.sample()
+    assert tally.view(1.0).brokers.load_ema.tolist() == pytest.approx([0.55])
+    tally.report(report(A, {}, started_at_ms=2), 2.0)
+    assert np.isnan(tally.view(2.0).brokers.load_ema[0])
+    assert ema(float("nan"), 3.0, 0.9) == 3.0
+
+
+def test_an_empty_cluster_has_a_view() -> None:
+    tally = LoadTally()
+    tally.sample()
+    tally.seed({})
+    view = tally.view(0.0)
+    assert view.brokers.names == ()
+    with pytest.raises(UnknownBroker, match="broker a:1 has no load report in this view"):
+        view.row(A)
+
+
+def test_bundles_long_gone_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_table, "_COMPACT_ABOVE", 8)
+    monkeypatch.setattr(bundle_table, "_KEPT_SAMPLES", 3)
+    tally = LoadTally()
+    tally.report(report(A, dict.fromkeys(range(20), 1.0)), 0.0)
+    tally.sample()
+    old = tally.view(0.0)
+    tally.report(report(A, {15: 3.0, 16: 3.0}), 1.0)
+    for _ in range(4):
+        tally.sample()
+    assert tally.averages().keys() == {one(15), one(16)}
+    view = tally.view(2.0)
+    assert view.bundles_of(A) == (one(15), one(16))
+    assert view.long_rates(one(15)) == Rates((1.0 + 4 * 3.0) / 5)
+    assert old.bundles_of(A) == tuple(one(number) for number in range(20))
+    tally.sample()
+    assert tally.averages()[one(15)].long.samples == 6
+
+
+def test_a_move_takes_load_from_one_and_gives_it_to_the_other(make_view: MakeView) -> None:
+    view = make_view({"a:1": (0.8, {1: 100.0, 2: 300.0}), "b:1": (0.2, {3: 100.0})})
+    after = view.after(one(2), A, B, np.array([480.0, 0.0, 0.0, 0.0, 0.0]))
+    assert after.brokers.usage[:, 0].tolist() == pytest.approx([160.0, 640.0])
+    assert after.brokers.msgs_per_s.tolist() == [100.0, 400.0]
+    assert after.brokers.long_msgs_per_s.tolist() == [100.0, 100.0]
+    assert after.brokers.preallocated_msgs_per_s.tolist() == [0.0, 300.0]
+    assert (after.owner_of(one(2)), view.owner_of(one(2))) == (B, A)
+    assert not after.selectable[after.bundles.index[one(2)]]
+
+
+def test_an_unowned_bundle_only_adds(make_view: MakeView) -> None:
+    view = make_view({"a:1": (0.5, {1: 100.0})})
+    after = view.after(one(7), None, A, np.zeros(5))
+    assert after.brokers.msgs_per_s.tolist() == [200.0]
+    assert after.bundles_of(A) == (one(1), one(7))
+
+
+def test_supposed_rates_stand_for_a_bundle_without_a_sample() -> None:
+    average = BundleAverages(Average(10, 0, Rates(5.0)), Average(1000, 0, Rates(6.0)))
+    tally = LoadTally()
+    tally.report(report(A, {1: 1.0}), 0.0)
+    tally.seed({one(1): average})
+    view = tally.view(0.0)
+    assert (view.long_rates(one(1)), view.long_msgs_per_s(one(1))) == (None, 6.0)
+    assert not view.selectable.any()

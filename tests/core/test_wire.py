@@ -1,0 +1,339 @@
+import json
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.hashing import FULL_RANGE_END
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.memory import Memory
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.wire import (
+    LeaderRecord,
+    LockRecord,
+    Standby,
+    decode_boundaries,
+    decode_leader,
+    decode_lock,
+    decode_report,
+    decode_standby,
+    encode_boundaries,
+    encode_leader,
+    encode_lock,
+    encode_report,
+    encode_standby,
+)
+
+NAMESPACE = Namespace("t/n")
+texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
+brokers = st.integers(1, 65535).map(lambda port: BrokerId(f"broker-{port}.example:{port}"))
+numbers = st.floats(0, 1e12, allow_subnormal=False)
+counts = st.integers(0, 2**40)
+urls = st.builds(
+    BrokerUrls,
+    http_url=texts.filter(bool),
+    http_url_tls=texts,
+    broker_url=texts,
+    broker_url_tls=texts,
+)
+listeners = st.dictionaries(texts, urls, max_size=3)
+bundles = st.integers(0, 2**27).map(lambda at: bundle_id(NAMESPACE, at * 16, at * 16 + 16))
+usages = st.none() | st.builds(ResourceUsage, numbers, st.floats(0.001, 1e12))
+stats = st.builds(
+    BundleStats,
+    msgs_in_per_s=numbers,
+    msgs_out_per_s=numbers,
+    bytes_in_per_s=numbers,
+    bytes_out_per_s=numbers,
+    topics=counts,
+    producers=counts,
+    consumers=counts,
+    cache_size_bytes=counts,
+)
+reports = st.builds(
+    LoadReport,
+    broker=brokers,
+    urls=urls,
+    sidecar_url=texts,
+    reported_at_ms=counts,
+    started_at_ms=counts,
+    version=texts,
+    cpu=usages,
+    memory=usages,
+    direct_memory=usages,
+    bandwidth_in=usages,
+    bandwidth_out=usages,
+    bundles=st.dictionaries(bundles, stats, max_size=4),
+    gains=st.frozensets(bundles, max_size=2),
+    losses=st.frozensets(bundles, max_size=2),
+    persistent_topics=st.booleans(),
+    non_persistent_topics=st.booleans(),
+    draining=st.booleans(),
+    protocols=st.dictionaries(texts, texts, max_size=2),
+    advertised_listeners=listeners,
+)
+locks = st.builds(
+    LockRecord,
+    urls=urls,
+    broker=brokers,
+    epoch=counts,
+    disabled=st.booleans(),
+    listeners=listeners,
+)
+leaders = st.builds(
+    LeaderRecord,
+    broker=brokers,
+    service_url=texts,
+    sidecar_url=texts,
+    instance=texts,
+    epoch=counts,
+)
+
+
+@given(reports)
+def test_a_report_survives_the_wire(report: LoadReport) -> None:
+    assert decode_report("/r", encode_report(report)) == report
+
+
+@given(locks)
+def test_a_lock_survives_the_wire(lock: LockRecord) -> None:
+    assert decode_lock("/l", encode_lock(lock)) == lock
+
+
+@given(leaders)
+def test_a_leader_survives_the_wire(leader: LeaderRecord) -> None:
+    assert decode_leader("/e", encode_leader(leader)) == leader
+
+
+@given(st.sets(st.integers(1, FULL_RANGE_END - 1), max_size=9), st.integers(0, 99))
+def test_boundaries_survive_the_wire(inner: set[int], version: int) -> None:
+    made = Boundaries(NAMESPACE, (0, *sorted(inner), FULL_RANGE_END), version)
+    assert decode_boundaries("/p", NAMESPACE, encode_boundaries(made), version) == made
+
+
+def test_other_policies_are_kept_when_boundaries_change() -> None:
+    existing = b'{"bundles":{"numBundles":1,"x":2},"namespaceAntiAffinityGroup":"g"}'
+    document = json.loads(encode_boundaries(Boundaries.even(NAMESPACE, 2), existing))
+    assert document == {
+        "bundles": {
+            "numBundles": 2,
+            "x": 2,
+            "boundaries": ["0x00000000", "0x80000000", "0xffffffff"],
+        },
+        "namespaceAntiAffinityGroup": "g",
+    }
+    assert b"bundles" in encode_boundaries(Boundaries.even(NAMESPACE, 2), b'{"bundles":7}')
+
+
+def _standby() -> Standby:
+    rates = Rates(1.5, 2.5, 3.5, 4.5)
+    averages = {
+        BundleId(f"t/n/0x0000000{at}_0x0000000{at + 1}"): BundleAverages(
+            Average(10, 3, Rates(bytes_in_per_s=float(at))), Average(1000, 30, rates), 7
+        )
+        for at in range(3)
+    }
+    memory = RoundMemory(
+        shedder=Memory(usage={BrokerId("a:1"): 0.5}, rounds_over=2),
+        moved_at_s={BundleId("t/n/0x00000000_0x00000001"): 12.5},
+        started_at_ms={BrokerId("a:1"): 99},
+    )
+    return Standby(memory, averages)
+
+
+def test_the_leaders_state_survives_the_wire() -> None:
+    state = _standby()
+    assert decode_standby("/s", encode_standby(state)) == state
+
+
+def test_only_the_heaviest_averages_are_kept_when_they_must_be_few() -> None:
+    state = decode_standby("/s", encode_standby(_standby(), most_bundles=1))
+    assert list(state.averages) == ["t/n/0x00000002_0x00000003"]
+
+
+DECODERS: list[Callable[[str, bytes], object]] = [
+    decode_report,
+    decode_lock,
+    decode_leader,
+    lambda where, data: decode_boundaries(where, NAMESPACE, data, 0),
+    decode_standby,
+]
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def _refuses_or_decodes(decode: Callable[[str, bytes], object], data: bytes) -> None:
+    with suppress(MalformedContent):
+        decode("/where", data)
+
+
+@given(st.sampled_from(DECODERS), st.binary(max_size=60))
+def test_bytes_of_any_kind_raise_nothing_but_malformed_content(
+    decode: Callable[[str, bytes], object], data: bytes
+) -> None:
+    _refuses_or_decodes(decode, data)
+    _refuses_or_decodes(decode, zlib.compress(data))
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_spoiled_field_raises_nothing_but_malformed_content(data: st.DataObject) -> None:
+    samples = [
+        encode_report(data.draw(reports)),
+        encode_lock(data.draw(locks)),
+        encode_leader(data.draw(leaders)),
+        encode_boundaries(Boundaries.even(NAMESPACE, 3)),
+        zlib.decompress(encode_standby(_standby())),
+    ]
+    which = data.draw(st.integers(0, len(samples) - 1))
+    document = json.loads(samples[which])
+    place = document
+    while True:
+        key = data.draw(st.sampled_from(sorted(place)))
+        if not (isinstance(place[key], dict) and place[key] and data.draw(st.booleans())):
+            break
+        place = place[key]
+    place[key] = data.draw(json_values)
+    content = json.dumps(document).encode()
+    if which == len(samples) - 1:
+        content = zlib.compress(content)
+    _refuses_or_decodes(DECODERS[which], content)
+
+
+@given(reports, st.floats(0, 1, exclude_max=True))
+def test_a_truncated_report_is_refused(report: LoadReport, part: float) -> None:
+    data = encode_report(report)
+    with pytest.raises(MalformedContent):
+        decode_report("/r", data[: int(part * len(data))])
+
+
+def _report(**changed: Any) -> bytes:
+    return json.dumps({"brokerId": "a:1", "webServiceUrl": "http://a:1", **changed}).encode()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"brokerId": "a"}, "/r: brokerId = 'a'; expected host:port"),
+        ({"brokerId": 7}, "/r: brokerId = 7; expected text"),
+        ({"loadReportType": "Other"}, "/r: loadReportType = 'Other'; expected LocalBrokerData"),
+        ({"cpu": 5}, "/r: cpu = 5; expected an object"),
+        ({"cpu": {"usage": -1, "limit": 100}}, "cpu.usage = -1; expected a finite number, 0 or"),
+        ({"cpu": {"usage": 1, "limit": "x"}}, "cpu.limit = 'x'; expected a finite number"),
+        ({"lastUpdate": -1}, "lastUpdate = -1; expected a whole number, 0 or more"),
+        ({"lastUpdate": 2.5}, "lastUpdate = 2.5; expected a whole number, 0 or more"),
+        ({"bundles": ["x"]}, "bundles = ['x']; expected tenant/namespace/0x"),
+        ({"bundles": [1]}, "bundles = [1]; expected a list of texts"),
+        ({"persistentTopicsEnabled": 1}, "persistentTopicsEnabled = 1; expected true or false"),
+        ({"protocols": {"a": 1}}, "protocols.a = 1; expected text"),
+        ({"brokerVersionString": "\ud800"}, r"= '\ud800'; expected text"),
+        ({"lastStats": {"x": {}}}, "expected tenant/namespace/0x"),
+        ({"bundles": ["y" * 200]}, "... (204 characters)"),
+    ],
+)
+def test_the_error_names_field_found_and_expected(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(MalformedContent) as refused:
+        decode_report("/r", _report(**changed))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("rate", ["NaN", "Infinity", "-Infinity", "1e999", "-0.5", "true", '"1"'])
+def test_a_rate_that_is_no_rate_is_refused(rate: str) -> None:
+    one = f'{{"t/n/0x00000000_0x00000001":{{"msgRateIn":{rate}}}}}'
+    data = f'{{"brokerId":"a:1","lastStats":{one}}}'.encode()
+    with pytest.raises(MalformedContent):
+        decode_report("/r", data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"\xff", b"7", b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}"],
+)
+def test_what_is_no_object_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedContent):
+        decode_leader("/e", data)
+
+
+def test_a_report_of_pulsars_own_broker_decodes() -> None:
+    data = json.dumps(
+        {
+            "webServiceUrl": "http://b-1:8080",
+            "cpu": {"usage": -1.0, "limit": -1.0},
+            "bundleStats": {"t/n/0x00000000_0x00000001": {"msgRateIn": 3, "new": 1}},
+            "bundles": ["t/n/0x00000001_0x00000002"],
+            "somethingNew": [1],
+        }
+    ).encode()
+    report = decode_report("/r", data)
+    assert (report.broker, report.sidecar_url, report.cpu) == ("b-1:8080", "", None)
+    assert sorted(report.bundles) == ["t/n/0x00000000_0x00000001", "t/n/0x00000001_0x00000002"]
+    assert report.msgs_in_per_s == 3.0
+
+
+def test_a_report_that_names_no_broker_is_refused() -> None:
+    with pytest.raises(MalformedContent, match="http://host:port, as there is no brokerId"):
+        decode_report("/r", b'{"webServiceUrl":"http://nowhere"}')
+    with pytest.raises(MalformedContent, match="webServiceUrl is missing"):
+        decode_report("/r", b"{}")
+
+
+def test_a_lock_of_pulsars_own_broker_has_no_writer_and_no_epoch() -> None:
+    lock = decode_lock("/l", b'{"nativeUrl":"pulsar://a:6650","disabled":true}')
+    assert (lock.broker, lock.epoch, lock.disabled) == (None, 0, True)
+    assert decode_lock("/l", encode_lock(lock)) == lock
+
+
+def test_a_lock_without_any_address_is_refused() -> None:
+    with pytest.raises(MalformedContent, match="at least one of nativeUrl"):
+        decode_lock("/l", b'{"disabled":false}')
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ('{"bundles":{"boundaries":["0","1"]}}', "0x and eight hexadecimal digits"),
+        ('{"bundles":{"boundaries":["0x00000000"]}}', "growing bounds"),
+        ('{"bundles":{"boundaries":["0x00000000","0xffffffff"],"numBundles":3}}', "expected 1"),
+        ("{}", "growing bounds"),
+    ],
+)
+def test_boundaries_that_cannot_be_are_refused(document: str, message: str) -> None:
+    with pytest.raises(MalformedContent, match=message):
+        decode_boundaries("/p", NAMESPACE, document.encode(), 0)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"averages": {"x": [0] * 11}},
+        {"averages": {"t/n/0x00000000_0x00000001": [1]}},
+        {"averages": {"t/n/0x00000000_0x00000001": 7}},
+        {"memory": 7},
+        {"memory": {"movedAtS": {"x": 1}}},
+        {"memory": {"movedAtS": [1]}},
+        {"memory": {"startedAtMs": {"a:1": "x"}}},
+        {"memory": {"shedder": 7}},
+        {"memory": {"shedder": {"turn": -1}}},
+        {"memory": {"shedder": {"turnOrder": [1]}}},
+        {"memory": {"shedder": {"usage": {"a:1": "x"}}}},
+    ],
+)
+def test_a_state_of_another_form_is_refused(document: dict[str, Any]) -> None:
+    with pytest.raises(MalformedContent):
+        decode_standby("/s", zlib.compress(json.dumps(document).encode()))
+
+
+def test_a_state_cut_short_is_refused() -> None:
+    with pytest.raises(MalformedContent, match="a whole zlib stream"):
+        decode_standby("/s", encode_standby(_standby())[:-5])
