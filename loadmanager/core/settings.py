@@ -78,6 +78,20 @@ def groups_of(kind: type) -> Mapping[str, type]:
     return {spec.name: hints[spec.name] for spec in fields(kind) if is_dataclass(hints[spec.name])}
 
 
+def values_of(value: object) -> dict[str, Any]:
+    """Return what a settings dataclass is set to, as plain values by configuration key.
+
+    The keys are those a configuration accepts: the fields of a group have the group's
+    name before them (``weights_cpu``).
+    """
+    kind = type(value)
+    found = {setting.name: _plain(getattr(value, setting.name)) for setting in settings_of(kind)}
+    for group in groups_of(kind):
+        inner = values_of(getattr(value, group))
+        found |= {f"{group}_{name}": one for name, one in inner.items()}
+    return found
+
+
 def check(value: object) -> None:
     """Refuse a settings dataclass that holds a number outside its range.
 
@@ -112,6 +126,12 @@ def from_pulsar(kind: type[T], keys: Mapping[str, Any]) -> T:
         if value is not None:
             given[setting.name] = value / doc.pulsar_divisor if doc.pulsar_divisor != 1.0 else value
     return kind(**given)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return str(value) if isinstance(value, str) else value
 
 
 def _bounds(notes: list[Any]) -> tuple[float | None, float | None]:

@@ -30,8 +30,13 @@ _RESOURCES: Final = (
 
 def encode_report(report: LoadReport) -> bytes:
     """Return the content of the broker's node."""
+    return to_json(report_to_json(report))
+
+
+def report_to_json(report: LoadReport) -> dict[str, Any]:
+    """Return the content of the broker's node as a JSON object."""
     stats = {bundle: _stats_to_json(one) for bundle, one in report.bundles.items()}
-    document: dict[str, Any] = {
+    return {
         "loadReportType": REPORT_TYPE,
         "brokerId": report.broker,
         **_addresses_to_json(report),
@@ -48,7 +53,6 @@ def encode_report(report: LoadReport) -> bytes:
         "maxResourceUsage": report_max_usage(report),
         OURS: {"sidecarUrl": report.sidecar_url, "draining": report.draining},
     }
-    return to_json(document)
 
 
 def decode_report(where: str, data: bytes) -> LoadReport:
@@ -61,7 +65,11 @@ def decode_report(where: str, data: bytes) -> LoadReport:
     Raises:
         MalformedContent: naming the field, what was found and what was expected.
     """
-    fields = parse_fields(where, data)
+    return report_from(parse_fields(where, data))
+
+
+def report_from(fields: Fields) -> LoadReport:
+    """Return the report in a JSON object; raises as `decode_report`."""
     if fields.text("loadReportType", REPORT_TYPE) != REPORT_TYPE:
         fields.refuse("loadReportType", REPORT_TYPE)
     ours = fields.inner(OURS)
