@@ -6,19 +6,20 @@ former session, or one applied twice, is refused whole; and after a lost reply t
 list's version tells whether the commit was applied.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
-from loadmanager.app.owning import Membership, Ownerships
+from loadmanager.app.owning import Cut, Membership, Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BundleId
+from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.ownership import Phase
 from loadmanager.core.wire import decode_lock
 from loadmanager.ports import (
+    Check,
     CommitRejected,
     Create,
     Delete,
@@ -29,6 +30,7 @@ from loadmanager.ports import (
     Operation,
     SessionLost,
     SetData,
+    Stat,
 )
 
 log = structlog.get_logger()
@@ -43,6 +45,7 @@ class LockKeeper:
 
     def __init__(self, parts: Parts, ownerships: Ownerships, membership: Membership) -> None:
         self._coordination = parts.coordination
+        self._picture = parts.picture
         self._ownerships = ownerships
         self._clock = parts.clock
         self._membership = membership
@@ -59,13 +62,13 @@ class LockKeeper:
         """
         while True:
             takes, drops = self._next_batch()
-            if not takes and not drops:
+            cut = next(iter(self._ownerships.cuts.values()), None)
+            if takes or drops:
+                await self._change(takes, drops)
+            elif cut is not None:
+                await self._cut(cut)
+            else:
                 await self._ownerships.lock_work.wait(_IDLE_S)
-                continue
-            try:
-                await self._commit(takes, drops)
-            except Disconnected:
-                await self._settle(takes, drops)
 
     def _next_batch(self) -> tuple[list[BundleId], list[BundleId]]:
         takes = list(self._ownerships.takes)[:_BATCH]
@@ -75,32 +78,73 @@ class LockKeeper:
         takes = [bundle for bundle in takes if bundle in self._ownerships.takes]
         return takes, list(self._ownerships.drops)[:_BATCH]
 
-    async def _commit(self, takes: list[BundleId], drops: list[BundleId]) -> None:
-        """Commit the batch without what turns out to be impossible.
+    async def _change(self, takes: list[BundleId], drops: list[BundleId]) -> None:
+        """Take and drop a batch of locks, and find out after a lost reply whether it was done."""
+        try:
+            written = await self._commit(takes, drops)
+        except Disconnected:
+            written = await self._outcome()
+        if written is None:
+            return
+        self._list_version = written.version
+        for bundle in takes:
+            self._replace.pop(bundle, None)
+        self._ownerships.locks_dropped(drops)
+        self._ownerships.locks_taken(dict.fromkeys(takes, written.mzxid))
+
+    async def _commit(self, takes: list[BundleId], drops: list[BundleId]) -> Stat | None:
+        """Commit the batch without what turns out to be impossible, and return the list's stat.
 
         Raises:
             Disconnected: the reply was lost; the commit may have been applied.
         """
         while takes or drops:
-            operations = self._operations(takes, drops)
+            versions = await self._boundary_versions(takes)
+            operations = self._operations(takes, drops, versions)
             try:
                 stats = await self._coordination.commit([operation for _, operation in operations])
             except CommitRejected as rejected:
                 bundle, operation = operations[rejected.index]
                 await self._give_way(bundle, operation, rejected, takes, drops)
                 continue
-            written = stats[-1]
-            assert written is not None  # noqa: S101 - the port: a SetData has a stat
-            self._done(takes, drops, written.version, written.mzxid)
-            return
+            return stats[-1]
+        return None
+
+    async def _boundary_versions(self, takes: list[BundleId]) -> dict[Namespace, int]:
+        """Return the versions of the boundaries that ``takes`` are bundles of.
+
+        A bundle that its namespace does not have (any more) is taken out and refused: an
+        order from before a split must not bring the whole back beside its parts.
+        """
+        versions: dict[Namespace, int] = {}
+        for bundle in list(takes):
+            namespace = namespace_of(bundle)
+            try:
+                boundaries = await self._picture.boundaries(namespace)
+            except MalformedContent as error:
+                log.warning("znode.content.refused", path=error.where, error=str(error))
+                boundaries = None
+            if boundaries is None or boundaries.at(range_of(bundle)[0]) != bundle:
+                log.info("bundle.lock.refused", bundle=bundle, why="no bundle of its namespace")
+                takes.remove(bundle)
+                self._ownerships.lock_refused(bundle)
+            else:
+                versions[namespace] = boundaries.version
+        return versions
 
     def _operations(
-        self, takes: Sequence[BundleId], drops: Sequence[BundleId]
+        self,
+        takes: Sequence[BundleId],
+        drops: Sequence[BundleId],
+        versions: Mapping[Namespace, int],
     ) -> list[tuple[BundleId | None, Operation]]:
         after: dict[BundleId, int | None] = dict(self._ownerships.tokens)
         orders = self._ownerships.orders
         lock_content = self._identity.lock_content(orders.epoch if orders else 0)
-        operations: list[tuple[BundleId | None, Operation]] = []
+        operations: list[tuple[BundleId | None, Operation]] = [
+            (None, Check(znodes.local_policies(namespace), version))
+            for namespace, version in versions.items()
+        ]
         for bundle in drops:
             after.pop(bundle, None)
             operations.append((bundle, Delete(znodes.lock(bundle))))
@@ -122,6 +166,11 @@ class LockKeeper:
         takes: list[BundleId],
         drops: list[BundleId],
     ) -> None:
+        if isinstance(operation, Check):
+            # The boundaries moved, and the watch has not told yet.
+            for namespace in {namespace_of(take) for take in takes}:
+                await self._picture.reread_boundaries(namespace)
+            return
         if bundle is None:
             raise SessionLost(f"{self._list_path}: {rejected.cause}") from rejected
         if isinstance(operation, Delete):
@@ -164,8 +213,36 @@ class LockKeeper:
             log.warning("znode.content.refused", path=error.where, error=str(error))
             return False
 
-    async def _settle(self, takes: Sequence[BundleId], drops: Sequence[BundleId]) -> None:
-        """Find out, after a lost reply, whether the commit was applied."""
+    async def _cut(self, cut: Cut) -> None:
+        """Replace a bundle by its parts: boundaries, locks and list in one commit."""
+        del self._ownerships.cuts[cut.whole]
+        if self._ownerships.phases.get(cut.whole) is not Phase.OWNED:
+            return
+        orders = self._ownerships.orders
+        lock_content = self._identity.lock_content(orders.epoch if orders else 0)
+        after: dict[BundleId, int | None] = dict(self._ownerships.tokens)
+        after.pop(cut.whole, None)
+        after |= dict.fromkeys(cut.parts)
+        locks = [Create(znodes.lock(part), lock_content, ephemeral=True) for part in cut.parts]
+        own_list = SetData(self._list_path, encode_owned(after), self._list_version)
+        gone = Delete(znodes.lock(cut.whole))
+        operations: list[Operation] = [cut.boundaries, *locks, gone, own_list]
+        try:
+            written = (await self._coordination.commit(operations))[-1]
+        except CommitRejected as rejected:
+            if rejected.index == len(operations) - 1:
+                raise SessionLost(f"{self._list_path}: {rejected.cause}") from rejected
+            # The order to split stands, so it is looked at again as things are by then.
+            log.warning("bundle.split.rejected", bundle=cut.whole, why=str(rejected))
+            return
+        except Disconnected:
+            written = await self._outcome()
+        if written is not None:
+            self._list_version = written.version
+            self._ownerships.was_cut(cut, written.mzxid)
+
+    async def _outcome(self) -> Stat | None:
+        """Return the list's stat if the commit whose reply was lost was applied, else None."""
         while True:
             try:
                 node = await self._coordination.get(self._list_path)
@@ -174,15 +251,4 @@ class LockKeeper:
                 continue
             if node is None or node.stat.ephemeral_owner != self._membership.session_id:
                 raise SessionLost(f"{self._list_path}: not of this session any more")
-            if node.stat.version > self._list_version:
-                self._done(takes, drops, node.stat.version, node.stat.mzxid)
-            return
-
-    def _done(
-        self, takes: Sequence[BundleId], drops: Sequence[BundleId], version: int, mzxid: int
-    ) -> None:
-        self._list_version = version
-        for bundle in takes:
-            self._replace.pop(bundle, None)
-        self._ownerships.locks_dropped(drops)
-        self._ownerships.locks_taken(dict.fromkeys(takes, mzxid))
+            return node.stat if node.stat.version > self._list_version else None

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import structlog
 
 from loadmanager.app.changes import Changes
+from loadmanager.app.commanding import BrokerCommands
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Effect, Event, Phase, may_serve, step
-from loadmanager.ports import BrokerControl, BrokerError
+from loadmanager.ports import BrokerControl, SetData
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -35,6 +36,15 @@ class Membership:
     agent_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A bundle to be replaced by its parts, with the write that moves the boundaries."""
+
+    whole: BundleId
+    parts: tuple[BundleId, ...]
+    boundaries: SetData
+
+
 class Ownerships:
     """The bundles of one agent, each in its phase."""
 
@@ -45,23 +55,21 @@ class Ownerships:
         *,
         claimed_elsewhere: Callable[[BundleId], bool],
         tasks: asyncio.TaskGroup,
-        parallel_commands: int = 32,
     ) -> None:
         self._broker = broker_control
-        self._tasks = tasks
         self._metrics = metrics
         self._claimed_elsewhere = claimed_elsewhere
-        self._parallel = asyncio.Semaphore(parallel_commands)
         self._phases: dict[BundleId, Phase] = {}
         self._tokens: dict[BundleId, int] = {}
         self._refused: set[BundleId] = set()
-        self._commands: dict[BundleId, asyncio.Task[None]] = {}
-        self._commands_done = 0
-        self._last_command: dict[BundleId, int] = {}
+        self._commands = BrokerCommands(tasks)
         self.orders: Orders | None = None
         self.takes: dict[BundleId, None] = {}
         self.drops: dict[BundleId, None] = {}
         self.lock_work = Changes()
+        self.cuts: dict[BundleId, Cut] = {}
+        self._split_away: set[BundleId] = set()
+        self._parts: dict[BundleId, BundleId] = {}
         self._joined = False
         self._agent_epoch = 0
 
@@ -91,6 +99,12 @@ class Ownerships:
     def obey(self, orders: Orders) -> None:
         """Compare with new standing orders."""
         self.orders = orders
+        self._split_away &= orders.bundles
+        self._parts = {
+            part: whole
+            for part, whole in self._parts.items()
+            if whole in orders.bundles or whole in self._phases
+        }
         self.compare()
 
     def recall_all(self) -> None:
@@ -102,11 +116,14 @@ class Ownerships:
         """Tell every bundle whether it should be owned here, as the orders now stand."""
         if not self._joined or self.orders is None:
             return
-        for bundle in self.orders.bundles:
+        for bundle in self.orders.bundles - self._split_away:
             free = bundle not in self._phases
             if not free or not (bundle in self._refused or self._claimed_elsewhere(bundle)):
                 self._fire(bundle, Event.ASSIGNED)
-        for bundle in [b for b in self._phases if b not in self.orders.bundles]:
+        # The parts of a bundle that was cut here stay until the orders name them.
+        parts = {part for part, whole in self._parts.items() if whole in self._split_away}
+        kept = self.orders.bundles | self._split_away | parts
+        for bundle in [b for b in self._phases if b not in kept]:
             self._fire(bundle, Event.RECALLED)
 
     def retry_refused(self) -> None:
@@ -120,6 +137,9 @@ class Ownerships:
         self._tokens.clear()
         self.takes.clear()
         self.drops.clear()
+        self.cuts.clear()
+        self._split_away.clear()
+        self._parts.clear()
         self._fire_all(Event.SESSION_LOST)
 
     def broker_lost(self) -> None:
@@ -130,7 +150,7 @@ class Ownerships:
     @property
     def commands_done(self) -> int:
         """How many commands the broker has answered: a mark in time for `broker_serves`."""
-        return self._commands_done
+        return self._commands.done
 
     def broker_serves(self, serving: Mapping[BundleId, int], asked_at: int) -> None:
         """Compare with what the broker said it serves.
@@ -141,7 +161,7 @@ class Ownerships:
         whose bundle is being served.
         """
         for bundle, phase in list(self._phases.items()):
-            if bundle in serving or self._commanded_since(bundle, asked_at):
+            if bundle in serving or self._commands.since(bundle, asked_at):
                 continue
             if phase is Phase.OWNED:
                 self._fire(bundle, Event.BROKER_FORGOT)
@@ -151,7 +171,7 @@ class Ownerships:
             # What an earlier agent loaded runs on under that agent's lease, which nobody
             # extends: if it is wanted, its lock is taken over and it never stops serving.
             kept = self._phases.get(bundle) is Phase.OWNED or self._is_wanted(bundle)
-            if not kept and not self._commanded_since(bundle, asked_at):
+            if not kept and not self._commands.since(bundle, asked_at):
                 self._command(bundle, Effect.UNLOAD_FROM_BROKER)
 
     def locks_taken(self, tokens: Mapping[BundleId, int]) -> None:
@@ -179,6 +199,29 @@ class Ownerships:
             self._fire(bundle, Event.LOCK_DROPPED)
         self.compare()
 
+    def cut(self, cut: Cut) -> None:
+        """Have the lock keeper replace a bundle by its parts."""
+        self.cuts[cut.whole] = cut
+        self.lock_work.tell()
+
+    def was_cut(self, cut: Cut, fencing_token: int) -> None:
+        """A commit replaced the lock and the range of a bundle by those of its parts.
+
+        The parts are loaded before the whole is unloaded: where both are, the broker
+        gives a topic to the newer token, so no message finds nobody.
+        """
+        self._tokens.pop(cut.whole, None)
+        self._split_away.add(cut.whole)
+        for part in cut.parts:
+            self._tokens[part] = fencing_token
+            self._parts[part] = cut.whole
+            self._fire(part, Event.SPLIT_OFF)
+        self._metrics.ownership_changed("acquired", len(cut.parts))
+        self._metrics.ownership_changed("released")
+        log.info("bundle.range.split", bundle=cut.whole, parts=cut.parts)
+        self._fire(cut.whole, Event.SPLIT_AWAY)
+        self.compare()
+
     # --- carrying out --------------------------------------------------------------
 
     def _fire_all(self, event: Event) -> None:
@@ -193,6 +236,7 @@ class Ownerships:
             self._metrics.phase_changed(before, after)
         if after is Phase.FREE:
             self._phases.pop(bundle, None)
+            self._commands.forget(bundle)
         else:
             self._phases[bundle] = after
         for effect in effects:
@@ -209,46 +253,16 @@ class Ownerships:
             self._command(bundle, effect)
 
     def _command(self, bundle: BundleId, effect: Effect) -> None:
-        before = self._commands.get(bundle)
-        task = self._tasks.create_task(
-            self._run_command(bundle, effect, before), name=f"{effect} {bundle}"
-        )
-        self._commands[bundle] = task
-        task.add_done_callback(lambda done: self._command_done(bundle, done))
-
-    def _command_done(self, bundle: BundleId, task: asyncio.Task[None]) -> None:
-        self._commands_done += 1
-        self._last_command[bundle] = self._commands_done
-        if self._commands.get(bundle) is task:
-            del self._commands[bundle]
-        if bundle not in self._phases:
-            self._last_command.pop(bundle)
+        if effect is Effect.LOAD_ON_BROKER:
+            self._commands.give(bundle, effect, self._load)
+        else:
+            parts = [part for part, whole in self._parts.items() if whole == bundle]
+            self._commands.give(bundle, effect, self._unload, after=parts)
 
     def _is_wanted(self, bundle: BundleId) -> bool:
         phase = self._phases.get(bundle, Phase.FREE)
         wanted = self.orders is not None and bundle in self.orders.bundles
         return wanted and phase in {Phase.FREE, Phase.ACQUIRING}
-
-    def _commanded_since(self, bundle: BundleId, mark: int) -> bool:
-        return bundle in self._commands or self._last_command.get(bundle, 0) > mark
-
-    async def _run_command(
-        self, bundle: BundleId, effect: Effect, before: asyncio.Task[None] | None
-    ) -> None:
-        if before:
-            await asyncio.wait([before])
-        async with self._parallel:
-            try:
-                if effect is Effect.LOAD_ON_BROKER:
-                    await self._load(bundle)
-                else:
-                    await self._unload(bundle)
-            except BrokerError as error:
-                # The next lease renewal tells what the broker serves, and the
-                # comparison with that gives the command again.
-                log.warning(
-                    "broker.command.failed", command=effect, bundle=bundle, error=str(error)
-                )
 
     async def _load(self, bundle: BundleId) -> None:
         token = self._tokens.get(bundle)
@@ -259,6 +273,11 @@ class Ownerships:
     async def _unload(self, bundle: BundleId) -> None:
         if self._phases.get(bundle) is Phase.OWNED:
             return
+        whole = self._parts.get(bundle)
+        if whole in self._phases:
+            # It was cut into this one, and would take the topics back as soon as this
+            # one stopped; so it stops first.
+            await self._unload(whole)
         await self._broker.unload(bundle, agent_epoch=self._agent_epoch)
         log.info("bundle.serving.ended", bundle=bundle)
         if may_serve(self._phases.get(bundle, Phase.FREE)):

@@ -139,17 +139,24 @@ class ClusterPicture:
         """
         if namespace in self._boundaries:
             return self._boundaries[namespace]
+        return await self.reread_boundaries(namespace)
+
+    async def reread_boundaries(self, namespace: Namespace) -> Boundaries | None:
+        """Return the namespace's bundles as they stand in ZooKeeper now; raises as `boundaries`."""
         path = znodes.local_policies(namespace)
         node = await self._coordination.get(path)
         if node is None:
             return None
         boundaries = decode_boundaries(path, namespace, node.data, node.stat.version)
-        if namespace not in self._boundaries:
+        known = self._boundaries.get(namespace)
+        if known is None or known.version < boundaries.version:
             self._boundaries[namespace] = boundaries
+            self._answers_changed()
+        if namespace not in self._boundary_watches:
             self._boundary_watches[namespace] = self._coordination.watch(
                 path, lambda node: self._boundaries_changed(namespace, node)
             )
-        return self._boundaries[namespace]
+        return self._boundaries.get(namespace)
 
     def _read_report(self, name: str, node: Node) -> KnownBroker:
         broker = parse_broker(name)

@@ -1,0 +1,76 @@
+"""Commands to the broker: one at a time for each bundle, a bounded number in all."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import structlog
+
+from loadmanager.core.ids import BundleId
+from loadmanager.core.ownership import Effect
+from loadmanager.ports import BrokerError
+
+log = structlog.get_logger()
+
+
+class BrokerCommands:
+    """Runs commands in the order they were given for a bundle.
+
+    ``done`` counts those that ended, as a mark in time: an answer of the broker that was
+    asked for at a mark says nothing about a bundle with a command under way or ended
+    since.
+    """
+
+    def __init__(self, tasks: asyncio.TaskGroup, parallel: int = 32) -> None:
+        self._tasks = tasks
+        self._parallel = asyncio.Semaphore(parallel)
+        self._running: dict[BundleId, asyncio.Task[None]] = {}
+        self._ended: dict[BundleId, int] = {}
+        self.done = 0
+
+    def give(
+        self,
+        bundle: BundleId,
+        effect: Effect,
+        run: Callable[[BundleId], Awaitable[None]],
+        after: Iterable[BundleId] = (),
+    ) -> None:
+        """Run a command once those given before, for this bundle and ``after``, have ended."""
+        earlier = [self._running[one] for one in (bundle, *after) if one in self._running]
+        task = self._tasks.create_task(
+            self._carry_out(bundle, effect, run, earlier), name=f"{effect} {bundle}"
+        )
+        self._running[bundle] = task
+        task.add_done_callback(lambda done: self._end(bundle, done))
+
+    def since(self, bundle: BundleId, mark: int) -> bool:
+        """Return whether a command of ``bundle`` is under way or ended after ``mark``."""
+        return bundle in self._running or self._ended.get(bundle, 0) > mark
+
+    def forget(self, bundle: BundleId) -> None:
+        """Forget when the last command of a bundle ended that is of no more interest."""
+        if bundle not in self._running:
+            self._ended.pop(bundle, None)
+
+    async def _carry_out(
+        self,
+        bundle: BundleId,
+        effect: Effect,
+        run: Callable[[BundleId], Awaitable[None]],
+        earlier: list[asyncio.Task[None]],
+    ) -> None:
+        if earlier:
+            await asyncio.wait(earlier)
+        async with self._parallel:
+            try:
+                await run(bundle)
+            except BrokerError as error:
+                # The next lease renewal tells what the broker serves, and the
+                # comparison with that gives the command again.
+                why = str(error)
+                log.warning("broker.command.failed", command=effect, bundle=bundle, error=why)
+
+    def _end(self, bundle: BundleId, task: asyncio.Task[None]) -> None:
+        self.done += 1
+        self._ended[bundle] = self.done
+        if self._running.get(bundle) is task:
+            del self._running[bundle]
