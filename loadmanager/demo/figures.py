@@ -14,6 +14,9 @@ Reason = Literal["rebalanced", "taken over"]
 
 END_WINDOW_S: Final = 10.0
 LEAST_START_S: Final = 1.5
+REPORT_S: Final = 1.0
+"""How old the news in a report of the traffic generator may be."""
+
 LAG_S: Final = 2.0
 """A load that a sidecar tells covers the second before it, and is told up to a second late."""
 
@@ -137,12 +140,17 @@ class KillStory:
         """Note the longest time a message to the lost bundles waited since the kill.
 
         A message that was due right after the kill waits as long as publishing stood
-        still; what was late before the kill is not its fault.
+        still. What was late before the kill is not its fault, nor what was due only when
+        all bundles were served again: another kill may have come since.
         """
         elapsed_s = report.at_s - self.at_s
-        waits = [s for bundle, s in report.slowest_s.items() if bundle in self.lost]
-        if waits and elapsed_s > 0:
-            self.publish_gap_s = max(self.publish_gap_s, min(max(waits), elapsed_s))
+        if elapsed_s <= 0:
+            return
+        served_s = float("inf") if self.reserved_s is None else self.reserved_s + REPORT_S
+        for bundle, wait_s in report.slowest_s.items():
+            due_s = max(0.0, elapsed_s - wait_s)
+            if bundle in self.lost and due_s <= served_s:
+                self.publish_gap_s = max(self.publish_gap_s, min(wait_s, elapsed_s))
 
     def to_json(self) -> dict[str, object]:
         """Return the summary's fields."""

@@ -6,10 +6,10 @@ from typing import Final, Self
 
 LEADER: Final = "leader"
 MEAN_LOAD_FRACTION: Final = 0.40
-CPU_BUDGET_CORES: Final = 0.36
+CPU_BUDGET_CORES: Final = 0.24
 """CPU that all brokers together burn for messages: little enough for two cores."""
 
-MAX_CPU_MS_PER_MESSAGE: Final = 3.0
+MAX_CPU_MS_PER_MESSAGE: Final = 2.0
 OVERHEAD_MS_PER_MESSAGE: Final = 0.7
 """CPU that a broker needs for the HTTP request of a message, besides what it burns."""
 

@@ -151,6 +151,14 @@ def test_the_publish_gap_is_the_longest_wait_on_a_lost_bundle_since_the_kill() -
     assert kill.publish_gap_s == pytest.approx(6.0)
 
 
+def test_a_wait_that_began_after_all_was_served_again_is_not_this_kills() -> None:
+    kill = story()
+    kill.reserved_s = 4.0
+    kill.hear(TrafficReport(kind="progress", at_s=104.8, slowest_s={X: 4.2}))
+    kill.hear(TrafficReport(kind="progress", at_s=120.0, slowest_s={X: 9.0}))
+    assert kill.publish_gap_s == pytest.approx(4.2)
+
+
 def summary(*kills: KillStory, **changed: int) -> Summary:
     counts = dict.fromkeys(("lookup_errors", "publish_errors", "double_owned"), 0) | changed
     return Summary(
