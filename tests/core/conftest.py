@@ -41,13 +41,13 @@ def _averages(size: float) -> BundleAverages:
     return BundleAverages(Average(10, 10, rates), Average(1000, 10, rates))
 
 
-@pytest.fixture(name="bundle")
+@pytest.fixture(name="bundle", scope="session")
 def bundle_fixture() -> Callable[..., BundleId]:
     """Return the function that names bundles by number."""
     return bundle
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_view() -> MakeView:
     """Return a function that makes a view from ``{broker: (cpu fraction, {bundle: size})}``.
 

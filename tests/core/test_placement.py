@@ -1,0 +1,131 @@
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.memory import Memory
+from loadmanager.core.placement import (
+    PLACEMENTS,
+    LeastAverageUsage,
+    LeastLongTermMessageRate,
+    LeastResourceUsageWithWeight,
+    Placement,
+    PlannedPlacement,
+    RoundRobin,
+    choose,
+)
+from loadmanager.core.tally import BrokerLoad, view_of
+
+MakeView = Callable[..., ClusterView]
+BUNDLE = BundleId("t/n/0xf0000000_0xffffffff")
+
+
+def best(
+    placement: Placement, view: ClusterView, memory: Memory | None = None
+) -> tuple[list[str], Memory]:
+    rows = np.arange(len(view.brokers.names))
+    ranking = placement.rank(view, rows, BUNDLE, memory or Memory())
+    return [view.brokers.names[row] for row in ranking.best.tolist()], ranking.memory
+
+
+def used(make_view: MakeView, usage: Mapping[str, float]) -> ClusterView:
+    return make_view({name: (cpu, {place: 1.0}) for place, (name, cpu) in enumerate(usage.items())})
+
+
+def test_two_bundles_of_twenty_do_not_both_go_to_the_broker_at_a_hundred(
+    make_view: MakeView, bundle: Callable[[int], BundleId]
+) -> None:
+    # PIP-364: with 100 and 110, the first leaves 120 and 110, so the second goes elsewhere.
+    view = make_view({"a:1": (0.5, {1: 100.0}), "b:1": (0.5, {2: 110.0}), "c:1": (0.9, {3: 20.0})})
+    assert best(LeastLongTermMessageRate(), view)[0] == ["a:1"]
+    view = view.after(bundle(3), BrokerId("c:1"), BrokerId("a:1"), np.zeros(5))
+    assert best(LeastLongTermMessageRate(), view)[0] == ["b:1"]
+
+
+def test_an_overloaded_broker_is_taken_only_if_all_are(make_view: MakeView) -> None:
+    assert best(LeastLongTermMessageRate(), used(make_view, {"a:1": 0.86, "b:1": 0.85}))[0] == [
+        "b:1"
+    ]
+    assert best(LeastLongTermMessageRate(), used(make_view, {"a:1": 0.86, "b:1": 0.9}))[0] == [
+        "a:1",
+        "b:1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("usage", "difference", "want"),
+    [
+        # In 32-bit float 30 percent and 10 points are a hair above the mean of 40.
+        ((0.10, 0.30, 0.80), 0.0999999, [0, 1]),
+        ((0.40, 0.40, 0.40, 0.40, 0.69, 0.70), 0.1, [0, 1, 2, 3, 4, 5]),
+        ((0.10, 0.5999, 0.70, 0.80, 0.80), 0.0, [0, 1]),
+    ],
+)
+def test_least_usage_takes_those_well_below_the_mean_as_in_the_documents(
+    make_view: MakeView, usage: tuple[float, ...], difference: float, want: list[int]
+) -> None:
+    names = [f"b{place}:1" for place in range(len(usage))]
+    view = used(make_view, dict(zip(names, usage, strict=True)))
+    got, memory = best(LeastResourceUsageWithWeight(difference=difference), view)
+    assert got == [names[place] for place in want]
+    assert memory.usage == pytest.approx(dict(zip(names, usage, strict=True)))
+
+
+def test_least_usage_remembers_but_not_for_a_broker_that_is_idle(make_view: MakeView) -> None:
+    view = make_view({"a:1": (0.5, {1: 1.0}), "b:1": (0.5, {}), "c:1": (0.5, {2: 0.0})})
+    past = dict.fromkeys(map(BrokerId, ("a:1", "b:1", "c:1", "other:1")), 1.0)
+    placement = LeastResourceUsageWithWeight(history=0.8)
+    remembered = best(placement, view, Memory(usage=past))[1].usage
+    assert remembered == pytest.approx({"a:1": 0.9, "b:1": 0.5, "c:1": 0.5, "other:1": 1.0})
+    some = placement.rank(view, np.array([0, 2]), BUNDLE, Memory())
+    assert some.memory.usage.keys() == {"a:1", "c:1"}
+
+
+def test_the_extensible_form_leaves_out_who_has_no_load_unless_nobody_is_best() -> None:
+    def view(*loads: float | None) -> ClusterView:
+        return view_of(
+            [
+                BrokerLoad(broker=BrokerId(f"b:{place}"), load_ema=load)
+                for place, load in enumerate(loads, 1)
+            ],
+            {},
+        )
+
+    assert best(LeastAverageUsage(), view(0.1, 0.9, None))[0] == ["b:1"]
+    assert best(LeastAverageUsage(), view(0.5, 0.5, None))[0] == ["b:1", "b:2", "b:3"]
+    assert best(LeastAverageUsage(), view(None, None))[0] == ["b:1", "b:2"]
+
+
+def test_a_planned_bundle_goes_where_it_was_planned_while_that_may_take_it(
+    make_view: MakeView,
+) -> None:
+    view = used(make_view, {"a:1": 0.5, "b:1": 0.5})
+    for target, want in (("b:1", ["b:1"]), ("gone:1", ["a:1", "b:1"])):
+        memory = Memory(planned={BUNDLE: BrokerId(target)})
+        assert best(PlannedPlacement(), view, memory)[0] == want
+    assert best(PlannedPlacement(), view)[0] == ["a:1", "b:1"]
+
+
+def test_round_robin_takes_turns_and_wraps_around(make_view: MakeView) -> None:
+    view, memory = used(make_view, {"a:1": 0.1, "b:1": 0.9}), Memory()
+    taken = []
+    for _ in range(4):
+        got, memory = best(RoundRobin(), view, memory)
+        taken += got
+    assert taken == ["a:1", "b:1", "a:1", "b:1"]
+    assert best(RoundRobin(), view, Memory(turn=2**31 - 1))[1].turn == 0
+
+
+@pytest.mark.parametrize("kind", sorted({*PLACEMENTS.values()}, key=repr))
+def test_without_candidates_there_is_no_best(make_view: MakeView, kind: type[Placement]) -> None:
+    ranking = kind().rank(used(make_view, {"a:1": 0.1}), np.zeros(0, dtype=int), BUNDLE, Memory())
+    assert choose(ranking.best, np.random.default_rng(1)) is None
+
+
+def test_chance_picks_among_the_best_and_the_seed_decides() -> None:
+    rows = np.arange(50)
+    picked = [choose(rows, np.random.default_rng(seed)) for seed in range(30)]
+    assert picked == [choose(rows, np.random.default_rng(seed)) for seed in range(30)]
+    assert len(set(picked)) > 10

@@ -1,0 +1,177 @@
+"""The examples of Pulsar's documents on splitting, with their numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.averages import Rates
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import FULL_RANGE_END
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id, range_of
+from loadmanager.core.load import BundleStats
+from loadmanager.core.plan import Reason
+from loadmanager.core.splitting import (
+    SPLIT_ALGORITHMS,
+    CannotSplit,
+    NoPositions,
+    SplitAsk,
+    SplitLimits,
+    SplitRules,
+    TopicLoad,
+    can_split,
+    even_cuts,
+    find_splits,
+    split,
+)
+from loadmanager.core.top_k import top_bundles
+
+NAMESPACE = Namespace("t/n")
+HALF = bundle_id(NAMESPACE, 0, 0x80000000)
+MIB = 1024.0 * 1024.0
+SIX = (0x10000000, 0x15000000, 0x24000000, 0x39000000, 0x58000000, 0x76000000)
+
+
+def cut(algorithm: str, ask: SplitAsk, limits: SplitLimits | None = None) -> list[int] | None:
+    cuts = SPLIT_ALGORITHMS[f"{algorithm}_divide"](ask, limits or SplitLimits())
+    return None if cuts is None else list(cuts)
+
+
+def asking(*positions: int, upper: int = 0x80000000, **given: object) -> SplitAsk:
+    topics = [TopicLoad(position) for position in positions]
+    return SplitAsk(0, upper, topics, **given)  # type: ignore[arg-type]  # fields by name
+
+
+def test_a_range_is_cut_in_the_middle() -> None:
+    assert cut("range_equally", asking()) == [0x40000000]
+
+
+def test_topics_are_cut_three_and_three() -> None:
+    six = (0x10000000, 0x20000000, 0x35000000, 0x65000000, 0x70000000, 0x75000000)
+    assert cut("topic_count_equally", asking(*six)) == [0x4D000000]
+    assert cut("topic_count_equally", asking(0, 5, 0x10, 0x15, 0x20, 0x25)) == [0x12]
+
+
+def test_two_large_topics_are_parted_where_told() -> None:
+    ask = asking(0x30000000, 0x35000000, upper=0x40000000, positions=(0x33000000, 0x50000000))
+    assert cut("specified_positions", ask) == [0x33000000]
+
+
+@pytest.mark.parametrize("algorithm", ["topic_count_equally", "flow_or_qps_equally"])
+def test_one_topic_is_not_parted(algorithm: str) -> None:
+    assert cut(algorithm, asking(5, 0x90000000)) is None
+    assert cut("specified_positions", asking(5, positions=(7,))) is None
+    assert cut("specified_positions", asking(5, positions=(7,), force=True)) == [7]
+    assert cut("specified_positions", asking(5, 6, positions=(0x90000000,))) is None
+
+
+def test_cutting_where_told_needs_to_be_told_where() -> None:
+    with pytest.raises(NoPositions, match="expected one position or more"):
+        cut("specified_positions", asking(5))
+
+
+def by_traffic(limits: SplitLimits, loads: list[TopicLoad]) -> list[int] | None:
+    return cut("flow_or_qps_equally", SplitAsk(0, 0x80000000, loads), limits)
+
+
+def test_traffic_is_cut_where_the_message_rate_reaches_its_limit() -> None:
+    loads = [TopicLoad(at, 100.0 * n, 10 * MIB * n) for n, at in enumerate(SIX, 1)]
+    limits = SplitLimits(max_msgs_per_s=650, max_mib_per_s=1000)
+    # 100+200+300 fit in 650, then 400, then 500, then 600 each stand alone.
+    assert by_traffic(limits, loads) == [0x2E800001, 0x48800001, 0x67000001]
+
+
+def test_traffic_within_the_limits_is_not_cut() -> None:
+    loads = [TopicLoad(at, 10.0, 10.0) for at in SIX]
+    assert by_traffic(SplitLimits(max_msgs_per_s=60), loads) is None
+    assert by_traffic(SplitLimits(max_msgs_per_s=60, difference_percent=0), loads) == []
+
+
+def test_unmeasured_and_idle_topics_do_not_count() -> None:
+    loads = [TopicLoad(1), TopicLoad(2, 0.0, 0.0), TopicLoad(3, 1e9, 1.0), TopicLoad(4, None, 5.0)]
+    assert by_traffic(SplitLimits(), loads) is None
+
+
+@given(st.sets(st.integers(1, FULL_RANGE_END - 1), max_size=6), st.data())
+def test_a_split_leaves_the_circle_tiled(inner: set[int], data: st.DataObject) -> None:
+    before = Boundaries(NAMESPACE, (0, *sorted(inner), FULL_RANGE_END), 7)
+    target = data.draw(st.sampled_from(before.bundles))
+    lower, upper = range_of(target)
+    cuts = data.draw(st.lists(st.integers(lower - 1, upper + 1), max_size=3))
+    fits = can_split(target) and cuts and len(set(cuts)) == len(cuts)
+    if not fits or not all(lower < one < upper for one in cuts):
+        with pytest.raises(CannotSplit):
+            split(before, target, cuts)
+        return
+    after = split(before, target, cuts)
+    assert set(after.bounds) == {*before.bounds, *cuts}
+    assert after.version == 7
+
+
+def test_a_bundle_that_is_no_more_is_not_cut() -> None:
+    with pytest.raises(CannotSplit, match="it is no bundle of the namespace now"):
+        split(Boundaries.even(NAMESPACE, 4), HALF, [5])
+
+
+def test_a_bundle_is_cut_into_equal_parts() -> None:
+    assert even_cuts(HALF, 4) == (0x20000000, 0x40000000, 0x60000000)
+    for parts in (0, 1, 2**32):
+        with pytest.raises(CannotSplit, match=f"{parts} parts"):
+            even_cuts(HALF, parts)
+
+
+def test_each_limit_makes_a_bundle_too_large() -> None:
+    rates = {f"t/n/0x0000000{n}_0x000000{n}f": Rates() for n in range(5)}
+    names = [BundleId(name) for name in rates]
+    rates[names[2]], rates[names[3]] = Rates(30_001.0), Rates(0.0, 0.0, 101 * MIB)
+    reports = {
+        BrokerId("a:1"): {
+            names[0]: BundleStats(topics=1001),
+            names[1]: BundleStats(topics=2, producers=600, consumers=401),
+            names[2]: BundleStats(topics=2),
+            names[3]: BundleStats(topics=2),
+            names[4]: BundleStats(topics=1000, producers=1000),
+        }
+    }
+    found = find_splits(SplitRules(), reports, rates.get, {NAMESPACE: 5})
+    assert {one.bundle: one.excess for one in found.chosen} == {
+        names[0]: "1001 topics",
+        names[1]: "1001 sessions",
+        names[2]: "30001 messages/s",
+        names[3]: "105906176 bytes/s",
+    }
+    assert found.chosen[0].bundle == names[3]
+
+
+def test_large_bundles_that_stay_whole_have_a_reason() -> None:
+    sole, narrow = bundle_id(NAMESPACE, 0, 9), bundle_id(NAMESPACE, 9, 10)
+    full, unread = BundleId("t/full/0x00000000_0x0000000f"), BundleId("t/x/0x00000000_0x0000000f")
+    many = BundleStats(topics=5000)
+    reports = {
+        BrokerId("a:1"): {
+            sole: BundleStats(topics=1, producers=5000),
+            narrow: many,
+            full: many,
+            unread: many,
+        }
+    }
+    counts = {NAMESPACE: 3, Namespace("t/full"): 128}
+    found = find_splits(SplitRules(), reports, lambda _: None, counts)
+    assert found.chosen == ()
+    assert {one.subject: one.reason for one in found.refusals} == {
+        sole: Reason.UNBALANCEABLE,
+        narrow: Reason.UNBALANCEABLE,
+        full: Reason.NAMESPACE_FULL,
+        unread: Reason.NAMESPACE_UNKNOWN,
+    }
+
+
+def test_a_huge_limit_overflows_only_when_told_to_be_like_java() -> None:
+    assert SplitRules(max_mib_per_s=2048).max_bytes_per_s == 2**31
+    assert SplitRules(max_mib_per_s=2048, wrap_like_java=True).max_bytes_per_s == -(2**31)
+    assert SplitRules(max_mib_per_s=4096, wrap_like_java=True).max_bytes_per_s == 0
+
+
+def test_of_the_heaviest_none_are_listed_when_none_are_wanted() -> None:
+    stats = {HALF: BundleStats(bytes_in_per_s=5e6)}
+    assert [top.bundle for top in top_bundles(stats, 1)] == [HALF]
+    assert top_bundles(stats, 0) == ()
