@@ -43,6 +43,10 @@ class Fields:
         """Return the names of all fields."""
         return tuple(self._found)
 
+    def values(self) -> Mapping[str, Any]:
+        """Return all fields as they are, unchecked."""
+        return self._found
+
     def text(self, name: str, default: str | None = None) -> str:
         """Return a text that can be written as UTF-8."""
         value = self._found.get(name)

@@ -1,0 +1,29 @@
+"""A cluster at one moment as one JSON document, to decide on later and elsewhere.
+
+The format is in ``docs/snapshot-format.md``. A live leader writes it with everything
+in it; a plain dump of ``/loadbalance/brokers`` is a snapshot too.
+"""
+
+from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.document import (
+    Choice,
+    InForce,
+    RunningLoad,
+    Snapshot,
+    view_of_snapshot,
+)
+from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
+from loadmanager.core.snapshot.rounds import Round, run_rounds
+
+__all__ = [
+    "Choice",
+    "InForce",
+    "Round",
+    "RunningLoad",
+    "Snapshot",
+    "decode_snapshot",
+    "encode_snapshot",
+    "in_force",
+    "run_rounds",
+    "view_of_snapshot",
+]

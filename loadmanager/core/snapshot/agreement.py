@@ -1,0 +1,146 @@
+"""Whether the parts of a snapshot go together: owners with brokers, ranges with ranges."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import groupby
+
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    belongs_to_a_broker,
+    namespace_of,
+    range_of,
+)
+from loadmanager.core.load import LoadReport
+from loadmanager.core.snapshot.document import Snapshot
+
+
+def agreed(where: str, snapshot: Snapshot, left_out: list[str], *, lenient: bool) -> Snapshot:
+    """Return the snapshot if its parts agree, or with ``lenient`` those that do.
+
+    ``left_out`` is what reading left out already.
+
+    Raises:
+        MalformedContent: two parts contradict each other, and not ``lenient``.
+    """
+    told = _Told(where, left_out, lenient=lenient)
+    known = snapshot.reports.keys()
+    for name, entries in (("ageSeconds", snapshot.age_s), ("runningLoad", snapshot.running or {})):
+        for broker in entries.keys() - known:
+            told.fault(f'{name}["{broker}"]', "a broker with a load report in brokers")
+    owners = told.sound("owners", snapshot.owners, known, snapshot.boundaries)
+    in_flight = told.sound("inFlight", snapshot.in_flight, known, snapshot.boundaries)
+    for bundle in snapshot.unowned:
+        if bundle in owners:
+            what = f"{bundle} is in unowned and in owners"
+            told.fault(what, "a bundle of unowned to be owned by nobody")
+    reports = snapshot.reports
+    if not owners:
+        reports = told.without_rivals(reports, in_flight)
+    return replace(
+        snapshot,
+        reports=reports,
+        owners=owners,
+        in_flight=in_flight,
+        unowned=tuple(bundle for bundle in snapshot.unowned if bundle not in owners),
+        left_out=tuple(left_out),
+    )
+
+
+def overlapping(bundles: Iterable[BundleId]) -> Iterator[tuple[BundleId, BundleId]]:
+    """Yield the bundles that overlap one before them in their namespace, each with that one.
+
+    What is left without the yielded ones does not overlap.
+    """
+    for _, group in groupby(sorted(bundles), key=namespace_of):
+        last: BundleId | None = None
+        for bundle in group:
+            if last is not None and range_of(bundle)[0] < range_of(last)[1]:
+                yield bundle, last
+            else:
+                last = bundle
+
+
+def outside(bundle: BundleId, boundaries: Mapping[Namespace, Boundaries]) -> bool:
+    """Return whether ``boundaries`` do not know ``bundle``; no boundaries know all bundles."""
+    if not boundaries or belongs_to_a_broker(bundle):
+        return False
+    found = boundaries.get(namespace_of(bundle))
+    return found is None or found.at(range_of(bundle)[0]) != bundle
+
+
+class _Told:
+    """Raises the first fault, or tells each and leaves its entry out."""
+
+    def __init__(self, where: str, left_out: list[str], *, lenient: bool) -> None:
+        self._where = where
+        self._left_out = left_out
+        self._lenient = lenient
+
+    def fault(self, what: str, expected: str) -> None:
+        error = MalformedContent(self._where, what, expected)
+        if not self._lenient:
+            raise error
+        self._left_out.append(str(error))
+
+    def sound(
+        self,
+        name: str,
+        entries: Mapping[BundleId, BrokerId],
+        brokers: Collection[BrokerId],
+        boundaries: Mapping[Namespace, Boundaries],
+    ) -> dict[BundleId, BrokerId]:
+        """Return the entries that name known brokers and known ranges that do not overlap."""
+        kept = {}
+        for bundle, broker in entries.items():
+            place = f'{name}["{bundle}"]'
+            if broker not in brokers:
+                self.fault(f"{place} = {broker}", "a broker with a load report in brokers")
+            elif outside(bundle, boundaries):
+                self.fault(place, f"a bundle within boundaries of {namespace_of(bundle)}")
+            else:
+                kept[bundle] = broker
+        for bundle, other in list(overlapping(kept)):
+            what = f'{name}["{bundle}"] = {kept[bundle]}'
+            self.fault(what, f"a range that does not overlap {other} of {kept[other]}")
+            del kept[bundle]
+        return kept
+
+    def without_rivals(
+        self, reports: Mapping[BrokerId, LoadReport], in_flight: Mapping[BundleId, BrokerId]
+    ) -> Mapping[BrokerId, LoadReport]:
+        """Return the reports with each range in one of them: where no owners are told.
+
+        Of two brokers that list it, the one whose report is later keeps it. A bundle in
+        flight may stand in two reports.
+        """
+        claims: dict[BundleId, list[BrokerId]] = {}
+        for broker, report in reports.items():
+            for bundle in report.bundles.keys() - in_flight.keys():
+                claims.setdefault(bundle, []).append(broker)
+        lost: dict[BrokerId, set[BundleId]] = {}
+        for bundle, brokers in claims.items():
+            latest = max(brokers, key=lambda one: reports[one].reported_at_ms)
+            for broker in brokers:
+                if broker != latest:
+                    what = f'brokers["{broker}"].bundles holds {bundle}'
+                    self.fault(what, f"a bundle that {latest} does not list too, or owners")
+                    lost.setdefault(broker, set()).add(bundle)
+        for bundle, other in overlapping(claims):
+            for broker in claims[bundle]:
+                what = f'brokers["{broker}"].bundles holds {bundle}'
+                self.fault(what, f"a range that does not overlap {other}, or owners")
+                lost.setdefault(broker, set()).add(bundle)
+        return {
+            broker: _without(report, lost.get(broker, set())) for broker, report in reports.items()
+        }
+
+
+def _without(report: LoadReport, bundles: Collection[BundleId]) -> LoadReport:
+    if not bundles:
+        return report
+    kept = {name: stats for name, stats in report.bundles.items() if name not in bundles}
+    return replace(report, bundles=kept)

@@ -1,0 +1,273 @@
+"""From JSON to a snapshot: every fault is told with its place and what was expected."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Rates
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    parse_broker,
+    parse_bundle,
+    parse_namespace,
+)
+from loadmanager.core.load import LoadReport
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.shedding import SHEDDERS
+from loadmanager.core.snapshot.agreement import agreed
+from loadmanager.core.snapshot.document import Choice, InForce, RunningLoad, Snapshot
+from loadmanager.core.snapshot.encoding import VERSION
+from loadmanager.core.wire.fields import Fields
+from loadmanager.core.wire.reports import report_from
+
+Value = TypeVar("Value")
+Name = TypeVar("Name", bound=str)
+
+_NAMES: Final = (
+    "version",
+    "takenAtMs",
+    "cluster",
+    "epoch",
+    "brokers",
+    "ageSeconds",
+    "bundles",
+    "runningLoad",
+    "boundaries",
+    "owners",
+    "inFlight",
+    "unowned",
+    "memory",
+    "membershipChangedSecondsAgo",
+    "departedSecondsAgo",
+    "settings",
+)
+_BOUND: Final = re.compile(r"0x[0-9a-fA-F]{8}")
+_SHOWN: Final = 80
+
+
+def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapshot:
+    """Return the snapshot in ``data``; ``where`` names the file in messages.
+
+    A document without any field of a snapshot is taken for a plain dump of
+    ``/loadbalance/brokers``: load reports by broker id.
+
+    With ``lenient``, entries that cannot be read or do not agree with the others are
+    left out and told in ``left_out``.
+
+    Raises:
+        MalformedContent: the first fault, with its place and what was expected.
+    """
+    found = _parsed(where, data)
+    plain = bool(found) and not found.keys() & set(_NAMES)
+    reading = _Reading(where, {"brokers": found} if plain else found, lenient=lenient)
+    return agreed(where, reading.snapshot(), reading.left_out, lenient=lenient)
+
+
+class _Reading:
+    """One document while it is read."""
+
+    def __init__(self, where: str, found: Mapping[str, Any], *, lenient: bool) -> None:
+        self._where = where
+        self._found = found
+        self._lenient = lenient
+        self._fields = Fields(where, found)
+        self.left_out: list[str] = []
+
+    def snapshot(self) -> Snapshot:
+        fields = self._fields
+        if fields.count("version", VERSION) != VERSION:
+            fields.refuse("version", f"{VERSION}, the version this program reads")
+        for name in fields.names():
+            if name not in _NAMES:
+                self._fault(MalformedContent(self._where, f"{name} is unknown", _one_of(_NAMES)))
+        has_changed = "membershipChangedSecondsAgo" in self._found
+        return Snapshot(
+            reports=self._reports(),
+            taken_at_ms=self._taken_at_ms(),
+            cluster=fields.text("cluster", ""),
+            epoch=fields.count("epoch"),
+            age_s=self._each("ageSeconds", parse_broker, _rate),
+            averages=self._each_if_there("bundles", parse_bundle, _averages),
+            running=self._each_if_there("runningLoad", parse_broker, _running),
+            boundaries=self._each("boundaries", parse_namespace, _boundaries),
+            owners=self._each("owners", parse_bundle, _broker),
+            in_flight=self._each("inFlight", parse_bundle, _broker),
+            unowned=self._unowned(),
+            memory=self._memory(),
+            membership_changed_ago_s=(
+                fields.rate("membershipChangedSecondsAgo") if has_changed else None
+            ),
+            departed_ago_s=(
+                fields.rates("departedSecondsAgo") if "departedSecondsAgo" in self._found else ()
+            ),
+            in_force=self._in_force(),
+        )
+
+    def _fault(self, error: LoadManagerError) -> None:
+        if not self._lenient:
+            raise error
+        self.left_out.append(str(error))
+
+    def _each(
+        self,
+        name: str,
+        parse: Callable[[str], Name],
+        read: Callable[[Fields, Name, str], Value],
+    ) -> dict[Name, Value]:
+        """Return every entry of one object, by its parsed name."""
+        found: dict[Name, Value] = {}
+        for key in self._fields.inner(name).names():
+            place = f'{name}["{key}"]'
+            entry = Fields(self._where, {place: self._found[name][key]})
+            try:
+                found[parse(key)] = read(entry, parse(key), place)
+            except InvalidName as problem:
+                self._fault(MalformedContent(self._where, place, problem.expected))
+            except MalformedContent as problem:
+                self._fault(problem)
+        return found
+
+    def _each_if_there(
+        self,
+        name: str,
+        parse: Callable[[str], Name],
+        read: Callable[[Fields, Name, str], Value],
+    ) -> dict[Name, Value] | None:
+        return None if self._found.get(name) is None else self._each(name, parse, read)
+
+    def _reports(self) -> Mapping[BrokerId, LoadReport]:
+        if not self._found.get("brokers"):
+            self._fields.refuse("brokers", "load reports of one broker or more, by broker id")
+        return self._each("brokers", parse_broker, self._report)
+
+    def _report(self, entry: Fields, broker: BrokerId, place: str) -> LoadReport:
+        report = report_from(entry.inner(place))
+        if report.broker != broker:
+            what = f"{place} is the report of {report.broker}"
+            raise MalformedContent(self._where, what, f"that of {broker}, as its name says")
+        return report
+
+    def _taken_at_ms(self) -> int:
+        if "takenAtMs" not in self._found and "memory" in self._found:
+            self._fields.refuse("takenAtMs", "the wall clock's milliseconds, as memory holds times")
+        return self._fields.count("takenAtMs")
+
+    def _unowned(self) -> tuple[BundleId, ...]:
+        bundles = []
+        for position, text in enumerate(self._fields.texts("unowned")):
+            try:
+                bundles.append(parse_bundle(text))
+            except InvalidName as problem:
+                what = f"unowned[{position}] = {ascii(text)[:_SHOWN]}"
+                self._fault(MalformedContent(self._where, what, problem.expected))
+        return tuple(dict.fromkeys(bundles))
+
+    def _memory(self) -> RoundMemory:
+        try:
+            return RoundMemory.from_json(f"{self._where}: memory", self._found.get("memory") or {})
+        except MalformedContent as problem:
+            self._fault(problem)
+            return RoundMemory()
+
+    def _in_force(self) -> InForce:
+        settings = self._fields.inner("settings")
+        return InForce(
+            shedder=_choice(settings, "shedder", SHEDDERS),
+            placement=_choice(settings, "placement", PLACEMENTS),
+            planner=settings.inner("planner").values(),
+            filters=settings.inner("filters").values(),
+        )
+
+
+def _parsed(where: str, data: bytes) -> dict[str, Any]:
+    """Return the JSON object, NaN still in it: it is refused where a number is expected."""
+
+    def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise MalformedContent(where, f"{ascii(twice)[:_SHOWN]} twice in an object", "it once")
+        return found
+
+    try:
+        found = json.loads(data.decode(), object_pairs_hook=without_repetition)
+    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+        raise MalformedContent(where, str(problem), "a JSON object in UTF-8") from None
+    except MalformedContent:
+        raise
+    except (ValueError, RecursionError):
+        what = f"{len(data)} bytes"
+        raise MalformedContent(where, what, "JSON with numbers and depth of a sane size") from None
+    if not isinstance(found, dict):
+        raise MalformedContent(where, ascii(found)[:_SHOWN], "a JSON object")
+    return found
+
+
+def _rate(entry: Fields, _name: str, place: str) -> float:
+    return entry.rate(place)
+
+
+def _broker(entry: Fields, _name: str, place: str) -> BrokerId:
+    text = entry.text(place)
+    try:
+        return parse_broker(text)
+    except InvalidName as problem:
+        entry.refuse(place, f"the owning broker, {problem.expected}")
+
+
+def _boundaries(entry: Fields, namespace: Namespace, place: str) -> Boundaries:
+    texts = entry.texts(place)
+    if not all(_BOUND.fullmatch(text) for text in texts):
+        entry.refuse(place, "bounds written 0x and eight hexadecimal digits")
+    try:
+        return Boundaries(namespace, tuple(int(text, 16) for text in texts))
+    except InvalidName as problem:
+        entry.refuse(place, f"{problem.expected}, without a gap")
+
+
+def _running(entry: Fields, _broker: BrokerId, place: str) -> RunningLoad:
+    one = entry.inner(place)
+    return RunningLoad(one.rate("load"), one.rate("bytesPerS"))
+
+
+def _averages(entry: Fields, _bundle: BundleId, place: str) -> BundleAverages:
+    one = entry.inner(place)
+    return BundleAverages(
+        _average(one.inner("shortTermData"), SHORT_SAMPLES),
+        _average(one.inner("longTermData"), LONG_SAMPLES),
+        one.count("topics"),
+    )
+
+
+def _average(one: Fields, max_samples: int) -> Average:
+    samples = one.count("numSamples", 1)
+    if samples > one.count("maxSamples", max_samples):
+        one.refuse("numSamples", "at most maxSamples")
+    rates = Rates(
+        one.rate("msgRateIn"),
+        one.rate("msgRateOut"),
+        one.rate("msgThroughputIn"),
+        one.rate("msgThroughputOut"),
+    )
+    return Average(max_samples, min(samples, max_samples), rates)
+
+
+def _choice(settings: Fields, name: str, known: Mapping[str, object]) -> Choice | None:
+    choice = settings.inner(name)
+    if not choice.names():
+        return None
+    strategy = choice.text("strategy")
+    if strategy not in known:
+        choice.refuse("strategy", _one_of(sorted(one for one in known if "." not in one)))
+    return Choice(strategy, choice.inner("settings").values())
+
+
+def _one_of(names: tuple[str, ...] | list[str]) -> str:
+    return f"one of {', '.join(names)}"

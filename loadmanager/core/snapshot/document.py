@@ -1,0 +1,135 @@
+"""What a snapshot holds, and the view that a decision on it sees."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.load import LoadReport
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.scores import ResourceWeights, usage_rows, weighted_max_with_memory
+from loadmanager.core.tally import BrokerLoad, view_of
+
+_NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+_NAN: Final = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLoad:
+    """The exponential averages of one broker, as `TransferShedder` reads them.
+
+    ``load`` is a fraction, ``bytes_per_s`` its throughput in plus out.
+    """
+
+    load: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A strategy by any of its names, with the settings that differ from its defaults."""
+
+    strategy: str
+    settings: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InForce:
+    """The strategies and settings the leader decides with; None or empty for unknown."""
+
+    shedder: Choice | None = None
+    placement: Choice | None = None
+    planner: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    filters: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A cluster at the moment ``taken_at_ms`` of the wall clock.
+
+    All times in ``memory`` are seconds by that clock. ``age_s`` is how old each report
+    was, 0 for one that is not in it. ``averages`` and ``running`` are None where nobody
+    kept any: the reports then count as the one sample there is.
+
+    ``owners`` are the locks and ``in_flight`` the orders that are not carried out yet;
+    ``unowned`` bundles wait for a broker. ``boundaries``, unless empty, hold every
+    namespace of those. ``membership_changed_ago_s`` is None if no broker came or went
+    for long. ``left_out`` says what was left out on reading, and why.
+    """
+
+    reports: Mapping[BrokerId, LoadReport]
+    taken_at_ms: int = 0
+    cluster: str = ""
+    epoch: int = 0
+    age_s: Mapping[BrokerId, float] = field(default_factory=lambda: _NOTHING)
+    averages: Mapping[BundleId, BundleAverages] | None = None
+    running: Mapping[BrokerId, RunningLoad] | None = None
+    boundaries: Mapping[Namespace, Boundaries] = field(default_factory=lambda: _NOTHING)
+    owners: Mapping[BundleId, BrokerId] = field(default_factory=lambda: _NOTHING)
+    in_flight: Mapping[BundleId, BrokerId] = field(default_factory=lambda: _NOTHING)
+    unowned: tuple[BundleId, ...] = ()
+    memory: RoundMemory = field(default_factory=RoundMemory)
+    membership_changed_ago_s: float | None = None
+    departed_ago_s: tuple[float, ...] = ()
+    in_force: InForce = field(default_factory=InForce)
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def now_s(self) -> float:
+        """The moment of the snapshot on the clock of its memory."""
+        return self.taken_at_ms / 1000.0
+
+
+def view_of_snapshot(snapshot: Snapshot, weights: ResourceWeights | None = None) -> ClusterView:
+    """Return the cluster as the leader saw it when the snapshot was taken.
+
+    ``weights`` are for the running load of brokers, where the snapshot has none.
+    """
+    now_s = snapshot.now_s
+    loads = [_load(snapshot, broker, weights or ResourceWeights()) for broker in snapshot.reports]
+    averages = snapshot.averages
+    view = view_of(
+        loads,
+        _single_samples(snapshot) if averages is None else averages,
+        now_s=now_s,
+        in_flight=snapshot.in_flight,
+    )
+    changed_ago_s = snapshot.membership_changed_ago_s
+    return replace(
+        view,
+        membership_changed_s=float("-inf") if changed_ago_s is None else now_s - changed_ago_s,
+        departures_s=tuple(now_s - ago_s for ago_s in snapshot.departed_ago_s),
+    )
+
+
+def _load(snapshot: Snapshot, broker: BrokerId, weights: ResourceWeights) -> BrokerLoad:
+    report = snapshot.reports[broker]
+    load = BrokerLoad.of(report, snapshot.now_s - snapshot.age_s.get(broker, 0.0))
+    if snapshot.running is None:
+        running = running_load(report, weights)
+    else:
+        running = snapshot.running.get(broker, RunningLoad(_NAN, _NAN))
+    return replace(load, load_ema=running.load, bytes_ema=running.bytes_per_s)
+
+
+def running_load(report: LoadReport, weights: ResourceWeights) -> RunningLoad:
+    """Return the averages of a broker of which there is but one sample."""
+    usage, limit = usage_rows(
+        report.cpu, report.memory, report.direct_memory, report.bandwidth_in, report.bandwidth_out
+    )
+    score = weighted_max_with_memory(np.array(usage), np.array(limit), weights)
+    return RunningLoad(float(score), report.bytes_in_per_s + report.bytes_out_per_s)
+
+
+def _single_samples(snapshot: Snapshot) -> Mapping[BundleId, BundleAverages]:
+    return {
+        bundle: BundleAverages.supposed().add(stats)
+        for report in snapshot.reports.values()
+        for bundle, stats in report.bundles.items()
+    }
