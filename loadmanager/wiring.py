@@ -28,7 +28,9 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.publishing import Publisher, Sampler
 from loadmanager.app.service import Sidecar
-from loadmanager.config import Config, ZookeeperSettings
+from loadmanager.app.split_desk import SplitPolicy
+from loadmanager.app.splitting import Splitter
+from loadmanager.config import Config, SplitSettings, ZookeeperSettings
 from loadmanager.config.strategies import make_placement, make_shedder
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.filters import Filters
@@ -39,6 +41,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.splitting import SplitLimits, SplitRules
 from loadmanager.ports import Clock, HostProbe, LeaderLine
 from loadmanager.telemetry.metrics import Metrics
 
@@ -167,8 +170,10 @@ def join(
         round_interval_s=config.leader.round_interval_s,
     )
 
+    split_policy = make_split_policy(config.split)
+
     def open_desk(term: Term) -> Desk:
-        return Desk(parts, term, planner, rhythm, rng)
+        return Desk(parts, term, planner, rhythm=rhythm, split_policy=split_policy, rng=rng)
 
     member = make_member(config, parts, probe, commands, rng)
     leading = Leading(open_desk, parts.metrics)
@@ -217,7 +222,36 @@ def make_member(
         draw=rng.random,
     )
     terms = LeaseTerms(config.ownership.self_fence_fraction, config.ownership.heartbeat_fraction)
-    return Member(parts, ownerships, sampler, publisher, terms)
+    limits = SplitLimits(
+        max_msgs_per_s=config.split.max_msgs_per_s,
+        max_mib_per_s=config.split.max_mib_per_s,
+        difference_percent=config.split.difference_percent,
+    )
+    splitter = Splitter(parts, ownerships, limits, config.cluster.hash)
+    return Member(
+        parts,
+        ownerships,
+        sampler=sampler,
+        publisher=publisher,
+        splitter=splitter,
+        lease_terms=terms,
+    )
+
+
+def make_split_policy(settings: SplitSettings) -> SplitPolicy:
+    """Return when and how the leader has bundles cut."""
+    return SplitPolicy(
+        enabled=settings.enabled,
+        rules=SplitRules(
+            max_topics=settings.max_topics,
+            max_sessions=settings.max_sessions,
+            max_msgs_per_s=settings.max_msgs_per_s,
+            max_mib_per_s=settings.max_mib_per_s,
+            max_bundles=settings.max_bundles_per_namespace,
+        ),
+        algorithm=settings.algorithm,
+        most_per_round=settings.max_splits_per_round,
+    )
 
 
 def make_door(config: Config, answering: Answering, metrics: Metrics) -> HttpDoor:

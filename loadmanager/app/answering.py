@@ -31,8 +31,13 @@ from loadmanager.ports import (
 log = structlog.get_logger()
 
 _ASK_AGAIN_S = 1.0
+_MOST_SPLITS_MEANWHILE = 5
 
 _Question = tuple[BundleId, LookupMode, bool]
+
+
+class BundleCut(Unavailable):
+    """The bundle was split, or its namespace deleted: the topic is in another one now."""
 
 
 class Assigner(Protocol):
@@ -99,9 +104,7 @@ class Answering:
 
     async def find_owner(self, topic: TopicName) -> Owner:
         """Return the owner; this sidecar walks the chain itself."""
-        found = await self._find(
-            await self.bundle_of(topic), LookupMode.ANSWER, authoritative=False
-        )
+        found = await self._follow(topic, LookupMode.ANSWER, authoritative=False)
         assert isinstance(found, Owner)  # noqa: S101 - answer mode never redirects
         return found
 
@@ -109,8 +112,7 @@ class Answering:
         self, topic: TopicName, *, authoritative: bool
     ) -> Owner | Redirection:
         """Return the owner, or whom to ask instead; the client walks the chain."""
-        bundle = await self.bundle_of(topic)
-        return await self._find(bundle, self._mode, authoritative=authoritative)
+        return await self._follow(topic, self._mode, authoritative=authoritative)
 
     async def bundle_of(self, topic: TopicName) -> BundleId:
         """Return the bundle a topic falls in."""
@@ -154,9 +156,15 @@ class Answering:
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide, as the leader, who is to own ``bundle``."""
-        boundaries = await self.boundaries(namespace_of(bundle))
-        if boundaries.at(range_of(bundle)[0]) != bundle:
-            raise NamespaceUnknown(f"{bundle} is no bundle of its namespace now")
+        await self.boundaries(namespace_of(bundle))
+        if self._was_cut(bundle):
+            # Who asks may know of a split that this picture does not show yet.
+            try:
+                await self._picture.reread_boundaries(namespace_of(bundle))
+            except (CoordinationError, MalformedContent) as error:
+                raise Unavailable(f"the bundles around {bundle} cannot be read: {error}") from error
+            if self._was_cut(bundle):
+                raise BundleCut(f"{bundle} is no bundle of its namespace now")
         return await self._assigner.assign(bundle)
 
     # --- waiting -------------------------------------------------------------------
@@ -174,6 +182,22 @@ class Answering:
             fencing_token=holding.fencing_token,
             epoch=self._picture.leader.epoch if self._picture.leader else 0,
         )
+
+    async def _follow(
+        self, topic: TopicName, mode: LookupMode, *, authoritative: bool
+    ) -> Owner | Redirection:
+        """Find the owner of the bundle the topic is in, also if that changes meanwhile."""
+        for _ in range(_MOST_SPLITS_MEANWHILE):
+            bundle = await self.bundle_of(topic)
+            try:
+                return await self._find(bundle, mode, authoritative=authoritative)
+            except BundleCut as cut:
+                log.debug("lookup.bundle.cut", topic=str(topic), why=str(cut))
+        raise Unavailable(f"the bundle of {topic} is being split again and again")
+
+    def _was_cut(self, bundle: BundleId) -> bool:
+        boundaries = self._picture.known_boundaries(namespace_of(bundle))
+        return boundaries is None or boundaries.at(range_of(bundle)[0]) != bundle
 
     async def _find(
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
@@ -205,6 +229,8 @@ class Answering:
             if owner is not None:
                 return owner
             now_s = self._clock.monotonic_s()
+            if self._was_cut(bundle):
+                raise BundleCut(f"{bundle} is no bundle of its namespace now")
             if now_s >= deadline_s:
                 raise Unavailable(f"{bundle}: {why}")
             if step is LookupStep.REDIRECT_TO_LEADER and self._picture.leader:

@@ -1,7 +1,7 @@
 """The leader's desk for one term: it samples, plans, places, and writes orders."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from loadmanager.app.electing import Term
 from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
+from loadmanager.app.split_desk import SplitDesk, SplitPolicy
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Refusal
@@ -42,7 +43,9 @@ class Desk:
         parts: Parts,
         term: Term,
         planner: Planner,
+        *,
         rhythm: Rhythm,
+        split_policy: SplitPolicy,
         rng: np.random.Generator,
     ) -> None:
         self._parts = parts
@@ -53,6 +56,7 @@ class Desk:
         self._book = OrderBook(parts, term)
         self._inheritance = Inheritance(parts, term)
         self._tally = LoadTally(weights=planner.weights)
+        self._splits = SplitDesk(parts, self._book, self._tally, split_policy)
         self._memory = RoundMemory()
         self._taken: dict[BrokerId, int] = {}
         self._wanted: dict[BundleId, asyncio.Future[BrokerId]] = {}
@@ -93,6 +97,9 @@ class Desk:
             Unavailable: no broker can take it, or the order could not be written.
             NotLeader: the term ended meanwhile.
         """
+        holding = self._parts.picture.live_owner(bundle)
+        if holding is not None:
+            return holding.broker
         planned = self._book.assigned.get(bundle)
         if planned is not None and planned in self._parts.picture.brokers:
             return planned
@@ -111,6 +118,24 @@ class Desk:
             self._take_reports()
             self._tally.sample()
             self._observe_hand_overs()
+            try:
+                await self._adopt_parts()
+            except CoordinationError as error:
+                log.warning("bundle.split.unread", error=str(error))
+
+    async def _adopt_parts(self) -> None:
+        """Take up the parts of what was cut, and give all but the first a new place.
+
+        The whole was too much for its bundle, if not for its broker; the first part
+        stays, so that at least its clients need not move.
+        """
+        cut = await self._splits.adopt()
+        others = [part for parts in cut for part in parts[1:]]
+        if others:
+            placed, _ = self._choose(others)
+            moved = {b: to for b, to in placed.items() if to != self._book.assigned.get(b)}
+            if moved:
+                await self._order(moved)
 
     def _take_reports(self) -> None:
         """Bring the tally up to date with the reports in the picture."""
@@ -123,9 +148,13 @@ class Desk:
             del self._taken[broker]
             self._tally.forget(broker, self._parts.clock.monotonic_s())
 
-    def _view(self) -> ClusterView:
+    def _view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
+        """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""
         self._take_reports()
-        return self._tally.view(self._parts.clock.monotonic_s(), in_flight=self._book.assigned)
+        ordered = self._book.assigned
+        if afresh:
+            ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
+        return self._tally.view(self._parts.clock.monotonic_s(), in_flight=ordered)
 
     # --- unowned bundles -----------------------------------------------------------
 
@@ -162,9 +191,9 @@ class Desk:
         return [b for b, planned in self._book.assigned.items() if planned not in brokers]
 
     def _choose(
-        self, bundles: Iterable[BundleId]
+        self, bundles: Collection[BundleId]
     ) -> tuple[dict[BundleId, BrokerId], dict[BundleId, tuple[Refusal, ...]]]:
-        view = self._view()
+        view = self._view(afresh=bundles)
         placed: dict[BundleId, BrokerId] = {}
         refusals: dict[BundleId, tuple[Refusal, ...]] = {}
         for bundle in bundles:
@@ -224,6 +253,8 @@ class Desk:
         plan = self._planner.round(view, self._memory, self._rng, session_doubtful=doubtful)
         self._memory = plan.memory
         self._tell(plan)
+        if not doubtful:
+            await self._splits.look()
         if not plan.moves:
             return "observed" if plan.observed else "quiet"
         await self._order({move.bundle: move.target for move in plan.moves})

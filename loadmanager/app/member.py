@@ -17,6 +17,7 @@ from loadmanager.app.owning import Membership, Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher, Sampler
 from loadmanager.app.registration import clear_former_locks, deregister, register
+from loadmanager.app.splitting import Splitter
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
@@ -39,14 +40,17 @@ class Member:
         self,
         parts: Parts,
         ownerships: Ownerships,
+        *,
         sampler: Sampler,
         publisher: Publisher,
+        splitter: Splitter,
         lease_terms: LeaseTerms,
     ) -> None:
         self._parts = parts
         self._ownerships = ownerships
         self._sampler = sampler
         self._publisher = publisher
+        self._splitter = splitter
         self._lease_terms = lease_terms
         self._membership: Membership | None = None
         self._stopping = False
@@ -131,6 +135,7 @@ class Member:
                 tasks.create_task(keeper.run(), name="locks")
                 tasks.create_task(self._publisher.run(membership, report), name="reports")
                 tasks.create_task(self._compare_now_and_then(), name="comparison")
+                tasks.create_task(self._splitter.run(), name="splits")
                 tasks.create_task(self._guard_registration(membership), name="registration")
                 try:
                     await lease.run()

@@ -9,7 +9,9 @@ and the one who holds the lock keeps it; it never stands in none.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import structlog
 
@@ -18,7 +20,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
-from loadmanager.core.orders import Orders, decode_orders, encode_orders
+from loadmanager.core.orders import Orders, SplitOrder, decode_orders, encode_orders
 from loadmanager.ports import (
     Check,
     CommitRejected,
@@ -32,6 +34,7 @@ from loadmanager.ports import (
 
 log = structlog.get_logger()
 
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 _COMMIT_NODES = 100
 _COMMIT_BYTES = 500_000
 
@@ -46,6 +49,7 @@ class OrderBook:
         self._term = term
         self._writing = asyncio.Lock()
         self._assigned: dict[BundleId, BrokerId] = {}
+        self._splits: dict[BundleId, SplitOrder] = {}
         self._nodes: set[BrokerId] = set()
         self._read = False
 
@@ -53,6 +57,11 @@ class OrderBook:
     def assigned(self) -> Mapping[BundleId, BrokerId]:
         """Who should own each bundle that was ever placed."""
         return self._assigned
+
+    @property
+    def splits(self) -> Mapping[BundleId, SplitOrder]:
+        """Which bundles are ordered to be cut, and how."""
+        return self._splits
 
     def in_flight(self) -> Iterator[tuple[BundleId, BrokerId | None, BrokerId]]:
         """Yield each bundle that its planned owner does not own yet, with owner and plan."""
@@ -80,27 +89,48 @@ class OrderBook:
             Deposed: somebody else leads; nothing was changed.
             Disconnected: the reply was lost; the book is read again before the next change.
         """
+        await self.change(changes)
+
+    async def change(
+        self,
+        assigned: Mapping[BundleId, BrokerId] = _NOTHING,
+        *,
+        splits: Mapping[BundleId, SplitOrder | None] = _NOTHING,
+        gone: Collection[BundleId] = (),
+    ) -> None:
+        """Order several things at once; raises as `assign`.
+
+        ``splits`` orders bundles to be cut, None takes such an order back. ``gone``
+        are bundles that are no more, because they were cut.
+        """
         async with self._writing:
             if not self._read:
                 await self._read_all()
-            after = {**self._assigned, **changes}
-            additions = set(changes.values())
-            removals = {self._assigned[bundle] for bundle in changes if bundle in self._assigned}
+            additions = set(assigned.values())
+            touched = {*assigned, *splits, *gone}
+            others = {self._assigned[bundle] for bundle in touched if bundle in self._assigned}
             # Whoever still holds a lock is told who comes after it.
-            removals |= {holder for bundle in changes for holder in self._holder(bundle)}
+            others |= {holder for bundle in assigned for holder in self._holder(bundle)}
+            whole = {**self._assigned, **assigned}
+            after = {bundle: broker for bundle, broker in whole.items() if bundle not in gone}
+            cuts = {
+                bundle: order
+                for bundle, order in {**self._splits, **splits}.items()
+                if order is not None and bundle in after
+            }
             self._read = False
-            await self._write(after, [*sorted(additions), *sorted(removals - additions)])
-            self._assigned, self._read = after, True
+            contents = self._contents(
+                after, cuts, [*sorted(additions), *sorted(others - additions)]
+            )
+            await self._write(contents)
+            self._assigned, self._splits, self._read = after, cuts, True
 
     def _holder(self, bundle: BundleId) -> Iterator[BrokerId]:
         holding = self._picture.owners.get(bundle)
         if holding and holding.broker in self._picture.brokers:
             yield holding.broker
 
-    async def _write(
-        self, assigned: Mapping[BundleId, BrokerId], brokers: Iterable[BrokerId]
-    ) -> None:
-        contents = self._contents(assigned, brokers)
+    async def _write(self, contents: dict[BrokerId, bytes]) -> None:
         while contents:
             chunk = _chunk(contents)
             operations: list[Operation] = [Check(znodes.EPOCH, self._term.epoch)]
@@ -131,9 +161,11 @@ class OrderBook:
             raise rejected.cause
 
     def _contents(
-        self, assigned: Mapping[BundleId, BrokerId], brokers: Iterable[BrokerId]
+        self,
+        assigned: Mapping[BundleId, BrokerId],
+        splits: Mapping[BundleId, SplitOrder],
+        brokers: Sequence[BrokerId],
     ) -> dict[BrokerId, bytes]:
-        brokers = list(brokers)
         bundles: dict[BrokerId, set[BundleId]] = {broker: set() for broker in brokers}
         handovers: dict[BrokerId, dict[BundleId, BrokerId]] = defaultdict(dict)
         for bundle, broker in assigned.items():
@@ -144,7 +176,12 @@ class OrderBook:
                 handovers[holding.broker][bundle] = broker
         return {
             broker: encode_orders(
-                Orders(self._term.epoch, frozenset(bundles[broker]), handovers[broker])
+                Orders(
+                    self._term.epoch,
+                    frozenset(bundles[broker]),
+                    handovers[broker],
+                    {bundle: splits[bundle] for bundle in splits.keys() & bundles[broker]},
+                )
             )
             for broker in brokers
         }
@@ -153,6 +190,7 @@ class OrderBook:
         await self._coordination.ensure(znodes.ORDERS)
         names = await self._coordination.children(znodes.ORDERS)
         claims: dict[BundleId, set[BrokerId]] = defaultdict(set)
+        splits: dict[BundleId, SplitOrder] = {}
         self._nodes.clear()
         for name in names:
             try:
@@ -163,22 +201,26 @@ class OrderBook:
             node = await self._coordination.get(znodes.orders(broker))
             if node is not None:
                 self._nodes.add(broker)
-                for bundle in self._orders_in(broker, node):
+                orders = self._orders_in(broker, node)
+                splits |= orders.splits
+                for bundle in orders.bundles:
                     claims[bundle].add(broker)
         self._assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
+        self._splits = splits
         self._read = True
 
-    def _orders_in(self, broker: BrokerId, node: Node) -> Iterable[BundleId]:
+    def _orders_in(self, broker: BrokerId, node: Node) -> Orders:
         path = znodes.orders(broker)
         try:
-            return decode_orders(path, node.data).bundles
+            return decode_orders(path, node.data)
         except MalformedContent as error:
             # Its agent keeps to the orders it read before, so what it owns is what it
             # should own; taking the garbage for "nothing" would recall everything.
             log.warning("znode.content.refused", path=path, error=str(error))
             self._metrics.malformed("orders")
             owners = self._picture.owners.items()
-            return [bundle for bundle, holding in owners if holding.broker == broker]
+            held = frozenset(bundle for bundle, holding in owners if holding.broker == broker)
+            return Orders(self._term.epoch, held)
 
     def _preferred(self, bundle: BundleId, claims: set[BrokerId]) -> BrokerId:
         holding = self._picture.owners.get(bundle)

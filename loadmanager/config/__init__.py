@@ -8,6 +8,7 @@ from loadmanager.config.balancing import (
     PlannerSettings,
     ReportSettings,
     SheddingSettings,
+    SplitSettings,
 )
 from loadmanager.config.deployment import (
     BrokerSettings,
@@ -40,6 +41,7 @@ __all__ = [
     "ReportSettings",
     "SheddingSettings",
     "SidecarSettings",
+    "SplitSettings",
     "ZookeeperSettings",
     "annotated_toml",
     "describe",

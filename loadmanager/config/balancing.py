@@ -140,6 +140,55 @@ class PlannerSettings(Section):
     )
 
 
+class SplitSettings(Section):
+    """When and how a bundle that has grown too large is cut."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Whether bundles are cut by themselves. Those cut by hand are cut always.",
+    )
+    algorithm: Literal[
+        "range_equally_divide", "topic_count_equally_divide", "flow_or_qps_equally_divide"
+    ] = Field(
+        "range_equally_divide",
+        description="Where to cut: in the middle of the range, of the topics, or as often as "
+        "the traffic of the parts demands.",
+    )
+    max_topics: int = Field(
+        1000, ge=1, le=2**31 - 1, description="A bundle with more topics is cut."
+    )
+    max_sessions: int = Field(
+        1000,
+        ge=-1,
+        le=2**31 - 1,
+        description="A bundle with more producers and consumers is cut; -1 does not look at them.",
+    )
+    max_msgs_per_s: int = Field(
+        30_000,
+        ge=0,
+        le=2**31 - 1,
+        description="A bundle with a higher long-term message rate, in plus out, is cut.",
+    )
+    max_mib_per_s: int = Field(
+        100,
+        ge=0,
+        le=2**31 - 1,
+        description="A bundle with a higher long-term throughput, in plus out, is cut.",
+    )
+    difference_percent: int = Field(
+        10,
+        ge=0,
+        le=1000,
+        description="flow_or_qps_equally_divide cuts only what is over a limit by this much.",
+    )
+    max_bundles_per_namespace: int = Field(
+        128, ge=1, le=1_000_000, description="A namespace with this many bundles is cut no further."
+    )
+    max_splits_per_round: int = Field(
+        10, ge=0, le=10_000, description="Most bundles one round may order to be cut."
+    )
+
+
 class OwnershipSettings(Section):
     """How a broker's right to serve ends when its sidecar is cut off."""
 

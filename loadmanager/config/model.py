@@ -15,6 +15,7 @@ from loadmanager.config.balancing import (
     PlannerSettings,
     ReportSettings,
     SheddingSettings,
+    SplitSettings,
 )
 from loadmanager.config.deployment import (
     EVERY_ADDRESS,
@@ -56,6 +57,7 @@ class Config(Section):
     shedding: SheddingSettings = Field(default_factory=SheddingSettings)
     placement: PlacementSettings = Field(default_factory=PlacementSettings)
     planner: PlannerSettings = Field(default_factory=PlannerSettings)
+    split: SplitSettings = Field(default_factory=SplitSettings)
     ownership: OwnershipSettings = Field(default_factory=OwnershipSettings)
     lookup: LookupSettings = Field(default_factory=LookupSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
