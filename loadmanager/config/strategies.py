@@ -6,7 +6,8 @@ a group of settings are written with the group's name before them (``weights_cpu
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from enum import EnumType
+from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,6 +19,12 @@ from loadmanager.core.settings import Setting, SettingOutOfRange, groups_of, set
 from loadmanager.core.shedding import SHEDDERS, Shedder
 
 T = TypeVar("T")
+
+_KINDS: Final[Mapping[type, str]] = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+}
 
 
 def make_shedder(settings: SheddingSettings) -> Shedder:
@@ -37,17 +44,30 @@ def make_placement(settings: PlacementSettings) -> Placement:
 def _make(
     known: Mapping[str, type[T]], name: str, given: Mapping[str, SettingValue], section: str
 ) -> T:
-    kind = known.get(name)
-    if kind is None:
-        short = sorted({known_name for known_name in known if "." not in known_name})
-        raise ConfigError([f"[{section}] strategy = {name!r}; expected one of {', '.join(short)}"])
+    kind = strategy_named(known, name, f"[{section}] strategy = {name!r}")
     where = f"[{section}.settings] for {kind.__name__}"
-    return _filled(kind, given, where)
+    return filled(kind, given, where)
 
 
-def _filled(kind: type[T], given: Mapping[str, SettingValue], where: str) -> T:
-    """Return a ``kind`` with the given settings, its groups filled from theirs."""
-    fields = _fields(kind)
+def strategy_named(known: Mapping[str, type[T]], name: str, where: str) -> type[T]:
+    """Return the strategy of that name; ``where`` is how it was asked for.
+
+    Raises:
+        ConfigError: there is none; it names those there are.
+    """
+    if name not in known:
+        short = sorted({known_name for known_name in known if "." not in known_name})
+        raise ConfigError([f"{where}; expected one of {', '.join(short)}"])
+    return known[name]
+
+
+def filled(kind: type[T], given: Mapping[str, SettingValue], where: str) -> T:
+    """Return a ``kind`` with the given settings, its groups filled from theirs.
+
+    Raises:
+        ConfigError: a setting is unknown, or has a value that it cannot have.
+    """
+    fields = fields_of(kind)
     values: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {group: {} for group in groups_of(kind)}
     faults = []
@@ -61,8 +81,7 @@ def _filled(kind: type[T], given: Mapping[str, SettingValue], where: str) -> T:
         try:
             number = _typed(setting, key, value)
         except ValidationError:
-            expected = getattr(setting.kind, "__name__", str(setting.kind))
-            faults.append(f"{where}: {key} = {value!r}; expected {expected}")
+            faults.append(f"{where}: {key} = {value!r}; expected {_expected(setting)}")
             continue
         (groups[group] if group else values)[setting.name] = number
     if faults:
@@ -74,7 +93,7 @@ def _filled(kind: type[T], given: Mapping[str, SettingValue], where: str) -> T:
         raise ConfigError([f"{where}: {error}"]) from error
 
 
-def _fields(kind: type) -> Mapping[str, tuple[str, Setting]]:
+def fields_of(kind: type) -> Mapping[str, tuple[str, Setting]]:
     """Return every accepted key with the group and the setting it stands for."""
     found: dict[str, tuple[str, Setting]] = {}
     for setting in settings_of(kind):
@@ -90,8 +109,15 @@ def _fields(kind: type) -> Mapping[str, tuple[str, Setting]]:
 
 
 def _typed(setting: Setting, key: str, value: SettingValue) -> Any:
-    typed: Any = TypeAdapter(setting.kind).validate_python(
-        value, strict=not isinstance(value, list)
-    )
+    # A list becomes a set, and a text one of a fixed choice; nothing else is converted.
+    converted = isinstance(value, list) or isinstance(setting.kind, EnumType)
+    typed: Any = TypeAdapter(setting.kind).validate_python(value, strict=not converted)
     under_pulsar_name = key == setting.doc.pulsar_key and setting.doc.pulsar_divisor != 1.0
     return typed / setting.doc.pulsar_divisor if under_pulsar_name else typed
+
+
+def _expected(setting: Setting) -> str:
+    if isinstance(setting.kind, EnumType):
+        choices: list[Any] = list(setting.kind)
+        return "one of " + ", ".join(str(choice) for choice in choices)
+    return _KINDS.get(setting.kind, "a list of texts")

@@ -1,0 +1,128 @@
+"""A planner for a snapshot: the settings that were in force, and those to be tried instead."""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from loadmanager.config.errors import ConfigError
+from loadmanager.config.forms import SettingValue
+from loadmanager.config.strategies import fields_of, filled, strategy_named
+from loadmanager.core.filters import Filters
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.shedding import SHEDDERS
+from loadmanager.core.snapshot import Choice, InForce
+
+T = TypeVar("T")
+
+_DEFAULT_SHEDDER: Final = Choice("threshold")
+_DEFAULT_PLACEMENT: Final = Choice("least_long_term_message_rate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to try instead of what was in force; None and empty keep that.
+
+    ``settings`` are texts ``key=value``. A key goes to every part that has it, unless
+    the part is named before it: ``placement.overloaded=0.9``.
+    """
+
+    shedder: str | None = None
+    placement: str | None = None
+    mode: str | None = None
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Part:
+    """One settings dataclass to be made: a strategy, the planner's settings or the filters."""
+
+    kind: type
+    where: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def planner_for(where: str, in_force: InForce, wanted: Wanted) -> Planner:
+    """Return the planner to decide on a snapshot with; ``where`` names its file.
+
+    Raises:
+        ConfigError: a strategy or setting does not exist, or has a value it cannot have.
+    """
+    parts = {
+        "shedder": _part(where, "shedder", SHEDDERS, in_force.shedder, wanted.shedder),
+        "placement": _part(where, "placement", PLACEMENTS, in_force.placement, wanted.placement),
+        "planner": _Part(PlannerSettings, f"{where}: settings.planner", {**in_force.planner}),
+        "filters": _Part(Filters, f"{where}: settings.filters", {**in_force.filters}),
+    }
+    # What is set by hand is checked by itself first, so that its faults name it.
+    given = _given(parts, wanted)
+    made = {name: _made(part, given[name]) for name, part in parts.items()}
+    return Planner(
+        **made,
+        weights=getattr(made["shedder"], "weights", None) or ResourceWeights(),
+    )
+
+
+def _part(
+    where: str,
+    name: str,
+    known: Mapping[str, type],
+    in_force: Choice | None,
+    wanted: str | None,
+) -> _Part:
+    default = _DEFAULT_SHEDDER if name == "shedder" else _DEFAULT_PLACEMENT
+    before = in_force or default
+    former: type = strategy_named(
+        known, before.strategy, f"{where}: settings.{name}: {before.strategy}"
+    )
+    kind = former if wanted is None else strategy_named(known, wanted, f"--{name} {wanted}")
+    # Another strategy begins with its own defaults.
+    values = dict(before.settings) if kind is former else {}
+    return _Part(kind, f"{where}: settings.{name} for {kind.__name__}", values)
+
+
+def _given(parts: Mapping[str, _Part], wanted: Wanted) -> dict[str, dict[str, SettingValue]]:
+    given: dict[str, dict[str, SettingValue]] = {name: {} for name in parts}
+    faults = []
+    for text in wanted.settings:
+        key, found, value = text.partition("=")
+        if not found:
+            faults.append(f"--set {text}; expected key=value")
+            continue
+        part, _, inner = key.rpartition(".")
+        names = [part] if part in parts else ([] if part else list(parts))
+        having = [name for name in names if inner in fields_of(parts[name].kind)]
+        if not having:
+            faults.append(f"--set {text}: {key} is unknown; {_alternatives(parts, names, inner)}")
+        for name in having:
+            given[name][inner] = _value(value)
+    if faults:
+        raise ConfigError(faults)
+    if wanted.mode is not None:
+        given["planner"]["mode"] = wanted.mode
+    return given
+
+
+def _made(part: _Part, given: Mapping[str, SettingValue]) -> Any:
+    filled(part.kind, given, f"--set for {part.kind.__name__}")
+    return filled(part.kind, {**part.values, **given}, part.where)
+
+
+def _alternatives(parts: Mapping[str, _Part], names: Iterable[str], key: str) -> str:
+    names = list(names) or list(parts)
+    keys = sorted({field for name in names for field in fields_of(parts[name].kind)})
+    close = difflib.get_close_matches(key, keys, 3)
+    return f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(keys)}"
+
+
+def _value(text: str) -> SettingValue:
+    """Return a number, switch or list if the text is one in JSON, else the text."""
+    try:
+        value: SettingValue = json.loads(text)
+    except ValueError:
+        return text
+    return value
