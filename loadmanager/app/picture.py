@@ -70,6 +70,7 @@ class ClusterPicture:
             read=self._read_report,
             changed=self._broker_changed,
             malformed=lambda: metrics.malformed("report"),
+            completed=self.changes.tell,
         )
         self._owned = WatchedFolder(
             coordination,
@@ -79,6 +80,7 @@ class ClusterPicture:
             ),
             changed=self._owned_changed,
             malformed=lambda: metrics.malformed("owned"),
+            completed=self.changes.tell,
         )
 
     def open(self) -> None:

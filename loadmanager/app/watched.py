@@ -19,7 +19,8 @@ class WatchedFolder(Generic[Value]):
 
     ``read`` turns a child's name and node into a value and may raise `InvalidName` or
     `MalformedContent`: then the child is logged, told to ``malformed`` and left out
-    until it changes. ``changed`` is called with a name, its former and its new value.
+    until it changes. ``changed`` is called with a name, its former and its new value;
+    ``completed`` when the folder was found empty, for nothing else would tell of that.
     """
 
     def __init__(
@@ -30,12 +31,14 @@ class WatchedFolder(Generic[Value]):
         read: Callable[[str, Node], Value],
         changed: Callable[[str, Value | None, Value | None], None],
         malformed: Callable[[], None],
+        completed: Callable[[], None],
     ) -> None:
         self._coordination = coordination
         self._path = path
         self._read = read
         self._changed = changed
         self._malformed = malformed
+        self._completed = completed
         self._watches: dict[str, Watch] = {}
         self._unread: set[str] = set()
         self._listed = False
@@ -66,7 +69,7 @@ class WatchedFolder(Generic[Value]):
 
     def _children_changed(self, names: tuple[str, ...]) -> None:
         present = set(names)
-        self._listed = True
+        was_listed, self._listed = self._listed, True
         for name in [name for name in self._watches if name not in present]:
             self._watches.pop(name).close()
             self._unread.discard(name)
@@ -78,6 +81,8 @@ class WatchedFolder(Generic[Value]):
                 self._watches[name] = self._coordination.watch(
                     path, partial(self._child_changed, name)
                 )
+        if not was_listed and not names:
+            self._completed()
 
     def _child_changed(self, name: str, node: Node | None) -> None:
         if name not in self._watches:
