@@ -16,7 +16,7 @@ from loadmanager.core.averages import (
     add_samples,
 )
 from loadmanager.core.columns import BundleColumns, Indices
-from loadmanager.core.ids import BundleId, belongs_to_a_broker
+from loadmanager.core.ids import BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.load import BundleStats
 
 Number = TypeVar("Number", bound=np.generic)
@@ -38,6 +38,7 @@ class BundleTable:
     def __init__(self) -> None:
         self._names: list[BundleId] = []
         self._index: dict[BundleId, int] = {}
+        self._namespaces: dict[Namespace, list[int]] = {}
         self._admitted = 0
         self._allocate(_FIRST_CAPACITY)
 
@@ -127,6 +128,7 @@ class BundleTable:
             known=self._short_counts[:count] > 0,
             system=self._system[:count],
             topics=self._topics[:count],
+            namespaces=self._namespaces,
         )
 
     def _rows(self, names: Iterable[BundleId]) -> Indices:
@@ -149,6 +151,7 @@ class BundleTable:
             self._grow(max(needed, 2 * len(self._listed)))
         while self._admitted < needed:
             row = self._admitted
+            self._namespaces.setdefault(namespace_of(self._names[row]), []).append(row)
             self._system[row] = belongs_to_a_broker(self._names[row])
             self._admitted += 1
 
@@ -182,6 +185,9 @@ class BundleTable:
         # New containers, not changed ones: views made before go on using the old.
         self._names = [self._names[row] for row in kept.tolist()]
         self._index = {name: row for row, name in enumerate(self._names)}
+        self._namespaces = {}
+        for row, name in enumerate(self._names):
+            self._namespaces.setdefault(namespace_of(name), []).append(row)
         self._allocate(max(_FIRST_CAPACITY, 2 * len(kept)))
         for new, old in zip(self._arrays(), former, strict=True):
             new[: len(kept)] = old[kept]

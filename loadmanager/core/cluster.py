@@ -10,7 +10,8 @@ import numpy as np
 from loadmanager.core.averages import DEFAULT_RATES, Rates
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
 
 
@@ -71,6 +72,7 @@ class ClusterView:
         default_factory=lambda: MappingProxyType({})
     )
     limits: TransferLimits | None = None
+    policies: Policies = NO_POLICIES
     membership_changed_s: float = float("-inf")
     departures_s: tuple[float, ...] = ()
 
@@ -104,12 +106,6 @@ class ClusterView:
                 free[row] = False
         return free
 
-    @cached_property
-    def _listed_by(self) -> Indices:
-        owner = np.full(len(self.bundles.known), -1, dtype=np.intp)
-        owner[self.owned.rows] = self.owned.broker_of_entry
-        return owner
-
     def owner_of(self, bundle: BundleId) -> BrokerId | None:
         """Return who owns ``bundle`` or is about to; None if no report lists it."""
         return self.moved.get(bundle) or self.listed_owner(bundle)
@@ -117,8 +113,16 @@ class ClusterView:
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
         """Return whose report lists ``bundle``, None for nobody's."""
         row = self.bundles.row(bundle)
-        listed = -1 if row is None else int(self._listed_by[row])
+        listed = -1 if row is None else int(self.owned.listed_by[row])
         return None if listed < 0 else self.brokers.names[listed]
+
+    def bundles_in(self, namespace: Namespace) -> tuple[BundleId, ...]:
+        """Return the bundles of ``namespace`` that a report lists or that are under way."""
+        bundles = self.bundles
+        rows = (row for row in bundles.namespaces.get(namespace, ()) if row < len(bundles.known))
+        listed = [bundles.names[row] for row in rows if self.owned.listed_by[row] >= 0]
+        arriving = (bundle for bundle in self.moved if namespace_of(bundle) == namespace)
+        return tuple(dict.fromkeys([*listed, *arriving]))
 
     def bundles_of(self, broker: BrokerId) -> tuple[BundleId, ...]:
         """Return what ``broker`` owns once all moves under way are done."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
-from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.scores import FloatArray
 
 Indices = NDArray[np.intp]
@@ -67,6 +67,7 @@ class BundleColumns:
     beyond the arrays' length do not belong to it. ``short`` and ``long`` are
     (bundles, 4) as in `averages`. ``known`` is False while a bundle has no sample yet:
     its rates are then a supposition. ``system`` marks brokers' own heartbeat bundles.
+    ``namespaces`` has the rows of each namespace's bundles.
     """
 
     names: Sequence[BundleId]
@@ -76,6 +77,7 @@ class BundleColumns:
     known: Mask
     system: Mask
     topics: NDArray[np.int64]
+    namespaces: Mapping[Namespace, Sequence[int]]
 
     @cached_property
     def short_msgs_per_s(self) -> FloatArray:
@@ -108,15 +110,23 @@ class OwnedRows:
     """Which bundles each broker's report lists.
 
     Broker ``i`` lists the bundle rows ``rows[starts[i]:starts[i + 1]]``, in order of
-    their names.
+    their names. ``bundle_count`` is the number of bundle rows there are.
     """
 
     starts: Indices
     rows: Indices
+    bundle_count: int
 
     def of(self, broker: int) -> Indices:
         """Return the bundle rows of one broker."""
         return self.rows[self.starts[broker] : self.starts[broker + 1]]
+
+    @cached_property
+    def listed_by(self) -> Indices:
+        """The broker whose report lists each bundle row, -1 for nobody."""
+        broker = np.full(self.bundle_count, -1, dtype=np.intp)
+        broker[self.rows] = self.broker_of_entry
+        return broker
 
     @cached_property
     def counts(self) -> Indices:

@@ -1,7 +1,7 @@
 """Which brokers may take a bundle; every other gets the reason why not."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import numpy as np
@@ -10,8 +10,16 @@ from numpy.typing import NDArray
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.ids import Domain
+from loadmanager.core.ids import BundleId, Domain, namespace_of
 from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.separation import (
+    bundles_on,
+    fewest,
+    fewest_by_domain,
+    group_counts,
+    isolated,
+)
 from loadmanager.core.settings import Doc, check
 
 _REASONS: Final = tuple(Reason)
@@ -82,22 +90,57 @@ class Filters:
         ),
     ] = False
 
+    failure_domains: Annotated[
+        bool,
+        Doc(
+            "Spread an anti-affinity group over failure domains before brokers.",
+            pulsar_key="failureDomainsEnabled",
+        ),
+    ] = False
+    even_bundles: Annotated[
+        bool,
+        Doc(
+            "Give a bundle only to brokers with the fewest of its namespace, whatever their load.",
+            pulsar_key="loadBalancerDistributeBundlesEvenlyEnabled",
+        ),
+    ] = False
+    weights: ResourceWeights = field(default_factory=ResourceWeights)
+
     def __post_init__(self) -> None:
         """Refuse settings outside their range."""
         check(self)
 
-    def eligible(self, view: ClusterView, domain: Domain = "persistent") -> Eligibility:
-        """Return which brokers may take a bundle with topics of ``domain``."""
+    def eligible(
+        self, view: ClusterView, bundle: BundleId, domain: Domain = "persistent"
+    ) -> Eligibility:
+        """Return which brokers may take ``bundle``, which has topics of ``domain``.
+
+        The order is Pulsar's. Unlike there, no rule that is a must is ever dropped
+        because nobody is left: a bundle that nobody may take stays where it is.
+        """
         brokers = view.brokers
         found = Eligibility(view)
         found.refuse(brokers.draining, Reason.DRAINING)
         found.refuse(view.age_s > self.max_report_age_s, Reason.REPORT_STALE)
         serves = brokers.non_persistent if domain == "non-persistent" else brokers.persistent
         found.refuse(~serves, Reason.DOMAIN_UNSUPPORTED)
+        if view.policies.isolation:
+            found.refuse(isolated(view, namespace_of(bundle), self.weights), Reason.ISOLATED)
         found.prefer(brokers.topics <= self.max_topics, Reason.TOO_MANY_TOPICS)
+        self._keep_apart(view, bundle, found)
         if self.prefer_later_versions:
             found.prefer(_newest(brokers.versions, found.mask), Reason.OLDER_VERSION)
         return found
+
+    def _keep_apart(self, view: ClusterView, bundle: BundleId, found: Eligibility) -> None:
+        counts = group_counts(view, bundle)
+        if counts is not None and self.failure_domains:
+            found.refuse(~fewest_by_domain(view, counts, found.mask), Reason.FAILURE_DOMAIN)
+        if counts is not None:
+            found.refuse(~fewest(counts, found.mask), Reason.ANTI_AFFINITY)
+        if self.even_bundles:
+            counts = bundles_on(view, namespace_of(bundle), bundle)
+            found.refuse(~fewest(counts, found.mask), Reason.MORE_OF_NAMESPACE)
 
 
 def _newest(versions: tuple[str, ...], among: Mask) -> Mask:

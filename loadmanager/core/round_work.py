@@ -54,7 +54,7 @@ class RoundWork:
 
     def place(self, bundle: BundleId, domain: Domain = "persistent") -> Move | None:
         """Give a bundle that nobody owns to the placement's choice."""
-        eligible = self.filters.eligible(self.view, domain)
+        eligible = self.filters.eligible(self.view, bundle, domain)
         target = self._choose(eligible.rows, bundle)
         if target is None:
             self._refuse(bundle, Reason.NO_CANDIDATE, _why_none(eligible))
@@ -87,7 +87,7 @@ class RoundWork:
                 self._obey(offer)
 
     def _move_away(self, bundle: BundleId, source: BrokerId) -> bool:
-        eligible = self.filters.eligible(self.view)
+        eligible = self.filters.eligible(self.view, bundle)
         target = self._choose(eligible.rows, bundle)
         if target is None:
             self._refuse(bundle, Reason.NO_CANDIDATE, _why_none(eligible))
@@ -122,7 +122,7 @@ class RoundWork:
 
     def _obey(self, offer: Offer) -> None:
         """Carry out an offer as Pulsar does: the target as planned, else the placement's."""
-        eligible = self.filters.eligible(self.view)
+        eligible = self.filters.eligible(self.view, offer.bundle)
         planned = None if offer.target is None else self.view.brokers.index.get(offer.target)
         if planned is not None and eligible.mask[planned]:
             target = offer.target
@@ -137,7 +137,7 @@ class RoundWork:
 
     def _improve(self, offer: Offer) -> None:
         """Carry out an offer if some broker stays below where the source stands now."""
-        eligible = self.filters.eligible(self.view)
+        eligible = self.filters.eligible(self.view, offer.bundle)
         mask = eligible.mask
         mask[self.view.row(offer.source)] = False
         rows = self._with_room(np.flatnonzero(mask))

@@ -134,13 +134,18 @@ def usage_rows(*resources: ResourceUsage | None) -> tuple[list[float], list[floa
     return usages, [0.0 if item is None else item.limit for item in resources]
 
 
-def report_max_usage(report: LoadReport) -> float:
-    """Return Pulsar's ``maxResourceUsage`` of one report, a fraction."""
-    usages, limits = usage_rows(
+def report_usage(report: LoadReport) -> tuple[list[float], list[float]]:
+    """Return the usages and limits of one report, in the order of `RESOURCES`."""
+    return usage_rows(
         report.cpu,
         report.memory,
         report.direct_memory,
         report.bandwidth_in,
         report.bandwidth_out,
     )
+
+
+def report_max_usage(report: LoadReport) -> float:
+    """Return Pulsar's ``maxResourceUsage`` of one report, a fraction."""
+    usages, limits = report_usage(report)
     return float(max_usage(np.array(usages), np.array(limits)))

@@ -17,10 +17,11 @@ from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import NO_BUNDLES, BundleStats, LoadReport
+from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.scores import (
     FloatArray,
     ResourceWeights,
-    usage_rows,
+    report_usage,
     weighted_max_with_memory,
 )
 from loadmanager.core.top_k import top_bundles
@@ -62,13 +63,7 @@ class BrokerLoad:
     @classmethod
     def of(cls, report: LoadReport, seen_s: float) -> "BrokerLoad":
         """Return what a report says; ``seen_s`` is when it was seen, on the leader's clock."""
-        usage, limit = usage_rows(
-            report.cpu,
-            report.memory,
-            report.direct_memory,
-            report.bandwidth_in,
-            report.bandwidth_out,
-        )
+        usage, limit = report_usage(report)
         return cls(
             broker=report.broker,
             seen_s=seen_s,
@@ -192,6 +187,7 @@ class LoadTally:
         *,
         in_flight: Mapping[BundleId, BrokerId] = _NO_MOVES,
         recently_moved: Iterable[BundleId] = (),
+        policies: Policies = NO_POLICIES,
     ) -> ClusterView:
         """Return the cluster as known now.
 
@@ -200,7 +196,7 @@ class LoadTally:
         """
         entries = [self._entries[broker] for broker in sorted(self._entries)]
         bundles = self._table.columns()
-        owned = _owned(entries)
+        owned = _owned(entries, len(bundles.known))
         moved = {
             bundle: target
             for bundle, target in in_flight.items()
@@ -213,6 +209,7 @@ class LoadTally:
             owned=owned,
             recently_moved=frozenset(recently_moved),
             moved=moved,
+            policies=policies,
             top_bundles={entry.load.broker: entry.top for entry in entries},
             membership_changed_s=self._membership_changed_s,
             departures_s=tuple(self._departures_s),
@@ -233,20 +230,23 @@ def view_of(
     now_s: float = 0.0,
     in_flight: Mapping[BundleId, BrokerId] = _NO_MOVES,
     recently_moved: Iterable[BundleId] = (),
+    policies: Policies = NO_POLICIES,
 ) -> ClusterView:
     """Return a view made from nothing: for simulations, replays and tests."""
     tally = LoadTally()
     for load in loads:
         tally.put(load)
     tally.seed(averages)
-    return tally.view(now_s, in_flight=in_flight, recently_moved=recently_moved)
+    return tally.view(now_s, in_flight=in_flight, recently_moved=recently_moved, policies=policies)
 
 
-def _owned(entries: list[_Entry]) -> OwnedRows:
+def _owned(entries: list[_Entry], bundle_count: int) -> OwnedRows:
     starts = np.zeros(len(entries) + 1, dtype=np.intp)
     np.cumsum([len(entry.rows) for entry in entries], out=starts[1:])
     none = np.zeros(0, dtype=np.intp)
-    return OwnedRows(starts, np.concatenate([none, *(entry.rows for entry in entries)]))
+    return OwnedRows(
+        starts, np.concatenate([none, *(entry.rows for entry in entries)]), bundle_count
+    )
 
 
 def _broker_columns(

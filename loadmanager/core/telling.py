@@ -126,7 +126,7 @@ REASONS: Final[Mapping[Reason, Telling]] = MappingProxyType(
             "Namespaces of the group leaving the domain, or brokers in other domains.",
         ),
         Reason.MORE_OF_NAMESPACE: Telling(
-            "The broker has more bundles of that namespace than others, and they are spread evenly.",
+            "The broker has more bundles of that namespace than others; they are spread evenly.",
             "even_bundles = false, or bundles of the namespace leaving it.",
         ),
         Reason.OVERLOADED: Telling(

@@ -8,7 +8,14 @@ import numpy as np
 from loadmanager.core.averages import BYTES_IN, BYTES_OUT
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, FloatArray
+from loadmanager.core.scores import (
+    BANDWIDTH_IN,
+    BANDWIDTH_OUT,
+    CPU,
+    DIRECT_MEMORY,
+    MEMORY,
+    FloatArray,
+)
 
 
 class CostModel(Protocol):
@@ -27,17 +34,22 @@ class TrafficShare:
 
     CPU goes half by messages and half by bytes, network by bytes of its direction,
     direct memory by bytes. Heap stays where it is. For a bundle that nobody serves,
-    the whole cluster's usage and traffic stand in for the broker's.
+    the whole cluster's usage and traffic stand in for the broker's; one that was never
+    measured costs as much as the mean of all bundles, because what is supposed of its
+    traffic may be a multiple of everything a small cluster does.
     """
 
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
         """Return the usage of ``bundle``."""
+        row = view.bundles.row(bundle)
+        if row is None or not view.bundles.known[row]:
+            return _mean_usage(view)
         if source is None:
             totals, used = view.brokers.traffic.sum(axis=0), view.brokers.usage.sum(axis=0)
         else:
-            row = view.row(source)
-            totals, used = view.brokers.traffic[row], view.brokers.usage[row]
-        rates = view.short_rates(bundle)
+            serving = view.row(source)
+            totals, used = view.brokers.traffic[serving], view.brokers.usage[serving]
+        rates = view.bundles.short[row]
         msgs = _share(rates[:2].sum(), totals[:2].sum())
         volume = _share(rates[2:].sum(), totals[2:].sum())
         shares = np.zeros(5)
@@ -46,6 +58,12 @@ class TrafficShare:
         shares[BANDWIDTH_IN] = _share(rates[BYTES_IN], totals[BYTES_IN])
         shares[BANDWIDTH_OUT] = _share(rates[BYTES_OUT], totals[BYTES_OUT])
         return np.asarray(shares * used)
+
+
+def _mean_usage(view: ClusterView) -> FloatArray:
+    usage = view.brokers.usage.sum(axis=0) / max(len(view.owned.rows), 1)
+    usage[MEMORY] = 0.0
+    return np.asarray(usage)
 
 
 def _share(part: float, whole: float) -> float:

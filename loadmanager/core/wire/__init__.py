@@ -5,7 +5,13 @@ that it can never collide with a field Pulsar may add. Unknown fields are ignore
 content that is truncated, foreign or of a wrong type raises `MalformedContent`.
 """
 
-from loadmanager.core.wire.policies import decode_boundaries, encode_boundaries
+from loadmanager.core.wire.policies import (
+    decode_anti_affinity,
+    decode_boundaries,
+    decode_failure_domain,
+    decode_isolation,
+    encode_boundaries,
+)
 from loadmanager.core.wire.records import (
     LeaderRecord,
     LockRecord,
@@ -22,7 +28,10 @@ __all__ = [
     "LeaderRecord",
     "LockRecord",
     "Standby",
+    "decode_anti_affinity",
     "decode_boundaries",
+    "decode_failure_domain",
+    "decode_isolation",
     "decode_leader",
     "decode_lock",
     "decode_partitions",

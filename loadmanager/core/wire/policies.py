@@ -5,10 +5,13 @@ from typing import Any, Final
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.ids import Namespace
+from loadmanager.core.ids import BrokerId, Namespace, parse_broker
+from loadmanager.core.policies import IsolationPolicy
 from loadmanager.core.wire.fields import Fields, parse_object, to_json
 
 _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{8}")
+_PERCENT: Final = 100.0
+_LONGEST_NUMBER: Final = 9
 
 
 def encode_boundaries(boundaries: Boundaries, existing: bytes | None = None) -> bytes:
@@ -49,3 +52,64 @@ def decode_boundaries(where: str, namespace: Namespace, data: bytes, version: in
     if bundles.count("numBundles", len(found.bundles)) != len(found.bundles):
         bundles.refuse("numBundles", f"{len(found.bundles)}, as there are boundaries for")
     return found
+
+
+def decode_anti_affinity(where: str, data: bytes) -> str:
+    """Return the anti-affinity group in a namespace's local policies, empty for none.
+
+    Raises:
+        MalformedContent: naming the field, what was found and what was expected.
+    """
+    return Fields(where, parse_object(where, data)).text("namespaceAntiAffinityGroup", "")
+
+
+def decode_isolation(where: str, data: bytes) -> dict[str, IsolationPolicy]:
+    """Return a cluster's ``namespaceIsolationPolicies`` by name.
+
+    Raises:
+        MalformedContent: naming the field, what was found and what was expected.
+    """
+    every = Fields(where, parse_object(where, data))
+    return {name: _isolation_from(every.inner(name)) for name in every.names()}
+
+
+def decode_failure_domain(where: str, data: bytes) -> tuple[BrokerId, ...]:
+    """Return the brokers of one failure domain.
+
+    Raises:
+        MalformedContent: naming the field, what was found and what was expected.
+    """
+    fields = Fields(where, parse_object(where, data))
+    try:
+        return tuple(parse_broker(text) for text in fields.texts("brokers"))
+    except InvalidName as problem:
+        fields.refuse("brokers", problem.expected)
+
+
+def _isolation_from(fields: Fields) -> IsolationPolicy:
+    failover = fields.inner("auto_failover_policy").inner("parameters")
+    return IsolationPolicy(
+        namespaces=_patterns(fields, "namespaces"),
+        primary=_patterns(fields, "primary"),
+        secondary=_patterns(fields, "secondary"),
+        min_limit=_whole(failover, "min_limit", 1),
+        usage_threshold=_whole(failover, "usage_threshold", 100) / _PERCENT,
+    )
+
+
+def _patterns(fields: Fields, name: str) -> tuple[str, ...]:
+    patterns = fields.texts(name)
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError):
+            fields.refuse(name, "regular expressions")
+    return patterns
+
+
+def _whole(fields: Fields, name: str, default: int) -> int:
+    """Return a whole number, which Pulsar writes as text here."""
+    text = fields.text(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER):
+        fields.refuse(name, "a whole number as text")
+    return int(text)

@@ -1,0 +1,83 @@
+"""Filters that depend on the namespace: isolation, anti-affinity, even spreading."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Mask
+from loadmanager.core.ids import BundleId, Namespace, namespace_of
+from loadmanager.core.policies import DEFAULT_DOMAIN, IsolationPolicy, hosts_matching
+from loadmanager.core.scores import ResourceWeights
+
+Counts = NDArray[np.int64]
+
+
+def isolated(view: ClusterView, namespace: Namespace, weights: ResourceWeights) -> Mask:
+    """Return which brokers isolation keeps ``namespace`` away from.
+
+    A namespace without a policy stays away from every policy's primary brokers; one
+    with a policy gets nobody else, even if that is nobody at all.
+    """
+    names, policies = view.brokers.names, view.policies
+    policy = policies.governing(namespace)
+    if policy is None:
+        kept = np.zeros(len(names), dtype=np.bool_)
+        for other in policies.isolation.values():
+            kept |= hosts_matching(other.primary, names)
+        return kept
+    return ~_served_by(view, policy, weights)
+
+
+def _served_by(view: ClusterView, policy: IsolationPolicy, weights: ResourceWeights) -> Mask:
+    names = view.brokers.names
+    primary = hosts_matching(policy.primary, names)
+    fit = primary & (view.scores(weights) <= policy.usage_threshold)
+    if np.count_nonzero(fit) >= policy.min_limit:
+        return primary
+    return primary | hosts_matching(policy.secondary, names)
+
+
+def namespaces_on(view: ClusterView, group: Iterable[Namespace], without: BundleId) -> Counts:
+    """Return how many namespaces of ``group`` each broker serves, not counting one bundle."""
+    counts = np.zeros(len(view.brokers.names), dtype=np.int64)
+    for namespace in group:
+        counts += bundles_on(view, namespace, without) > 0
+    return counts
+
+
+def bundles_on(view: ClusterView, namespace: Namespace, without: BundleId) -> Counts:
+    """Return how many bundles of ``namespace`` each broker serves, not counting one."""
+    counts = np.zeros(len(view.brokers.names), dtype=np.int64)
+    index = view.brokers.index
+    for bundle in view.bundles_in(namespace):
+        owner = view.owner_of(bundle)
+        if owner is not None and bundle != without:
+            counts[index[owner]] += 1
+    return counts
+
+
+def fewest_by_domain(view: ClusterView, counts: Counts, among: Mask) -> Mask:
+    """Return the brokers of the failure domains with the fewest, of those with one ``among``."""
+    domains = [view.policies.domains.get(name, DEFAULT_DOMAIN) for name in view.brokers.names]
+    totals = dict.fromkeys(domains, 0)
+    for domain, count in zip(domains, counts.tolist(), strict=True):
+        totals[domain] += count
+    least = min(
+        (totals[domain] for domain, counts_ in zip(domains, among, strict=True) if counts_),
+        default=0,
+    )
+    return np.array([totals[domain] == least for domain in domains], dtype=np.bool_)
+
+
+def fewest(counts: Counts, among: Mask) -> Mask:
+    """Return the brokers with the fewest of those ``among``."""
+    least = int(counts[among].min(initial=np.iinfo(np.int64).max))
+    return np.asarray(counts <= least)
+
+
+def group_counts(view: ClusterView, bundle: BundleId) -> Counts | None:
+    """Return how many namespaces of the bundle's group each broker serves, None without one."""
+    group = view.policies.group_of(namespace_of(bundle))
+    return namespaces_on(view, group, bundle) if group else None

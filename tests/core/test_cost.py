@@ -1,0 +1,28 @@
+from collections.abc import Callable
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost import TrafficShare
+from loadmanager.core.ids import BrokerId, BundleId
+
+MakeView = Callable[..., ClusterView]
+NameBundle = Callable[..., BundleId]
+
+
+def test_an_orphaned_bundle_costs_its_share_of_the_whole_cluster(
+    make_view: MakeView, bundle: NameBundle
+) -> None:
+    view = make_view({"a:1": (0.5, {1: 100.0}), "b:1": (0.5, {2: 100.0})})
+    assert TrafficShare().usage(view, bundle(1), None).tolist() == [400.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_a_bundle_never_measured_costs_as_much_as_the_mean(
+    make_view: MakeView, bundle: NameBundle
+) -> None:
+    view = make_view({"a:1": (0.5, {1: 100.0, 2: 5.0}), "b:1": (0.5, {3: 100.0, 4: 7.0})})
+    assert TrafficShare().usage(view, bundle(9), None).tolist() == [200.0, 0.0, 0.0, 0.0, 0.0]
+    assert not TrafficShare().usage(make_view({"a:1": (0.0, {})}), bundle(9), None).any()
+
+
+def test_an_idle_broker_has_no_cost_to_share(make_view: MakeView, bundle: NameBundle) -> None:
+    view = make_view({"a:1": (0.5, {1: 0.0})})
+    assert not TrafficShare().usage(view, bundle(1), BrokerId("a:1")).any()
