@@ -27,6 +27,8 @@ def test_a_server_answers_while_it_runs_and_leaves_nothing_behind() -> None:
         pid, folder = server.pid, server.log_file.parent
         assert server.exit_code() is None
         assert "ZooKeeper" in server.log_tail()
+        with pytest.raises(EmbeddedZooKeeperError, match=f"runs on {server.address} already"):
+            server.start()
     assert not is_running(pid)
     assert not folder.exists()
     assert four_letter_word(host, int(port), "ruok") == ""
@@ -46,14 +48,6 @@ def test_a_server_that_dies_at_its_start_shows_the_end_of_its_log(tmp_path: Path
         server.start()
     with pytest.raises(EmbeddedZooKeeperError, match="not running"):
         _ = server.pid
-
-
-def test_a_server_is_started_once() -> None:
-    with (
-        EmbeddedZooKeeper() as server,
-        pytest.raises(EmbeddedZooKeeperError, match=f"runs on {server.address} already"),
-    ):
-        server.start()
 
 
 def test_a_frozen_server_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -53,32 +55,54 @@ async def test_a_session_started_before_its_server_connects_when_it_comes() -> N
         await session.close()
 
 
-async def test_a_frozen_server_shows_in_time_and_is_taken_up_again() -> None:
-    async with EmbeddedZooKeeper(tick_ms=500) as server:
-        session = await connected(session_with(server.address, timeout_s=4.0))
-        before = session.session
-        os.kill(server.pid, signal.SIGSTOP)
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[EmbeddedZooKeeper]:
+    """Return a server that no other module minds being frozen."""
+    with EmbeddedZooKeeper(tick_ms=500) as server:
+        yield server
+
+
+@contextmanager
+def frozen(server: EmbeddedZooKeeper) -> Iterator[None]:
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+async def test_a_frozen_server_shows_in_time_and_is_taken_up_again(
+    own_server: EmbeddedZooKeeper,
+) -> None:
+    session = await connected(session_with(own_server.address, timeout_s=4.0))
+    before = session.session
+    with frozen(own_server):
         since_s = time.monotonic()
         with pytest.raises(Disconnected):
             await session.heartbeat()
         assert session.session.connection is Connection.SUSPENDED
         assert time.monotonic() - since_s < before.timeout_s / 2
-        os.kill(server.pid, signal.SIGCONT)
-        await eventually(lambda: session.session == before)
-        await session.heartbeat()
-        await session.close()
+    await eventually(lambda: session.session == before)
+    await session.heartbeat()
+    await session.close()
 
 
-async def test_closing_a_session_of_a_frozen_server_takes_a_bounded_time() -> None:
-    async with EmbeddedZooKeeper(tick_ms=500) as server:
-        options = ZooKeeperOptions(hosts=server.address, session_timeout_s=30, close_timeout_s=0.5)
-        session = await connected(ZooKeeperCoordination(options))
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
-            async with asyncio.timeout(3):
-                await session.close()
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
+async def test_closing_a_session_of_a_frozen_server_takes_a_bounded_time(
+    own_server: EmbeddedZooKeeper,
+) -> None:
+    options = ZooKeeperOptions(hosts=own_server.address, session_timeout_s=30, close_timeout_s=0.5)
+    session = await connected(ZooKeeperCoordination(options))
+    with frozen(own_server):
+        async with asyncio.timeout(3):
+            await session.close()
+
+
+async def test_the_granted_timeout_is_told_when_it_is_not_the_wanted_one(
+    own_server: EmbeddedZooKeeper,
+) -> None:
+    session = await connected(session_with(own_server.address, timeout_s=0.6))
+    assert session.session.timeout_s == 1.0
+    await session.close()
 
 
 async def test_a_server_that_swallows_everything_does_not_cost_the_session(
@@ -95,10 +119,3 @@ async def test_a_server_that_swallows_everything_does_not_cost_the_session(
             assert time.monotonic() - since_s < 3.0
             await session.close()
             session = session_with(hosts, timeout_s=6.0)
-
-
-async def test_the_granted_timeout_is_told_when_it_is_not_the_wanted_one() -> None:
-    async with EmbeddedZooKeeper(tick_ms=500) as server:
-        session = await connected(session_with(server.address, timeout_s=0.6))
-        assert session.session.timeout_s == 1.0
-        await session.close()
