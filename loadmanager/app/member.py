@@ -1,7 +1,7 @@
 """The agent's life: register, lease, own, publish; and again after every lost session."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import structlog
 
@@ -114,15 +114,15 @@ class Member:
             await deregister(parts.coordination, membership)
             raise
 
-    def _unwanted(self, former: Iterable[BundleId]) -> list[BundleId]:
-        """Return what an earlier session owned and nobody wants here any more.
+    def _unwanted(self, former: Mapping[BundleId, int]) -> dict[BundleId, int]:
+        """Return what an earlier session owned and nobody wants here any more, with tokens.
 
         The wanted ones are left to the lock keeper, which replaces their locks in one
         commit: nobody can come between, and the broker serves them all the time.
         """
         orders = self._ownerships.orders
         wanted = orders.bundles if orders else frozenset()
-        return [bundle for bundle in former if bundle not in wanted]
+        return {bundle: token for bundle, token in former.items() if bundle not in wanted}
 
     async def _work(self, membership: Membership, report: LoadReport, lease: LeaseKeeper) -> None:
         parts = self._parts

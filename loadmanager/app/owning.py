@@ -61,6 +61,9 @@ class Ownerships:
         self._claimed_elsewhere = claimed_elsewhere
         self._phases: dict[BundleId, Phase] = {}
         self._tokens: dict[BundleId, int] = {}
+        # Of bundles that are halting, and so without a lock; of what the broker last told.
+        self._former_tokens: dict[BundleId, int] = {}
+        self._told_tokens: Mapping[BundleId, int] = {}
         self._refused: set[BundleId] = set()
         self._commands = BrokerCommands(tasks)
         self.orders: Orders | None = None
@@ -134,13 +137,13 @@ class Ownerships:
     def session_lost(self) -> None:
         """The session is gone, and others may take its locks from now on."""
         self._joined = False
-        self._tokens.clear()
         self.takes.clear()
         self.drops.clear()
         self.cuts.clear()
         self._split_away.clear()
         self._parts.clear()
         self._fire_all(Event.SESSION_LOST)
+        self._tokens.clear()
 
     def broker_lost(self) -> None:
         """The lease ran out unrenewed: the broker serves nothing and cannot be asked."""
@@ -160,13 +163,16 @@ class Ownerships:
         be older than the command, and to take it for the outcome could drop a lock
         whose bundle is being served.
         """
+        self._told_tokens = serving
         for bundle, phase in list(self._phases.items()):
             if bundle in serving or self._commands.since(bundle, asked_at):
                 continue
             if phase is Phase.OWNED:
                 self._fire(bundle, Event.BROKER_FORGOT)
             elif may_serve(phase):
-                self._fire(bundle, Event.BROKER_UNLOADED)
+                # Not proof enough: a load of it may still be on its way to the broker, and
+                # only an unload that was confirmed keeps it from being obeyed.
+                self._command(bundle, Effect.UNLOAD_FROM_BROKER)
         for bundle in serving:
             # What an earlier agent loaded runs on under that agent's lease, which nobody
             # extends: if it is wanted, its lock is taken over and it never stops serving.
@@ -210,7 +216,6 @@ class Ownerships:
         The parts are loaded before the whole is unloaded: where both are, the broker
         gives a topic to the newer token, so no message finds nobody.
         """
-        self._tokens.pop(cut.whole, None)
         self._split_away.add(cut.whole)
         for part in cut.parts:
             self._tokens[part] = fencing_token
@@ -220,6 +225,7 @@ class Ownerships:
         self._metrics.ownership_changed("released")
         log.info("bundle.range.split", bundle=cut.whole, parts=cut.parts)
         self._fire(cut.whole, Event.SPLIT_AWAY)
+        self._tokens.pop(cut.whole, None)
         self.compare()
 
     # --- carrying out --------------------------------------------------------------
@@ -234,8 +240,11 @@ class Ownerships:
         if after is not before:
             log.debug("bundle.phase.changed", bundle=bundle, was=before, now=after, by=event)
             self._metrics.phase_changed(before, after)
+        if after is Phase.HALTING and bundle in self._tokens:
+            self._former_tokens[bundle] = self._tokens[bundle]
         if after is Phase.FREE:
             self._phases.pop(bundle, None)
+            self._former_tokens.pop(bundle, None)
             self._commands.forget(bundle)
         else:
             self._phases[bundle] = after
@@ -278,7 +287,9 @@ class Ownerships:
             # It was cut into this one, and would take the topics back as soon as this
             # one stopped; so it stops first.
             await self._unload(whole)
-        await self._broker.unload(bundle, agent_epoch=self._agent_epoch)
-        log.info("bundle.serving.ended", bundle=bundle)
+        known = (self._tokens, self._former_tokens, self._told_tokens)
+        token = max(tokens.get(bundle, 0) for tokens in known)
+        await self._broker.unload(bundle, agent_epoch=self._agent_epoch, fencing_token=token)
+        log.info("bundle.serving.ended", bundle=bundle, fencing_token=token)
         if may_serve(self._phases.get(bundle, Phase.FREE)):
             self._fire(bundle, Event.BROKER_UNLOADED)

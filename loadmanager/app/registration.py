@@ -7,7 +7,7 @@ the folder's watchers never see a gap, and the czxid of the new node, the agent 
 is higher than that of any earlier registration of this broker.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import structlog
 
@@ -40,11 +40,12 @@ _ATTEMPTS = 10
 
 async def register(
     coordination: Coordination, identity: Identity, report: LoadReport
-) -> tuple[Membership, tuple[BundleId, ...]]:
+) -> tuple[Membership, Mapping[BundleId, int]]:
     """Register the broker with its first report and an empty owned list.
 
     Return the membership, and the bundles that an earlier session of this broker still
-    lists as owned: their locks may be cleared once the broker confirmed the new epoch.
+    lists as owned, with their tokens: their locks may be cleared once the broker
+    confirmed the new epoch.
 
     Raises:
         SessionLost: the session ended meanwhile.
@@ -84,21 +85,21 @@ async def _confirmed(coordination: Coordination, identity: Identity, session_id:
     return Membership(identity.broker, session_id, node.stat.czxid)
 
 
-def _listed(former: Node | None, broker: str) -> tuple[BundleId, ...]:
+def _listed(former: Node | None, broker: str) -> Mapping[BundleId, int]:
     if former is None:
-        return ()
+        return {}
     try:
         listed = decode_owned(f"{znodes.OWNED}/{broker}", former.data, former.stat.mzxid)
     except MalformedContent as error:
         log.warning("znode.content.refused", path=error.where, error=str(error))
-        return ()
-    return tuple(listed.tokens)
+        return {}
+    return listed.tokens
 
 
 async def clear_former_locks(
-    parts: Parts, membership: Membership, bundles: Iterable[BundleId]
+    parts: Parts, membership: Membership, former_tokens: Mapping[BundleId, int]
 ) -> None:
-    """Delete the locks that earlier sessions of this broker left on ``bundles``.
+    """Delete the locks with these tokens that earlier sessions of this broker left.
 
     The broker obeys this membership's epoch by now, so no earlier agent can have it
     load them again; it stops serving each one before its lock goes.
@@ -107,8 +108,9 @@ async def clear_former_locks(
         BrokerError: the broker did not confirm that it stopped.
     """
     coordination = parts.coordination
-    for bundle in bundles:
-        await parts.broker.unload(bundle, agent_epoch=membership.agent_epoch)
+    for bundle, token in former_tokens.items():
+        epoch = membership.agent_epoch
+        await parts.broker.unload(bundle, agent_epoch=epoch, fencing_token=token)
         path = znodes.lock(bundle)
         node = await coordination.get(path)
         if node is None or node.stat.ephemeral_owner == membership.session_id:

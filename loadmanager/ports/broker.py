@@ -74,12 +74,18 @@ class BrokerControl(Protocol):
         """
 
     async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
-        """Begin to serve ``bundle``. Loading what is loaded already with this token is fine."""
+        """Begin to serve ``bundle``. Loading what is loaded already with this token is fine.
 
-    async def unload(self, bundle: BundleId, *, agent_epoch: int) -> None:
-        """Stop serving ``bundle``; on return no request of it is being served any more.
+        So is loading again with the same token what a lost lease ended. A token that an
+        unload ended, or one below any that came before, is refused.
+        """
 
-        Unloading what is not loaded is fine.
+    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """Serve ``bundle`` no more under this token or a lower one, now or later.
+
+        On return no request of it is being served, and a load with such a token that is
+        still under way will be refused. Unloading what is not loaded is fine; what is
+        loaded with a higher token is left alone and the unload refused.
         """
 
     async def close(self) -> None:

@@ -61,6 +61,7 @@ class UnloadRequest(Body):
     """Query of ``DELETE /bundles/...``."""
 
     agent_epoch: Count
+    fencing_token: Count
 
 
 class LeaseAnswer(Body):

@@ -95,10 +95,11 @@ class HttpBrokerControl:
         request = LoadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
         await self._command("PUT", f"{self.root}/bundles/{bundle}", _NO_CONTENT, request)
 
-    async def unload(self, bundle: BundleId, *, agent_epoch: int) -> None:
-        """Stop serving ``bundle``; on return no request of it is being served any more."""
-        request = UnloadRequest(agent_epoch=agent_epoch)
-        url = f"{self.root}/bundles/{bundle}?agentEpoch={request.agent_epoch}"
+    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """Serve ``bundle`` no more under this token or a lower one."""
+        request = UnloadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
+        query = f"agentEpoch={request.agent_epoch}&fencingToken={request.fencing_token}"
+        url = f"{self.root}/bundles/{bundle}?{query}"
         await self._command("DELETE", url, _NO_CONTENT, timeout_s=self._unload_timeout_s)
 
     async def close(self) -> None:

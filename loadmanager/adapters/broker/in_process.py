@@ -113,13 +113,16 @@ class InProcessBroker:
             ),
         )
 
-    async def unload(self, bundle: BundleId, *, agent_epoch: int) -> None:
+    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
         """See `BrokerControl.unload`."""
-        UnloadRequest(agent_epoch=agent_epoch)
+        UnloadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
         await self._command(
-            "unload", lambda: self._alive().begin_unload(bundle, agent_epoch=agent_epoch)
+            "unload",
+            lambda: self._alive().begin_unload(
+                bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
+            ),
         )
-        await self._alive().unload(bundle, agent_epoch=agent_epoch)
+        await self._alive().unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
 
     async def close(self) -> None:
         """See `BrokerControl.close`."""

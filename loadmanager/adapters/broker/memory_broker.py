@@ -12,6 +12,7 @@ inherit the time its predecessor was given, and would extend bundles whose locks
 its predecessor's.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from loadmanager.adapters.broker.changes import (
     Stopped,
     UnloadBegun,
 )
+from loadmanager.adapters.broker.fencing import FencingTokens
 from loadmanager.adapters.broker.outcomes import (
     Accepted,
     NotNow,
@@ -76,7 +78,7 @@ class MemoryBroker:
         self._serving = ServingSet(hash_name)
         self._leases: dict[int, float] = {}
         self._newest_epoch = 0
-        self._newest_token: dict[BundleId, int] = {}
+        self._tokens = FencingTokens()
         self._stopped = False
         record(Started(at_s=now_s, broker=broker, incarnation=incarnation))
 
@@ -97,9 +99,10 @@ class MemoryBroker:
         bundles = {served.bundle: served.traffic.stats(now_s) for served in self._serving}
         return BrokerStats(window_s=self._window_s, bundles=bundles)
 
-    def serves(self, bundle: BundleId) -> bool:
-        """Tell whether ``bundle`` is served, or still has requests in service."""
-        return self._serving.get(bundle) is not None
+    def serves(self, bundle: BundleId, up_to_token: float = math.inf) -> bool:
+        """Tell whether ``bundle`` is served, or has requests in service, under such a token."""
+        served = self._serving.get(bundle)
+        return served is not None and served.fencing_token <= up_to_token
 
     def renew_lease(self, *, agent_epoch: int, until_s: float | None, now_s: float) -> BrokerState:
         """Extend the lease of ``agent_epoch`` to ``until_s``; never shorten it.
@@ -119,12 +122,12 @@ class MemoryBroker:
 
         Raises:
             StaleAgent: a newer agent commands the broker.
-            StaleToken: a newer token was seen for the bundle.
+            StaleToken: a newer token was seen for the bundle, or an unload ended this one.
             NotNow: this epoch has no valid lease, the bundle is still being unloaded, or
                 the broker is stopping.
         """
         self._obey(agent_epoch, now_s)
-        self._check_token(bundle, fencing_token)
+        self._tokens.take(bundle, fencing_token)
         if agent_epoch not in self._leases:
             raise NotNow(f"agent epoch {agent_epoch} has no valid lease; renew it before loading")
         served = self._serving.get(bundle)
@@ -135,15 +138,27 @@ class MemoryBroker:
         elif (served.agent_epoch, served.fencing_token) != (agent_epoch, fencing_token):
             self._regrant(served, agent_epoch, fencing_token, now_s)
 
-    def begin_unload(self, bundle: BundleId, *, agent_epoch: int, now_s: float) -> None:
+    def begin_unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, now_s: float
+    ) -> None:
         """Take no new request of ``bundle``; it is gone when `serves` says so.
+
+        The token ends even if nothing is loaded: a load with it may be under way still,
+        and the agent gives the lock away once it hears that this is done.
 
         Raises:
             StaleAgent: a newer agent commands the broker.
+            StaleToken: the bundle is served under a newer token, and goes on.
             NotNow: the broker is stopping.
         """
         self._obey(agent_epoch, now_s)
         served = self._serving.get(bundle)
+        if served is not None and served.fencing_token > fencing_token:
+            raise StaleToken(
+                f"{bundle}: fencing token {fencing_token} is older than "
+                f"{served.fencing_token}, which it is served under"
+            )
+        self._tokens.end(bundle, fencing_token)
         if served is None or served.closing:
             return
         served.closing = True
@@ -211,12 +226,6 @@ class MemoryBroker:
                 "which commands this broker now"
             )
         self._newest_epoch = agent_epoch
-
-    def _check_token(self, bundle: BundleId, fencing_token: int) -> None:
-        newest = self._newest_token.get(bundle, fencing_token)
-        if fencing_token < newest:
-            raise StaleToken(f"{bundle}: fencing token {fencing_token} is older than {newest}")
-        self._newest_token[bundle] = fencing_token
 
     def _grant(self, bundle: BundleId, agent_epoch: int, token: int, now_s: float) -> None:
         self._record(

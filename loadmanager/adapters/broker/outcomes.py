@@ -8,7 +8,7 @@ from loadmanager.ports import BrokerRefused
 
 
 class StaleToken(BrokerRefused):
-    """The fencing token is older than one seen for this bundle: its lock is someone else's."""
+    """The fencing token is older than one seen for this bundle, or its grant was ended."""
 
 
 class NotNow(BrokerRefused):

@@ -62,14 +62,16 @@ class RunningBroker:
             bundle, agent_epoch=agent_epoch, fencing_token=fencing_token, now_s=self._clock_s()
         )
 
-    def begin_unload(self, bundle: BundleId, *, agent_epoch: int) -> None:
+    def begin_unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
         """See `MemoryBroker.begin_unload`."""
-        self._machine.begin_unload(bundle, agent_epoch=agent_epoch, now_s=self._clock_s())
+        self._machine.begin_unload(
+            bundle, agent_epoch=agent_epoch, fencing_token=fencing_token, now_s=self._clock_s()
+        )
 
-    async def unload(self, bundle: BundleId, *, agent_epoch: int) -> None:
-        """Stop serving ``bundle``; return when no request of it is in service any more."""
-        self.begin_unload(bundle, agent_epoch=agent_epoch)
-        while self._machine.serves(bundle):
+    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """End this grant of ``bundle``; return when no request under it is in service any more."""
+        self.begin_unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
+        while self._machine.serves(bundle, up_to_token=fencing_token):
             await self._changed.wait()
 
     def begin_publish(self, topic: TopicName) -> Ticket | PublishRefused:

@@ -65,7 +65,7 @@ It keeps no message: it counts what is published and answers.
   GET  {PREFIX}/stats
   PUT  {PREFIX}/lease
   PUT  {PREFIX}/bundles/{{tenant}}/{{namespace}}/{{range}}
-  DELETE {PREFIX}/bundles/{{tenant}}/{{namespace}}/{{range}}?agentEpoch=N
+  DELETE {PREFIX}/bundles/{{tenant}}/{{namespace}}/{{range}}?agentEpoch=N&fencingToken=N
 """
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -171,7 +171,9 @@ class _Routes:
     async def _unload(self, request: web.Request) -> web.Response:
         bundle = _bundle(request)
         wanted = parsed_query(UnloadRequest, request.query, f"DELETE {bundle}")
-        await self._broker.unload(bundle, agent_epoch=wanted.agent_epoch)
+        await self._broker.unload(
+            bundle, agent_epoch=wanted.agent_epoch, fencing_token=wanted.fencing_token
+        )
         return web.Response(status=204)
 
     async def _publish(self, request: web.Request) -> web.Response:

@@ -116,14 +116,42 @@ async def test_traffic_is_told_by_bundle(pair: Pair, clock: Any) -> None:
 
 async def test_an_unload_ends_it(pair: Pair) -> None:
     await load(pair)
-    await pair.control.unload(WHOLE, agent_epoch=EPOCH)
+    await pair.control.unload(WHOLE, agent_epoch=EPOCH, fencing_token=EPOCH + 1)
     assert not pair.takes(TOPIC)
     state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None)
     assert state.serving == {}
 
 
 async def test_unloading_what_is_not_loaded_is_fine(pair: Pair) -> None:
-    await pair.control.unload(WHOLE, agent_epoch=EPOCH)
+    await pair.control.unload(WHOLE, agent_epoch=EPOCH, fencing_token=1)
+
+
+async def test_a_load_that_comes_after_the_unload_of_its_token_is_refused(pair: Pair) -> None:
+    await pair.control.renew_lease(agent_epoch=EPOCH, until_s=110.0)
+    await pair.control.unload(WHOLE, agent_epoch=EPOCH, fencing_token=EPOCH + 1)
+    with pytest.raises(BrokerRefused, match="is over") as refused:
+        await pair.control.load(WHOLE, agent_epoch=EPOCH, fencing_token=EPOCH + 1)
+    assert not isinstance(refused.value, StaleAgent)
+    assert not pair.takes(TOPIC)
+    await pair.control.load(WHOLE, agent_epoch=EPOCH, fencing_token=EPOCH + 2)
+    assert pair.takes(TOPIC)
+
+
+async def test_an_unload_of_an_older_grant_leaves_the_newer_one(pair: Pair) -> None:
+    await load(pair)
+    with pytest.raises(BrokerRefused, match=f"{EPOCH} is older than {EPOCH + 1}") as refused:
+        await pair.control.unload(WHOLE, agent_epoch=EPOCH, fencing_token=EPOCH)
+    assert not isinstance(refused.value, StaleAgent)
+    assert pair.takes(TOPIC)
+
+
+async def test_what_a_lost_lease_ended_may_be_loaded_again_with_its_token(
+    pair: Pair, clock: Any
+) -> None:
+    await load(pair, until_s=110.0)
+    clock.now_s = 111.0
+    await load(pair, until_s=120.0)
+    assert pair.takes(TOPIC)
 
 
 async def test_an_unload_returns_when_no_request_is_in_service_any_more(
@@ -132,7 +160,9 @@ async def test_an_unload_returns_when_no_request_is_in_service_any_more(
     await load(pair)
     ticket = pair.broker.begin_publish(TOPIC)
     assert isinstance(ticket, Ticket)
-    unloading = asyncio.create_task(pair.control.unload(WHOLE, agent_epoch=EPOCH))
+    unloading = asyncio.create_task(
+        pair.control.unload(WHOLE, agent_epoch=EPOCH, fencing_token=EPOCH + 1)
+    )
     await eventually(lambda: not pair.takes(TOPIC))
     assert not unloading.done()
     pair.broker.abandon(ticket)
@@ -153,7 +183,9 @@ async def test_a_lease_that_runs_out_ends_an_unload_too(
     await load(pair, until_s=110.0)
     ticket = pair.broker.begin_publish(TOPIC)
     assert isinstance(ticket, Ticket)
-    unloading = asyncio.create_task(pair.control.unload(WHOLE, agent_epoch=EPOCH))
+    unloading = asyncio.create_task(
+        pair.control.unload(WHOLE, agent_epoch=EPOCH, fencing_token=EPOCH + 1)
+    )
     await eventually(lambda: not pair.takes(TOPIC))
     clock.now_s = 111.0
     await pair.control.stats()
@@ -169,12 +201,12 @@ async def test_an_older_agent_hears_that_it_is_stale(pair: Pair) -> None:
     with pytest.raises(StaleAgent):
         await pair.control.load(WHOLE, agent_epoch=EPOCH - 1, fencing_token=1)
     with pytest.raises(StaleAgent):
-        await pair.control.unload(WHOLE, agent_epoch=EPOCH - 1)
+        await pair.control.unload(WHOLE, agent_epoch=EPOCH - 1, fencing_token=1)
 
 
 async def test_an_older_fencing_token_is_refused(pair: Pair) -> None:
     await load(pair)
-    with pytest.raises(BrokerRefused, match="fencing token 5 is older") as refused:
+    with pytest.raises(BrokerRefused, match="fencing token 5 is over") as refused:
         await pair.control.load(WHOLE, agent_epoch=EPOCH, fencing_token=5)
     assert not isinstance(refused.value, StaleAgent)
     assert pair.takes(TOPIC)
@@ -189,7 +221,7 @@ async def test_bundles_are_served_side_by_side(pair: Pair) -> None:
     await pair.control.renew_lease(agent_epoch=EPOCH, until_s=110.0)
     await pair.control.load(LOWER, agent_epoch=EPOCH, fencing_token=1)
     await pair.control.load(UPPER, agent_epoch=EPOCH, fencing_token=2)
-    await pair.control.unload(LOWER, agent_epoch=EPOCH)
+    await pair.control.unload(LOWER, agent_epoch=EPOCH, fencing_token=1)
     state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None)
     assert state.serving == {UPPER: 2}
 
@@ -209,4 +241,6 @@ async def test_epochs_and_tokens_have_63_bits(pair: Pair, number: int) -> None:
     with pytest.raises(ValueError, match="fencing_token"):
         await pair.control.load(WHOLE, agent_epoch=EPOCH, fencing_token=number)
     with pytest.raises(ValueError, match="agent_epoch"):
-        await pair.control.unload(WHOLE, agent_epoch=number)
+        await pair.control.unload(WHOLE, agent_epoch=number, fencing_token=1)
+    with pytest.raises(ValueError, match="fencing_token"):
+        await pair.control.unload(WHOLE, agent_epoch=EPOCH, fencing_token=number)

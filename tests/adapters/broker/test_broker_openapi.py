@@ -132,9 +132,11 @@ EXCHANGES: Final[list[tuple[str, str, Any, int]]] = [
     ("PUT", f"{PREFIX}/lease", {}, 400),
     ("PUT", BUNDLE_PATH, {"agentEpoch": 4, "fencingToken": 7}, 409),
     ("PUT", BUNDLE_PATH, {}, 400),
-    ("DELETE", f"{BUNDLE_PATH}?agentEpoch=4", None, 409),
-    ("DELETE", BUNDLE_PATH, None, 400),
-    ("DELETE", f"{BUNDLE_PATH}?agentEpoch=5", None, 204),
+    ("DELETE", f"{BUNDLE_PATH}?agentEpoch=4&fencingToken=7", None, 409),
+    ("DELETE", f"{BUNDLE_PATH}?agentEpoch=5&fencingToken=6", None, 412),
+    ("DELETE", f"{BUNDLE_PATH}?agentEpoch=5", None, 400),
+    ("DELETE", f"{BUNDLE_PATH}?agentEpoch=5&fencingToken=7", None, 204),
+    ("PUT", BUNDLE_PATH, {"agentEpoch": 5, "fencingToken": 7}, 412),
 ]
 
 

@@ -13,7 +13,7 @@ from loadmanager.adapters.broker.changes import EndReason, LeaseLost, ServingEnd
 from loadmanager.adapters.broker.contract import PREFIX
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.broker.server import spend_cpu
-from loadmanager.core.ids import parse_bundle
+from loadmanager.core.ids import parse_bundle, parse_topic
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 TOPIC_PATH = "/publish/persistent/t/n/orders"
@@ -112,6 +112,12 @@ async def test_a_topic_of_another_broker_is_misdirected(serve_broker: Any, clock
         ("DELETE", f"{PREFIX}/bundles/{BUNDLE}", b"", (400, "agentEpoch is missing")),
         ("DELETE", f"{PREFIX}/bundles/{BUNDLE}?agentEpoch=-1", b"", (400, "agentEpoch is '-1'")),
         ("DELETE", f"{PREFIX}/bundles/{BUNDLE}?agentEpoch=x", b"", (400, "agentEpoch is 'x'")),
+        (
+            "DELETE",
+            f"{PREFIX}/bundles/{BUNDLE}?agentEpoch=1",
+            b"",
+            (400, "fencingToken is missing"),
+        ),
     ],
 )
 async def test_every_refusal_has_its_status_and_a_reason(
@@ -135,7 +141,10 @@ async def test_commands_that_come_at_the_wrong_time_have_their_own_status(
         served.running.renew_lease(agent_epoch=5, until_s=110.0)
         old_token, _, _ = await asked("PUT", url, json={**command, "fencingToken": 5})
         old_agent, _, _ = await asked("PUT", url, json={**command, "agentEpoch": 4})
-    assert (no_lease, old_token, old_agent) == (503, 412, 409)
+        older = url + "?agentEpoch=5&fencingToken=6"
+        served.running.load(BUNDLE, agent_epoch=5, fencing_token=7)
+        old_unload, _, _ = await asked("DELETE", older)
+    assert (no_lease, old_token, old_agent, old_unload) == (503, 412, 409, 412)
 
 
 async def test_it_says_what_it_is_and_that_it_is_well(serve_broker: Any, clock: Any) -> None:
@@ -226,12 +235,28 @@ async def test_an_unload_waits_for_one_message_and_not_for_the_queue(
         give_bundle(served)
         posts = [asyncio.create_task(asked("POST", served.url + TOPIC_PATH)) for _ in range(4)]
         await eventually(lambda: any(post.done() for post in posts))
-        await served.running.unload(BUNDLE, agent_epoch=1)
+        await served.running.unload(BUNDLE, agent_epoch=1, fencing_token=7)
         done_at_unload = len([change for change in served.changes if change.event == "interval"])
         statuses = [status for status, _, _ in await asyncio.gather(*posts)]
     assert done_at_unload == 1
     assert 200 in statuses
     assert 421 in statuses
+
+
+async def test_an_unload_does_not_wait_for_the_grant_that_follows(
+    serve_broker: Any, clock: Any, eventually: Eventually
+) -> None:
+    async with serve_broker(clock) as served:
+        give_bundle(served)
+        running = served.running
+        ticket = running.begin_publish(parse_topic("t/n/orders"))
+        unloading = asyncio.create_task(running.unload(BUNDLE, agent_epoch=1, fencing_token=7))
+        await eventually(lambda: served.changes[-1].event == "unload")
+        # Both before the waiting task has its turn.
+        running.abandon(ticket)
+        running.load(BUNDLE, agent_epoch=1, fencing_token=8)
+        await unloading
+        assert running.state().serving == {BUNDLE: 8}
 
 
 async def test_a_message_under_way_at_a_stop_is_not_taken(

@@ -169,8 +169,8 @@ async def test_another_status_than_promised_is_a_refusal(status: int) -> None:
     async with control_of(answer) as control:
         with pytest.raises(BrokerRefused, match=rf"status {status}: because; expected status 204"):
             await control.load(BUNDLE, agent_epoch=1, fencing_token=1)
-        with pytest.raises(BrokerRefused, match=rf"DELETE .*agentEpoch=1: status {status}"):
-            await control.unload(BUNDLE, agent_epoch=1)
+        with pytest.raises(BrokerRefused, match=rf"DELETE .*fencingToken=2: status {status}"):
+            await control.unload(BUNDLE, agent_epoch=1, fencing_token=2)
 
 
 async def test_a_refusal_that_is_no_json_is_told_with_its_status() -> None:
@@ -238,7 +238,7 @@ async def test_unloading_may_be_given_more_time_than_other_commands() -> None:
     async with control_of(answer, timeout_s=0.05, unload_timeout_s=10.0) as control:
         with pytest.raises(BrokerUnreachable):
             await control.load(BUNDLE, agent_epoch=1, fencing_token=1)
-        await control.unload(BUNDLE, agent_epoch=1)
+        await control.unload(BUNDLE, agent_epoch=1, fencing_token=1)
 
 
 @pytest.mark.parametrize(

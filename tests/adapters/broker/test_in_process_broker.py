@@ -36,7 +36,7 @@ async def test_it_tells_what_it_serves_and_takes_messages(broker: InProcessBroke
 
 async def test_commands_are_kept_in_their_order(broker: InProcessBroker) -> None:
     await load(broker)
-    await broker.unload(BUNDLE, agent_epoch=1)
+    await broker.unload(BUNDLE, agent_epoch=1, fencing_token=1)
     await broker.stats()
     assert broker.commands == ["renew_lease", "load", "unload", "stats"]
 
@@ -67,7 +67,7 @@ async def test_a_fault_hits_only_the_commands_it_names(broker: InProcessBroker) 
     with pytest.raises(BrokerUnreachable):
         await broker.stats()
     with pytest.raises(BrokerUnreachable):
-        await broker.unload(BUNDLE, agent_epoch=1)
+        await broker.unload(BUNDLE, agent_epoch=1, fencing_token=1)
     broker.heal()
     await broker.stats()
 
@@ -116,6 +116,30 @@ async def test_a_late_command_is_done_when_healed_unless_it_is_refused_by_then(
     await broker.renew_lease(agent_epoch=2, until_s=None)
     broker.heal()
     assert broker.serving == {BUNDLE: 1}
+
+
+async def test_a_late_load_does_not_undo_the_unload_that_overtook_it(
+    broker: InProcessBroker,
+) -> None:
+    await broker.renew_lease(agent_epoch=1, until_s=110.0)
+    broker.inject(Fault.LATE, "load")
+    with pytest.raises(BrokerUnreachable):
+        await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
+    await broker.unload(BUNDLE, agent_epoch=1, fencing_token=1)
+    broker.heal()
+    assert not broker.serving
+
+
+async def test_a_late_unload_does_not_end_the_grant_that_followed(
+    broker: InProcessBroker,
+) -> None:
+    await load(broker)
+    broker.inject(Fault.LATE, "unload")
+    with pytest.raises(BrokerUnreachable):
+        await broker.unload(BUNDLE, agent_epoch=1, fencing_token=1)
+    await broker.load(BUNDLE, agent_epoch=1, fencing_token=2)
+    broker.heal()
+    assert broker.serving == {BUNDLE: 2}
 
 
 async def test_a_dead_broker_is_unreachable_and_serves_nothing(broker: InProcessBroker) -> None:

@@ -19,7 +19,6 @@ from loadmanager.adapters.broker.outcomes import (
     NotNow,
     PublishRefusal,
     PublishRefused,
-    StaleToken,
 )
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, parse_topic
@@ -174,7 +173,7 @@ def test_an_older_agent_is_obeyed_no_more() -> None:
     with pytest.raises(StaleAgent):
         broker.load(WHOLE, agent_epoch=1, fencing_token=9, now_s=103.0)
     with pytest.raises(StaleAgent):
-        broker.begin_unload(WHOLE, agent_epoch=1, now_s=103.0)
+        broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.0)
     assert broker.state(103.0).serving == {WHOLE: 7}
 
 
@@ -226,27 +225,10 @@ def test_loading_what_is_loaded_with_this_token_changes_nothing() -> None:
     assert broker.stats(102.0).bundles[WHOLE].topics == 1
 
 
-def test_an_older_token_is_refused_even_after_an_unload() -> None:
-    broker = loaded_broker()
-    broker.begin_unload(WHOLE, agent_epoch=1, now_s=102.0)
-    with pytest.raises(StaleToken, match="fencing token 6 is older than 7"):
-        broker.load(WHOLE, agent_epoch=1, fencing_token=6, now_s=103.0)
-    broker.load(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.0)
-
-
-def test_a_token_counts_as_seen_even_if_the_load_was_refused() -> None:
-    broker = new_broker()
-    with pytest.raises(NotNow):
-        broker.load(WHOLE, agent_epoch=1, fencing_token=7, now_s=100.0)
-    broker.renew_lease(agent_epoch=1, until_s=110.0, now_s=100.0)
-    with pytest.raises(StaleToken):
-        broker.load(WHOLE, agent_epoch=1, fencing_token=6, now_s=101.0)
-
-
 def test_an_idle_bundle_is_unloaded_at_once() -> None:
     record = Recorder()
     broker = loaded_broker(record)
-    broker.begin_unload(WHOLE, agent_epoch=1, now_s=103.0)
+    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.0)
     assert not broker.serves(WHOLE)
     assert record.changes[-2:] == [
         UnloadBegun(at_s=103.0, bundle=WHOLE, fencing_token=7),
@@ -265,7 +247,7 @@ def test_an_idle_bundle_is_unloaded_at_once() -> None:
 def test_unloading_what_is_not_loaded_is_fine() -> None:
     record = Recorder()
     broker = new_broker(record)
-    broker.begin_unload(WHOLE, agent_epoch=1, now_s=103.0)
+    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.0)
     assert len(record.changes) == 1
 
 
@@ -273,8 +255,8 @@ def test_an_unload_ends_with_the_last_request_in_service() -> None:
     record = Recorder()
     broker = loaded_broker(record)
     first, second = in_service(broker, 102.0), in_service(broker, 102.0)
-    broker.begin_unload(WHOLE, agent_epoch=1, now_s=103.0)
-    broker.begin_unload(WHOLE, agent_epoch=1, now_s=103.1)
+    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.0)
+    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.1)
     assert refusal(publish(broker, 103.2)) is PublishRefusal.NOT_SERVED
     outcome = broker.finish_publish(first, producer="p", payload_bytes=1, now_s=104.0)
     assert refusal(outcome) is None
@@ -291,14 +273,14 @@ def test_an_abandoned_request_leaves_an_open_bundle_open() -> None:
     broker = loaded_broker()
     broker.abandon(in_service(broker, 102.0), 103.0)
     assert broker.serves(WHOLE)
-    broker.begin_unload(WHOLE, agent_epoch=1, now_s=104.0)
+    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=104.0)
     assert not broker.serves(WHOLE)
 
 
 def test_loading_waits_for_an_unload_that_is_not_done() -> None:
     broker = loaded_broker()
     in_service(broker, 102.0)
-    broker.begin_unload(WHOLE, agent_epoch=1, now_s=103.0)
+    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.0)
     with pytest.raises(NotNow, match="still being unloaded"):
         broker.load(WHOLE, agent_epoch=1, fencing_token=8, now_s=104.0)
 
@@ -336,7 +318,7 @@ def test_the_topics_of_another_namespace_are_not_served() -> None:
 def test_the_other_bundles_of_a_namespace_outlive_an_unload() -> None:
     broker = loaded_broker(bundle=LOWER)
     broker.load(UPPER, agent_epoch=1, fencing_token=8, now_s=102.0)
-    broker.begin_unload(LOWER, agent_epoch=1, now_s=103.0)
+    broker.begin_unload(LOWER, agent_epoch=1, fencing_token=7, now_s=103.0)
     assert broker.state(103.0).serving == {UPPER: 8}
 
 

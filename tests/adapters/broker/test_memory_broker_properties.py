@@ -12,7 +12,7 @@ from loadmanager.adapters.broker.changes import Change
 from loadmanager.adapters.broker.memory_broker import MemoryBroker, Ticket
 from loadmanager.adapters.broker.outcomes import Accepted
 from loadmanager.adapters.broker.serving_record import intervals_of
-from loadmanager.core.ids import parse_bundle, parse_topic
+from loadmanager.core.ids import BundleId, parse_bundle, parse_topic
 from loadmanager.ports import BrokerRefused
 
 BUNDLES: Final = [
@@ -31,6 +31,7 @@ class Trial:
     tickets: list[Ticket] = field(default_factory=list)
     taken: list[Accepted] = field(default_factory=list)
     granted: dict[int, float] = field(default_factory=dict)
+    ended: dict[BundleId, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start the broker."""
@@ -53,9 +54,12 @@ class Trial:
         """Load one of three bundles."""
         self.broker.load(BUNDLES[bundle], agent_epoch=epoch, fencing_token=token, now_s=self.now_s)
 
-    def unload(self, epoch: int, bundle: int) -> None:
-        """Unload one of three bundles."""
-        self.broker.begin_unload(BUNDLES[bundle], agent_epoch=epoch, now_s=self.now_s)
+    def unload(self, epoch: int, bundle: int, token: int) -> None:
+        """Unload one of three bundles, and note what is over when nobody refuses."""
+        name = BUNDLES[bundle]
+        self.broker.begin_unload(name, agent_epoch=epoch, fencing_token=token, now_s=self.now_s)
+        if not self.broker.serves(name):
+            self.ended[name] = max(self.ended.get(name, 0), token)
 
     def begin(self, topic: int) -> None:
         """Take a request into service, if it is to be had."""
@@ -93,7 +97,12 @@ steps: st.SearchStrategy[Step] = st.one_of(
         bundles,
         st.integers(1, 4),
     ),
-    st.builds(lambda epoch, bundle: lambda trial: trial.unload(epoch, bundle), epochs, bundles),
+    st.builds(
+        lambda epoch, bundle, token: lambda trial: trial.unload(epoch, bundle, token),
+        epochs,
+        bundles,
+        st.integers(1, 4),
+    ),
     st.builds(lambda topic: lambda trial: trial.begin(topic), st.integers(0, 3)),
     st.just(Trial.finish),
     st.just(Trial.abandon),
@@ -107,6 +116,8 @@ def checked(trial: Trial) -> None:
         one.bundle: one.fencing_token for one in intervals if one.start_s <= trial.now_s < one.end_s
     }
     assert serving == open_now, "the record says the same as the broker"
+    for bundle, token in serving.items():
+        assert token > trial.ended.get(bundle, 0), "what was unloaded is never served again"
     for one in intervals:
         assert one.end_s <= trial.granted[one.agent_epoch], "nothing outlives its own lease"
     for message in trial.taken:
