@@ -24,6 +24,7 @@ READY_BOUND_S: Final = 60.0
 QUESTION_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
 ADMIN_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
 TICK_MS: Final = 500
+SAMPLE_S: Final = 2.0
 SETTLE_S: Final = 12.0
 """Long enough that the skewed traffic can be seen for some seconds before the first move.
 
@@ -143,8 +144,10 @@ class Cluster:
     def _sidecar_settings(self, member: Member) -> Table:
         """Return what a sidecar is told: everything faster than in a real cluster.
 
-        The history factor and the threshold are set for loads that are measured over one
-        second on a shared machine: 5 points above the mean is twice the noise.
+        A load is measured over two seconds, so that the noise of a shared machine stays
+        below the threshold. A round comes only when the loads show what the last one
+        did, and the history counts little: a broker that is remembered as hot after it
+        has become cool goes on shedding, and what it shed comes back.
         """
         return {
             "broker": {"id": member.broker},
@@ -155,10 +158,10 @@ class Cluster:
                 "session_timeout_s": 4.0,
             },
             "host": {"scope": "process", "cores": self._settings.cores_per_broker},
-            "report": {"sample_interval_s": 1.0, "min_interval_s": 1.0, "max_interval_s": 5.0},
-            "leader": {"round_interval_s": 2.0, "tick_interval_s": 1.0, "settle_s": SETTLE_S},
+            "report": {"sample_interval_s": SAMPLE_S, "min_interval_s": 1.0, "max_interval_s": 5.0},
+            "leader": {"round_interval_s": 4.0, "tick_interval_s": 1.0, "settle_s": SETTLE_S},
             "shedding": {"strategy": "ThresholdShedder", "grace_period_s": 15.0},
-            "shedding.settings": {"threshold": 0.05, "history": 0.5, "min_bytes_per_s": 0.0},
+            "shedding.settings": {"threshold": 0.05, "history": 0.2, "min_bytes_per_s": 0.0},
             "lookup": {"wait_s": 15.0},
             "log": {"format": "console"},
         }

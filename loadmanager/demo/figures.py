@@ -17,8 +17,8 @@ LEAST_START_S: Final = 1.5
 REPORT_S: Final = 1.0
 """How old the news in a report of the traffic generator may be."""
 
-LAG_S: Final = 2.0
-"""A load that a sidecar tells covers the second before it, and is told up to a second late."""
+LAG_S: Final = 4.0
+"""A load that a sidecar tells covers two seconds, and is told for up to two seconds more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,11 +86,11 @@ def test_nothing_is_said_to_leave_a_broker_that_did_not_answer() -> None:
 def test_the_imbalance_at_the_start_ends_with_the_first_move() -> None:
     journal = Journal(10.0)
     journal.add(loads(10.5, {B1: 0.1, B2: 0.1}))
-    journal.add(loads(12.5, {B1: 0.9, B2: 0.1}))
+    journal.add(loads(14.5, {B1: 0.9, B2: 0.1}))
     assert journal.imbalance_start == pytest.approx(1.8)
-    journal.add(look(13.0, broker(B1, X, load=0.9), broker(B2, load=0.1)))
-    journal.add(look(14.0, broker(B1, load=0.5), broker(B2, X, load=0.5)))
-    journal.add(look(15.0, broker(B1, load=0.5), broker(B2, X, load=0.5)))
+    journal.add(look(15.0, broker(B1, X, load=0.9), broker(B2, load=0.1)))
+    journal.add(look(15.8, broker(B1, load=0.5), broker(B2, X, load=0.5)))
+    journal.add(look(16.0, broker(B1, load=0.5), broker(B2, X, load=0.5)))
     assert journal.imbalance_start == pytest.approx(1.8)
     assert journal.imbalance_now == pytest.approx(1.0)
 
@@ -99,8 +99,8 @@ def test_after_a_very_early_move_the_first_loads_count_all_the_same() -> None:
     journal = Journal(10.0)
     journal.add(look(10.5, broker(B1, X, load=0.0), broker(B2, load=0.1)))
     journal.add(look(11.0, broker(B1, load=0.5), broker(B2, X, load=0.5)))
-    journal.add(look(12.5, broker(B1, load=0.7), broker(B2, X, load=0.3)))
-    journal.add(look(13.6, broker(B1, load=0.5), broker(B2, X, load=0.5)))
+    journal.add(look(14.5, broker(B1, load=0.7), broker(B2, X, load=0.3)))
+    journal.add(look(15.6, broker(B1, load=0.5), broker(B2, X, load=0.5)))
     assert journal.imbalance_start == pytest.approx(1.4)
 
 

@@ -30,7 +30,7 @@ def broker(number: int, load: float, **bundles_or_killed: object) -> BrokerLook:
 
 
 BEFORE = ClusterLook(
-    103.0, B1, (broker(1, 0.9, bundles={X: 60.0, Y: 40.0}), broker(2, 0.1, bundles={}))
+    105.0, B1, (broker(1, 0.9, bundles={X: 60.0, Y: 40.0}), broker(2, 0.1, bundles={}))
 )
 AFTER = ClusterLook(
     163.0, B1, (broker(1, 0.4, bundles={X: 60.0}), broker(2, 0.36, bundles={Y: 40.0}))
