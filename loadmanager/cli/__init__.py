@@ -5,6 +5,7 @@ import click
 from loadmanager.cli.agent import agent
 from loadmanager.cli.broker import broker
 from loadmanager.cli.config import config_commands
+from loadmanager.cli.decide import decide
 from loadmanager.cli.demo import demo_command
 from loadmanager.cli.zookeeper import zookeeper_command
 
@@ -17,5 +18,6 @@ def main() -> None:
 main.add_command(agent)
 main.add_command(broker)
 main.add_command(config_commands)
+main.add_command(decide)
 main.add_command(demo_command)
 main.add_command(zookeeper_command)

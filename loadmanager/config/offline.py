@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -14,6 +14,7 @@ from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot import Choice, InForce
 
@@ -62,7 +63,10 @@ def planner_for(where: str, in_force: InForce, wanted: Wanted) -> Planner:
     given = _given(parts, wanted)
     made = {name: _made(part, given[name]) for name, part in parts.items()}
     return Planner(
-        **made,
+        shedder=made["shedder"],
+        placement=made["placement"],
+        settings=made["planner"],
+        filters=made["filters"],
         weights=getattr(made["shedder"], "weights", None) or ResourceWeights(),
     )
 
@@ -112,11 +116,13 @@ def _made(part: _Part, given: Mapping[str, SettingValue]) -> Any:
     return filled(part.kind, {**part.values, **given}, part.where)
 
 
-def _alternatives(parts: Mapping[str, _Part], names: Iterable[str], key: str) -> str:
-    names = list(names) or list(parts)
-    keys = sorted({field for name in names for field in fields_of(parts[name].kind)})
-    close = difflib.get_close_matches(key, keys, 3)
-    return f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(keys)}"
+def _alternatives(parts: Mapping[str, _Part], names: Sequence[str], key: str) -> str:
+    kinds = [parts[name].kind for name in names or parts]
+    close = difflib.get_close_matches(key, {one for kind in kinds for one in fields_of(kind)}, 3)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    ours = {one for kind in kinds for one in values_of(kind())}
+    return f"expected one of {', '.join(sorted(ours))}"
 
 
 def _value(text: str) -> SettingValue:

@@ -1,0 +1,126 @@
+"""``loadmanager decide``: what the leader would do on a snapshot, without any cluster."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from loadmanager.core.planner import Planner
+    from loadmanager.core.snapshot import Round, Snapshot
+
+
+@click.command()
+@click.option(
+    "--snapshot",
+    "file",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="A snapshot of a live leader, or a plain dump of /loadbalance/brokers; - reads stdin.",
+)
+@click.option("--shedder", metavar="NAME", help="Another shedder, by our name or Pulsar's.")
+@click.option("--placement", metavar="NAME", help="Another placement, by our name or Pulsar's.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="[PART.]KEY=VALUE",
+    multiple=True,
+    help="One setting, by our key or Pulsar's, of every part that has it or of the part named "
+    "(shedder, placement, planner, filters). May be given again.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["safe", "parity"]),
+    help="safe refuses what makes things worse; parity does as Pulsar would.",
+)
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="For equal choices."
+)
+@click.option(
+    "--rounds",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="So many rounds, a minute apart, each on what the last one left.",
+)
+@click.option("--lenient", is_flag=True, help="Leave out entries that cannot be read, and say so.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+def decide(
+    *,
+    file: Path,
+    shedder: str | None,
+    placement: str | None,
+    settings: tuple[str, ...],
+    mode: str | None,
+    seed: int,
+    rounds: int,
+    lenient: bool,
+    as_json: bool,
+) -> None:
+    """Tell what the leader would move on a snapshot, and why it would leave the rest.
+
+    What the snapshot says was in force is used, unless told otherwise here. Strategies and
+    their settings are in docs/strategies.md, the format is in docs/snapshot-format.md.
+
+    Example: loadmanager decide --snapshot cluster.json --shedder AvgShedder --set low_hits=1
+    """
+    import numpy as np  # noqa: PLC0415 - --help stays quick
+
+    from loadmanager.config import ConfigError  # noqa: PLC0415 - the same
+    from loadmanager.config.offline import Wanted, planner_for  # noqa: PLC0415 - the same
+    from loadmanager.core.errors import MalformedContent  # noqa: PLC0415 - the same
+    from loadmanager.core.snapshot import decode_snapshot, run_rounds  # noqa: PLC0415 - the same
+
+    wanted = Wanted(shedder=shedder, placement=placement, mode=mode, settings=settings)
+    try:
+        snapshot = decode_snapshot(str(file), _content(file), lenient=lenient)
+        planner = planner_for(str(file), snapshot.in_force, wanted)
+    except (ConfigError, MalformedContent, OSError) as error:
+        click.echo(str(error), err=True)
+        raise click.exceptions.Exit(2) from None
+    for left_out in snapshot.left_out:
+        click.echo(f"left out: {left_out}", err=True)
+    done = run_rounds(snapshot, planner, np.random.default_rng(seed), rounds)
+    if as_json:
+        click.echo(json.dumps(_document(snapshot, planner, done, seed), indent=2))
+    else:
+        _print(planner, done)
+
+
+def _content(file: Path) -> bytes:
+    if str(file) == "-":
+        return sys.stdin.buffer.read()
+    return file.read_bytes()
+
+
+def _document(
+    snapshot: "Snapshot", planner: "Planner", done: Sequence["Round"], seed: int
+) -> dict[str, object]:
+    from loadmanager.cli.deciding import round_document  # noqa: PLC0415 - --help stays quick
+    from loadmanager.core.snapshot import in_force  # noqa: PLC0415 - the same
+
+    told = in_force(planner)
+    return {
+        "shedder": None if told.shedder is None else told.shedder.strategy,
+        "placement": None if told.placement is None else told.placement.strategy,
+        "mode": planner.settings.mode.value,
+        "seed": seed,
+        "leftOut": list(snapshot.left_out),
+        "rounds": [round_document(number, one, planner) for number, one in enumerate(done, 1)],
+    }
+
+
+def _print(planner: "Planner", done: Sequence["Round"]) -> None:
+    from loadmanager.cli.deciding import print_round  # noqa: PLC0415 - --help stays quick
+
+    click.echo(
+        f"{type(planner.shedder).__name__}, {type(planner.placement).__name__}, "
+        f"{planner.settings.mode.value} mode"
+    )
+    for number, one in enumerate(done, 1):
+        if len(done) > 1:
+            click.echo(f"\nRound {number} of {len(done)}")
+        print_round(one, planner)
