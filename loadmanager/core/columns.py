@@ -94,11 +94,6 @@ class BundleColumns:
         """Long-term messages in plus out."""
         return np.asarray(self.long[:, MSGS_IN] + self.long[:, MSGS_OUT])
 
-    @cached_property
-    def long_bytes_per_s(self) -> FloatArray:
-        """Long-term bytes in plus out."""
-        return np.asarray(self.long[:, BYTES_IN] + self.long[:, BYTES_OUT])
-
     def row(self, bundle: BundleId) -> int | None:
         """Return the row of ``bundle``, None for one that is not in here."""
         row = self.index.get(bundle)

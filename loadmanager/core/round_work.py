@@ -153,7 +153,9 @@ class RoundWork:
             self._shed(offer, self.view.brokers.names[planned])
             return
         target = self._choose(better, offer.bundle)
-        if target is not None:
+        if target is None:
+            self._refuse(offer.bundle, Reason.NO_CANDIDATE, "the placement takes none of them")
+        else:
             self._shed(offer, target)
 
     def _with_room(self, rows: Indices) -> Indices:

@@ -58,7 +58,6 @@ class BrokerLoad:
     preallocated_msgs_per_s: float | None = None
     load_ema: float | None = None
     bytes_ema: float | None = None
-    top: tuple[TopBundle, ...] | None = None
 
     @classmethod
     def of(cls, report: LoadReport, seen_s: float) -> "BrokerLoad":
@@ -135,10 +134,7 @@ class LoadTally:
             self._membership_changed_s = max(self._membership_changed_s, load.seen_s)
         else:
             self._table.unlist(former.rows)
-        top = load.top
-        if top is None:
-            top = top_bundles(load.bundles, self._top_k)
-        entry = _Entry(load, rows, top)
+        entry = _Entry(load, rows, top_bundles(load.bundles, self._top_k))
         if former is not None and former.load.started_at_ms == load.started_at_ms:
             entry.load_ema, entry.bytes_ema = former.load_ema, former.bytes_ema
         self._entries[load.broker] = entry

@@ -1,5 +1,6 @@
 """What the core's tests share: a small cluster in a line or two."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,8 +14,9 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BundleStats
 from loadmanager.core.tally import BrokerLoad, view_of
 
-# A busy machine makes an example slow, not wrong.
-settings.register_profile("core", deadline=None)
+# A busy machine makes an example slow, not wrong. HYPOTHESIS_EXAMPLES=5000 looks harder.
+_EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "50"))
+settings.register_profile("core", deadline=None, max_examples=_EXAMPLES)
 settings.load_profile("core")
 
 MakeView = Callable[..., ClusterView]

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices
 from loadmanager.core.cost import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BundleStats
 from loadmanager.core.memory import Memory
+from loadmanager.core.placement import Ranking
 from loadmanager.core.plan import Cause, Move, Offer, Reason
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
@@ -123,6 +125,23 @@ def test_nobody_to_go_to_is_a_reason(make_view: MakeView, bundle: NameBundle) ->
     plan = decide(nobody, offering((bundle(1), "a:1")), mode=Mode.PARITY, settle_s=0.0)
     assert reasons(plan)[bundle(1)] is Reason.NO_CANDIDATE
     assert "2 draining" in plan.refusals[0].detail
+
+
+class Declining:
+    """A placement that finds no candidate good enough."""
+
+    def rank(
+        self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
+    ) -> Ranking:
+        """Return none of them."""
+        del view, bundle
+        return Ranking(candidates[:0], memory)
+
+
+def test_a_placement_may_decline(hot: ClusterView, bundle: NameBundle) -> None:
+    planner = Planner(shedder=offering((bundle(1), "a:1")), placement=Declining())
+    plan = planner.round(hot, RoundMemory(), np.random.default_rng(1))
+    assert reasons(plan) == {bundle(1): Reason.NO_CANDIDATE}
 
 
 def test_one_hot_bundle_is_told_to_be_split_not_passed_around(
