@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from loadmanager.demo.figures import Summary
+    from loadmanager.demo.figures import Evidence, Summary
     from loadmanager.demo.scene import Show
     from loadmanager.demo.settings import DemoSettings
 
@@ -157,7 +157,7 @@ def _run(settings: "DemoSettings", show: "Show") -> "Summary":
     try:
         with (settings.data_dir / "demo.log").open("w") as log:
             shows = Shows(show, PlainShow(log))
-            return asyncio.run(run_demo(settings, shows, count_double_owned))
+            return asyncio.run(run_demo(settings, shows, read_records))
     except DemoFailed as error:
         raise click.ClickException(f"{error}\nall logs: {settings.data_dir}") from None
     except asyncio.CancelledError:
@@ -165,8 +165,8 @@ def _run(settings: "DemoSettings", show: "Show") -> "Summary":
         raise click.exceptions.Exit(INTERRUPTED) from None
 
 
-def count_double_owned(records: Mapping[Path, float | None]) -> int:
-    """Return how many bundles two brokers served at one moment, by their own records.
+def read_records(records: Mapping[Path, float | None]) -> "Evidence":
+    """Return what the brokers' own records say of who served which bundle when.
 
     ``records`` maps each broker's record to when it was surely dead, None if it was
     not killed.
@@ -175,11 +175,13 @@ def count_double_owned(records: Mapping[Path, float | None]) -> int:
         overlaps,
         read_record,
     )
+    from loadmanager.demo.figures import Evidence  # noqa: PLC0415 - the same
 
     served = [
         interval for path, died_at_s in records.items() for interval in read_record(path, died_at_s)
     ]
-    return len({overlap.first.bundle for overlap in overlaps(served)})
+    double_owned = {overlap.first.bundle for overlap in overlaps(served)}
+    return Evidence(len({interval.bundle for interval in served}), len(double_owned))
 
 
 def _print(summary: "Summary", *, as_json: bool) -> None:

@@ -164,6 +164,14 @@ class KillStory:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the brokers' own records say: bundles served at all, and by two at one moment."""
+
+    served: int
+    double_owned: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The end of a run in figures. ``settings`` are those the run was made with."""
@@ -182,7 +190,7 @@ class Summary:
     published: int
     publish_errors: int
     publish_retries: int
-    double_owned: int
+    evidence: Evidence
     seconds: float
     settings: Mapping[str, object]
     kills: Sequence[KillStory] = field(default_factory=tuple)
@@ -197,7 +205,7 @@ class Summary:
         found["imbalance_start"] = rounded(self.imbalance_start)
         found["imbalance_end"] = rounded(self.imbalance_end)
         found |= {name: getattr(self, name) for name in counts}
-        found |= {"double_owned": self.double_owned, "seconds": rounded(self.seconds)}
+        found |= {"double_owned": self.evidence.double_owned, "seconds": rounded(self.seconds)}
         if self.kills:
             found |= self.kills[0].to_json()
             found["kills"] = [kill.to_json() for kill in self.kills]
@@ -207,7 +215,7 @@ class Summary:
     def broken_promises(self) -> tuple[str, ...]:
         """What went wrong that must never go wrong, one text each."""
         promises = (
-            (self.double_owned, "bundles were served by two brokers at the same time"),
+            (self.evidence.double_owned, "bundles were served by two brokers at the same time"),
             (
                 self.lookup_errors,
                 "lookups had no good answer from a living sidecar, the last: "
@@ -219,6 +227,10 @@ class Summary:
             ),
         )
         broken = [f"{count} {what}" for count, what in promises if count]
+        if self.evidence.served != self.bundles:
+            # A record that says little proves little.
+            told = f"{self.evidence.served} of {self.bundles}"
+            broken.append(f"the brokers' records tell of {told} bundles")
         broken += [
             f"not every bundle was served again after {kill.name} was killed"
             for kill in self.kills

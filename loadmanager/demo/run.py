@@ -15,7 +15,7 @@ from loadmanager.demo.children import Child, ChildFailed, Children, DemoFailed
 from loadmanager.demo.client import RETRY_BOUND_S
 from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member
 from loadmanager.demo.counts import TrafficReport
-from loadmanager.demo.figures import Journal, KillStory, Summary
+from loadmanager.demo.figures import Evidence, Journal, KillStory, Summary
 from loadmanager.demo.observation import ClusterLook, Observer
 from loadmanager.demo.scene import Scene, Show
 from loadmanager.demo.settings import LEADER, DemoSettings, Kill
@@ -28,8 +28,8 @@ LOOK_AFTER_KILL_S: Final = 0.2
 PLACED_BOUND_S: Final = 60.0
 FINISH_MARGIN_S: Final = 10.0
 
-CountDoubleOwned = Callable[[Mapping[Path, float | None]], int]
-"""Says how many bundles two brokers served at once.
+ReadRecords = Callable[[Mapping[Path, float | None]], Evidence]
+"""Says what the brokers' records prove.
 
 It is given the record of each broker, and when it was dead for sure if it was killed.
 """
@@ -95,8 +95,8 @@ class Run:
         self._due = deque(sorted(settings.kills, key=lambda kill: kill.at_s))
         self._journal = Journal(monotonic())
 
-    async def run(self, interrupt: Interrupt) -> Callable[[int], Summary]:
-        """Run to the end; the summary lacks only the count of bundles with two owners."""
+    async def run(self, interrupt: Interrupt) -> Callable[[Evidence], Summary]:
+        """Run to the end; the summary lacks only what the brokers' records say."""
         traffic = await self._start_traffic()
         reading = asyncio.create_task(traffic.read(self._hear))
         try:
@@ -107,7 +107,7 @@ class Run:
             await self._finish(traffic, reading)
         finally:
             reading.cancel()
-        return lambda double_owned: self._summary(traffic.last[-1], ended_s, double_owned)
+        return lambda evidence: self._summary(traffic.last[-1], ended_s, evidence)
 
     async def _start_traffic(self) -> TrafficProcess:
         self._show.step(f"looking up {self._settings.topics} topics, which places every bundle")
@@ -217,7 +217,7 @@ class Run:
             raise ChildFailed(traffic.child, "ended without its last counts")
         self._children.require_running()
 
-    def _summary(self, last: TrafficReport, ended_s: float, double_owned: int) -> Summary:
+    def _summary(self, last: TrafficReport, ended_s: float, evidence: Evidence) -> Summary:
         journal = self._journal
         leader: BrokerId | None = journal.looks[-1].leader if journal.looks else None
         taken_over = sum(move.reason == "taken over" for move in journal.moves)
@@ -238,16 +238,14 @@ class Run:
             publish_retries=last.publish_retries,
             last_lookup_error=last.last_lookup_error,
             last_publish_error=last.last_publish_error,
-            double_owned=double_owned,
+            evidence=evidence,
             seconds=ended_s - journal.began_s,
             settings=self._settings.to_json(),
             kills=tuple(self._kills),
         )
 
 
-async def run_demo(
-    settings: DemoSettings, show: Show, count_double_owned: CountDoubleOwned
-) -> Summary:
+async def run_demo(settings: DemoSettings, show: Show, read_records: ReadRecords) -> Summary:
     """Run the demo from an empty machine to a clean one.
 
     Raises:
@@ -265,7 +263,7 @@ async def run_demo(
     finally:
         show.close()
         await children.stop()
-    return sum_up(count_double_owned({m.record_path: m.dead_at_s for m in cluster.members}))
+    return sum_up(read_records({m.record_path: m.dead_at_s for m in cluster.members}))
 
 
 async def _wait(event: asyncio.Event, bound_s: float) -> None:

@@ -177,7 +177,7 @@ def summary_table(summary: Summary) -> RenderableType:
     way = f"{_ratio(summary.imbalance_start)} → {_ratio(summary.imbalance_end)}"
     table.add_row("busiest broker over the mean", Text(way, style="bold"))
     table.add_row("bundles moved", f"{summary.moves} to balance, {summary.taken_over} taken over")
-    table.add_row("owned by two brokers at once", _must_be_zero(summary.double_owned))
+    table.add_row("owned by two brokers at once", _must_be_zero(summary.evidence.double_owned))
     lookups = Text(f"{summary.lookups} lookups, errors ") + _must_be_zero(summary.lookup_errors)
     table.add_row("asked", lookups)
     sent = Text(f"{summary.published} messages, errors ") + _must_be_zero(summary.publish_errors)

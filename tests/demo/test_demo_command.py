@@ -17,8 +17,9 @@ from loadmanager.adapters.broker.changes import (
 )
 from loadmanager.adapters.broker.serving_record import RecordFile
 from loadmanager.cli import main
-from loadmanager.cli.demo import count_double_owned
+from loadmanager.cli.demo import read_records
 from loadmanager.core.ids import BundleId
+from loadmanager.demo.figures import Evidence
 
 X = BundleId("public/demo/0x00000000_0x80000000")
 Y = BundleId("public/demo/0x80000000_0xffffffff")
@@ -91,22 +92,19 @@ def record(path: Path, broker: str, bundle: BundleId, start_s: float, end_s: flo
 
 def test_bundles_served_by_two_brokers_at_once_are_counted(tmp_path: Path) -> None:
     first = record(tmp_path / "1", "b1:80", X, 1.0, 5.0)
-    assert (
-        count_double_owned({first: None, record(tmp_path / "2", "b2:80", X, 4.9, 9.0): None}) == 1
-    )
-    assert (
-        count_double_owned({first: None, record(tmp_path / "3", "b3:80", X, 5.0, 9.0): None}) == 0
-    )
-    assert (
-        count_double_owned({first: None, record(tmp_path / "4", "b4:80", Y, 1.0, 5.0): None}) == 0
-    )
+    overlapping = record(tmp_path / "2", "b2:80", X, 4.9, 9.0)
+    following = record(tmp_path / "3", "b3:80", X, 5.0, 9.0)
+    other = record(tmp_path / "4", "b4:80", Y, 1.0, 5.0)
+    assert read_records({first: None, overlapping: None}) == Evidence(1, 1)
+    assert read_records({first: None, following: None}) == Evidence(1, 0)
+    assert read_records({first: None, other: None}) == Evidence(2, 0)
 
 
 def test_a_killed_broker_counts_as_serving_until_it_was_dead(tmp_path: Path) -> None:
     killed = record(tmp_path / "1", "b1:80", X, 1.0, None)
     heir = record(tmp_path / "2", "b2:80", X, 8.0, 9.0)
-    assert count_double_owned({killed: 7.0, heir: None}) == 0
-    assert count_double_owned({killed: 8.5, heir: None}) == 1
+    assert read_records({killed: 7.0, heir: None}) == Evidence(1, 0)
+    assert read_records({killed: 8.5, heir: None}) == Evidence(1, 1)
 
 
 def test_help_shows_an_example() -> None:

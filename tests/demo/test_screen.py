@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.demo.counts import TrafficReport
-from loadmanager.demo.figures import Journal, KillStory, Summary
+from loadmanager.demo.figures import Evidence, Journal, KillStory, Summary
 from loadmanager.demo.observation import BrokerLook, ClusterLook
 from loadmanager.demo.scene import PlainShow, Scene
 from loadmanager.demo.screen import BAR_WIDTH, LiveShow, clock, draw, load_bar, summary_table
@@ -173,7 +173,7 @@ def test_the_summary_names_every_promise() -> None:
         published=100,
         publish_errors=3,
         publish_retries=1,
-        double_owned=0,
+        evidence=Evidence(2, 0),
         seconds=60.0,
         settings={},
         kills=(kill,),
