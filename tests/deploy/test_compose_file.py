@@ -1,0 +1,69 @@
+"""docker-compose.yml fits together and configures sidecars that start; no Docker is needed."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from loadmanager.config import Config, load_config
+
+NODES = (1, 2, 3)
+DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")
+
+
+@pytest.fixture(scope="module")
+def services(project: Path) -> dict[str, Any]:
+    """Return the services as they are when no variable is set."""
+    text = (project / "docker-compose.yml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(DEFAULT.sub(r"\1", text))["services"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def configs(project: Path, services: dict[str, Any]) -> list[Config]:
+    """Return what each sidecar starts with."""
+    file = project / "deploy" / "compose" / "loadmanager.toml"
+    environments = (services[f"sidecar-{node}"]["environment"] for node in NODES)
+    return [load_config(file, {k: str(v) for k, v in each.items()}) for each in environments]
+
+
+def test_every_sidecar_starts_with_a_sound_configuration_of_its_own(configs: list[Config]) -> None:
+    assert [config.broker.id for config in configs] == [f"broker-{n}:8080" for n in NODES]
+    assert {config.host.scope for config in configs} == {"process"}
+
+
+def test_broker_is_measured_against_the_limits_it_has(
+    configs: list[Config], services: dict[str, Any]
+) -> None:
+    for node, config in zip(NODES, configs, strict=True):
+        broker = services[f"broker-{node}"]
+        assert config.host.cores == broker["cpus"]
+        assert f"{config.host.memory_limit_mib:g}m" == broker["mem_limit"]
+
+
+def test_broker_and_sidecar_share_one_nodes_network_and_processes(
+    services: dict[str, Any],
+) -> None:
+    for node in NODES:
+        for name in (f"broker-{node}", f"sidecar-{node}"):
+            shared = (services[name]["pid"], services[name]["network_mode"])
+            assert shared == (f"service:node-{node}",) * 2
+            assert name in services[f"node-{node}"]["networks"]["default"]["aliases"]
+
+
+def test_every_port_is_published_on_loopback_alone(services: dict[str, Any]) -> None:
+    published = [port for each in services.values() for port in each.get("ports", ())]
+    assert [port for port in published if not port.startswith("127.0.0.1:")] == []
+    assert len(published) == len(NODES) + 1
+
+
+def test_prometheus_scrapes_the_sidecars_where_they_say_they_are(
+    project: Path, configs: list[Config]
+) -> None:
+    file = project / "deploy" / "prometheus" / "prometheus.yml"
+    (job,) = yaml.safe_load(file.read_text(encoding="utf-8"))["scrape_configs"]
+    (scraped,) = job["static_configs"]
+    advertised = [config.sidecar.advertised_url for config in configs]
+    assert [f"http://{target}" for target in scraped["targets"]] == advertised
