@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
@@ -21,7 +19,7 @@ from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.projection import loads, settled
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.shedding import AvgShedder, Shed, ThresholdShedder, UniformLoadShedder
+from loadmanager.core.shedding import Shed, ThresholdShedder
 from loadmanager.core.tally import BrokerLoad, LoadTally
 
 MakeView = Callable[..., ClusterView]
@@ -345,68 +343,6 @@ def test_message_rates_decide_where_limits_are_unknown(
     view = make_view(HOT, unknown, now_s=100.0)
     plan = decide(view, offering(*((bundle(number), "a:1") for number in range(9))))
     assert len(plan.moves) == 4
-
-
-sizes = st.dictionaries(st.integers(0, 30), st.floats(1.0, 1000.0), min_size=1, max_size=8)
-clusters = st.lists(st.tuples(st.floats(0.02, 1.2), sizes), min_size=2, max_size=6)
-shedders = st.sampled_from(
-    [
-        ThresholdShedder(min_bytes_per_s=0.0, history=0.0),
-        AvgShedder(low_hits=1, high_hits=1, min_msgs_per_s=0, min_bytes_per_s=0),
-        UniformLoadShedder(min_msgs_per_s=0, min_bytes_per_s=0),
-    ]
-)
-
-
-Load = tuple[float, dict[int, float]]
-
-
-def distinct(drawn: list[Load]) -> dict[str, Load]:
-    return {
-        f"b:{n}": (cpu, {100 * n + k: size for k, size in held.items()})
-        for n, (cpu, held) in enumerate(drawn, 1)
-    }
-
-
-@given(drawn=clusters, shedder=shedders)
-def test_the_projected_maximum_never_grows_and_no_bundle_moves_twice(
-    make_view: MakeView, drawn: list[Load], shedder: Any
-) -> None:
-    view = make_view(distinct(drawn), now_s=100.0)
-    plan = decide(view, shedder)
-    assert len({move.bundle for move in plan.moves}) == len(plan.moves)
-    peak = float(loads(view, WEIGHTS).max())
-    for move in plan.moves:
-        usage = TrafficShare().usage(view, move.bundle, move.source)
-        view = view.after(move.bundle, move.source, move.target, usage)
-        after = float(loads(view, WEIGHTS).max())
-        assert after <= peak + 1e-6
-        peak = after
-
-
-@given(drawn=clusters, shedder=shedders)
-def test_under_steady_traffic_no_bundle_comes_back(
-    make_view: MakeView, drawn: list[Load], shedder: Any
-) -> None:
-    held = {name: dict(load[1]) for name, load in distinct(drawn).items()}
-    cost = {
-        number: cpu * size / sum(sizes_.values())
-        for cpu, sizes_ in distinct(drawn).values()
-        for number, size in sizes_.items()
-    }
-    memory, been = RoundMemory(), {number: {name} for name in held for number in held[name]}
-    for number in range(6):
-        brokers = {name: (sum(cost[n] for n in on), on) for name, on in held.items()}
-        # Bundles differ in cost per message, so shares are only nearly right: moves of
-        # the same bundle may follow one another, but none returns while it rests.
-        plan = decide(make_view(brokers, now_s=100.0 * (number + 1)), shedder, memory)
-        memory = plan.memory
-        for move in plan.moves:
-            assert move.source is not None
-            which = int(move.bundle.rpartition("/0x")[2][:8], 16) // 16
-            held[move.target][which] = held[move.source].pop(which)
-            assert move.target not in been[which]
-            been[which].add(move.target)
 
 
 def test_the_memory_of_a_round_survives_as_json(hot: ClusterView) -> None:
