@@ -80,7 +80,7 @@ def following(
         taken_at_ms=snapshot.taken_at_ms + round(interval_s * 1000),
         reports=reports,
         averages=_averages(snapshot),
-        running=_running(snapshot, reports, weights),
+        running=_running(done.before, reports, weights),
         owners={**snapshot.owners, **arrived},
         in_flight={},
         unowned=tuple(bundle for bundle in snapshot.unowned if bundle not in placed),
@@ -133,13 +133,15 @@ def _averages(snapshot: Snapshot) -> Mapping[BundleId, BundleAverages]:
 
 
 def _running(
-    snapshot: Snapshot, reports: Mapping[BrokerId, LoadReport], weights: ResourceWeights
+    before: ClusterView, reports: Mapping[BrokerId, LoadReport], weights: ResourceWeights
 ) -> dict[BrokerId, RunningLoad]:
     found = {}
     for broker, report in reports.items():
-        now = running_load(report, weights)
-        former = (snapshot.running or {}).get(broker, now)
-        load, bytes_per_s = former.load, former.bytes_per_s
+        now, row = running_load(report, weights), before.row(broker)
+        load, bytes_per_s = (
+            float(before.brokers.load_ema[row]),
+            float(before.brokers.bytes_ema[row]),
+        )
         for _ in range(_SAMPLES_PER_ROUND):
             load = ema(load, now.load, _HISTORY_FRACTION)
             bytes_per_s = ema(bytes_per_s, now.bytes_per_s, _HISTORY_FRACTION)

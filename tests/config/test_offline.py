@@ -1,0 +1,131 @@
+import re
+from typing import Any
+
+import pytest
+
+from loadmanager.config import ConfigError
+from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.core.filters import Filters
+from loadmanager.core.placement import LeastLongTermMessageRate, RoundRobin
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.shedding import (
+    AvgShedder,
+    OverloadShedder,
+    ThresholdShedder,
+    TransferShedder,
+    UniformLoadShedder,
+)
+from loadmanager.core.snapshot import Choice, InForce, in_force
+
+
+def planner(*settings: str, told: InForce | None = None, **wanted: Any) -> Planner:
+    return planner_for("c.json", told or InForce(), Wanted(settings=settings, **wanted))
+
+
+def test_without_a_word_everything_has_its_default() -> None:
+    assert planner() == Planner()
+
+
+@pytest.mark.parametrize(
+    "shedder",
+    [
+        ThresholdShedder(threshold=0.2, weights=ResourceWeights(cpu=2.0)),
+        OverloadShedder(overloaded=0.7),
+        UniformLoadShedder(max_bundles=3),
+        AvgShedder(low_hits=1),
+        TransferShedder(excluded_namespaces=frozenset({"a/b", "c/d"})),  # type: ignore[arg-type]  # names are texts
+    ],
+)
+def test_what_was_in_force_makes_the_same_planner_again(shedder: ThresholdShedder) -> None:
+    before = Planner(
+        shedder=shedder,
+        placement=RoundRobin(),
+        settings=PlannerSettings(mode=Mode.PARITY, margin=0.1),
+        filters=Filters(max_topics=7),
+        weights=getattr(shedder, "weights", ResourceWeights()),
+    )
+    assert planner(told=in_force(before)) == before
+
+
+def test_another_strategy_begins_with_its_own_defaults() -> None:
+    told = InForce(shedder=Choice("ThresholdShedder", {"threshold": 0.3}))
+    assert planner(told=told, shedder="AvgShedder").shedder == AvgShedder()
+
+
+def test_the_same_strategy_by_another_name_keeps_its_settings() -> None:
+    told = InForce(shedder=Choice("ThresholdShedder", {"threshold": 0.3}))
+    assert planner(told=told, shedder="threshold").shedder == ThresholdShedder(threshold=0.3)
+
+
+def test_a_setting_goes_to_every_part_that_has_it() -> None:
+    got = planner("loadBalancerBrokerOverloadedThresholdPercentage=70", shedder="overload")
+    assert got.shedder == OverloadShedder(overloaded=0.7)
+    assert got.placement == LeastLongTermMessageRate(overloaded=0.7)
+
+
+def test_a_setting_goes_only_to_the_part_that_is_named() -> None:
+    got = planner("placement.overloaded=0.6", shedder="overload")
+    assert (got.shedder, got.placement) == (
+        OverloadShedder(),
+        LeastLongTermMessageRate(overloaded=0.6),
+    )
+
+
+def test_what_is_set_wins_over_what_was_in_force() -> None:
+    told = in_force(Planner(shedder=ThresholdShedder(threshold=0.3)))
+    assert planner("threshold=0.2", told=told).shedder == ThresholdShedder(threshold=0.2)
+
+
+def test_the_weights_of_the_shedder_say_what_better_means() -> None:
+    assert planner("weights_cpu=3").weights == ResourceWeights(cpu=3.0)
+
+
+def test_planner_and_filters_are_set_by_the_same_words() -> None:
+    got = planner("margin=0", "max_topics=5", 'excluded_namespaces=["a/b"]', mode="parity")
+    assert got.settings == PlannerSettings(
+        margin=0.0,
+        mode=Mode.PARITY,
+        excluded_namespaces=frozenset({"a/b"}),  # type: ignore[arg-type]  # names are texts
+    )
+    assert got.filters == Filters(max_topics=5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted", "message"),
+    [
+        (["threshold"], {}, "--set threshold; expected key=value"),
+        (["treshold=1"], {}, "--set treshold=1: treshold is unknown; did you mean threshold"),
+        (["foo=1"], {}, "--set foo=1: foo is unknown; expected one of bytes_per_s_per_round, "),
+        (["shed.margin=1"], {}, "--set shed.margin=1: shed.margin is unknown; did you mean margin"),
+        (["filters.margin=1"], {}, "filters.margin is unknown; expected one of even_bundles, "),
+        (["margin=x"], {}, "--set for PlannerSettings: margin = 'x'; expected a number"),
+        (["margin=NaN"], {}, "PlannerSettings.margin = nan; expected fraction from 0.0 to 1.0"),
+        (["max_topics=1.5"], {}, "max_topics = 1.5; expected a whole number"),
+        (["observe=1"], {}, "observe = 1; expected true or false"),
+        (["planner.mode=fast"], {}, "mode = 'fast'; expected one of safe, parity"),
+        (["excluded_namespaces=1"], {}, "excluded_namespaces = 1; expected a list of texts"),
+        (["threshold=1.4"], {}, "ThresholdShedder.threshold = 1.4; expected fraction from 0.0 to"),
+        ([], {"shedder": "foo"}, "--shedder foo; expected one of AvgShedder, OverloadShedder"),
+        ([], {"placement": "foo"}, "--placement foo; expected one of AvgShedder, LeastLongTerm"),
+    ],
+)
+def test_what_does_not_exist_is_refused_with_what_does(
+    settings: list[str], wanted: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        planner(*settings, **wanted)
+
+
+def test_a_setting_of_the_snapshot_is_refused_by_its_place() -> None:
+    told = InForce(shedder=Choice("threshold", {"treshold": 1}))
+    message = "c.json: settings.shedder for ThresholdShedder: treshold is unknown; did you mean"
+    with pytest.raises(ConfigError, match=message):
+        planner(told=told)
+
+
+def test_all_unknown_keys_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        planner("treshold=1", "margn=1")
+    assert len(caught.value.faults) == 2

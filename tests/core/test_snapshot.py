@@ -1,0 +1,284 @@
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from snapshot_samples import B1, B2, HIGH, LOW, NS, report, whole_snapshot
+
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BundleId
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.snapshot import (
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
+    view_of_snapshot,
+)
+from loadmanager.core.wire import encode_report
+
+WHERE = "cluster.json"
+
+
+def document(**changes: Any) -> bytes:
+    """Return a small sound document with some fields changed; None takes one out."""
+    found: dict[str, Any] = {
+        "version": 1,
+        "takenAtMs": 1000,
+        "brokers": {
+            B1: json.loads(encode_report(report(B1, 0.9, {LOW: 1.0}))),
+            B2: json.loads(encode_report(report(B2, 0.1, {HIGH: 1.0}))),
+        },
+        "boundaries": {NS: ["0x00000000", "0x80000000", "0xffffffff"]},
+        "owners": {LOW: B1, HIGH: B2},
+    } | changes
+    return json.dumps({name: value for name, value in found.items() if value is not None}).encode()
+
+
+def broker_with(**changes: Any) -> dict[str, Any]:
+    """Return the brokers of `document` with some fields of the first changed."""
+    brokers: dict[str, Any] = json.loads(document())["brokers"]
+    brokers[B1] |= changes
+    return brokers
+
+
+def test_a_snapshot_comes_back_as_it_was() -> None:
+    assert decode_snapshot(WHERE, encode_snapshot(whole_snapshot())) == whole_snapshot()
+
+
+def test_a_snapshot_of_reports_alone_comes_back_as_it_was() -> None:
+    reports = Snapshot(reports={B1: report(B1, 0.9, {LOW: 1.0})}, taken_at_ms=5)
+    assert decode_snapshot(WHERE, encode_snapshot(reports)) == reports
+
+
+def test_a_plain_dump_of_the_brokers_is_a_snapshot() -> None:
+    dump = json.dumps(json.loads(document())["brokers"]).encode()
+    want = {B1: report(B1, 0.9, {LOW: 1.0}), B2: report(B2, 0.1, {HIGH: 1.0})}
+    assert decode_snapshot(WHERE, dump) == Snapshot(reports=want)
+
+
+def test_nothing_but_brokers_is_required() -> None:
+    only = json.dumps({"brokers": json.loads(document())["brokers"]}).encode()
+    assert decode_snapshot(WHERE, only).reports.keys() == {B1, B2}
+
+
+FAULTS: list[tuple[bytes, str]] = [
+    (b"{", "Expecting property name enclosed in double quotes: line 1 column 2"),
+    (b"[]", "[]; expected a JSON object"),
+    (b"\xff", "expected a JSON object in UTF-8"),
+    (b"[" * 100_000, "expected JSON with numbers and depth of a sane size"),
+    (b'{"brokers":{},"brokers":{}}', "'brokers' twice in an object; expected it once"),
+    (b"{}", "brokers is missing; expected load reports of one broker or more, by broker id"),
+    (document(version=2), "version = 2; expected 1, the version this program reads"),
+    (document(brokers={}), "brokers = {}; expected load reports of one broker or more"),
+    (document(brokers=[1]), "brokers = [1]; expected an object"),
+    (document(inflight={}), "inflight is unknown; expected one of version, takenAtMs, cluster"),
+    (document(brokers={"b1": {}}), 'brokers["b1"]; expected host:port'),
+    (document(brokers={B1: 3}), 'brokers["b1:8080"] = 3; expected an object'),
+    (
+        document(brokers=broker_with(brokerId=B2)),
+        'brokers["b1:8080"] is the report of b2:8080; expected that of b1:8080, as its name says',
+    ),
+    (
+        document(brokers=broker_with(cpu={"usage": -1.0, "limit": 800.0})),
+        'brokers["b1:8080"].cpu.usage = -1.0; expected a finite number, 0 or more',
+    ),
+    (
+        document(brokers=broker_with(cpu={"usage": float("nan"), "limit": 800.0})),
+        'brokers["b1:8080"].cpu.usage = nan; expected a finite number, 0 or more',
+    ),
+    (
+        document(brokers=broker_with(lastStats={LOW: {"msgRateIn": "3"}})),
+        f"brokers[\"b1:8080\"].lastStats.{LOW}.msgRateIn = '3'; expected a finite number",
+    ),
+    (
+        document(ageSeconds={"b1:8080": -2}),
+        'ageSeconds["b1:8080"] = -2; expected a finite number, 0 or more',
+    ),
+    (
+        document(ageSeconds={"b9:8080": 2}),
+        'ageSeconds["b9:8080"]; expected a broker with a load report in brokers',
+    ),
+    (
+        document(bundles={LOW: {"shortTermData": {"msgRateIn": float("inf")}}}),
+        f'bundles["{LOW}"].shortTermData.msgRateIn = inf; expected a finite number',
+    ),
+    (
+        document(bundles={LOW: {"longTermData": {"numSamples": 9, "maxSamples": 5}}}),
+        f'bundles["{LOW}"].longTermData.numSamples = 9; expected at most maxSamples',
+    ),
+    (document(bundles={"t/ns": {}}), 'bundles["t/ns"]; expected tenant/namespace/0xLLLLLLLL'),
+    (
+        document(boundaries={NS: ["0x00000000", "0x80000000"]}),
+        "'0x80000000']; expected growing bounds from 0x00000000 to 0xffffffff, without a gap",
+    ),
+    (document(boundaries={NS: ["0", "1"]}), "expected bounds written 0x and eight hexadecimal"),
+    (
+        document(owners={LOW: "b9:8080"}),
+        f'owners["{LOW}"] = b9:8080; expected a broker with a load report in brokers',
+    ),
+    (
+        document(owners={LOW: "b9"}),
+        f"owners[\"{LOW}\"] = 'b9'; expected the owning broker, host:port",
+    ),
+    (
+        document(inFlight={"t/ns/0x00000000_0x40000000": B1}),
+        'inFlight["t/ns/0x00000000_0x40000000"]; expected a bundle within boundaries of t/ns',
+    ),
+    (
+        document(owners={"t/other/0x00000000_0xffffffff": B1}),
+        'owners["t/other/0x00000000_0xffffffff"]; expected a bundle within boundaries of t/other',
+    ),
+    (
+        document(boundaries=None, owners={LOW: B1, "t/ns/0x40000000_0xffffffff": B2}),
+        f"= b2:8080; expected a range that does not overlap {LOW} of b1:8080",
+    ),
+    (
+        document(owners=None, brokers=broker_with(bundles=[LOW, HIGH])),
+        f'brokers["b2:8080"].bundles holds {HIGH}; expected a bundle that b1:8080 does not list',
+    ),
+    (
+        document(owners=None, brokers=broker_with(bundles=["t/ns/0x00000000_0xc0000000"])),
+        f"holds t/ns/0x00000000_0xc0000000; expected a range that does not overlap {LOW}",
+    ),
+    (document(unowned=["x"]), "unowned[0] = 'x'; expected tenant/namespace/0xLLLLLLLL"),
+    (document(unowned=[LOW]), f"{LOW} is in unowned and in owners"),
+    (
+        document(takenAtMs=None, memory={}),
+        "takenAtMs is missing; expected the wall clock's milliseconds, as memory holds times",
+    ),
+    (document(memory={"movedAtS": 3}), "cluster.json: memory: movedAtS; expected an object"),
+    (
+        document(membershipChangedSecondsAgo="x"),
+        "membershipChangedSecondsAgo = 'x'; expected a finite number, 0 or more",
+    ),
+    (document(departedSecondsAgo=[-1]), "departedSecondsAgo.0 = -1; expected a finite number"),
+    (
+        document(settings={"shedder": {"strategy": "Tresholder"}}),
+        "settings.shedder.strategy = 'Tresholder'; expected one of AvgShedder, OverloadShedder",
+    ),
+    (
+        document(settings={"placement": {"strategy": "x"}}),
+        "settings.placement.strategy = 'x'; expected one of AvgShedder, LeastLongTermMessageRate",
+    ),
+    (document(settings={"planner": 3}), "settings.planner = 3; expected an object"),
+    (
+        document(runningLoad={"b9:8080": {"load": 0.1}}),
+        'runningLoad["b9:8080"]; expected a broker with a load report in brokers',
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), FAULTS)
+def test_each_fault_is_told_with_its_place_and_what_was_expected(data: bytes, message: str) -> None:
+    with pytest.raises(MalformedContent, match=re.escape(message)) as caught:
+        decode_snapshot(WHERE, data)
+    assert str(caught.value).startswith(f"{WHERE}: ")
+
+
+def test_lenient_leaves_out_what_cannot_be_read_and_says_so() -> None:
+    brokers = broker_with(cpu={"usage": -1.0, "limit": 800.0})
+    data = document(brokers=brokers, owners={LOW: B1, HIGH: B2}, bundles={"x": {}}, inflight={})
+    got = decode_snapshot(WHERE, data, lenient=True)
+    assert got.reports.keys() == {B2}
+    assert got.owners == {HIGH: B2}
+    assert [text.removeprefix(f"{WHERE}: ").split(";")[0] for text in got.left_out] == [
+        "inflight is unknown",
+        'brokers["b1:8080"].cpu.usage = -1.0',
+        'bundles["x"]',
+        f'owners["{LOW}"] = b1:8080',
+    ]
+
+
+def test_lenient_gives_a_bundle_of_two_reports_to_the_later_one() -> None:
+    brokers = broker_with(bundles=[LOW, HIGH], lastUpdate=2000)
+    got = decode_snapshot(WHERE, document(owners=None, brokers=brokers), lenient=True)
+    assert {broker: set(one.bundles) for broker, one in got.reports.items()} == {
+        B1: {LOW, HIGH},
+        B2: set(),
+    }
+
+
+def test_lenient_takes_an_overlapping_range_out_of_its_report() -> None:
+    brokers = broker_with(bundles=[LOW, "t/ns/0x40000000_0xc0000000"])
+    got = decode_snapshot(WHERE, document(owners=None, brokers=brokers), lenient=True)
+    assert {broker: set(one.bundles) for broker, one in got.reports.items()} == {
+        B1: {LOW},
+        B2: {HIGH},
+    }
+
+
+def test_lenient_does_without_a_memory_that_cannot_be_read() -> None:
+    got = decode_snapshot(WHERE, document(memory={"movedAtS": 3}), lenient=True)
+    assert got.memory == RoundMemory()
+    assert got.left_out == (f"{WHERE}: memory: movedAtS; expected an object of numbers",)
+
+
+def test_lenient_keeps_one_of_two_overlapping_ranges() -> None:
+    parent = BundleId("t/ns/0x00000000_0xffffffff")
+    data = document(boundaries=None, owners={LOW: B1, HIGH: B2, parent: B1})
+    assert decode_snapshot(WHERE, data, lenient=True).owners == {LOW: B1, HIGH: B2}
+
+
+def test_lenient_still_needs_a_broker() -> None:
+    with pytest.raises(MalformedContent, match="brokers is missing"):
+        decode_snapshot(WHERE, b"{}", lenient=True)
+
+
+def test_two_reports_may_list_a_bundle_on_its_way_or_one_whose_owner_is_told() -> None:
+    brokers = broker_with(bundles=[LOW, HIGH])
+    in_flight = document(owners=None, inFlight={HIGH: B2}, brokers=brokers)
+    assert HIGH in decode_snapshot(WHERE, in_flight).reports[B1].bundles
+    assert HIGH in decode_snapshot(WHERE, document(brokers=brokers)).reports[B1].bundles
+
+
+def test_a_brokers_own_bundle_needs_no_boundaries() -> None:
+    own = BundleId("pulsar/b1:8080/0x00000000_0xffffffff")
+    assert decode_snapshot(WHERE, document(owners={own: B1})).owners == {own: B1}
+
+
+@given(data=st.binary(max_size=200))
+def test_no_content_raises_anything_else(data: bytes) -> None:
+    with pytest.raises(MalformedContent):
+        decode_snapshot(WHERE, data)
+
+
+@given(
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from([B1, LOW, NS, "strategy", "shedder"]), inner, max_size=3
+            )
+        ),
+        max_leaves=5,
+    ),
+    name=st.sampled_from(
+        [
+            "version",
+            "takenAtMs",
+            "brokers",
+            "ageSeconds",
+            "bundles",
+            "runningLoad",
+            "boundaries",
+            "owners",
+            "inFlight",
+            "unowned",
+            "memory",
+            "membershipChangedSecondsAgo",
+            "departedSecondsAgo",
+            "settings",
+            "epoch",
+        ]
+    ),
+    lenient=st.booleans(),
+)
+def test_any_value_in_any_field_is_read_or_refused(name: str, value: object, lenient: bool) -> None:
+    try:
+        got = decode_snapshot(WHERE, document(**{name: value}), lenient=lenient)
+    except MalformedContent:
+        return
+    view_of_snapshot(got)
