@@ -69,9 +69,7 @@ class Answering:
         self._hash_name: HashName = hash_name
         self._mode = mode
         self._wait_s = wait_s
-        self._waiting: dict[
-            tuple[BundleId, LookupMode, bool], asyncio.Task[Owner | Redirection]
-        ] = {}
+        self._waiting: dict[_Question, asyncio.Task[Owner | Redirection]] = {}
 
     @property
     def picture_version(self) -> int:
@@ -211,8 +209,13 @@ class Answering:
         if task is None:
             task = asyncio.ensure_future(self._walk(bundle, mode, authoritative=authoritative))
             self._waiting[key] = task
-            task.add_done_callback(lambda _done: self._waiting.pop(key, None))
+            task.add_done_callback(lambda done: self._walked(key, done))
         return await asyncio.shield(task)
+
+    def _walked(self, key: _Question, task: asyncio.Task[Owner | Redirection]) -> None:
+        self._waiting.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # Whoever asked may have gone away, and the error is no bug.
 
     async def _walk(
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
@@ -231,8 +234,6 @@ class Answering:
             now_s = self._clock.monotonic_s()
             if self._was_cut(bundle):
                 raise BundleCut(f"{bundle} is no bundle of its namespace now")
-            if now_s >= deadline_s:
-                raise Unavailable(f"{bundle}: {why}")
             if step is LookupStep.REDIRECT_TO_LEADER and self._picture.leader:
                 return Redirection(self._picture.leader.sidecar_url, authoritative=False)
             if step is LookupStep.AWAIT_OWNER:
@@ -244,6 +245,8 @@ class Answering:
                 if redirection:
                     return redirection
                 continue
+            if now_s >= deadline_s:
+                raise Unavailable(f"{bundle}: {why}")
             pause_s = min(deadline_s - now_s, _ASK_AGAIN_S)
             await self._picture.changes.wait(pause_s)
 

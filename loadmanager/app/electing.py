@@ -171,6 +171,7 @@ class Election:
             log.info("leadership.term.ended", epoch=term.epoch)
         if not leading.cancelled():
             _tell_end(leading.exception())
+            await self._clock.sleep(_RETRY_S)
 
 
 def _tell_end(error: BaseException | None) -> None:

@@ -43,10 +43,18 @@ class LeaseTerms:
 
 
 class LeaseKeeper:
-    """Renews the broker's lease for one membership, and compares what the broker serves."""
+    """Renews the broker's lease for one membership, and compares what the broker serves.
+
+    ``earlier_end_s`` is when the lease of this agent's membership before has run out.
+    """
 
     def __init__(
-        self, parts: Parts, ownerships: Ownerships, terms: LeaseTerms, membership: Membership
+        self,
+        parts: Parts,
+        ownerships: Ownerships,
+        terms: LeaseTerms,
+        membership: Membership,
+        earlier_end_s: float,
     ) -> None:
         self._coordination = parts.coordination
         self._broker = parts.broker
@@ -58,8 +66,13 @@ class LeaseKeeper:
         self._incarnation = ""
         self._broker_clock_s = 0.0
         self._broker_clock_read_at_s = 0.0
-        self._leased_until_s = parts.clock.monotonic_s()
+        self._leased_until_s = earlier_end_s
         self._answering = False
+
+    @property
+    def leased_until_s(self) -> float:
+        """When the broker surely has stopped, on our clock, if no renewal follows."""
+        return self._leased_until_s
 
     async def begin(self) -> None:
         """Take command of the broker: it drops whatever an earlier agent loaded, and is leased.

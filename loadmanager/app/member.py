@@ -1,7 +1,8 @@
 """The agent's life: register, lease, own, publish; and again after every lost session."""
 
 import asyncio
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -23,7 +24,8 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import decode_orders
-from loadmanager.ports import BrokerError, Connection, CoordinationError, Node
+from loadmanager.core.ownership import may_serve
+from loadmanager.ports import BrokerError, Connection, CoordinationError, Node, StaleAgent
 
 log = structlog.get_logger()
 
@@ -53,6 +55,7 @@ class Member:
         self._splitter = splitter
         self._lease_terms = lease_terms
         self._membership: Membership | None = None
+        self._lease: LeaseKeeper | None = None
         self._stopping = False
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)
 
@@ -62,12 +65,12 @@ class Member:
         return self._membership is not None
 
     async def run(self) -> None:
-        """Live until cancelled.
+        """Live until cancelled, or until a membership ends after `leave`.
 
         Raises:
             ExceptionGroup: with `Displaced`: another sidecar took over this broker.
         """
-        while True:
+        while not self._stopping:
             try:
                 await self._one_membership()
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
@@ -77,25 +80,51 @@ class Member:
             finally:
                 self._membership = None
                 self._ownerships.session_lost()
+            _heed_cancellation()
             await self._parts.clock.sleep(_RETRY_S)
 
     async def leave(self, within_s: float) -> None:
         """Give everything back in order, so that nobody waits for the session to expire.
 
         The registration goes first: the leader then plans new owners while this broker
-        still serves, and they take each lock as soon as it is dropped.
+        still serves, and recalls each bundle when it has. What is not recalled after
+        half of ``within_s``, or has nobody to go to, is given back all the same.
         """
         self._stopping = True
         if self._membership is None:
             return
-        deadline_s = self._parts.clock.monotonic_s() + within_s
         try:
             await deregister(self._parts.coordination, self._membership)
         except CoordinationError as error:
             log.warning("broker.registration.kept", why=str(error))
+        begun_s = self._parts.clock.monotonic_s()
+        await self._let_go(begun_s + within_s / 2, while_true=self._has_heirs)
         self._ownerships.recall_all()
-        while self._ownerships.phases and self._parts.clock.monotonic_s() < deadline_s:
-            await self._parts.clock.sleep(_LEAVE_POLL_S)
+        await self._let_go(begun_s + within_s)
+
+    async def serving_ended(self) -> None:
+        """Return when the broker surely serves nothing that this session's locks protect.
+
+        To be awaited before the session is closed, which frees the locks at once: what
+        the broker was not seen to stop, it serves until its lease runs out.
+        """
+        if self._lease and self._may_serve():
+            log.warning("broker.lease.awaited", bundles=len(self._ownerships.phases))
+            await self._let_go(self._lease.leased_until_s, while_true=self._may_serve)
+
+    def _has_heirs(self) -> bool:
+        me, picture = self._parts.identity.broker, self._parts.picture
+        return picture.current and any(broker != me for broker in picture.brokers)
+
+    def _may_serve(self) -> bool:
+        return any(may_serve(phase) for phase in self._ownerships.phases.values())
+
+    async def _let_go(
+        self, deadline_s: float, *, while_true: Callable[[], bool] = lambda: True
+    ) -> None:
+        clock = self._parts.clock
+        while self._ownerships.phases and while_true() and clock.monotonic_s() < deadline_s:
+            await clock.sleep(_LEAVE_POLL_S)
 
     async def _one_membership(self) -> None:
         parts = self._parts
@@ -104,12 +133,17 @@ class Member:
         self._orders_changed(await parts.coordination.get(znodes.orders(parts.identity.broker)))
         report = await self._sampler.sample()
         membership, former = await register(parts.coordination, parts.identity, report)
-        lease = LeaseKeeper(parts, self._ownerships, self._lease_terms, membership)
+        earlier_end_s = self._lease.leased_until_s if self._lease else parts.clock.monotonic_s()
+        lease = LeaseKeeper(parts, self._ownerships, self._lease_terms, membership, earlier_end_s)
+        self._lease = lease
         try:
             await lease.begin()
             await clear_former_locks(parts, membership, self._unwanted(former))
             self._membership = membership
+            parts.picture.changes.tell()  # Who was not eligible to lead may be so now.
             await self._work(membership, report, lease)
+        except* StaleAgent as stale:
+            raise Displaced(f"the broker obeys a newer agent: {stale.exceptions[0]}") from stale
         except* (BrokerError, BrokerLost):
             await deregister(parts.coordination, membership)
             raise
@@ -149,7 +183,7 @@ class Member:
         """Drop all locks of a broker that cannot serve any more, while the keeper runs."""
         ownerships = self._ownerships
         ownerships.broker_lost()
-        while ownerships.tokens:
+        while ownerships.phases:
             await self._parts.clock.sleep(_LEAVE_POLL_S)
 
     async def _compare_now_and_then(self) -> None:
@@ -174,6 +208,9 @@ class Member:
                 if self._stopping:
                     continue
                 if node is None:
+                    # The leader gives our bundles to others, so we give them back.
+                    self._ownerships.recall_all()
+                    await self._let_go(math.inf)
                     raise MembershipEnded("the registration was deleted")
                 if node.stat.ephemeral_owner != membership.session_id:
                     raise Displaced(
@@ -183,7 +220,7 @@ class Member:
             watch.close()
 
     def _orders_changed(self, node: Node | None) -> None:
-        if node is None or self._stopping:
+        if node is None:
             return
         path = znodes.orders(self._parts.identity.broker)
         try:
@@ -192,6 +229,19 @@ class Member:
             # The former orders stand: to own nothing would be the worst reading of garbage.
             log.warning("znode.content.refused", path=path, error=str(error))
             self._parts.metrics.malformed("orders")
+
+
+def _heed_cancellation() -> None:
+    """Go on with a cancellation that came together with an error.
+
+    A `TaskGroup` that is cancelled while a task of it fails raises the failure alone.
+
+    Raises:
+        CancelledError: this task is being cancelled.
+    """
+    task = asyncio.current_task()
+    if task and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:

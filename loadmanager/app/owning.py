@@ -165,11 +165,12 @@ class Ownerships:
         """
         self._told_tokens = serving
         for bundle, phase in list(self._phases.items()):
-            if bundle in serving or self._commands.since(bundle, asked_at):
+            if self._commands.since(bundle, asked_at):
                 continue
-            if phase is Phase.OWNED:
+            if phase is Phase.OWNED and serving.get(bundle) != self._tokens[bundle]:
+                # Not served, or under an earlier lock: that load did not come through.
                 self._fire(bundle, Event.BROKER_FORGOT)
-            elif may_serve(phase):
+            elif may_serve(phase) and bundle not in serving:
                 # Not proof enough: a load of it may still be on its way to the broker, and
                 # only an unload that was confirmed keeps it from being obeyed.
                 self._command(bundle, Effect.UNLOAD_FROM_BROKER)

@@ -11,7 +11,7 @@ from loadmanager.core import znodes
 from loadmanager.core.load import HostUsage, LoadReport
 from loadmanager.core.report import Published, ReportRules, due
 from loadmanager.core.wire import encode_report
-from loadmanager.ports import BrokerError, BrokerStats, Disconnected, HostProbe
+from loadmanager.ports import BrokerError, BrokerStats, Disconnected, HostProbe, NodeMissing
 
 log = structlog.get_logger()
 
@@ -74,7 +74,7 @@ class Publisher:
         """Sample and publish until cancelled; ``registered`` is what the node holds.
 
         Raises:
-            NodeMissing: the registration vanished under the living session.
+            SessionLost: the session is gone, and the registration with it.
         """
         last = Published(registered, self._clock.monotonic_s())
         jitter = self._draw()
@@ -94,7 +94,8 @@ class Publisher:
                 report = _with_changes(report, last.report)
                 content = encode_report(report)
                 await self._coordination.set(znodes.report(membership.broker), content)
-            except Disconnected as error:
+            except (Disconnected, NodeMissing) as error:
+                # That the registration is missing is for its guard to deal with.
                 log.warning("report.publish.failed", error=str(error))
                 continue
             self._metrics.report_publishes.labels(reason.value).inc()

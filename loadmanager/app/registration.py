@@ -106,6 +106,7 @@ async def clear_former_locks(
 
     Raises:
         BrokerError: the broker did not confirm that it stopped.
+        StaleAgent: a newer agent commands the broker.
     """
     coordination = parts.coordination
     for bundle, token in former_tokens.items():
@@ -113,7 +114,7 @@ async def clear_former_locks(
         await parts.broker.unload(bundle, agent_epoch=epoch, fencing_token=token)
         path = znodes.lock(bundle)
         node = await coordination.get(path)
-        if node is None or node.stat.ephemeral_owner == membership.session_id:
+        if node is None:
             continue
         try:
             if decode_lock(path, node.data).broker != membership.broker:
@@ -127,9 +128,12 @@ async def clear_former_locks(
 
 
 async def deregister(coordination: Coordination, membership: Membership) -> None:
-    """Take the broker out of the cluster while the session lives on."""
-    for path in (znodes.report(membership.broker), znodes.owned(membership.broker)):
-        node = await coordination.get(path)
-        if node is not None and node.stat.ephemeral_owner == membership.session_id:
-            await coordination.delete(path, version=node.stat.version)
+    """Take the broker out of the cluster while the session lives on.
+
+    Its owned list stays, for as long as locks are held it must name them.
+    """
+    path = znodes.report(membership.broker)
+    node = await coordination.get(path)
+    if node is not None and node.stat.ephemeral_owner == membership.session_id:
+        await coordination.delete(path, version=node.stat.version)
     log.info("broker.registration.deleted", broker=membership.broker)

@@ -80,6 +80,7 @@ class Sidecar:
                 working.result()
         finally:
             await self._door.stop()
+            await self._member.serving_ended()
             parts.picture.close()
             await parts.coordination.close()
             await self._close()
