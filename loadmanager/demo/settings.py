@@ -10,7 +10,7 @@ CPU_BUDGET_CORES: Final = 0.24
 """CPU that all brokers together burn for messages: little enough for two cores."""
 
 MAX_CPU_MS_PER_MESSAGE: Final = 2.0
-OVERHEAD_MS_PER_MESSAGE: Final = 0.7
+OVERHEAD_MS_PER_MESSAGE: Final = 1.0
 """CPU that a broker needs for the HTTP request of a message, besides what it burns."""
 
 IDLE_CORES: Final = 0.01
