@@ -115,7 +115,9 @@ def build_sidecar(
     """Join all parts of one sidecar that will listen on ``port``."""
     metrics = Metrics(REGISTRY, config.cluster.name)
     clock = SystemClock()
-    coordination = ZooKeeperCoordination(zookeeper_options(config.zookeeper))
+    coordination = ZooKeeperCoordination(
+        zookeeper_options(config.zookeeper), metrics.coordination_asked
+    )
     broker = HttpBrokerControl(config.broker.control_url, config.broker.control_timeout_s)
     leader_line = HttpLeaderLine()
     parts = Parts(

@@ -161,13 +161,13 @@ class Metrics:
         self._session_changes = self._counter(
             "session_changes", "Changes of the ZooKeeper session, by the new state.", "session"
         )
-        self.coordination_operations = self._counter(
+        self._operations = self._counter(
             "coordination_operations",
             "Requests to ZooKeeper, by kind and result.",
             "kind",
             "result",
         )
-        self.coordination_operation_duration_seconds = self._histogram(
+        self._operation_duration_seconds = self._histogram(
             "coordination_operation_duration_seconds",
             "From a request to ZooKeeper to its reply.",
             _OPERATION_BOUNDS_S,
@@ -223,6 +223,11 @@ class Metrics:
         for each in LABEL_VALUES["session"]:
             self._session.labels(each).set(each == state)
         self._session_changes.labels(state).inc()
+
+    def coordination_asked(self, kind: str, result: str, seconds: float) -> None:
+        """Count one request to ZooKeeper, how it ended and how long it took."""
+        self._operations.labels(kind, result).inc()
+        self._operation_duration_seconds.labels(kind).observe(seconds)
 
     def malformed(self, kind: str) -> None:
         """Count content of a kind of node or message that could not be read."""

@@ -112,8 +112,7 @@ def exercise(metrics: Metrics) -> None:
     metrics.report_publishes.labels("changed").inc()
     metrics.malformed("report")
     metrics.picture_changed(brokers=3, bundles=20, namespaces=2)
-    metrics.coordination_operations.labels("get", "ok").inc()
-    metrics.coordination_operation_duration_seconds.labels("get").observe(0.01)
+    metrics.coordination_asked("get", "ok", 0.01)
     metrics.lookup.answered(0.001)
 
 

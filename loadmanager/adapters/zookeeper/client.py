@@ -1,6 +1,8 @@
 """The `Coordination` port on ZooKeeper."""
 
 from loadmanager.adapters.coordination.client import LinkedCoordination
+from loadmanager.adapters.coordination.counted import CountedLink, Observe
+from loadmanager.adapters.coordination.link import Link
 from loadmanager.adapters.zookeeper.link import KazooLink
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 
@@ -11,9 +13,13 @@ class ZooKeeperCoordination(LinkedCoordination):
     A link that no longer answers shows as SUSPENDED within half the session timeout.
     LOST shows only when a server says so, that is after a reconnect: whoever must stop
     before its locks go to others counts from its own last successful `heartbeat`.
+    ``observe`` is told of each request: kind, result, seconds.
     """
 
-    def __init__(self, options: ZooKeeperOptions) -> None:
+    def __init__(self, options: ZooKeeperOptions, observe: Observe | None = None) -> None:
+        link: Link = KazooLink(options)
         super().__init__(
-            KazooLink(options), chroot=options.chroot, timeout_s=options.session_timeout_s
+            CountedLink(link, observe) if observe else link,
+            chroot=options.chroot,
+            timeout_s=options.session_timeout_s,
         )
