@@ -142,6 +142,18 @@ FAULTS: list[tuple[bytes, str]] = [
         document(owners=None, brokers=broker_with(bundles=["t/ns/0x00000000_0xc0000000"])),
         f"holds t/ns/0x00000000_0xc0000000; expected a range that does not overlap {LOW}",
     ),
+    (
+        document(constraints={"failureDomains": {"east": {"brokers": ["b1"]}}}),
+        "constraints.failureDomains[\"east\"].brokers = ['b1']; expected host:port",
+    ),
+    (
+        document(constraints={"namespaceIsolationPolicies": {"p": {"primary": ["("]}}}),
+        "IsolationPolicies[\"p\"].primary = ['(']; expected regular expressions",
+    ),
+    (
+        document(constraints={"antiAffinityGroups": {NS: 3}}),
+        'constraints.antiAffinityGroups["t/ns"] = 3; expected text',
+    ),
     (document(unowned=["x"]), "unowned[0] = 'x'; expected tenant/namespace/0xLLLLLLLL"),
     (document(unowned=[LOW]), f"{LOW} is in unowned and in owners"),
     (
@@ -267,6 +279,7 @@ def test_no_content_raises_anything_else(data: bytes) -> None:
             "owners",
             "inFlight",
             "unowned",
+            "constraints",
             "memory",
             "membershipChangedSecondsAgo",
             "departedSecondsAgo",

@@ -8,6 +8,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.memory import Memory
 from loadmanager.core.planner import Planner
+from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot import RunningLoad, Snapshot, in_force
 
@@ -55,6 +56,19 @@ def whole_snapshot() -> Snapshot:
         owners={LOW: B1},
         in_flight={LOW: B2},
         unowned=(HIGH,),
+        policies=Policies(
+            isolation={
+                "p": IsolationPolicy(
+                    namespaces=("t/.*",),
+                    primary=("b1",),
+                    secondary=("b2",),
+                    min_limit=2,
+                    usage_threshold=0.8,
+                )
+            },
+            anti_affinity={NS: "g"},
+            domains={B1: "east", B2: "west"},
+        ),
         memory=RoundMemory(
             shedder=Memory(usage={B1: 0.8}),
             moved_at_s={LOW: 1_699_999_990.0},

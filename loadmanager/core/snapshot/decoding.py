@@ -18,12 +18,14 @@ from loadmanager.core.ids import (
 )
 from loadmanager.core.load import LoadReport
 from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot.agreement import agreed
 from loadmanager.core.snapshot.document import Choice, InForce, RunningLoad, Snapshot
 from loadmanager.core.snapshot.encoding import VERSION
 from loadmanager.core.wire.fields import Fields
+from loadmanager.core.wire.policies import failure_domain_from, isolation_from
 from loadmanager.core.wire.reports import report_from
 
 Value = TypeVar("Value")
@@ -42,6 +44,7 @@ _NAMES: Final = (
     "owners",
     "inFlight",
     "unowned",
+    "constraints",
     "memory",
     "membershipChangedSecondsAgo",
     "departedSecondsAgo",
@@ -99,6 +102,7 @@ class _Reading:
             owners=self._each("owners", parse_bundle, _broker),
             in_flight=self._each("inFlight", parse_bundle, _broker),
             unowned=self._unowned(),
+            policies=self._policies(),
             memory=self._memory(),
             membership_changed_ago_s=(
                 fields.rate("membershipChangedSecondsAgo") if has_changed else None
@@ -119,12 +123,15 @@ class _Reading:
         name: str,
         parse: Callable[[str], Name],
         read: Callable[[Fields, Name, str], Value],
+        inside: str = "",
     ) -> dict[Name, Value]:
         """Return every entry of one object, by its parsed name."""
         found: dict[Name, Value] = {}
-        for key in self._fields.inner(name).names():
-            place = f'{name}["{key}"]'
-            entry = Fields(self._where, {place: self._found[name][key]})
+        outer = self._fields.inner(inside) if inside else self._fields
+        path = f"{inside}.{name}" if inside else name
+        for key, value in outer.inner(name).values().items():
+            place = f'{path}["{key}"]'
+            entry = Fields(self._where, {place: value})
             try:
                 found[parse(key)] = read(entry, parse(key), place)
             except InvalidName as problem:
@@ -167,6 +174,14 @@ class _Reading:
                 what = f"unowned[{position}] = {ascii(text)[:_SHOWN]}"
                 self._fault(MalformedContent(self._where, what, problem.expected))
         return tuple(dict.fromkeys(bundles))
+
+    def _policies(self) -> Policies:
+        domains = self._each("failureDomains", str, _domain, "constraints")
+        return Policies(
+            isolation=self._each("namespaceIsolationPolicies", str, _isolation, "constraints"),
+            anti_affinity=self._each("antiAffinityGroups", parse_namespace, _text, "constraints"),
+            domains={broker: name for name, brokers in domains.items() for broker in brokers},
+        )
 
     def _memory(self) -> RoundMemory:
         try:
@@ -220,6 +235,18 @@ def _broker(entry: Fields, _name: str, place: str) -> BrokerId:
         return parse_broker(text)
     except InvalidName as problem:
         entry.refuse(place, f"the owning broker, {problem.expected}")
+
+
+def _text(entry: Fields, _name: str, place: str) -> str:
+    return entry.text(place)
+
+
+def _isolation(entry: Fields, _name: str, place: str) -> IsolationPolicy:
+    return isolation_from(entry.inner(place))
+
+
+def _domain(entry: Fields, _name: str, place: str) -> tuple[BrokerId, ...]:
+    return failure_domain_from(entry.inner(place))
 
 
 def _boundaries(entry: Fields, namespace: Namespace, place: str) -> Boundaries:

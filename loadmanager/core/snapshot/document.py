@@ -12,6 +12,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import LoadReport
+from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights, usage_rows, weighted_max_with_memory
 from loadmanager.core.tally import BrokerLoad, view_of
@@ -74,6 +75,7 @@ class Snapshot:
     owners: Mapping[BundleId, BrokerId] = field(default_factory=lambda: _NOTHING)
     in_flight: Mapping[BundleId, BrokerId] = field(default_factory=lambda: _NOTHING)
     unowned: tuple[BundleId, ...] = ()
+    policies: Policies = NO_POLICIES
     memory: RoundMemory = field(default_factory=RoundMemory)
     membership_changed_ago_s: float | None = None
     departed_ago_s: tuple[float, ...] = ()
@@ -99,6 +101,7 @@ def view_of_snapshot(snapshot: Snapshot, weights: ResourceWeights | None = None)
         _single_samples(snapshot) if averages is None else averages,
         now_s=now_s,
         in_flight=snapshot.in_flight,
+        policies=snapshot.policies,
     )
     changed_ago_s = snapshot.membership_changed_ago_s
     return replace(

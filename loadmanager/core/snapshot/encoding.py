@@ -6,10 +6,12 @@ from typing import Any, Final
 from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.placement import PLACEMENTS, Placement
 from loadmanager.core.planner import Planner
+from loadmanager.core.policies import Policies
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS, Shedder
 from loadmanager.core.snapshot.document import Choice, InForce, Snapshot
 from loadmanager.core.wire.fields import to_json
+from loadmanager.core.wire.policies import isolation_to_json
 from loadmanager.core.wire.reports import report_to_json
 
 VERSION: Final = 1
@@ -31,6 +33,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         "owners": dict(snapshot.owners),
         "inFlight": dict(snapshot.in_flight),
         "unowned": list(snapshot.unowned),
+        "constraints": constraints_to_json(snapshot.policies),
         "memory": snapshot.memory.to_json(),
         "departedSecondsAgo": list(snapshot.departed_ago_s),
         "settings": _in_force_to_json(snapshot.in_force),
@@ -65,6 +68,19 @@ def averages_to_json(averages: BundleAverages) -> dict[str, Any]:
         "shortTermData": _average_to_json(averages.short),
         "longTermData": _average_to_json(averages.long),
         "topics": averages.topics,
+    }
+
+
+def constraints_to_json(policies: Policies) -> dict[str, Any]:
+    """Return isolation, anti-affinity and failure domains, in Pulsar's forms."""
+    domains: dict[str, dict[str, list[str]]] = {}
+    for broker, domain in policies.domains.items():
+        domains.setdefault(domain, {"brokers": []})["brokers"].append(broker)
+    isolation = {name: isolation_to_json(one) for name, one in policies.isolation.items()}
+    return {
+        "namespaceIsolationPolicies": isolation,
+        "antiAffinityGroups": dict(policies.anti_affinity),
+        "failureDomains": domains,
     }
 
 

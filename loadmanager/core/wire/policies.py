@@ -70,7 +70,7 @@ def decode_isolation(where: str, data: bytes) -> dict[str, IsolationPolicy]:
         MalformedContent: naming the field, what was found and what was expected.
     """
     every = Fields(where, parse_object(where, data))
-    return {name: _isolation_from(every.inner(name)) for name in every.names()}
+    return {name: isolation_from(every.inner(name)) for name in every.names()}
 
 
 def decode_failure_domain(where: str, data: bytes) -> tuple[BrokerId, ...]:
@@ -79,14 +79,33 @@ def decode_failure_domain(where: str, data: bytes) -> tuple[BrokerId, ...]:
     Raises:
         MalformedContent: naming the field, what was found and what was expected.
     """
-    fields = Fields(where, parse_object(where, data))
+    return failure_domain_from(Fields(where, parse_object(where, data)))
+
+
+def failure_domain_from(fields: Fields) -> tuple[BrokerId, ...]:
+    """Return the brokers in a JSON object; raises as `decode_failure_domain`."""
     try:
         return tuple(parse_broker(text) for text in fields.texts("brokers"))
     except InvalidName as problem:
         fields.refuse("brokers", problem.expected)
 
 
-def _isolation_from(fields: Fields) -> IsolationPolicy:
+def isolation_to_json(policy: IsolationPolicy) -> dict[str, Any]:
+    """Return an isolation policy in Pulsar's form."""
+    parameters = {
+        "min_limit": str(policy.min_limit),
+        "usage_threshold": str(round(policy.usage_threshold * _PERCENT)),
+    }
+    return {
+        "namespaces": list(policy.namespaces),
+        "primary": list(policy.primary),
+        "secondary": list(policy.secondary),
+        "auto_failover_policy": {"policy_type": "min_available", "parameters": parameters},
+    }
+
+
+def isolation_from(fields: Fields) -> IsolationPolicy:
+    """Return the isolation policy in a JSON object; raises as `decode_isolation`."""
     failover = fields.inner("auto_failover_policy").inner("parameters")
     return IsolationPolicy(
         namespaces=_patterns(fields, "namespaces"),
