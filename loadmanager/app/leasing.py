@@ -7,7 +7,8 @@ or ZooKeeper: before anyone else can get the lock, the lease has run out.
 
 The lease's end is given on the broker's own clock. That clock was read before its
 last answer arrived here, so adding the remaining time to that reading can only name a
-moment that is too early, however long a renewal is under way.
+moment that is too early, however long a renewal is under way. The renewal names the
+process whose clock was read: another one, after a restart, may count from elsewhere.
 """
 
 from dataclasses import dataclass
@@ -121,8 +122,13 @@ class LeaseKeeper:
             # it answers: else its end would move on for ever, and never be certain.
             await self._renew(until_s=None)
         until_s = sent_at_s + self._terms.fraction * session.timeout_s
-        self._leased_until_s = max(self._leased_until_s, until_s)
-        await self._renew(until_s=self._broker_clock_s + until_s - self._broker_clock_read_at_s)
+        named: str | None = None
+        while named != self._incarnation:
+            # Once, unless the broker turns out to have restarted: the new process does
+            # not take a time on the clock of the former one.
+            named = self._incarnation
+            self._leased_until_s = max(self._leased_until_s, until_s)
+            await self._renew(until_s=self._broker_clock_s + until_s - self._broker_clock_read_at_s)
         self._metrics.lease_renewals.labels(result="renewed").inc()
 
     async def _renew(self, *, until_s: float | None) -> None:
@@ -130,7 +136,9 @@ class LeaseKeeper:
         epoch = self._membership.agent_epoch
         self._answering = False
         try:
-            state = await self._broker.renew_lease(agent_epoch=epoch, until_s=until_s)
+            state = await self._broker.renew_lease(
+                agent_epoch=epoch, until_s=until_s, incarnation=self._incarnation or None
+            )
         except StaleAgent as error:
             raise Displaced(f"the broker obeys a newer agent: {error}") from error
         self._answering = True

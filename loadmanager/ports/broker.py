@@ -31,7 +31,8 @@ class BrokerState:
 
     ``incarnation`` is drawn anew at each start of the broker process: a changed one
     means that it restarted and serves nothing that it was told to before.
-    ``clock_s`` is the broker's own monotonic clock. ``serving`` maps each bundle it
+    ``clock_s`` is the broker's own monotonic clock, which belongs to the incarnation: the
+    next process may count from another moment. ``serving`` maps each bundle it
     serves to the fencing token it was loaded with.
     """
 
@@ -65,12 +66,16 @@ class BrokerControl(Protocol):
     async def stats(self) -> BrokerStats:
         """Return the traffic of each bundle over the last window."""
 
-    async def renew_lease(self, *, agent_epoch: int, until_s: float | None) -> BrokerState:
+    async def renew_lease(
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
         """Let the broker serve until its own clock shows ``until_s``, then stop by itself.
 
-        None asks for the state without extending the lease. A renewal that was under
-        way for long cannot extend the lease beyond what was meant, because the time is
-        the broker's own.
+        ``incarnation`` names the process whose clock ``until_s`` was reckoned on. Any
+        other extends nothing, and tells its state: the same reading of its clock could be
+        far in the future. ``until_s`` of None asks for the state without extending the
+        lease. A renewal that was under way for long cannot extend the lease beyond what
+        was meant, because the time is the broker's own.
         """
 
     async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:

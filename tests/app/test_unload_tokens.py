@@ -42,14 +42,14 @@ class Agent:
 
     async def told(self) -> None:
         """Compare with what the broker tells now."""
-        state = await self.broker.renew_lease(agent_epoch=1, until_s=None)
+        state = await self.broker.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
         self.ownerships.broker_serves(state.serving, self.ownerships.commands_done)
 
 
 @pytest.fixture
 async def agent() -> AsyncIterator[Agent]:
     broker = InProcessBroker(lambda: 100.0)
-    await broker.renew_lease(agent_epoch=1, until_s=200.0)
+    await broker.renew_lease(agent_epoch=1, until_s=200.0, incarnation=broker.incarnation)
     async with asyncio.TaskGroup() as tasks:
         ownerships = Ownerships(
             broker,
@@ -117,7 +117,9 @@ async def test_what_a_broker_forgot_is_loaded_again_with_the_token_of_its_lock(
 ) -> None:
     await agent.own(token=5)
     agent.broker.restart()
-    await agent.broker.renew_lease(agent_epoch=1, until_s=200.0)
+    await agent.broker.renew_lease(
+        agent_epoch=1, until_s=200.0, incarnation=agent.broker.incarnation
+    )
     await agent.told()
     await agent.until(lambda: agent.broker.serving == {WHOLE: 5})
 

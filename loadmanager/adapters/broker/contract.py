@@ -23,6 +23,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Bundle = Annotated[BundleId, AfterValidator(parse_bundle)]
+Incarnation = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Body(BaseModel):
@@ -44,10 +45,14 @@ class Body(BaseModel):
 
 
 class LeaseRequest(Body):
-    """Body of ``PUT /lease``; a null ``untilSeconds`` asks without extending."""
+    """Body of ``PUT /lease``; a null ``untilSeconds`` asks without extending.
+
+    ``incarnation`` is the one whose clock ``untilSeconds`` is on.
+    """
 
     agent_epoch: Count
     until_seconds: Seconds | None
+    incarnation: Incarnation | None
 
 
 class LoadRequest(Body):
@@ -67,7 +72,7 @@ class UnloadRequest(Body):
 class LeaseAnswer(Body):
     """Answer to ``PUT /lease``."""
 
-    incarnation: Annotated[str, Field(min_length=1, max_length=200)]
+    incarnation: Incarnation
     clock_seconds: Seconds
     serving: Mapping[Bundle, Count]
 

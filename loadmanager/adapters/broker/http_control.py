@@ -83,10 +83,14 @@ class HttpBrokerControl:
         content = await self._command("GET", url, _OK)
         return _read(StatsAnswer, content, f"GET {url}").to_stats()
 
-    async def renew_lease(self, *, agent_epoch: int, until_s: float | None) -> BrokerState:
+    async def renew_lease(
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
         """Let the broker serve until its own clock shows ``until_s``; None only asks."""
         url = f"{self.root}/lease"
-        request = LeaseRequest(agent_epoch=agent_epoch, until_seconds=until_s)
+        request = LeaseRequest(
+            agent_epoch=agent_epoch, until_seconds=until_s, incarnation=incarnation
+        )
         content = await self._command("PUT", url, _OK, request)
         return _read(LeaseAnswer, content, f"PUT {url}").to_state()
 

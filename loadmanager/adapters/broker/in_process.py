@@ -95,12 +95,16 @@ class InProcessBroker:
         stats = await self._command("stats", lambda: self._alive().stats())
         return replace(stats, process_id=self._process_id)
 
-    async def renew_lease(self, *, agent_epoch: int, until_s: float | None) -> BrokerState:
+    async def renew_lease(
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
         """See `BrokerControl.renew_lease`."""
-        LeaseRequest(agent_epoch=agent_epoch, until_seconds=until_s)
+        LeaseRequest(agent_epoch=agent_epoch, until_seconds=until_s, incarnation=incarnation)
         return await self._command(
             "renew_lease",
-            lambda: self._alive().renew_lease(agent_epoch=agent_epoch, until_s=until_s),
+            lambda: self._alive().renew_lease(
+                agent_epoch=agent_epoch, until_s=until_s, incarnation=incarnation
+            ),
         )
 
     async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
@@ -155,12 +159,17 @@ class InProcessBroker:
         self._lives += 1
         self._broker = RunningBroker(
             broker=self._name,
-            incarnation=f"{self._name}#{self._lives}",
+            incarnation=self.incarnation,
             clock_s=self._clock_s,
             record=self._changes.append,
             hash_name=self._hash_name,
             window_s=self._window_s,
         )
+
+    @property
+    def incarnation(self) -> str:
+        """The present or last process, as it tells it; nobody has to ask."""
+        return f"{self._name}#{self._lives}"
 
     @property
     def serving(self) -> Mapping[BundleId, int]:

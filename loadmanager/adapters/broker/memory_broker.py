@@ -104,15 +104,21 @@ class MemoryBroker:
         served = self._serving.get(bundle)
         return served is not None and served.fencing_token <= up_to_token
 
-    def renew_lease(self, *, agent_epoch: int, until_s: float | None, now_s: float) -> BrokerState:
+    def renew_lease(
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None, now_s: float
+    ) -> BrokerState:
         """Extend the lease of ``agent_epoch`` to ``until_s``; never shorten it.
+
+        A time on the clock of another ``incarnation`` than this one extends nothing.
 
         Raises:
             StaleAgent: a newer agent commands the broker.
             NotNow: the broker is stopping.
         """
         self._obey(agent_epoch, now_s)
-        if until_s is not None and until_s > max(now_s, self._leases.get(agent_epoch, now_s)):
+        end_s = max(now_s, self._leases.get(agent_epoch, now_s))
+        ours = incarnation == self._incarnation
+        if ours and until_s is not None and until_s > end_s:
             self._record(LeaseGranted(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s))
             self._leases[agent_epoch] = until_s
         return self.state(now_s)

@@ -51,10 +51,16 @@ class RunningBroker:
         """Return the traffic of each bundle served now."""
         return self._machine.stats(self._clock_s())
 
-    def renew_lease(self, *, agent_epoch: int, until_s: float | None) -> BrokerState:
+    def renew_lease(
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
         """See `MemoryBroker.renew_lease`."""
-        now_s = self._clock_s()
-        return self._machine.renew_lease(agent_epoch=agent_epoch, until_s=until_s, now_s=now_s)
+        return self._machine.renew_lease(
+            agent_epoch=agent_epoch,
+            until_s=until_s,
+            incarnation=incarnation,
+            now_s=self._clock_s(),
+        )
 
     def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
         """See `MemoryBroker.load`."""

@@ -156,7 +156,9 @@ class _Routes:
     async def _lease(self, request: web.Request) -> web.Response:
         wanted = parsed(LeaseRequest, await self._body(request), "PUT lease")
         state = self._broker.renew_lease(
-            agent_epoch=wanted.agent_epoch, until_s=wanted.until_seconds
+            agent_epoch=wanted.agent_epoch,
+            until_s=wanted.until_seconds,
+            incarnation=wanted.incarnation,
         )
         return _json(LeaseAnswer.of(state))
 

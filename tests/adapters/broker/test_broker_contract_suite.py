@@ -14,7 +14,7 @@ from loadmanager.adapters.broker.memory_broker import Ticket
 from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
 from loadmanager.core.ids import TopicName, parse_bundle, parse_topic
 from loadmanager.core.load import BundleStats
-from loadmanager.ports import BrokerControl, BrokerRefused, StaleAgent
+from loadmanager.ports import BrokerControl, BrokerRefused, BrokerState, StaleAgent
 
 LOWER = parse_bundle("t/n/0x00000000_0x80000000")
 UPPER = parse_bundle("t/n/0x80000000_0xffffffff")
@@ -48,6 +48,13 @@ class Pair:
     control: BrokerControl
     broker: Publisher
 
+    async def lease(self, until_s: float) -> BrokerState:
+        """Extend the lease by the clock that the broker tells now."""
+        told = await self.control.renew_lease(agent_epoch=EPOCH, until_s=None, incarnation=None)
+        return await self.control.renew_lease(
+            agent_epoch=EPOCH, until_s=until_s, incarnation=told.incarnation
+        )
+
     def takes(self, topic: TopicName) -> bool:
         """Publish one message of 100 bytes and tell whether it was taken."""
         ticket = self.broker.begin_publish(topic)
@@ -72,12 +79,12 @@ async def pair(
 
 
 async def load(pair: Pair, until_s: float = 110.0) -> None:
-    await pair.control.renew_lease(agent_epoch=EPOCH, until_s=until_s)
+    await pair.lease(until_s=until_s)
     await pair.control.load(WHOLE, agent_epoch=EPOCH, fencing_token=EPOCH + 1)
 
 
 async def test_a_fresh_broker_tells_its_clock_and_serves_nothing(pair: Pair) -> None:
-    state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None)
+    state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None, incarnation=None)
     assert state.clock_s == 100.0
     assert state.serving == {}
     assert state.incarnation
@@ -86,7 +93,7 @@ async def test_a_fresh_broker_tells_its_clock_and_serves_nothing(pair: Pair) -> 
 
 async def test_a_load_makes_it_serve_under_that_token(pair: Pair) -> None:
     await load(pair)
-    state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None)
+    state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None, incarnation=None)
     assert state.serving == {WHOLE: EPOCH + 1}
     assert pair.takes(TOPIC)
 
@@ -118,7 +125,7 @@ async def test_an_unload_ends_it(pair: Pair) -> None:
     await load(pair)
     await pair.control.unload(WHOLE, agent_epoch=EPOCH, fencing_token=EPOCH + 1)
     assert not pair.takes(TOPIC)
-    state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None)
+    state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None, incarnation=None)
     assert state.serving == {}
 
 
@@ -127,7 +134,7 @@ async def test_unloading_what_is_not_loaded_is_fine(pair: Pair) -> None:
 
 
 async def test_a_load_that_comes_after_the_unload_of_its_token_is_refused(pair: Pair) -> None:
-    await pair.control.renew_lease(agent_epoch=EPOCH, until_s=110.0)
+    await pair.lease(until_s=110.0)
     await pair.control.unload(WHOLE, agent_epoch=EPOCH, fencing_token=EPOCH + 1)
     with pytest.raises(BrokerRefused, match="is over") as refused:
         await pair.control.load(WHOLE, agent_epoch=EPOCH, fencing_token=EPOCH + 1)
@@ -173,7 +180,7 @@ async def test_a_lease_that_runs_out_ends_everything(pair: Pair, clock: Any) -> 
     await load(pair, until_s=110.0)
     clock.now_s = 110.0
     assert not pair.takes(TOPIC)
-    state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=120.0)
+    state = await pair.lease(until_s=120.0)
     assert state.serving == {}
 
 
@@ -194,10 +201,36 @@ async def test_a_lease_that_runs_out_ends_an_unload_too(
     assert isinstance(outcome, PublishRefused)
 
 
+@pytest.mark.parametrize("incarnation", [None, "another", "x" * 200])
+async def test_a_lease_by_the_clock_of_another_process_is_none(
+    pair: Pair, incarnation: str | None
+) -> None:
+    state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=1e9, incarnation=incarnation)
+    assert (state.clock_s, state.serving) == (100.0, {})
+    with pytest.raises(BrokerRefused, match="no valid lease"):
+        await pair.control.load(WHOLE, agent_epoch=EPOCH, fencing_token=1)
+
+
+async def test_a_renewal_by_another_clock_leaves_the_lease_as_it_is(pair: Pair, clock: Any) -> None:
+    await load(pair, until_s=110.0)
+    state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=1e9, incarnation="another")
+    assert state.serving == {WHOLE: EPOCH + 1}
+    clock.now_s = 110.0
+    assert not pair.takes(TOPIC)
+
+
+@pytest.mark.parametrize("incarnation", ["", "x" * 201])
+async def test_an_incarnation_that_no_broker_may_tell_is_a_mistake_of_the_caller(
+    pair: Pair, incarnation: str
+) -> None:
+    with pytest.raises(ValueError, match="incarnation"):
+        await pair.control.renew_lease(agent_epoch=EPOCH, until_s=1.0, incarnation=incarnation)
+
+
 async def test_an_older_agent_hears_that_it_is_stale(pair: Pair) -> None:
-    await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None)
+    await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None, incarnation=None)
     with pytest.raises(StaleAgent, match=f"agent epoch {EPOCH - 1} is older than {EPOCH}"):
-        await pair.control.renew_lease(agent_epoch=EPOCH - 1, until_s=200.0)
+        await pair.control.renew_lease(agent_epoch=EPOCH - 1, until_s=None, incarnation=None)
     with pytest.raises(StaleAgent):
         await pair.control.load(WHOLE, agent_epoch=EPOCH - 1, fencing_token=1)
     with pytest.raises(StaleAgent):
@@ -218,11 +251,11 @@ async def test_without_a_lease_nothing_is_loaded(pair: Pair) -> None:
 
 
 async def test_bundles_are_served_side_by_side(pair: Pair) -> None:
-    await pair.control.renew_lease(agent_epoch=EPOCH, until_s=110.0)
+    await pair.lease(until_s=110.0)
     await pair.control.load(LOWER, agent_epoch=EPOCH, fencing_token=1)
     await pair.control.load(UPPER, agent_epoch=EPOCH, fencing_token=2)
     await pair.control.unload(LOWER, agent_epoch=EPOCH, fencing_token=1)
-    state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None)
+    state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None, incarnation=None)
     assert state.serving == {UPPER: 2}
 
 
@@ -231,7 +264,7 @@ async def test_a_lease_until_no_time_at_all_is_a_mistake_of_the_caller(
     pair: Pair, until_s: float
 ) -> None:
     with pytest.raises(ValueError, match="until_seconds"):
-        await pair.control.renew_lease(agent_epoch=EPOCH, until_s=until_s)
+        await pair.lease(until_s=until_s)
 
 
 @pytest.mark.parametrize("number", [-1, 2**63])

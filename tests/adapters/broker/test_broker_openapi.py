@@ -111,15 +111,18 @@ def test_the_fields_are_the_documented_ones(name: str, model: type[BaseModel]) -
         assert coded["properties"][field].get("default") == default
 
 
+ASKING: Final[dict[str, Any]] = {"agentEpoch": 5, "untilSeconds": None, "incarnation": None}
 # In this order, on one broker: each line is what it needs for the next.
 EXCHANGES: Final[list[tuple[str, str, Any, int]]] = [
     ("GET", "/", None, 200),
     ("GET", f"{PREFIX}/health", None, 200),
     ("GET", f"{PREFIX}/stats", None, 200),
     ("POST", PUBLISH_PATH, None, 503),
-    ("PUT", f"{PREFIX}/lease", {"agentEpoch": 5, "untilSeconds": None}, 200),
+    ("PUT", f"{PREFIX}/lease", ASKING, 200),
     ("PUT", BUNDLE_PATH, {"agentEpoch": 5, "fencingToken": 7}, 503),
-    ("PUT", f"{PREFIX}/lease", {"agentEpoch": 5, "untilSeconds": 1e9}, 200),
+    ("PUT", f"{PREFIX}/lease", {**ASKING, "untilSeconds": 1e9}, 200),
+    ("PUT", BUNDLE_PATH, {"agentEpoch": 5, "fencingToken": 7}, 503),
+    ("PUT", f"{PREFIX}/lease", {**ASKING, "untilSeconds": 1e9, "incarnation": "first"}, 200),
     ("POST", PUBLISH_PATH, None, 421),
     ("PUT", BUNDLE_PATH, {"agentEpoch": 5, "fencingToken": 7}, 204),
     ("PUT", BUNDLE_PATH, {"agentEpoch": 5, "fencingToken": 6}, 412),
@@ -127,8 +130,8 @@ EXCHANGES: Final[list[tuple[str, str, Any, int]]] = [
     ("POST", PUBLISH_PATH, {"a": "message" * 1000}, 413),
     ("POST", "/publish/sometimes/t/n/orders", None, 400),
     ("GET", f"{PREFIX}/stats", None, 200),
-    ("PUT", f"{PREFIX}/lease", {"agentEpoch": 5, "untilSeconds": None}, 200),
-    ("PUT", f"{PREFIX}/lease", {"agentEpoch": 4, "untilSeconds": None}, 409),
+    ("PUT", f"{PREFIX}/lease", ASKING, 200),
+    ("PUT", f"{PREFIX}/lease", {**ASKING, "agentEpoch": 4}, 409),
     ("PUT", f"{PREFIX}/lease", {}, 400),
     ("PUT", BUNDLE_PATH, {"agentEpoch": 4, "fencingToken": 7}, 409),
     ("PUT", BUNDLE_PATH, {}, 400),

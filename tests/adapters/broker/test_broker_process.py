@@ -33,8 +33,10 @@ class Child:
 
     async def give_bundle(self, lease_s: float = 60.0) -> None:
         """Load the bundle under a lease of ``lease_s``."""
-        state = await self.control.renew_lease(agent_epoch=1, until_s=None)
-        await self.control.renew_lease(agent_epoch=1, until_s=state.clock_s + lease_s)
+        state = await self.control.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
+        await self.control.renew_lease(
+            agent_epoch=1, until_s=state.clock_s + lease_s, incarnation=state.incarnation
+        )
         await self.control.load(BUNDLE, agent_epoch=1, fencing_token=7)
 
     async def publish(self) -> int:

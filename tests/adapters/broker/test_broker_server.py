@@ -22,7 +22,7 @@ Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 def give_bundle(served: Any, until_s: float = 110.0) -> None:
-    served.running.renew_lease(agent_epoch=1, until_s=until_s)
+    served.running.renew_lease(agent_epoch=1, until_s=until_s, incarnation="first")
     served.running.load(BUNDLE, agent_epoch=1, fencing_token=7)
 
 
@@ -56,7 +56,7 @@ async def test_a_name_with_slashes_and_percents_is_one_topic(serve_broker: Any, 
     async with serve_broker(clock) as served:
         url = served.url + "/publish/non-persistent/t/n/a%2Fb%25%20%C3%A4"
         _, answer, _ = await asked("POST", URL(url, encoded=True))
-        served.running.renew_lease(agent_epoch=1, until_s=110.0)
+        served.running.renew_lease(agent_epoch=1, until_s=110.0, incarnation="first")
         _, refused, _ = await asked("POST", URL(url, encoded=True))
     assert answer == {"reason": "the broker has no valid lease"}
     assert refused["reason"].startswith("non-persistent://t/n/a/b% ä is not served here")
@@ -105,6 +105,18 @@ async def test_a_topic_of_another_broker_is_misdirected(serve_broker: Any, clock
         ("POST", TOPIC_PATH, b"x" * 2001, (413, "Too Large")),
         ("PUT", f"{PREFIX}/lease", b"", (400, "PUT lease: content is")),
         ("PUT", f"{PREFIX}/lease", b'{"agentEpoch":1}', (400, "untilSeconds is missing")),
+        (
+            "PUT",
+            f"{PREFIX}/lease",
+            b'{"agentEpoch":1,"untilSeconds":null}',
+            (400, "incarnation is missing"),
+        ),
+        (
+            "PUT",
+            f"{PREFIX}/lease",
+            b'{"agentEpoch":1,"untilSeconds":null,"incarnation":""}',
+            (400, "incarnation is ''"),
+        ),
         ("PUT", f"{PREFIX}/lease", b'{"agentEpoch":"1"}', (400, "agentEpoch is '1'")),
         ("PUT", f"{PREFIX}/lease", b'{"agent_epoch":1}', (400, "agentEpoch is missing")),
         ("PUT", f"{PREFIX}/bundles/t/n/0x0_0x1", b"{}", (400, "bundle 't/n/0x0_0x1'")),
@@ -138,7 +150,7 @@ async def test_commands_that_come_at_the_wrong_time_have_their_own_status(
         url = f"{served.url}{PREFIX}/bundles/{BUNDLE}"
         command = {"agentEpoch": 5, "fencingToken": 6}
         no_lease, _, _ = await asked("PUT", url, json=command)
-        served.running.renew_lease(agent_epoch=5, until_s=110.0)
+        served.running.renew_lease(agent_epoch=5, until_s=110.0, incarnation="first")
         old_token, _, _ = await asked("PUT", url, json={**command, "fencingToken": 5})
         old_agent, _, _ = await asked("PUT", url, json={**command, "agentEpoch": 4})
         older = url + "?agentEpoch=5&fencingToken=6"
@@ -196,7 +208,9 @@ async def test_a_renewal_moves_the_end_that_is_waited_for(
 ) -> None:
     async with serve_broker(time.monotonic) as served:
         give_bundle(served, until_s=time.monotonic() + 30)
-        served.running.renew_lease(agent_epoch=2, until_s=time.monotonic() + 0.05)
+        served.running.renew_lease(
+            agent_epoch=2, until_s=time.monotonic() + 0.05, incarnation="first"
+        )
         await eventually(lambda: isinstance(served.changes[-1], LeaseLost))
         assert served.running.state().serving == {BUNDLE: 7}
 

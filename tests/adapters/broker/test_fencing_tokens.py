@@ -24,7 +24,7 @@ def new_broker(*, leased: bool = True) -> MemoryBroker:
         now_s=100.0,
     )
     if leased:
-        broker.renew_lease(agent_epoch=1, until_s=110.0, now_s=100.0)
+        broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation="i1", now_s=100.0)
     return broker
 
 
@@ -48,7 +48,7 @@ def test_a_token_counts_as_seen_even_if_the_load_was_refused() -> None:
     broker = new_broker(leased=False)
     with pytest.raises(NotNow):
         load(broker, 7)
-    broker.renew_lease(agent_epoch=1, until_s=110.0, now_s=100.0)
+    broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation="i1", now_s=100.0)
     with pytest.raises(StaleToken):
         load(broker, 6)
 
@@ -75,7 +75,7 @@ def test_an_unload_that_overtook_its_load_ends_the_token_all_the_same() -> None:
 def test_a_lost_lease_does_not_bring_an_ended_token_back() -> None:
     broker = new_broker()
     unload(broker, 7)
-    broker.renew_lease(agent_epoch=1, until_s=130.0, now_s=120.0)
+    broker.renew_lease(agent_epoch=1, until_s=130.0, incarnation="i1", now_s=120.0)
     with pytest.raises(StaleToken):
         load(broker, 7, now_s=121.0)
 
@@ -83,7 +83,7 @@ def test_a_lost_lease_does_not_bring_an_ended_token_back() -> None:
 def test_an_ended_token_is_refused_to_a_newer_agent_too() -> None:
     broker = new_broker()
     unload(broker, 7)
-    broker.renew_lease(agent_epoch=2, until_s=130.0, now_s=103.0)
+    broker.renew_lease(agent_epoch=2, until_s=130.0, incarnation="i1", now_s=103.0)
     with pytest.raises(StaleToken):
         broker.load(WHOLE, agent_epoch=2, fencing_token=7, now_s=104.0)
 

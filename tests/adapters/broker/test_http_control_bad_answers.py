@@ -97,7 +97,7 @@ async def test_numbers_without_a_point_are_fine_and_counts_may_be_missing() -> N
 
 async def test_fields_of_a_later_contract_are_ignored() -> None:
     async with control_of(always(200, {**LEASE, "mood": "sunny"})) as control:
-        state = await control.renew_lease(agent_epoch=1, until_s=6.0)
+        state = await control.renew_lease(agent_epoch=1, until_s=6.0, incarnation="i1")
     assert (state.incarnation, state.clock_s, state.serving) == ("i1", 5.0, {BUNDLE: 7})
 
 
@@ -130,7 +130,7 @@ async def test_an_answer_that_is_none_is_refused_with_the_field_that_is_wrong(
 ) -> None:
     async with control_of(always(200, content)) as control:
         with pytest.raises(BrokerRefused, match=r"PUT http://.*/v1/lease: " + told) as refused:
-            await control.renew_lease(agent_epoch=1, until_s=None)
+            await control.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
     assert len(str(refused.value)) < 600
 
 
@@ -156,10 +156,10 @@ async def test_stats_that_are_none_are_refused(content: dict[str, Any], told: st
 async def test_only_409_with_a_reason_tells_the_agent_to_stop() -> None:
     async with control_of(always(409, {"reason": "agent epoch 1 is older than 2"})) as control:
         with pytest.raises(StaleAgent, match=r"PUT .*/lease: status 409: agent epoch 1 is older"):
-            await control.renew_lease(agent_epoch=1, until_s=None)
+            await control.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
     async with control_of(always(409, b"Conflict")) as control:
         with pytest.raises(BrokerRefused, match=r"status 409: .*Invalid JSON") as refused:
-            await control.renew_lease(agent_epoch=1, until_s=None)
+            await control.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
     assert not isinstance(refused.value, StaleAgent)
 
 

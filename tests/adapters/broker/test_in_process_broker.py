@@ -21,7 +21,7 @@ def broker(clock: Callable[[], float]) -> InProcessBroker:
 
 
 async def load(broker: InProcessBroker, until_s: float = 110.0) -> None:
-    await broker.renew_lease(agent_epoch=1, until_s=until_s)
+    await broker.renew_lease(agent_epoch=1, until_s=until_s, incarnation=broker.incarnation)
     await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
 
 
@@ -54,7 +54,7 @@ async def test_commands_are_kept_in_their_order(broker: InProcessBroker) -> None
 async def test_a_fault_may_come_before_or_after_the_deed(
     broker: InProcessBroker, fault: Fault, error: type[Exception], done: bool
 ) -> None:
-    await broker.renew_lease(agent_epoch=1, until_s=110.0)
+    await broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation=broker.incarnation)
     broker.inject(fault)
     with pytest.raises(error, match=f"load: .*{fault}"):
         await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
@@ -83,7 +83,7 @@ async def test_a_fault_ends_after_its_number_of_times(broker: InProcessBroker) -
 async def test_a_hanging_command_goes_on_when_healed(
     broker: InProcessBroker, eventually: Any
 ) -> None:
-    await broker.renew_lease(agent_epoch=1, until_s=110.0)
+    await broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation=broker.incarnation)
     broker.inject(Fault.HANG, "load")
     loading = asyncio.create_task(broker.load(BUNDLE, agent_epoch=1, fencing_token=1))
     await eventually(lambda: "load" in broker.commands)
@@ -105,7 +105,7 @@ async def test_a_hanging_command_that_is_given_up_does_nothing(broker: InProcess
 async def test_a_late_command_is_done_when_healed_unless_it_is_refused_by_then(
     broker: InProcessBroker,
 ) -> None:
-    await broker.renew_lease(agent_epoch=1, until_s=110.0)
+    await broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation=broker.incarnation)
     for token in (1, 2):
         broker.inject(Fault.LATE, "load", times=1)
         with pytest.raises(BrokerUnreachable):
@@ -113,7 +113,7 @@ async def test_a_late_command_is_done_when_healed_unless_it_is_refused_by_then(
         if token == 1:
             broker.heal()
             assert broker.serving == {BUNDLE: 1}
-    await broker.renew_lease(agent_epoch=2, until_s=None)
+    await broker.renew_lease(agent_epoch=2, until_s=None, incarnation=None)
     broker.heal()
     assert broker.serving == {BUNDLE: 1}
 
@@ -121,7 +121,7 @@ async def test_a_late_command_is_done_when_healed_unless_it_is_refused_by_then(
 async def test_a_late_load_does_not_undo_the_unload_that_overtook_it(
     broker: InProcessBroker,
 ) -> None:
-    await broker.renew_lease(agent_epoch=1, until_s=110.0)
+    await broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation=broker.incarnation)
     broker.inject(Fault.LATE, "load")
     with pytest.raises(BrokerUnreachable):
         await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
@@ -155,11 +155,22 @@ async def test_a_dead_broker_is_unreachable_and_serves_nothing(broker: InProcess
 async def test_a_restarted_broker_is_a_new_incarnation_that_has_seen_nothing(
     broker: InProcessBroker,
 ) -> None:
-    before = await broker.renew_lease(agent_epoch=9, until_s=None)
+    before = await broker.renew_lease(agent_epoch=9, until_s=None, incarnation=None)
     broker.restart()
-    after = await broker.renew_lease(agent_epoch=1, until_s=None)
+    after = await broker.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
     assert before.incarnation != after.incarnation
     assert after.serving == {}
+
+
+async def test_a_lease_meant_for_the_former_process_is_none_for_the_next(
+    broker: InProcessBroker,
+) -> None:
+    former = await broker.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
+    broker.restart()
+    told = await broker.renew_lease(agent_epoch=1, until_s=1e6, incarnation=former.incarnation)
+    assert told.incarnation != former.incarnation
+    with pytest.raises(BrokerRefused, match="no valid lease"):
+        await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
 
 
 async def test_intervals_tell_of_all_its_lives(broker: InProcessBroker, clock: Any) -> None:

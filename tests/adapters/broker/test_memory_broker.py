@@ -59,7 +59,7 @@ def new_broker(record: Recorder | None = None) -> MemoryBroker:
 def loaded_broker(record: Recorder | None = None, bundle: BundleId = WHOLE) -> MemoryBroker:
     """Return a broker that serves ``bundle`` for agent 1 with token 7 until 110."""
     broker = new_broker(record)
-    broker.renew_lease(agent_epoch=1, until_s=110.0, now_s=100.0)
+    broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation="i1", now_s=100.0)
     broker.load(bundle, agent_epoch=1, fencing_token=7, now_s=101.0)
     return broker
 
@@ -131,7 +131,10 @@ def test_at_the_very_end_of_its_lease_a_broker_serves_no_more() -> None:
 
 def test_what_a_lost_lease_ended_must_be_loaded_again() -> None:
     broker = loaded_broker()
-    assert broker.renew_lease(agent_epoch=1, until_s=130.0, now_s=120.0).serving == {}
+    assert (
+        broker.renew_lease(agent_epoch=1, until_s=130.0, incarnation="i1", now_s=120.0).serving
+        == {}
+    )
     assert refusal(publish(broker, 121.0)) is PublishRefusal.NOT_SERVED
     broker.load(WHOLE, agent_epoch=1, fencing_token=7, now_s=122.0)
     assert refusal(publish(broker, 123.0)) is None
@@ -146,30 +149,30 @@ def test_a_message_begun_within_the_lease_is_not_taken_after_it() -> None:
 
 def test_a_renewal_never_shortens_a_lease() -> None:
     broker = loaded_broker()
-    broker.renew_lease(agent_epoch=1, until_s=105.0, now_s=102.0)
-    broker.renew_lease(agent_epoch=1, until_s=None, now_s=102.0)
+    broker.renew_lease(agent_epoch=1, until_s=105.0, incarnation="i1", now_s=102.0)
+    broker.renew_lease(agent_epoch=1, until_s=None, incarnation=None, now_s=102.0)
     assert broker.next_expiry_s == 110.0
 
 
 def test_a_renewal_that_arrives_after_its_own_end_gives_no_lease() -> None:
     record = Recorder()
     broker = new_broker(record)
-    broker.renew_lease(agent_epoch=1, until_s=100.0, now_s=100.0)
+    broker.renew_lease(agent_epoch=1, until_s=100.0, incarnation="i1", now_s=100.0)
     assert broker.next_expiry_s is None
     assert len(record.changes) == 1
 
 
 def test_a_renewal_is_recorded() -> None:
     record = Recorder()
-    new_broker(record).renew_lease(agent_epoch=4, until_s=105.0, now_s=101.0)
+    new_broker(record).renew_lease(agent_epoch=4, until_s=105.0, incarnation="i1", now_s=101.0)
     assert record.changes[-1] == LeaseGranted(at_s=101.0, agent_epoch=4, until_s=105.0)
 
 
 def test_an_older_agent_is_obeyed_no_more() -> None:
     broker = loaded_broker()
-    broker.renew_lease(agent_epoch=2, until_s=None, now_s=102.0)
+    broker.renew_lease(agent_epoch=2, until_s=None, incarnation=None, now_s=102.0)
     with pytest.raises(StaleAgent, match="agent epoch 1 is older than 2"):
-        broker.renew_lease(agent_epoch=1, until_s=200.0, now_s=103.0)
+        broker.renew_lease(agent_epoch=1, until_s=200.0, incarnation="i1", now_s=103.0)
     with pytest.raises(StaleAgent):
         broker.load(WHOLE, agent_epoch=1, fencing_token=9, now_s=103.0)
     with pytest.raises(StaleAgent):
@@ -179,7 +182,7 @@ def test_an_older_agent_is_obeyed_no_more() -> None:
 
 def test_a_new_agent_extends_only_what_it_loaded_itself() -> None:
     broker = loaded_broker(bundle=LOWER)
-    broker.renew_lease(agent_epoch=2, until_s=130.0, now_s=102.0)
+    broker.renew_lease(agent_epoch=2, until_s=130.0, incarnation="i1", now_s=102.0)
     broker.load(UPPER, agent_epoch=2, fencing_token=8, now_s=103.0)
     assert broker.state(109.0).serving == {LOWER: 7, UPPER: 8}
     assert broker.state(110.0).serving == {UPPER: 8}
@@ -187,7 +190,7 @@ def test_a_new_agent_extends_only_what_it_loaded_itself() -> None:
 
 def test_a_new_agent_does_not_inherit_the_longer_lease_of_the_old_one() -> None:
     broker = loaded_broker(bundle=LOWER)
-    broker.renew_lease(agent_epoch=2, until_s=105.0, now_s=102.0)
+    broker.renew_lease(agent_epoch=2, until_s=105.0, incarnation="i1", now_s=102.0)
     broker.load(UPPER, agent_epoch=2, fencing_token=8, now_s=103.0)
     assert broker.state(106.0).serving == {LOWER: 7}
 
@@ -195,7 +198,7 @@ def test_a_new_agent_does_not_inherit_the_longer_lease_of_the_old_one() -> None:
 def test_a_new_agent_takes_a_bundle_over_without_a_gap() -> None:
     record = Recorder()
     broker = loaded_broker(record)
-    broker.renew_lease(agent_epoch=2, until_s=130.0, now_s=102.0)
+    broker.renew_lease(agent_epoch=2, until_s=130.0, incarnation="i1", now_s=102.0)
     ticket = in_service(broker, 102.5)
     broker.load(WHOLE, agent_epoch=2, fencing_token=8, now_s=103.0)
     outcome = broker.finish_publish(ticket, producer="p", payload_bytes=1, now_s=104.0)
@@ -288,7 +291,7 @@ def test_loading_waits_for_an_unload_that_is_not_done() -> None:
 def test_a_request_of_an_earlier_load_does_not_count_for_a_later_one() -> None:
     broker = loaded_broker()
     ticket = in_service(broker, 109.0)
-    broker.renew_lease(agent_epoch=1, until_s=130.0, now_s=111.0)
+    broker.renew_lease(agent_epoch=1, until_s=130.0, incarnation="i1", now_s=111.0)
     broker.load(WHOLE, agent_epoch=1, fencing_token=8, now_s=112.0)
     outcome = broker.finish_publish(ticket, producer="p", payload_bytes=1, now_s=113.0)
     assert refusal(outcome) is PublishRefusal.NOT_SERVED
@@ -330,7 +333,7 @@ def test_a_stopped_broker_serves_nothing_and_obeys_nobody() -> None:
     outcome = broker.finish_publish(ticket, producer="p", payload_bytes=1, now_s=103.0)
     assert refusal(outcome) is PublishRefusal.NO_LEASE
     with pytest.raises(NotNow, match="stopping"):
-        broker.renew_lease(agent_epoch=1, until_s=200.0, now_s=104.0)
+        broker.renew_lease(agent_epoch=1, until_s=200.0, incarnation="i1", now_s=104.0)
     assert [type(change) for change in record.changes[-2:]] == [ServingEnded, Stopped]
     assert record.changes[-1] == Stopped(at_s=103.0)
 
@@ -349,7 +352,7 @@ def test_stats_tell_the_traffic_of_what_is_served() -> None:
 def test_a_load_that_cannot_be_recorded_does_not_happen() -> None:
     record = Recorder()
     broker = new_broker(record)
-    broker.renew_lease(agent_epoch=1, until_s=110.0, now_s=100.0)
+    broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation="i1", now_s=100.0)
     record.full = True
     with pytest.raises(OSError, match="disk full"):
         broker.load(WHOLE, agent_epoch=1, fencing_token=7, now_s=101.0)

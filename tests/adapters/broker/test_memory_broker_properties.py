@@ -44,11 +44,14 @@ class Trial:
             now_s=0.0,
         )
 
-    def renew(self, epoch: int, lease_s: float | None) -> None:
+    def renew(self, epoch: int, lease_s: float | None, incarnation: str | None) -> None:
         """Ask for a lease, and note on our own until when it can be valid at most."""
         until_s = None if lease_s is None else self.now_s + lease_s
-        self.broker.renew_lease(agent_epoch=epoch, until_s=until_s, now_s=self.now_s)
-        self.granted[epoch] = max(self.granted.get(epoch, 0.0), until_s or 0.0)
+        self.broker.renew_lease(
+            agent_epoch=epoch, until_s=until_s, incarnation=incarnation, now_s=self.now_s
+        )
+        if incarnation == "i":
+            self.granted[epoch] = max(self.granted.get(epoch, 0.0), until_s or 0.0)
 
     def load(self, epoch: int, bundle: int, token: int) -> None:
         """Load one of three bundles."""
@@ -87,9 +90,10 @@ bundles = st.integers(0, 2)
 Step = Callable[[Trial], None]
 steps: st.SearchStrategy[Step] = st.one_of(
     st.builds(
-        lambda epoch, lease_s: lambda trial: trial.renew(epoch, lease_s),
+        lambda epoch, lease_s, incarnation: lambda trial: trial.renew(epoch, lease_s, incarnation),
         epochs,
         st.none() | st.integers(-2, 9),
+        st.sampled_from(["i", "i", "i", "another", None]),
     ),
     st.builds(
         lambda epoch, bundle, token: lambda trial: trial.load(epoch, bundle, token),

@@ -193,7 +193,7 @@ def test_a_record_broken_off_anywhere_never_shows_less_serving_than_there_was() 
         record=changes.append,
         now_s=0.0,
     )
-    broker.renew_lease(agent_epoch=1, until_s=10.0, now_s=1.0)
+    broker.renew_lease(agent_epoch=1, until_s=10.0, incarnation="i1", now_s=1.0)
     broker.load(BUNDLE, agent_epoch=1, fencing_token=5, now_s=2.0)
     broker.load(BUNDLE, agent_epoch=1, fencing_token=6, now_s=4.0)
     broker.expire(12.0)

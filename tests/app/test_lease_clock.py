@@ -1,0 +1,72 @@
+"""A lease ends in time, whatever clock the broker's next process has."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import cast
+
+from prometheus_client import CollectorRegistry
+
+from loadmanager.adapters.broker.in_process import InProcessBroker
+from loadmanager.app.leasing import LeaseKeeper, LeaseTerms
+from loadmanager.app.owning import Membership, Ownerships
+from loadmanager.app.parts import Parts
+from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
+from loadmanager.telemetry.metrics import Metrics
+
+BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
+
+
+@dataclass(slots=True)
+class World:
+    """The agent's clock and session, and a broker whose clock begins elsewhere in each life."""
+
+    now_s: float = 0.0
+    origin_s: float = 5000.0
+    session: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(session_id=1, timeout_s=30.0)
+    )
+
+    def broker_clock_s(self) -> float:
+        """Return what the broker's present process reads."""
+        return self.now_s + self.origin_s
+
+    def monotonic_s(self) -> float:
+        """Return the agent's own clock."""
+        return self.now_s
+
+    async def heartbeat(self) -> None:
+        """Confirm the session, at once."""
+
+
+class Serving:
+    """Stands for the ownerships: hears what the broker serves."""
+
+    commands_done = 0
+
+    def broker_serves(self, serving: dict[BundleId, int], asked_at: int) -> None:
+        """Hear it, and do nothing."""
+
+
+async def test_a_broker_that_restarts_between_two_renewals_is_leased_by_its_new_clock() -> None:
+    world = World()
+    broker = InProcessBroker(world.broker_clock_s)
+    parts = SimpleNamespace(
+        coordination=world, broker=broker, clock=world, metrics=Metrics(CollectorRegistry())
+    )
+    keeper = LeaseKeeper(
+        cast("Parts", parts),
+        cast("Ownerships", Serving()),
+        LeaseTerms(fraction=0.5, interval_fraction=0.1),
+        Membership(parse_broker("broker:8080"), session_id=1, agent_epoch=1),
+        earlier_end_s=0.0,
+    )
+    await keeper.begin()
+    broker.kill()
+    world.origin_s = 10.0
+    broker.restart()
+    await keeper._extend()
+    await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
+    world.now_s = 14.9
+    assert broker.serving == {BUNDLE: 1}
+    world.now_s = 15.0
+    assert broker.serving == {}
