@@ -83,7 +83,9 @@ class SheddingSettings(Section):
         description="Whether loaded bundles are moved at all. Unowned bundles are placed always.",
     )
     strategy: Word = Field(
-        "ThresholdShedder", description="The algorithm, by its name in the strategy guide."
+        "AvgShedder",
+        description="The algorithm, by our short name or Pulsar's class name; see the strategy "
+        "guide.",
     )
     observe: bool = Field(
         default=False,
@@ -105,7 +107,9 @@ class PlacementSettings(Section):
     """Which broker takes a bundle."""
 
     strategy: Word = Field(
-        "LeastLongTermMessageRate", description="The algorithm, by its name in the strategy guide."
+        "AvgShedder",
+        description="The algorithm, by our short name or Pulsar's class name; see the strategy "
+        "guide.",
     )
     settings: Mapping[str, SettingValue] = Field(
         default_factory=dict, description="The strategy's own keys; see the strategy guide."

@@ -176,7 +176,7 @@ def test_avg_waits_for_two_high_or_eight_low_hits(make_view: MakeView) -> None:
     for scores, rounds in (((20, 80), 2), ((60, 80), 8)):
         view, memory = rated(make_view, scores), Memory()
         for number in range(1, rounds + 1):
-            shed = AvgShedder(min_msgs_per_s=0).shed(view, memory)
+            shed = AvgShedder(min_msgs_per_s=0, max_share=0.2).shed(view, memory)
             memory = shed.memory
             assert bool(shed.offers) == (number == rounds and scores == (20, 80))
             pending = reasons(shed).get("s80x1:1")

@@ -28,7 +28,7 @@ class AvgShedder:
     ``low_threshold_points`` in ``low_hits`` rounds, or ``high_threshold_points`` in
     ``high_hits``, moves ``max_share`` of the difference of its traffic, largest bundles
     that fit first, and each goes to the other broker of the pair. Brokers at 80 and 20
-    with 10,000 and 2,000 messages/s move up to 0.2 times 8,000.
+    with 10,000 and 2,000 messages/s move up to 0.5 times 8,000.
 
     Counters belong to brokers: hits gathered with another partner count too. The plan
     of where a bundle goes is by name and lasts for one round (Pulsar since July 2026).
@@ -70,11 +70,12 @@ class AvgShedder:
         float,
         Interval(ge=0.0, le=1.0),
         Doc(
-            "The share of a pair's difference that moves in one round; 0.5 would even it out.",
+            "The share of a pair's difference that moves in one round; 0.5 evens it out. "
+            "Pulsar's default was 0.2 before version 5.0.",
             "fraction",
             "maxUnloadPercentage",
         ),
-    ] = 0.2
+    ] = 0.5
     min_msgs_per_s: Annotated[
         int,
         Interval(ge=0, le=2**31 - 1),
