@@ -53,6 +53,7 @@ class Reason(StrEnum):
     MORE_OF_NAMESPACE = "more_of_namespace"
     OVERLOADED = "overloaded"
     # Bundles that stay.
+    NOT_OFFERED = "not_offered"
     NO_CANDIDATE = "no_candidate"
     SAME_BROKER = "same_broker"
     NO_IMPROVEMENT = "no_improvement"

@@ -133,6 +133,10 @@ REASONS: Final[Mapping[Reason, Telling]] = MappingProxyType(
             "The broker is overloaded, so it takes nothing while others can.",
             "Less load on it, or a higher overloaded threshold.",
         ),
+        Reason.NOT_OFFERED: Telling(
+            "The strategy offered others, or saw nothing to shed here.",
+            "More load here than on the others, by the measure of the strategy.",
+        ),
         Reason.NO_CANDIDATE: Telling(
             "No broker may take the bundle now.",
             "A broker that is refused for none of the reasons given.",

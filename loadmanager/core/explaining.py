@@ -1,0 +1,273 @@
+"""Why a bundle or a broker is where it is: from the leader's view and what it decided."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker, namespace_of
+from loadmanager.core.plan import Cause, Move, Reason, Refusal
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.planner_settings import Mode
+from loadmanager.core.projection import loads, loads_with
+from loadmanager.core.round_memory import RoundMemory
+
+
+class Outcome(StrEnum):
+    """What became of a bundle or broker in a decision."""
+
+    MOVED = "moved"
+    OBSERVED = "observed"
+    PLACED = "placed"
+    LEFT_ALONE = "left_alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One decision about one bundle, one broker, or, with an empty subject, one round.
+
+    ``at_ms`` is on the leader's wall clock. ``round`` counts from 1 in each epoch and is
+    0 for a bundle placed between two rounds. ``code`` is a `Cause` where something moves.
+    """
+
+    at_ms: int
+    epoch: int
+    round: int
+    subject: str
+    outcome: Outcome
+    code: Cause | Reason
+    detail: str = ""
+    source: BrokerId | None = None
+    target: BrokerId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """One thing that holds the subject where it is. ``about`` is "" for the whole round."""
+
+    about: str
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A broker that might take the bundle: its score now, and with the bundle.
+
+    ``refused`` is why it may not or should not take it, None if it might.
+    """
+
+    broker: BrokerId
+    score: float
+    score_with: float
+    refused: Reason | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What can be said of one bundle or broker now.
+
+    ``owner`` is who lists a bundle, ``target`` where it is under way to. ``score`` is that
+    of the broker, a bundle's owner or the broker itself; with ``mean``, ``highest`` and
+    ``lowest`` of all. ``decisions`` are the last ones about it, newest first; ``grounds``
+    what holds it, most telling first. ``bundles`` counts a broker's.
+    """
+
+    subject: str
+    kind: Literal["bundle", "broker"]
+    owner: BrokerId | None
+    target: BrokerId | None
+    msgs_per_s: float
+    bytes_per_s: float
+    bundles: int
+    score: float | None
+    mean: float
+    highest: float
+    lowest: float
+    decisions: tuple[Decision, ...]
+    grounds: tuple[Ground, ...]
+    candidates: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the leader knows when it is asked.
+
+    ``refusals`` are those of its last round, None before the first one.
+    """
+
+    view: ClusterView
+    planner: Planner
+    memory: RoundMemory
+    refusals: Mapping[str, Sequence[Refusal]] | None
+
+
+def decisions_of(plan: Plan, *, at_ms: int, epoch: int, number: int) -> list[Decision]:
+    """Return every decision of one round, moves first."""
+    moved = Outcome.MOVED if plan.moves else Outcome.OBSERVED
+    found = [
+        move_decision(move, moved, at_ms=at_ms, epoch=epoch, number=number)
+        for move in (*plan.moves, *plan.observed)
+    ]
+    found += [
+        Decision(
+            at_ms=at_ms,
+            epoch=epoch,
+            round=number,
+            subject=refusal.subject,
+            outcome=Outcome.LEFT_ALONE,
+            code=refusal.reason,
+            detail=refusal.detail,
+        )
+        for refusal in plan.refusals
+    ]
+    return found
+
+
+def move_decision(
+    move: Move, outcome: Outcome, *, at_ms: int, epoch: int, number: int = 0
+) -> Decision:
+    """Return the decision to move a bundle."""
+    return Decision(
+        at_ms=at_ms,
+        epoch=epoch,
+        round=number,
+        subject=move.bundle,
+        outcome=Outcome.PLACED if move.source is None else outcome,
+        code=move.cause,
+        source=move.source,
+        target=move.target,
+    )
+
+
+def explain_bundle(known: Known, bundle: BundleId, decisions: Sequence[Decision]) -> Explanation:
+    """Return why ``bundle`` is where it is; ``decisions`` are the last ones about it."""
+    view = known.view
+    owner = view.listed_owner(bundle)
+    rates = view.short_rates(bundle)
+    scores = loads(view, known.planner.weights)
+    return Explanation(
+        subject=bundle,
+        kind="bundle",
+        owner=owner,
+        target=view.moved.get(bundle),
+        msgs_per_s=float(rates[:2].sum()),
+        bytes_per_s=float(rates[2:].sum()),
+        bundles=1,
+        score=None if owner is None else float(scores[view.row(owner)]),
+        mean=_mean(scores),
+        highest=float(scores.max(initial=0.0)),
+        lowest=float(scores.min(initial=np.inf)) if len(scores) else 0.0,
+        decisions=tuple(decisions),
+        grounds=_grounds_of_bundle(known, bundle, owner),
+        candidates=_candidates(known, bundle, owner),
+    )
+
+
+def explain_broker(known: Known, broker: BrokerId, decisions: Sequence[Decision]) -> Explanation:
+    """Return why ``broker``, which has a report, keeps what it has.
+
+    Raises:
+        UnknownBroker: it has no report.
+    """
+    view = known.view
+    row = view.row(broker)
+    scores = loads(view, known.planner.weights)
+    return Explanation(
+        subject=broker,
+        kind="broker",
+        owner=None,
+        target=None,
+        msgs_per_s=float(view.brokers.msgs_per_s[row]),
+        bytes_per_s=float(view.brokers.bytes_per_s[row]),
+        bundles=len(view.bundles_of(broker)),
+        score=float(scores[row]),
+        mean=_mean(scores),
+        highest=float(scores.max()),
+        lowest=float(scores.min()),
+        decisions=tuple(decisions),
+        grounds=_grounds_of_broker(known, broker),
+    )
+
+
+def _grounds_of_bundle(
+    known: Known, bundle: BundleId, owner: BrokerId | None
+) -> tuple[Ground, ...]:
+    found = [*_own_grounds(known, bundle)]
+    if known.refusals is None:
+        return tuple(found)
+    for about in (bundle, owner, ""):
+        if about is not None:
+            found += [
+                Ground(about, one.reason, one.detail) for one in known.refusals.get(about, ())
+            ]
+    return tuple(found) or (Ground(bundle, Reason.NOT_OFFERED),)
+
+
+def _own_grounds(known: Known, bundle: BundleId) -> list[Ground]:
+    """Return what is known to hold the bundle without looking at any round."""
+    view, settings = known.view, known.planner.settings
+    found = []
+    target = view.moved.get(bundle)
+    if target is not None:
+        found.append(Ground(bundle, Reason.IN_FLIGHT, f"to {target}"))
+    moved_at_s = known.memory.moved_at_s.get(bundle)
+    if moved_at_s is not None and view.now_s - moved_at_s < settings.cool_down_s:
+        ago_s = view.now_s - moved_at_s
+        detail = f"moved {ago_s:.0f} s ago, rests {settings.cool_down_s - ago_s:.0f} s more"
+        found.append(Ground(bundle, Reason.RECENTLY_MOVED, detail))
+    if belongs_to_a_broker(bundle):
+        found.append(Ground(bundle, Reason.NAMESPACE_EXCLUDED, "it is a broker's own bundle"))
+    elif namespace_of(bundle) in settings.excluded_namespaces:
+        found.append(Ground(bundle, Reason.NAMESPACE_EXCLUDED, namespace_of(bundle)))
+    row = view.bundles.row(bundle)
+    if row is None or not view.bundles.known[row]:
+        found.append(Ground(bundle, Reason.LOAD_UNKNOWN, "no sample of its traffic yet"))
+    return found
+
+
+def _grounds_of_broker(known: Known, broker: BrokerId) -> tuple[Ground, ...]:
+    view, row = known.view, known.view.row(broker)
+    found = []
+    if view.brokers.draining[row]:
+        found.append(Ground(broker, Reason.DRAINING))
+    age_s = float(view.age_s[row])
+    if age_s > known.planner.filters.max_report_age_s:
+        found.append(Ground(broker, Reason.REPORT_STALE, f"{age_s:.0f} s old"))
+    if known.refusals is None:
+        return tuple(found)
+    for about in (broker, ""):
+        found += [Ground(about, one.reason, one.detail) for one in known.refusals.get(about, ())]
+    return tuple(found) or (Ground(broker, Reason.NOT_OFFERED),)
+
+
+def _candidates(known: Known, bundle: BundleId, owner: BrokerId | None) -> tuple[Candidate, ...]:
+    """Return every other broker, the best first, with why it would not do."""
+    view, planner = known.view, known.planner
+    names = view.brokers.names
+    scores = loads(view, planner.weights)
+    rows = np.arange(len(names))
+    usage = planner.cost.usage(view, bundle, owner)
+    msgs_per_s = float(view.short_rates(bundle)[:2].sum())
+    with_it = loads_with(view, planner.weights, rows, usage, msgs_per_s)
+    refused: dict[str, Reason] = {
+        refusal.subject: refusal.reason
+        for refusal in planner.filters.eligible(view, bundle).refusals()
+    }
+    if owner is not None and planner.settings.mode is Mode.SAFE:
+        before = scores[view.row(owner)]
+        for row in np.flatnonzero(with_it + planner.settings.margin > before).tolist():
+            refused.setdefault(names[row], Reason.NO_IMPROVEMENT)
+    found = [
+        Candidate(name, float(scores[row]), float(with_it[row]), refused.get(name))
+        for row, name in enumerate(names)
+        if name != owner
+    ]
+    return tuple(sorted(found, key=lambda one: (one.refused is not None, one.score_with)))
+
+
+def _mean(scores: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    return float(scores.mean()) if len(scores) else 0.0
