@@ -25,7 +25,8 @@ Domain = Literal["persistent", "non-persistent", "topic"]
 
 DOMAINS: Final[tuple[Domain, ...]] = ("persistent", "non-persistent", "topic")
 
-_ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
+# Not "." and "..": whatever handles a URL on the way takes them out of its path.
+_ENTITY: Final = re.compile(r"(?!\.{1,2}\Z)[-=:.\w]+", re.ASCII)
 _BROKER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[-.\w]+):(\d{1,5})", re.ASCII)
 _RANGE: Final = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
 _OWN_NAMESPACE: Final = re.compile(r"(?:pulsar|sla-monitor)/[^:]+:\d+", re.ASCII)
@@ -65,11 +66,13 @@ def parse_namespace(text: str) -> Namespace:
     """Return ``text`` as a namespace.
 
     Raises:
-        InvalidName: it is not ``tenant/namespace`` of letters, digits and ``-=:._``.
+        InvalidName: it is not ``tenant/namespace`` of letters, digits and ``-=:._``, or
+            one of the two is ``.`` or ``..``.
     """
     parts = text.split("/")
     if len(parts) != 2 or not all(_ENTITY.fullmatch(part) for part in parts):  # noqa: PLR2004 - tenant and name
-        raise InvalidName("namespace", text, "tenant/namespace of letters, digits and -=:._")
+        expected = "tenant/namespace of letters, digits and -=:._, neither of them . or .."
+        raise InvalidName("namespace", text, expected)
     return Namespace(text)
 
 
@@ -128,6 +131,22 @@ def parse_topic(text: str) -> TopicName:
     if not separator and len(parts) == 1:
         parts = ["public", "default", rest]
     if len(parts) != 3:  # noqa: PLR2004 - tenant, namespace, local
+        raise InvalidName("topic", text, "domain://tenant/namespace/topic")
+    return topic_from_parts(domain, parts[0], parts[1], parts[2])
+
+
+def parse_full_topic(text: str) -> TopicName:
+    """Return the topic whose full name, as ``str()`` of it gives it, is ``text``.
+
+    Unlike in what people write, nothing may be left out, and all that follows the
+    namespace is the local name, slashes included.
+
+    Raises:
+        InvalidName: the text is no full name.
+    """
+    domain, separator, rest = text.partition("://")
+    parts = rest.split("/", 2)
+    if not separator or len(parts) != 3:  # noqa: PLR2004 - tenant, namespace, local
         raise InvalidName("topic", text, "domain://tenant/namespace/topic")
     return topic_from_parts(domain, parts[0], parts[1], parts[2])
 

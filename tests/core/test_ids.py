@@ -13,6 +13,7 @@ from loadmanager.core.ids import (
     namespace_of,
     parse_broker,
     parse_bundle,
+    parse_full_topic,
     parse_namespace,
     parse_topic,
     range_of,
@@ -33,12 +34,14 @@ def test_anything_else_is_no_broker(text: str) -> None:
         parse_broker(text)
 
 
-@pytest.mark.parametrize("text", ["t/n", "a-b=c:d.e_f/1"])
+@pytest.mark.parametrize("text", ["t/n", "a-b=c:d.e_f/1", ".../.a", "..a/a.."])
 def test_a_tenant_and_a_name_are_a_namespace(text: str) -> None:
     assert parse_namespace(text) == text
 
 
-@pytest.mark.parametrize("text", ["t", "t/", "/n", "t/c/n", "t /n", "t/n@"])
+@pytest.mark.parametrize(
+    "text", ["t", "t/", "/n", "t/c/n", "t /n", "t/n@", "./n", "t/.", "../n", "t/..", "t/..\n"]
+)
 def test_anything_else_is_no_namespace(text: str) -> None:
     with pytest.raises(InvalidName, match="namespace"):
         parse_namespace(text)
@@ -86,6 +89,21 @@ def test_a_short_topic_name_means_a_full_one(text: str, full: str) -> None:
 def test_other_forms_are_no_topic(text: str) -> None:
     with pytest.raises(InvalidName):
         parse_topic(text)
+
+
+@given(st.text(min_size=1).filter(lambda local: bool(local.strip())))
+def test_a_full_name_tells_the_topic_it_was_made_of(local: str) -> None:
+    topic = topic_from_parts("non-persistent", "t", "n", local)
+    assert parse_full_topic(str(topic)) == topic
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", "t/n/x", "persistent://t/n", "persistent://t/n/", "http://t/n/x", "topic://../n/x"],
+)
+def test_what_leaves_a_part_out_is_no_full_name(text: str) -> None:
+    with pytest.raises(InvalidName):
+        parse_full_topic(text)
 
 
 def test_a_topic_from_a_path_may_hold_a_slash() -> None:
