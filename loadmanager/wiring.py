@@ -15,6 +15,7 @@ from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
+from loadmanager.adapters.http.splits import Splits
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.app.answering import Answering
 from loadmanager.app.desk import Desk, Rhythm
@@ -29,6 +30,7 @@ from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.publishing import Publisher, Sampler
 from loadmanager.app.service import Sidecar
 from loadmanager.app.split_desk import SplitPolicy
+from loadmanager.app.split_requests import SplitRequests
 from loadmanager.app.splitting import Splitter
 from loadmanager.config import Config, SplitSettings, ZookeeperSettings
 from loadmanager.config.strategies import make_placement, make_shedder
@@ -46,6 +48,7 @@ from loadmanager.ports import Clock, HostProbe, LeaderLine
 from loadmanager.telemetry.metrics import Metrics
 
 _LEAVE_S = 10.0
+_SPLIT_WAIT_S = 15.0
 
 
 def run_sidecar(config: Config) -> None:
@@ -142,7 +145,7 @@ def build_sidecar(
         await leader_line.close()
         await broker.close()
 
-    door = make_door(config, application.answering, metrics)
+    door = make_door(config, application, metrics)
     return Sidecar(parts, door, application.member, application.election, close)
 
 
@@ -154,6 +157,7 @@ class Application:
     leading: Leading
     election: Election
     answering: Answering
+    split_requests: SplitRequests
 
 
 def join(
@@ -188,7 +192,8 @@ def join(
         wait_s=config.lookup.wait_s,
     )
     election = Election(parts, eligible=lambda: member.registered, lead=leading.lead)
-    return Application(member, leading, election, answering)
+    split_requests = SplitRequests(parts, leading, _SPLIT_WAIT_S)
+    return Application(member, leading, election, answering, split_requests)
 
 
 def make_member(
@@ -256,10 +261,10 @@ def make_split_policy(settings: SplitSettings) -> SplitPolicy:
     )
 
 
-def make_door(config: Config, answering: Answering, metrics: Metrics) -> HttpDoor:
+def make_door(config: Config, application: Application, metrics: Metrics) -> HttpDoor:
     """Return the HTTP server in front of the application."""
     return HttpDoor(
-        answering,
+        application.answering,
         metrics=metrics.lookup,
         registry=REGISTRY,
         version=__version__,
@@ -271,6 +276,7 @@ def make_door(config: Config, answering: Answering, metrics: Metrics) -> HttpDoo
             max_body_bytes=config.http.max_body_bytes,
             max_url_bytes=config.http.max_url_bytes,
         ),
+        more_routes=Splits(application.split_requests, config.split.algorithm).routes(),
     )
 
 

@@ -15,6 +15,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.split_desk import SplitDesk, SplitPolicy
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
@@ -109,6 +110,10 @@ class Desk:
             self._wanted[bundle] = future
             self._placing.tell()
         return await asyncio.shield(future)
+
+    async def order_split(self, bundle: BundleId, order: SplitOrder) -> None:
+        """Order a bundle to be cut; raises as `OrderBook.change`."""
+        await self._splits.order(bundle, order)
 
     # --- load ----------------------------------------------------------------------
 

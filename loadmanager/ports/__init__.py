@@ -49,6 +49,7 @@ from loadmanager.ports.lookup import (
     Redirection,
     Unavailable,
 )
+from loadmanager.ports.splits import BundleUnknown, SplitRefused, SplitService
 
 __all__ = [
     "BrokerControl",
@@ -57,6 +58,7 @@ __all__ = [
     "BrokerState",
     "BrokerStats",
     "BrokerUnreachable",
+    "BundleUnknown",
     "Check",
     "Clock",
     "CommitRejected",
@@ -85,6 +87,8 @@ __all__ = [
     "SessionLost",
     "SessionState",
     "SetData",
+    "SplitRefused",
+    "SplitService",
     "StaleAgent",
     "Stat",
     "Unavailable",

@@ -1,0 +1,113 @@
+"""Splits asked for by people: which bundle is meant, and whether it was done."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from loadmanager.app.parts import Parts
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import BundleId, Namespace, namespace_of, parse_bundle
+from loadmanager.core.load import BundleStats
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.splitting import SPLIT_ALGORITHMS, can_split
+from loadmanager.ports import (
+    BundleUnknown,
+    CoordinationError,
+    LeaderInfo,
+    NamespaceUnknown,
+    SplitRefused,
+    Unavailable,
+)
+
+_POSITIONS = "specified_positions_divide"
+
+
+class SplitOrderer(Protocol):
+    """The leader's desk, whether or not this sidecar leads now."""
+
+    async def order_split(self, bundle: BundleId, order: SplitOrder) -> None:
+        """Order a bundle to be cut. Raises `NotLeader` and as `OrderBook.assign`."""
+
+
+class SplitRequests:
+    """The application's side of `SplitService`."""
+
+    def __init__(self, parts: Parts, orderer: SplitOrderer, wait_s: float) -> None:
+        self._parts = parts
+        self._orderer = orderer
+        self._wait_s = wait_s
+
+    @property
+    def leader(self) -> LeaderInfo | None:
+        """See `SplitService`."""
+        return self._parts.picture.leader
+
+    async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
+        """Have a bundle cut, and wait for it; see `SplitService`."""
+        if order.algorithm not in SPLIT_ALGORITHMS:
+            known = ", ".join(sorted(SPLIT_ALGORITHMS))
+            raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
+        if order.algorithm == _POSITIONS and not order.positions:
+            raise SplitRefused(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
+        bundle = self._chosen(await self._boundaries(namespace), chosen)
+        if not can_split(bundle):
+            raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
+        if self._parts.picture.live_owner(bundle) is None:
+            raise Unavailable(f"nobody owns {bundle} now; look one of its topics up first")
+        try:
+            await self._orderer.order_split(bundle, order)
+        except CoordinationError as error:
+            raise Unavailable(f"the order to split {bundle} was not written: {error}") from error
+        await self._until_cut(bundle)
+
+    async def _boundaries(self, namespace: Namespace) -> Boundaries:
+        try:
+            boundaries = await self._parts.picture.boundaries(namespace)
+        except (CoordinationError, MalformedContent) as error:
+            raise Unavailable(f"the bundles of {namespace} cannot be read: {error}") from error
+        if boundaries is None:
+            raise NamespaceUnknown(f"namespace {namespace} does not exist")
+        return boundaries
+
+    def _chosen(self, boundaries: Boundaries, chosen: str) -> BundleId:
+        if chosen in {"LARGEST", "HOT"}:
+            return self._heaviest(boundaries, by_topics=chosen == "LARGEST")
+        try:
+            bundle = parse_bundle(f"{boundaries.namespace}/{chosen.lower()}")
+        except InvalidName as error:
+            raise BundleUnknown(str(error)) from error
+        if bundle not in boundaries.bundles:
+            ranges = ", ".join(known.rpartition("/")[2] for known in boundaries.bundles[:8])
+            raise BundleUnknown(
+                f"bundle range {chosen} not found in {boundaries.namespace}; it has {ranges}"
+                + (", ..." if len(boundaries.bundles) > 8 else "")  # noqa: PLR2004 - as many as were named
+            )
+        return bundle
+
+    def _heaviest(self, boundaries: Boundaries, *, by_topics: bool) -> BundleId:
+        reported = {
+            bundle: stats.topics if by_topics else stats.bytes_per_s
+            for bundle, stats in self._reported()
+            if bundle in boundaries.bundles
+        }
+        if not reported:
+            raise BundleUnknown(f"no broker reports a bundle of {boundaries.namespace}")
+        return max(reported, key=lambda bundle: (reported[bundle], bundle))
+
+    def _reported(self) -> Iterator[tuple[BundleId, BundleStats]]:
+        for known in self._parts.picture.brokers.values():
+            yield from known.report.bundles.items()
+
+    async def _until_cut(self, bundle: BundleId) -> None:
+        clock, namespace = self._parts.clock, namespace_of(bundle)
+        deadline_s = clock.monotonic_s() + self._wait_s
+        while True:
+            boundaries = self._parts.picture.known_boundaries(namespace)
+            if boundaries is not None and bundle not in boundaries.bundles:
+                return
+            left_s = deadline_s - clock.monotonic_s()
+            if left_s <= 0:
+                raise Unavailable(
+                    f"{bundle} was not cut within {self._wait_s:g} s; its broker's sidecar logs why"
+                )
+            await self._parts.picture.changes.wait(left_s)

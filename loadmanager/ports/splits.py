@@ -1,0 +1,37 @@
+"""What the HTTP door asks of the application about splitting bundles by hand."""
+
+from typing import Protocol
+
+from loadmanager.core.ids import Namespace
+from loadmanager.core.orders import SplitOrder
+from loadmanager.ports.lookup import LeaderInfo, LookupRefused
+
+
+class BundleUnknown(LookupRefused):
+    """The namespace has no such bundle now."""
+
+
+class SplitRefused(LookupRefused):
+    """The bundle cannot be cut as asked; asking again as it is will not help."""
+
+
+class SplitService(Protocol):
+    """Cuts bundles on demand. Only the leader does; others know who leads."""
+
+    @property
+    def leader(self) -> LeaderInfo | None:
+        """The leader as known here, None while there is none."""
+
+    async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
+        """Have a bundle cut, and return when its parts are in the namespace's boundaries.
+
+        ``chosen`` is a range (``0xLLLLLLLL_0xUUUUUUUU``), ``LARGEST`` for the bundle with
+        the most topics, or ``HOT`` for the one with the most traffic.
+
+        Raises:
+            NotLeader: this sidecar does not lead; `leader` does.
+            NamespaceUnknown: there is no such namespace.
+            BundleUnknown: it has no such bundle, or none that anybody reports.
+            SplitRefused: the algorithm or its positions do not fit.
+            Unavailable: nobody owns the bundle, or it was not cut in time.
+        """
