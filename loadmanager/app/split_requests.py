@@ -15,6 +15,7 @@ from loadmanager.ports import (
     CoordinationError,
     LeaderInfo,
     NamespaceUnknown,
+    NotLeader,
     SplitRefused,
     Unavailable,
 )
@@ -49,6 +50,9 @@ class SplitRequests:
             raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
         if order.algorithm == _POSITIONS and not order.positions:
             raise SplitRefused(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
+        leader = self.leader
+        if leader is None or leader.instance != self._parts.identity.instance:
+            raise NotLeader("this sidecar does not lead now")
         bundle = self._chosen(await self._boundaries(namespace), chosen)
         if not can_split(bundle):
             raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
