@@ -166,6 +166,12 @@ class Cluster:
             "log": {"format": "console"},
         }
 
+    @property
+    def sidecar_settings(self) -> Table:
+        """What all sidecars are told alike."""
+        told = self._sidecar_settings(self.members[0])
+        return {section: told[section] for section in told if section not in ("broker", "sidecar")}
+
     async def _wait_until_ready(self, member: Member) -> None:
         broker, sidecar = member.processes
         wait = self._children.wait_until

@@ -240,7 +240,7 @@ class Run:
             last_publish_error=last.last_publish_error,
             evidence=evidence,
             seconds=ended_s - journal.began_s,
-            settings=self._settings.to_json(),
+            settings=self._settings.to_json() | {"sidecar": self._cluster.sidecar_settings},
             kills=tuple(self._kills),
         )
 

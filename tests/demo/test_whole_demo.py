@@ -39,6 +39,7 @@ def test_skewed_traffic_is_balanced_without_an_error(tmp_path: Path) -> None:
     assert keeps_every_promise(summary)
     assert summary["imbalance_start"] >= 1.8
     assert summary["imbalance_end"] <= 1.25
+    assert summary["settings"]["sidecar"]["zookeeper"]["session_timeout_s"] == 4
     assert summary["moves"] > 0
     assert summary["taken_over"] == 0
     assert summary["published"] > 45 * 120 * 0.9
