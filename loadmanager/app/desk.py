@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import structlog
 
+from loadmanager.app.accounting import Look
 from loadmanager.app.changes import Changes
 from loadmanager.app.electing import Term
 from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
+from loadmanager.app.recollection import Recollection
 from loadmanager.app.split_desk import SplitDesk, SplitPolicy
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
@@ -63,6 +65,17 @@ class Desk:
         self._wanted: dict[BundleId, asyncio.Future[BrokerId]] = {}
         self._placing = Changes()
         self._ordered_at_s: dict[BundleId, float] = {}
+        self.recollection = Recollection(parts.clock, term.epoch)
+
+    def look(self) -> Look:
+        """Return what this leader sees and remembers now."""
+        return Look(
+            epoch=self._term.epoch,
+            view=self._view(),
+            averages=self._tally.averages(),
+            memory=self._memory,
+            unowned=(*self._wanted, *self._orphans()),
+        )
 
     async def run(self) -> None:
         """Work until cancelled.
@@ -206,7 +219,9 @@ class Desk:
             view, self._memory = answer.view, answer.memory
             if answer.move is None:
                 refusals[bundle] = answer.refusals
+                self.recollection.unplaced(answer.refusals)
             else:
+                self.recollection.placed([answer.move])
                 placed[bundle] = answer.move.target
         return placed, refusals
 
@@ -257,6 +272,7 @@ class Desk:
         doubtful = self._parts.coordination.session.connection is not Connection.CONNECTED
         plan = self._planner.round(view, self._memory, self._rng, session_doubtful=doubtful)
         self._memory = plan.memory
+        self.recollection.round_done(plan, view.brokers.names)
         self._tell(plan)
         if not doubtful:
             await self._splits.look()

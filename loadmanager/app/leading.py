@@ -18,6 +18,11 @@ class Leading:
         self._metrics = metrics
         self._desk: Desk | None = None
 
+    @property
+    def desk(self) -> Desk | None:
+        """The desk of the present term, None while this agent does not lead."""
+        return self._desk
+
     async def lead(self, term: Term) -> None:
         """Lead until cancelled at the term's end; raises as `Desk.run`."""
         self._desk = self._open_desk(term)

@@ -14,6 +14,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode
 from loadmanager.core.projection import loads, loads_with
 from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.scores import FloatArray
 
 
 class Outcome(StrEnum):
@@ -113,18 +114,23 @@ def decisions_of(plan: Plan, *, at_ms: int, epoch: int, number: int) -> list[Dec
         for move in (*plan.moves, *plan.observed)
     ]
     found += [
-        Decision(
-            at_ms=at_ms,
-            epoch=epoch,
-            round=number,
-            subject=refusal.subject,
-            outcome=Outcome.LEFT_ALONE,
-            code=refusal.reason,
-            detail=refusal.detail,
-        )
+        refusal_decision(refusal, at_ms=at_ms, epoch=epoch, number=number)
         for refusal in plan.refusals
     ]
     return found
+
+
+def refusal_decision(refusal: Refusal, *, at_ms: int, epoch: int, number: int = 0) -> Decision:
+    """Return the decision to leave something alone."""
+    return Decision(
+        at_ms=at_ms,
+        epoch=epoch,
+        round=number,
+        subject=refusal.subject,
+        outcome=Outcome.LEFT_ALONE,
+        code=refusal.reason,
+        detail=refusal.detail,
+    )
 
 
 def move_decision(
@@ -160,7 +166,7 @@ def explain_bundle(known: Known, bundle: BundleId, decisions: Sequence[Decision]
         score=None if owner is None else float(scores[view.row(owner)]),
         mean=_mean(scores),
         highest=float(scores.max(initial=0.0)),
-        lowest=float(scores.min(initial=np.inf)) if len(scores) else 0.0,
+        lowest=float(scores.min()) if len(scores) else 0.0,
         decisions=tuple(decisions),
         grounds=_grounds_of_bundle(known, bundle, owner),
         candidates=_candidates(known, bundle, owner),
@@ -269,5 +275,5 @@ def _candidates(known: Known, bundle: BundleId, owner: BrokerId | None) -> tuple
     return tuple(sorted(found, key=lambda one: (one.refused is not None, one.score_with)))
 
 
-def _mean(scores: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+def _mean(scores: FloatArray) -> float:
     return float(scores.mean()) if len(scores) else 0.0

@@ -36,6 +36,7 @@ from loadmanager.ports.coordination import (
     Watch,
 )
 from loadmanager.ports.host import Clock, HostProbe
+from loadmanager.ports.leading import Account, LeaderDesk, LeaderElsewhere, SubjectUnknown
 from loadmanager.ports.lookup import (
     LeaderInfo,
     LeaderLine,
@@ -52,6 +53,7 @@ from loadmanager.ports.lookup import (
 from loadmanager.ports.splits import BundleUnknown, SplitRefused, SplitService
 
 __all__ = [
+    "Account",
     "BrokerControl",
     "BrokerError",
     "BrokerRefused",
@@ -69,6 +71,8 @@ __all__ = [
     "Delete",
     "Disconnected",
     "HostProbe",
+    "LeaderDesk",
+    "LeaderElsewhere",
     "LeaderInfo",
     "LeaderLine",
     "LookupRefused",
@@ -91,6 +95,7 @@ __all__ = [
     "SplitService",
     "StaleAgent",
     "Stat",
+    "SubjectUnknown",
     "Unavailable",
     "VersionMismatch",
     "Watch",

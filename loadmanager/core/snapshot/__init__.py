@@ -4,6 +4,7 @@ The format is in ``docs/snapshot-format.md``. A live leader writes it with every
 in it; a plain dump of ``/loadbalance/brokers`` is a snapshot too.
 """
 
+from loadmanager.core.snapshot.agreement import agreed
 from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.snapshot.document import (
     Choice,
@@ -21,6 +22,7 @@ __all__ = [
     "Round",
     "RunningLoad",
     "Snapshot",
+    "agreed",
     "decode_snapshot",
     "encode_snapshot",
     "in_force",

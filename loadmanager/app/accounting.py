@@ -1,0 +1,187 @@
+"""Telling why: the leader's view, decisions and settings, for those who ask."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from loadmanager.app.inheritance import shifted
+from loadmanager.app.parts import Parts
+from loadmanager.app.recollection import Recollection
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.explaining import Decision, Explanation, Known, explain_broker, explain_bundle
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    belongs_to_a_broker,
+    namespace_of,
+    parse_broker,
+    parse_bundle,
+)
+from loadmanager.core.planner import Planner
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.snapshot import RunningLoad, Snapshot, agreed, encode_snapshot, in_force
+from loadmanager.ports import Account, LeaderElsewhere, SubjectUnknown, Unavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the leader of ``epoch`` sees and remembers at one moment, by its own clock.
+
+    ``unowned`` are the bundles it is about to place.
+    """
+
+    epoch: int
+    view: ClusterView
+    averages: Mapping[BundleId, BundleAverages]
+    memory: RoundMemory
+    unowned: tuple[BundleId, ...]
+
+
+class OpenDesk(Protocol):
+    """The desk of a leader at work."""
+
+    @property
+    def recollection(self) -> Recollection:
+        """What it has decided."""
+
+    def look(self) -> Look:
+        """Return what it sees now."""
+
+
+class Desks(Protocol):
+    """Where the desk of this sidecar is found, while it leads."""
+
+    @property
+    def desk(self) -> OpenDesk | None:
+        """The desk, None while this sidecar does not lead."""
+
+
+class Accounting:
+    """The application's side of `LeaderDesk`."""
+
+    def __init__(self, parts: Parts, desks: Desks, planner: Planner, cluster: str) -> None:
+        self._parts = parts
+        self._desks = desks
+        self._planner = planner
+        self._cluster = cluster
+
+    async def snapshot(self) -> bytes:
+        """Return the cluster as the leader sees it now, as a snapshot in JSON."""
+        look = self._desk().look()
+        if not look.view.brokers.names:
+            raise Unavailable("no broker has a load report yet")
+        snapshot = self._snapshot_of(look)
+        # A large cluster takes seconds to write down; everything in it stands still.
+        return await asyncio.to_thread(_written, snapshot)
+
+    def explain(self, subject: str) -> Account:
+        """Return why a bundle or a broker is where it is."""
+        desk = self._desk()
+        look = desk.look()
+        past = desk.recollection
+        known = Known(
+            view=look.view, planner=self._planner, memory=look.memory, refusals=past.refusals
+        )
+        return Account(
+            explanation=_explained(known, subject, past.about(subject)),
+            leader=self._parts.identity.broker,
+            epoch=look.epoch,
+            at_ms=self._parts.clock.wall_ms(),
+            last_round=past.rounds,
+            last_round_at_ms=past.last_round_at_ms,
+            in_force=in_force(self._planner),
+        )
+
+    def decisions(self, limit: int) -> Sequence[Decision]:
+        """Return the last decisions of this leader, newest first."""
+        return self._desk().recollection.decisions(limit)
+
+    def _desk(self) -> OpenDesk:
+        desk = self._desks.desk
+        if desk is not None:
+            return desk
+        leader = self._parts.picture.leader
+        if leader is None or leader.instance == self._parts.identity.instance:
+            raise Unavailable("no leader is at work")
+        if not leader.sidecar_url:
+            raise Unavailable(f"the leader {leader.broker} has no sidecar to ask")
+        raise LeaderElsewhere(leader.sidecar_url)
+
+    def _snapshot_of(self, look: Look) -> Snapshot:
+        view, picture = look.view, self._parts.picture
+        wall_ms = self._parts.clock.wall_ms()
+        names = view.brokers.names
+        # A view and the picture differ only by what was read since the view was made.
+        reports = {name: picture.brokers[name].report for name in names}
+        owners = {
+            bundle: holding.broker
+            for bundle, holding in picture.owners.items()
+            if holding.broker in reports
+        }
+        in_flight = dict(view.moved)
+        unowned = tuple(bundle for bundle in look.unowned if bundle not in owners)
+        ages_s = np.maximum(view.age_s, 0.0).tolist()
+        changed_ago_s = view.now_s - view.membership_changed_s
+        return Snapshot(
+            reports=reports,
+            taken_at_ms=wall_ms,
+            cluster=self._cluster,
+            epoch=look.epoch,
+            age_s=dict(zip(names, ages_s, strict=True)),
+            averages=look.averages,
+            running=_running(view),
+            boundaries=self._boundaries([*owners, *in_flight]),
+            owners=owners,
+            in_flight=in_flight,
+            unowned=unowned,
+            policies=view.policies,
+            memory=shifted(look.memory, wall_ms / 1000 - view.now_s),
+            membership_changed_ago_s=changed_ago_s if np.isfinite(changed_ago_s) else None,
+            departed_ago_s=tuple(view.now_s - left_s for left_s in view.departures_s),
+            in_force=in_force(self._planner),
+        )
+
+    def _boundaries(self, bundles: Sequence[BundleId]) -> dict[Namespace, Boundaries]:
+        """Return the boundaries of all these bundles, nothing if some are not known here."""
+        namespaces = {namespace_of(one) for one in bundles if not belongs_to_a_broker(one)}
+        found = {name: self._parts.picture.known_boundaries(name) for name in namespaces}
+        known = {name: boundaries for name, boundaries in found.items() if boundaries is not None}
+        return known if len(known) == len(found) else {}
+
+
+def _written(snapshot: Snapshot) -> bytes:
+    # While a bundle is being cut, owners and boundaries may disagree for a moment.
+    return encode_snapshot(agreed("the live picture", snapshot, [], lenient=True))
+
+
+def _running(view: ClusterView) -> dict[BrokerId, RunningLoad]:
+    brokers = view.brokers
+    rows = zip(brokers.names, brokers.load_ema.tolist(), brokers.bytes_ema.tolist(), strict=True)
+    return {
+        name: RunningLoad(load, bytes_per_s)
+        for name, load, bytes_per_s in rows
+        if np.isfinite(load) and np.isfinite(bytes_per_s)
+    }
+
+
+def _explained(known: Known, subject: str, decisions: Sequence[Decision]) -> Explanation:
+    if "/" in subject:
+        bundle = parse_bundle(subject)
+        if not decisions and known.view.bundles.row(bundle) is None:
+            raise SubjectUnknown(f"{bundle}: no broker reports it and nothing was decided about it")
+        return explain_bundle(known, bundle, decisions)
+    try:
+        broker = parse_broker(subject)
+    except InvalidName:
+        expected = "a broker, host:port, or a bundle, tenant/namespace/0xLLLLLLLL_0xUUUUUUUU"
+        raise InvalidName("subject", subject, expected) from None
+    if broker not in known.view.brokers.index:
+        raise SubjectUnknown(f"{broker}: no such broker is registered")
+    return explain_broker(known, broker, decisions)

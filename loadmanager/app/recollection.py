@@ -1,0 +1,96 @@
+"""What a leader remembers of its own decisions, within bounds."""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from loadmanager.core.explaining import (
+    Decision,
+    Outcome,
+    decisions_of,
+    move_decision,
+    refusal_decision,
+)
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.plan import Move, Refusal
+from loadmanager.core.planner import Plan
+from loadmanager.ports import Clock
+
+MOST_DECISIONS: Final = 2000
+MOST_SUBJECTS: Final = 20_000
+
+_Kept = tuple[Decision | None, Decision | None]
+
+
+class Recollection:
+    """The decisions of one term: the last ones, and the last of each bundle and broker.
+
+    Of each subject the last move and the last time it was left alone are kept; the
+    subjects that were decided on least lately are forgotten first.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        epoch: int,
+        *,
+        most_decisions: int = MOST_DECISIONS,
+        most_subjects: int = MOST_SUBJECTS,
+    ) -> None:
+        self._clock = clock
+        self._epoch = epoch
+        self._recent: deque[Decision] = deque(maxlen=most_decisions)
+        self._most_subjects = most_subjects
+        self._about: OrderedDict[str, _Kept] = OrderedDict()
+        self.refusals: dict[str, list[Refusal]] | None = None
+        self.rounds = 0
+        self.last_round_at_ms = 0
+
+    def round_done(self, plan: Plan, brokers: Iterable[BrokerId]) -> None:
+        """Remember what a round decided; ``brokers`` are all that it looked at."""
+        self.rounds += 1
+        self.last_round_at_ms = self._clock.wall_ms()
+        self.refusals = {}
+        for refusal in plan.refusals:
+            self.refusals.setdefault(refusal.subject, []).append(refusal)
+        known = frozenset[str](brokers)
+        for decision in decisions_of(
+            plan, at_ms=self.last_round_at_ms, epoch=self._epoch, number=self.rounds
+        ):
+            self._keep(decision)
+            # A round says something of every broker, which would crowd out the moves.
+            if decision.subject not in known:
+                self._recent.append(decision)
+
+    def placed(self, moves: Iterable[Move]) -> None:
+        """Remember bundles that were given to a broker between two rounds."""
+        at_ms = self._clock.wall_ms()
+        for move in moves:
+            decision = move_decision(move, Outcome.PLACED, at_ms=at_ms, epoch=self._epoch)
+            self._keep(decision)
+            self._recent.append(decision)
+
+    def unplaced(self, refusals: Iterable[Refusal]) -> None:
+        """Remember why bundles that nobody owns found no place; they are tried again soon."""
+        at_ms = self._clock.wall_ms()
+        for one in refusals:
+            self._keep(refusal_decision(one, at_ms=at_ms, epoch=self._epoch))
+
+    def decisions(self, limit: int) -> Sequence[Decision]:
+        """Return the last decisions, newest first."""
+        newest = list(reversed(self._recent))
+        return newest[:limit]
+
+    def about(self, subject: str) -> tuple[Decision, ...]:
+        """Return the last decisions about a bundle or broker, newest first."""
+        kept = [one for one in self._about.get(subject, (None, None)) if one is not None]
+        return tuple(sorted(kept, key=lambda one: (one.at_ms, one.round), reverse=True))
+
+    def _keep(self, decision: Decision) -> None:
+        left_alone = decision.outcome is Outcome.LEFT_ALONE
+        parties = (decision.subject, decision.source, decision.target)
+        for subject in dict.fromkeys(party for party in parties if party):
+            move, refusal = self._about.pop(subject, (None, None))
+            self._about[subject] = (move, decision) if left_alone else (decision, refusal)
+        while len(self._about) > self._most_subjects:
+            self._about.popitem(last=False)

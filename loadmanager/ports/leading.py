@@ -1,0 +1,63 @@
+"""What a live leader tells about its decisions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from loadmanager.core.explaining import Decision, Explanation
+from loadmanager.core.snapshot import InForce
+from loadmanager.ports.lookup import LookupRefused
+
+
+class LeaderElsewhere(LookupRefused):
+    """Another sidecar leads; it can be asked at ``sidecar_url``."""
+
+    def __init__(self, sidecar_url: str) -> None:
+        super().__init__(f"the leader's sidecar is {sidecar_url}")
+        self.sidecar_url = sidecar_url
+
+
+class SubjectUnknown(LookupRefused):
+    """The leader knows no broker and no bundle of that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """An explanation, and who gives it: the leader of ``epoch``, at ``at_ms``.
+
+    ``last_round`` and ``last_round_at_ms`` are 0 before the first round of the epoch.
+    """
+
+    explanation: Explanation
+    leader: str
+    epoch: int
+    at_ms: int
+    last_round: int
+    last_round_at_ms: int
+    in_force: InForce
+
+
+class LeaderDesk(Protocol):
+    """The leader's desk, as those see it who want to know why.
+
+    All methods raise `LeaderElsewhere` if another sidecar leads, and `Unavailable` while
+    nobody does.
+    """
+
+    async def snapshot(self) -> bytes:
+        """Return the cluster as the leader sees it now, as a snapshot in JSON."""
+
+    def explain(self, subject: str) -> Account:
+        """Return why a bundle or a broker is where it is.
+
+        Raises:
+            InvalidName: ``subject`` is neither a bundle's nor a broker's name.
+            SubjectUnknown: the leader does not know it.
+        """
+
+    def decisions(self, limit: int) -> Sequence[Decision]:
+        """Return the last decisions of this leader, newest first, at most ``limit``.
+
+        Those are moves, placements, and what was left alone of bundles and of whole
+        rounds; what each round says of each broker is in `explain`.
+        """
