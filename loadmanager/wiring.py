@@ -15,8 +15,10 @@ from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
+from loadmanager.adapters.http.accounts import Accounts
 from loadmanager.adapters.http.splits import Splits
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.app.accounting import Accounting
 from loadmanager.app.answering import Answering
 from loadmanager.app.desk import Desk, Rhythm
 from loadmanager.app.electing import Election, Term
@@ -158,6 +160,7 @@ class Application:
     election: Election
     answering: Answering
     split_requests: SplitRequests
+    accounting: Accounting
 
 
 def join(
@@ -193,7 +196,8 @@ def join(
     )
     election = Election(parts, eligible=lambda: member.registered, lead=leading.lead)
     split_requests = SplitRequests(parts, leading, _SPLIT_WAIT_S)
-    return Application(member, leading, election, answering, split_requests)
+    accounting = Accounting(parts, leading, planner, config.cluster.name)
+    return Application(member, leading, election, answering, split_requests, accounting)
 
 
 def make_member(
@@ -276,7 +280,10 @@ def make_door(config: Config, application: Application, metrics: Metrics) -> Htt
             max_body_bytes=config.http.max_body_bytes,
             max_url_bytes=config.http.max_url_bytes,
         ),
-        more_routes=Splits(application.split_requests, config.split.algorithm).routes(),
+        more_routes=[
+            *Splits(application.split_requests, config.split.algorithm).routes(),
+            *Accounts(application.accounting).routes(),
+        ],
     )
 
 

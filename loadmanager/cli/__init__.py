@@ -7,6 +7,7 @@ from loadmanager.cli.broker import broker
 from loadmanager.cli.config import config_commands
 from loadmanager.cli.decide import decide
 from loadmanager.cli.demo import demo_command
+from loadmanager.cli.leader import explain_command, snapshot_command
 from loadmanager.cli.zookeeper import zookeeper_command
 
 
@@ -20,4 +21,6 @@ main.add_command(broker)
 main.add_command(config_commands)
 main.add_command(decide)
 main.add_command(demo_command)
+main.add_command(explain_command)
+main.add_command(snapshot_command)
 main.add_command(zookeeper_command)

@@ -8,7 +8,13 @@ from typing import Any, Final
 from aiohttp import web
 
 from loadmanager.core.errors import InvalidName, LoadManagerError
-from loadmanager.ports import NamespaceTaken, NamespaceUnknown, NotLeader, Unavailable
+from loadmanager.ports import (
+    NamespaceTaken,
+    NamespaceUnknown,
+    NotLeader,
+    SubjectUnknown,
+    Unavailable,
+)
 
 SERVER_NAME: Final = "loadmanager"
 _JSON_TYPE: Final = "application/json"
@@ -81,7 +87,7 @@ def refusal_of(error: LoadManagerError) -> Refused:
             return Refused(405, reason, {"Allow": "GET"})
         case InvalidName():
             return Refused(412, reason)
-        case NamespaceUnknown():
+        case NamespaceUnknown() | SubjectUnknown():
             return Refused(404, reason or "Namespace not found")
         case NamespaceTaken() | NotLeader():
             return Refused(409, reason)

@@ -13,7 +13,7 @@ from loadmanager.core.snapshot.document import (
     Snapshot,
     view_of_snapshot,
 )
-from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
+from loadmanager.core.snapshot.encoding import encode_snapshot, in_force, in_force_to_json
 from loadmanager.core.snapshot.rounds import Round, run_rounds
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "decode_snapshot",
     "encode_snapshot",
     "in_force",
+    "in_force_to_json",
     "run_rounds",
     "view_of_snapshot",
 ]

@@ -36,7 +36,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         "constraints": constraints_to_json(snapshot.policies),
         "memory": snapshot.memory.to_json(),
         "departedSecondsAgo": list(snapshot.departed_ago_s),
-        "settings": _in_force_to_json(snapshot.in_force),
+        "settings": in_force_to_json(snapshot.in_force),
     }
     if snapshot.averages is not None:
         document["bundles"] = {
@@ -105,7 +105,8 @@ def _choice(
     return Choice(name, values_of(strategy))
 
 
-def _in_force_to_json(told: InForce) -> dict[str, Any]:
+def in_force_to_json(told: InForce) -> dict[str, Any]:
+    """Return strategies and settings as the ``settings`` of a snapshot have them."""
     document: dict[str, Any] = {}
     for name, choice in (("shedder", told.shedder), ("placement", told.placement)):
         if choice is not None:

@@ -1,0 +1,122 @@
+"""The leader's account of a bundle or a broker, for people."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from loadmanager.cli.tables import print_table
+
+_CANDIDATES_SHOWN: Final = 20
+_OUTCOMES: Final[Mapping[str, str]] = {
+    "moved": "moved",
+    "observed": "would have been moved (the leader only observes)",
+    "placed": "placed",
+    "left_alone": "left alone",
+}
+
+
+def print_account(account: Mapping[str, Any]) -> None:
+    """Print an account as `Accounts` of the HTTP door gives it."""
+    click.echo(_headline(account))
+    click.echo(_load_line(account))
+    for line in (*_decisions(account), *_grounds(account)):
+        click.echo(line)
+    candidates = account["candidates"]
+    print_table(
+        "Where it could go",
+        ("broker", "score>", "with it>", "", "meaning"),
+        [_candidate_row(one) for one in candidates[:_CANDIDATES_SHOWN]],
+    )
+    if len(candidates) > _CANDIDATES_SHOWN:
+        click.echo(f"... and {len(candidates) - _CANDIDATES_SHOWN} more (--json tells all)")
+    click.echo("")
+    for line in _in_force(account["inForce"]):
+        click.echo(line)
+    click.echo(_footer(account))
+
+
+def _headline(account: Mapping[str, Any]) -> str:
+    if account["kind"] == "broker":
+        return f"{account['subject']} has {account['bundles']} bundles."
+    owner, target = account["owner"], account["target"]
+    place = f"is on {owner}" if owner else "is reported by nobody"
+    return f"{account['subject']} {place}" + (f", on its way to {target}." if target else ".")
+
+
+def _load_line(account: Mapping[str, Any]) -> str:
+    scores = account["scores"]
+    traffic = f"{account['msgsPerS']:.1f} messages/s, {account['bytesPerS'] / 1000:.1f} kB/s"
+    others = (
+        f"mean {scores['mean']:.3f}, lowest {scores['lowest']:.3f}, highest {scores['highest']:.3f}"
+    )
+    whose = "its score" if account["kind"] == "broker" else "its broker's score"
+    own = "" if scores["own"] is None else f"; {whose} {scores['own']:.3f}"
+    return f"Traffic {traffic}{own}; {others}."
+
+
+def _decisions(account: Mapping[str, Any]) -> Iterator[str]:
+    if not account["decisions"]:
+        yield "\nThis leader has decided nothing about it."
+    for one in account["decisions"]:
+        where = f"round {one['round']}" if one["round"] else "between two rounds"
+        way = " ".join(
+            f"{word} {one[end]}"
+            for word, end in (("from", "source"), ("to", "target"))
+            if one[end] is not None
+        )
+        what = f"{one['subject']}: " if one["subject"] != account["subject"] else ""
+        outcome = f"{what}{_OUTCOMES[one['outcome']]} {way}".rstrip()
+        yield f"\n{_when(one['atMs'])}, epoch {one['epoch']}, {where}: {outcome} ({one['code']})"
+        yield from _meaning(one)
+
+
+def _grounds(account: Mapping[str, Any]) -> Iterator[str]:
+    if account["grounds"]:
+        yield "\nWhat holds it now"
+    for one in account["grounds"]:
+        about = one["about"] or "the whole round"
+        yield f"  {one['reason']} ({about})"
+        yield from _meaning(one, "    ")
+
+
+def _meaning(one: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:
+    yield f"{indent}{one['meaning']}"
+    if one["detail"]:
+        yield f"{indent}Numbers: {one['detail']}"
+    if one["takes"]:
+        yield f"{indent}It would take: {one['takes']}"
+
+
+def _candidate_row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    with_it = f"{one['scoreWith']:.3f}"
+    verdict = one["refused"] or "may take it"
+    return one["broker"], f"{one['score']:.3f}", with_it, verdict, one["meaning"]
+
+
+def _in_force(told: Mapping[str, Any]) -> Iterator[str]:
+    for part in ("shedder", "placement"):
+        settings = _settings(told[part]["settings"])
+        yield f"{part.capitalize()} {told[part]['strategy']}: {settings or 'no settings'}"
+    yield f"Planner: {_settings(told['planner'])}"
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in values.items()
+    )
+
+
+def _footer(account: Mapping[str, Any]) -> str:
+    rounds = (
+        f"last round {account['lastRound']} at {_when(account['lastRoundAtMs'])}"
+        if account["lastRound"]
+        else "no round yet"
+    )
+    return f"Told by {account['leader']}, leader of epoch {account['epoch']}; {rounds}."
+
+
+def _when(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,0 +1,76 @@
+"""``loadmanager snapshot`` and ``loadmanager explain``: what a live leader sees and why."""
+
+from pathlib import Path
+
+import click
+
+from loadmanager.cli.asking import ask, check_url
+
+_URL = click.option(
+    "--url",
+    default="http://127.0.0.1:7750",
+    show_default=True,
+    callback=check_url,
+    envvar="LOADMANAGER_URL",
+    help="Any sidecar; it knows the leader's.",
+)
+_TIMEOUT = click.option(
+    "--timeout",
+    "timeout_s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 3600),
+    help="Seconds to wait for an answer.",
+)
+
+
+@click.command("snapshot")
+@click.option(
+    "--out",
+    "file",
+    required=True,
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Where to write it; - for stdout.",
+)
+@_URL
+@_TIMEOUT
+def snapshot_command(*, file: Path, url: str, timeout_s: float) -> None:
+    """Take a snapshot of the cluster as its leader sees it now.
+
+    It holds load reports, averages, owners, orders, constraints, what the strategies
+    remember, and the settings in force. See docs/snapshot-format.md.
+
+    Example: loadmanager snapshot --url http://sidecar:7750 --out cluster.json
+    """
+    content = ask(url, "/admin/v2/loadmanager/snapshot", timeout_s)
+    if str(file) == "-":
+        click.echo(content, nl=False)
+        return
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        click.echo(str(error), err=True)
+        raise click.exceptions.Exit(2) from None
+
+
+@click.command("explain")
+@click.argument("subject", metavar="BUNDLE|BROKER")
+@_URL
+@_TIMEOUT
+@click.option("--json", "as_json", is_flag=True, help="Print the leader's answer as it is.")
+def explain_command(*, subject: str, url: str, timeout_s: float, as_json: bool) -> None:
+    """Tell why a bundle or a broker was moved or left alone, and what it would take.
+
+    Ends with 2 if the leader knows no such bundle or broker, with 1 if no leader answers.
+
+    Example: loadmanager explain public/default/0x00000000_0x08000000
+    """
+    import json  # noqa: PLC0415 - --help stays quick
+
+    from loadmanager.cli.explaining import print_account  # noqa: PLC0415 - the same
+
+    content = ask(url, "/admin/v2/loadmanager/explain", timeout_s, subject=subject)
+    if as_json:
+        click.echo(json.dumps(json.loads(content), indent=2))
+    else:
+        print_account(json.loads(content))
