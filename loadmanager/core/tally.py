@@ -39,7 +39,7 @@ class BrokerLoad:
     ``usage`` and ``limit`` are in the order of `scores.RESOURCES`; ``totals`` is the
     broker's own traffic. ``long_msgs_per_s`` and ``preallocated_msgs_per_s`` are
     reckoned from the bundles unless given. ``load_ema`` and ``bytes_ema`` are kept by
-    the tally unless given.
+    the tally unless given, and ``top`` (the heaviest bundles, ascending) is picked by it.
     """
 
     broker: BrokerId
@@ -58,6 +58,7 @@ class BrokerLoad:
     preallocated_msgs_per_s: float | None = None
     load_ema: float | None = None
     bytes_ema: float | None = None
+    top: tuple[TopBundle, ...] | None = None
 
     @classmethod
     def of(cls, report: LoadReport, seen_s: float) -> "BrokerLoad":
@@ -134,7 +135,8 @@ class LoadTally:
             self._membership_changed_s = max(self._membership_changed_s, load.seen_s)
         else:
             self._table.unlist(former.rows)
-        entry = _Entry(load, rows, top_bundles(load.bundles, self._top_k))
+        top = top_bundles(load.bundles, self._top_k) if load.top is None else load.top
+        entry = _Entry(load, rows, top)
         if former is not None and former.load.started_at_ms == load.started_at_ms:
             entry.load_ema, entry.bytes_ema = former.load_ema, former.bytes_ema
         self._entries[load.broker] = entry

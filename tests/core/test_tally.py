@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from loadmanager.core import bundle_table
 from loadmanager.core.averages import Average, BundleAverages, Rates
-from loadmanager.core.cluster import ClusterView, UnknownBroker
+from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
-from loadmanager.core.tally import LoadTally, ema
+from loadmanager.core.tally import BrokerLoad, LoadTally, ema
 
 A, B = BrokerId("a:1"), BrokerId("b:1")
 MakeView = Callable[..., ClusterView]
@@ -130,6 +130,16 @@ def test_a_restarted_broker_starts_its_average_afresh() -> None:
     tally.report(report(A, {}, started_at_ms=2), 2.0)
     assert np.isnan(tally.view(2.0).brokers.load_ema[0])
     assert ema(float("nan"), 3.0, 0.9) == 3.0
+
+
+def test_the_heaviest_bundles_are_picked_unless_given() -> None:
+    stats = {one(n): BundleStats(bytes_in_per_s=n * 1e6) for n in range(1, 4)}
+    given = (TopBundle(one(1), 5.0),)
+    tally = LoadTally(top_k=2)
+    tally.put(BrokerLoad(broker=A, bundles=stats))
+    tally.put(BrokerLoad(broker=B, bundles=stats, top=given))
+    tops = tally.view(0.0).top_bundles
+    assert tops == {A: (TopBundle(one(2), 2e6), TopBundle(one(3), 3e6)), B: given}
 
 
 def test_an_empty_cluster_has_a_view() -> None:

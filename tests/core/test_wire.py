@@ -31,6 +31,7 @@ from loadmanager.core.wire import (
     encode_report,
     encode_standby,
 )
+from loadmanager.core.wire.topics import decode_partitions, encode_partitions
 
 NAMESPACE = Namespace("t/n")
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -331,6 +332,12 @@ def test_boundaries_that_cannot_be_are_refused(document: str, message: str) -> N
 def test_a_state_of_another_form_is_refused(document: dict[str, Any]) -> None:
     with pytest.raises(MalformedContent):
         decode_standby("/s", zlib.compress(json.dumps(document).encode()))
+
+
+def test_the_number_of_partitions_survives_the_wire() -> None:
+    assert decode_partitions("/t", encode_partitions(7)) == 7
+    with pytest.raises(MalformedContent, match="partitions = -1; expected a whole number"):
+        decode_partitions("/t", b'{"partitions":-1}')
 
 
 def test_a_state_cut_short_is_refused() -> None:
