@@ -239,8 +239,8 @@ class Answering:
             if step is LookupStep.AWAIT_OWNER:
                 why = "no leader is elected" if self._picture.leader is None else why
             elif now_s >= ask_again_at_s:
-                ask_again_at_s = now_s + _ASK_AGAIN_S
-                planned, why = await self._ask(bundle, step)
+                planned, why = await self._ask(bundle, step, deadline_s - now_s)
+                ask_again_at_s = self._clock.monotonic_s() + _ASK_AGAIN_S
                 redirection = self._onward(planned, mode)
                 if redirection:
                     return redirection
@@ -250,14 +250,19 @@ class Answering:
             pause_s = min(deadline_s - now_s, _ASK_AGAIN_S)
             await self._picture.changes.wait(pause_s)
 
-    async def _ask(self, bundle: BundleId, step: LookupStep) -> tuple[BrokerId | None, str]:
+    async def _ask(
+        self, bundle: BundleId, step: LookupStep, left_s: float
+    ) -> tuple[BrokerId | None, str]:
         """Have the leader decide; return the planned owner, and what is being waited for."""
         try:
-            if step is LookupStep.ASSIGN_HERE:
-                planned = await self._assigner.assign(bundle)
-            else:
-                assert self._picture.leader  # noqa: S101 - the step says that there is one
-                planned = await self._leader_line.assign(self._picture.leader, bundle)
+            async with asyncio.timeout(max(left_s, _ASK_AGAIN_S)):
+                if step is LookupStep.ASSIGN_HERE:
+                    planned = await self._assigner.assign(bundle)
+                else:
+                    assert self._picture.leader  # noqa: S101 - the step says that there is one
+                    planned = await self._leader_line.assign(self._picture.leader, bundle)
+        except TimeoutError:
+            return None, "the leader has not decided in time"
         except (NotLeader, Unavailable) as error:
             log.debug("lookup.assignment.failed", bundle=bundle, why=str(error))
             return None, str(error)

@@ -33,7 +33,10 @@ class Changes:
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
-            await asyncio.wait_for(future, timeout_s)
+            # Not `wait_for`: until Python 3.12 it forgets a cancellation that comes
+            # together with the change.
+            async with asyncio.timeout(timeout_s):
+                await future
         except TimeoutError:
             return False
         else:

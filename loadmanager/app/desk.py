@@ -10,6 +10,7 @@ import structlog
 from loadmanager.app.accounting import Look
 from loadmanager.app.changes import Changes
 from loadmanager.app.electing import Term
+from loadmanager.app.hand_overs import HandOvers
 from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
@@ -64,7 +65,7 @@ class Desk:
         self._taken: dict[BrokerId, int] = {}
         self._wanted: dict[BundleId, asyncio.Future[BrokerId]] = {}
         self._placing = Changes()
-        self._ordered_at_s: dict[BundleId, float] = {}
+        self._hand_overs = HandOvers(parts, self._book)
         self.recollection = Recollection(parts.clock, term.epoch)
 
     def look(self) -> Look:
@@ -114,8 +115,8 @@ class Desk:
         holding = self._parts.picture.live_owner(bundle)
         if holding is not None:
             return holding.broker
-        planned = self._book.assigned.get(bundle)
-        if planned is not None and planned in self._parts.picture.brokers:
+        planned = self._planned(bundle)
+        if planned is not None:
             return planned
         future = self._wanted.get(bundle)
         if future is None:
@@ -128,6 +129,10 @@ class Desk:
         """Order a bundle to be cut; raises as `OrderBook.change`."""
         await self._splits.order(bundle, order)
 
+    def _planned(self, bundle: BundleId) -> BrokerId | None:
+        planned = self._book.assigned.get(bundle)
+        return planned if planned in self._parts.picture.brokers else None
+
     # --- load ----------------------------------------------------------------------
 
     async def _tick(self) -> None:
@@ -135,7 +140,7 @@ class Desk:
             await self._parts.clock.sleep(self._rhythm.tick_interval_s)
             self._take_reports()
             self._tally.sample()
-            self._observe_hand_overs()
+            self._hand_overs.observe()
             try:
                 await self._adopt_parts()
             except CoordinationError as error:
@@ -186,6 +191,7 @@ class Desk:
 
     async def _place_for_ever(self) -> None:
         while True:
+            self._answer_planned()
             bundles = list(dict.fromkeys([*self._wanted, *self._orphans()]))
             if not bundles:
                 await self._placing.wait(_PLACEMENT_POLL_S)
@@ -200,6 +206,13 @@ class Desk:
             self._answer(placed, refusals)
             if len(placed) < len(bundles):
                 await self._placing.wait(_RETRY_S)
+
+    def _answer_planned(self) -> None:
+        """Answer for what has a plan by now: a former leader's, or one just repaired."""
+        for bundle in list(self._wanted):
+            planned = self._planned(bundle)
+            if planned is not None:
+                self._wanted.pop(bundle).set_result(planned)
 
     def _orphans(self) -> Iterable[BundleId]:
         """Return the bundles whose planned owner is not registered any more."""
@@ -238,10 +251,10 @@ class Desk:
                 future.set_result(broker)
         for bundle, reasons in refusals.items():
             self._parts.metrics.assignments.labels("refused").inc()
-            why = ", ".join(f"{r.subject or 'cluster'}: {r.reason.value}" for r in reasons)
+            why = ", ".join(reason.detail or reason.reason.value for reason in reasons)
             future = self._wanted.pop(bundle, None)
             if future and not future.done():
-                future.set_exception(Unavailable(f"no broker can take {bundle} ({why or 'none'})"))
+                future.set_exception(Unavailable(f"no broker can take {bundle} ({why})"))
                 future.exception()
 
     def _refuse_all(self, why: str) -> None:
@@ -276,6 +289,9 @@ class Desk:
         self._tell(plan)
         if not doubtful:
             await self._splits.look()
+            lost = self._hand_overs.lost()
+            if lost:
+                await self._book.assign(lost)
         if not plan.moves:
             return "observed" if plan.observed else "quiet"
         await self._order({move.bundle: move.target for move in plan.moves})
@@ -308,16 +324,4 @@ class Desk:
 
     async def _order(self, changes: Mapping[BundleId, BrokerId]) -> None:
         await self._book.assign(changes)
-        now_s = self._parts.clock.monotonic_s()
-        self._ordered_at_s.update(dict.fromkeys(changes, now_s))
-        self._observe_hand_overs()
-
-    def _observe_hand_overs(self) -> None:
-        """Measure, as the leader sees it, how long ordered bundles took to arrive."""
-        owners, now_s = self._parts.picture.owners, self._parts.clock.monotonic_s()
-        for bundle, ordered_at_s in list(self._ordered_at_s.items()):
-            holding = owners.get(bundle)
-            if holding and holding.broker == self._book.assigned.get(bundle):
-                del self._ordered_at_s[bundle]
-                self._parts.metrics.hand_over_duration_seconds.observe(now_s - ordered_at_s)
-        self._parts.metrics.moves_in_flight.set(len(self._ordered_at_s))
+        self._hand_overs.ordered(changes)

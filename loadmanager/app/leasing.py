@@ -128,7 +128,8 @@ class LeaseKeeper:
             # not take a time on the clock of the former one.
             named = self._incarnation
             self._leased_until_s = max(self._leased_until_s, until_s)
-            await self._renew(until_s=self._broker_clock_s + until_s - self._broker_clock_read_at_s)
+            left_s = until_s - self._broker_clock_read_at_s
+            await self._renew(until_s=max(self._broker_clock_s + left_s, 0.0))
         self._metrics.lease_renewals.labels(result="renewed").inc()
 
     async def _renew(self, *, until_s: float | None) -> None:
@@ -142,14 +143,19 @@ class LeaseKeeper:
         except StaleAgent as error:
             raise Displaced(f"the broker obeys a newer agent: {error}") from error
         self._answering = True
-        self._read_clock(state)
+        if self._read_clock(state):
+            # It has no lease yet to load anything under; it is asked again at once.
+            return
         self._ownerships.broker_serves(state.serving, asked_at)
 
-    def _read_clock(self, state: BrokerState) -> None:
-        if self._incarnation and state.incarnation != self._incarnation:
+    def _read_clock(self, state: BrokerState) -> bool:
+        """Take up the broker's clock, and return whether its process is another one."""
+        restarted = self._incarnation not in {"", state.incarnation}
+        if restarted:
             log.warning("broker.process.restarted", incarnation=state.incarnation)
             # Another process, another clock: what was leased on the old one is void.
             self._leased_until_s = self._clock.monotonic_s()
         self._incarnation = state.incarnation
         self._broker_clock_s = state.clock_s
         self._broker_clock_read_at_s = self._clock.monotonic_s()
+        return restarted

@@ -245,6 +245,7 @@ class LockKeeper:
         """Return the list's stat if the commit whose reply was lost was applied, else None."""
         while True:
             try:
+                await self._coordination.sync(self._list_path)
                 node = await self._coordination.get(self._list_path)
             except Disconnected:
                 await self._clock.sleep(_RECONNECT_POLL_S)

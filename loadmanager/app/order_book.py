@@ -51,6 +51,7 @@ class OrderBook:
         self._assigned: dict[BundleId, BrokerId] = {}
         self._splits: dict[BundleId, SplitOrder] = {}
         self._nodes: set[BrokerId] = set()
+        self._spoilt: set[BrokerId] = set()
         self._read = False
 
     @property
@@ -74,13 +75,16 @@ class OrderBook:
                 yield bundle, holding.broker, planned
 
     async def open(self) -> None:
-        """Read what the former leaders ordered.
+        """Read what the former leaders ordered, and put right what contradicts itself.
 
         Raises:
             Disconnected: it cannot be read now.
+            Deposed: somebody else leads.
         """
         async with self._writing:
             await self._read_all()
+        if self._spoilt:
+            await self.change()
 
     async def assign(self, changes: Mapping[BundleId, BrokerId]) -> None:
         """Order that these bundles be owned by these brokers, all others staying as they are.
@@ -111,6 +115,7 @@ class OrderBook:
             others = {self._assigned[bundle] for bundle in touched if bundle in self._assigned}
             # Whoever still holds a lock is told who comes after it.
             others |= {holder for bundle in assigned for holder in self._holder(bundle)}
+            others |= self._spoilt
             whole = {**self._assigned, **assigned}
             after = {bundle: broker for bundle, broker in whole.items() if bundle not in gone}
             cuts = {
@@ -123,6 +128,7 @@ class OrderBook:
                 after, cuts, [*sorted(additions), *sorted(others - additions)]
             )
             await self._write(contents)
+            self._spoilt.clear()
             self._assigned, self._splits, self._read = after, cuts, True
 
     def _holder(self, bundle: BundleId) -> Iterator[BrokerId]:
@@ -188,10 +194,13 @@ class OrderBook:
 
     async def _read_all(self) -> None:
         await self._coordination.ensure(znodes.ORDERS)
+        # What was written before must be seen, whoever wrote it and to whatever server.
+        await self._coordination.sync(znodes.ORDERS)
         names = await self._coordination.children(znodes.ORDERS)
         claims: dict[BundleId, set[BrokerId]] = defaultdict(set)
         splits: dict[BundleId, SplitOrder] = {}
         self._nodes.clear()
+        self._spoilt.clear()
         for name in names:
             try:
                 broker = parse_broker(name)
@@ -206,6 +215,9 @@ class OrderBook:
                 for bundle in orders.bundles:
                     claims[bundle].add(broker)
         self._assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
+        # Writing that was cut in two left a bundle in two brokers' orders.
+        for bundle, claiming in claims.items():
+            self._spoilt |= claiming - {self._assigned[bundle]}
         self._splits = splits
         self._read = True
 
@@ -218,6 +230,7 @@ class OrderBook:
             # should own; taking the garbage for "nothing" would recall everything.
             log.warning("znode.content.refused", path=path, error=str(error))
             self._metrics.malformed("orders")
+            self._spoilt.add(broker)
             owners = self._picture.owners.items()
             held = frozenset(bundle for bundle, holding in owners if holding.broker == broker)
             return Orders(self._term.epoch, held)

@@ -1,0 +1,57 @@
+"""Following ordered bundles to their new owners, and finding those that got lost on the way."""
+
+from collections.abc import Iterable, Mapping
+
+import structlog
+
+from loadmanager.app.order_book import OrderBook
+from loadmanager.app.parts import Parts
+from loadmanager.core.ids import BrokerId, BundleId
+
+log = structlog.get_logger()
+
+_LOST_AFTER_S = 15.0
+
+
+class HandOvers:
+    """What is under way in one term, as the leader sees it."""
+
+    def __init__(self, parts: Parts, book: OrderBook) -> None:
+        self._parts = parts
+        self._book = book
+        self._ordered_at_s: dict[BundleId, float] = {}
+        self._astray_since_s: dict[BundleId, float] = {}
+
+    def ordered(self, bundles: Iterable[BundleId]) -> None:
+        """Begin to measure how long these take to arrive."""
+        now_s = self._parts.clock.monotonic_s()
+        self._ordered_at_s.update(dict.fromkeys(bundles, now_s))
+        self.observe()
+
+    def observe(self) -> None:
+        """Take note of what has arrived, and of what should have."""
+        now_s, metrics = self._parts.clock.monotonic_s(), self._parts.metrics
+        astray = {bundle: planned for bundle, _, planned in self._book.in_flight()}
+        for bundle, ordered_at_s in list(self._ordered_at_s.items()):
+            if bundle not in astray:
+                del self._ordered_at_s[bundle]
+                metrics.hand_over_duration_seconds.observe(now_s - ordered_at_s)
+        metrics.moves_in_flight.set(len(self._ordered_at_s))
+        self._astray_since_s = {
+            bundle: self._astray_since_s.get(bundle, now_s) for bundle in astray
+        }
+
+    def lost(self) -> Mapping[BundleId, BrokerId]:
+        """Return, with its planned owner, what has not arrived for too long; each once in a while.
+
+        A broker whose orders were deleted or spoilt by hand waits for ever for what
+        nobody writes again, unless its orders are repeated.
+        """
+        now_s = self._parts.clock.monotonic_s()
+        late = [b for b, s in self._astray_since_s.items() if now_s - s >= _LOST_AFTER_S]
+        planned, brokers = self._book.assigned, self._parts.picture.brokers
+        lost = {b: planned[b] for b in late if b in planned and planned[b] in brokers}
+        for bundle, broker in lost.items():
+            self._astray_since_s[bundle] = now_s
+            log.warning("bundle.order.repeated", bundle=bundle, target=broker)
+        return lost
