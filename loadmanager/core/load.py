@@ -71,6 +71,29 @@ class BundleStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicTraffic:
+    """The traffic of one topic: mean rates over the broker's last window.
+
+    "In" is from producers to the broker, "out" from the broker to consumers.
+    """
+
+    msgs_in_per_s: float = 0.0
+    msgs_out_per_s: float = 0.0
+    bytes_in_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
+
+    @property
+    def msgs_per_s(self) -> float:
+        """Messages in plus out."""
+        return self.msgs_in_per_s + self.msgs_out_per_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes in plus out."""
+        return self.bytes_in_per_s + self.bytes_out_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUrls:
     """Where clients reach a broker. An empty text is a door the broker does not have."""
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BundleId
-from loadmanager.core.load import BundleStats
+from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.load import BundleStats, TopicTraffic
 
 
 class BrokerError(LoadManagerError):
@@ -65,6 +65,13 @@ class BrokerControl(Protocol):
 
     async def stats(self) -> BrokerStats:
         """Return the traffic of each bundle over the last window."""
+
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+        """Return the topics that the broker has open in ``bundle``, idle ones too.
+
+        It says where the bundle can be cut. Of very many, a broker may tell only the
+        busiest. A bundle that is not served is refused.
+        """
 
     async def renew_lease(
         self, *, agent_epoch: int, until_s: float | None, incarnation: str | None

@@ -1,5 +1,11 @@
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.load import (
+    BrokerUrls,
+    BundleStats,
+    LoadReport,
+    ResourceUsage,
+    TopicTraffic,
+)
 
 
 def test_a_resource_without_a_limit_has_no_fraction() -> None:
@@ -9,6 +15,13 @@ def test_a_resource_without_a_limit_has_no_fraction() -> None:
 
 def test_overload_is_not_clipped() -> None:
     assert ResourceUsage(250.0, 200.0).fraction == 1.25
+
+
+def test_the_traffic_of_a_topic_counts_both_ways() -> None:
+    topic = TopicTraffic(
+        msgs_in_per_s=1.0, msgs_out_per_s=2.0, bytes_in_per_s=3.0, bytes_out_per_s=4.0
+    )
+    assert (topic.msgs_per_s, topic.bytes_per_s) == (3.0, 7.0)
 
 
 def test_totals_of_a_report_are_those_of_its_bundles() -> None:

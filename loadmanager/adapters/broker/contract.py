@@ -6,17 +6,27 @@ that the contract can grow; fields it knows must have exactly the promised type.
 """
 
 from collections.abc import Mapping
+from heapq import nlargest
 from typing import Annotated, Final, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BundleId, parse_bundle
-from loadmanager.core.load import BundleStats
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import (
+    BundleId,
+    TopicName,
+    namespace_of,
+    parse_bundle,
+    parse_full_topic,
+)
+from loadmanager.core.load import BundleStats, TopicTraffic
 from loadmanager.ports import BrokerState, BrokerStats
 
 PREFIX: Final = "/loadmanager-broker/v1"
+# A bundle is cut long before it has so many, and reading them takes a tenth of a second
+# in which the sidecar does nothing else. The busiest tell as well where to cut.
+MAX_TOPICS: Final = 5_000
 MAX_INT64: Final = 2**63 - 1
 
 Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
@@ -92,13 +102,18 @@ class LeaseAnswer(Body):
         )
 
 
-class BundleStatsBody(Body):
-    """The traffic of one bundle, under the names of Pulsar's load reports."""
+class RatesBody(Body):
+    """Messages and bytes per second, under the names of Pulsar's load reports."""
 
     msg_rate_in: Rate
     msg_rate_out: Rate
     msg_throughput_in: Rate
     msg_throughput_out: Rate
+
+
+class BundleStatsBody(RatesBody):
+    """The traffic of one bundle."""
+
     topics: Count = 0
     producer_count: Count = 0
     consumer_count: Count = 0
@@ -160,6 +175,44 @@ class StatsAnswer(Body):
         )
 
 
+class TopicsAnswer(Body):
+    """Answer to ``GET /bundles/.../topics``."""
+
+    topics: Annotated[Mapping[str, RatesBody], Field(max_length=MAX_TOPICS)]
+
+    @classmethod
+    def of(cls, topics: Mapping[TopicName, TopicTraffic]) -> Self:
+        """Return the answer that tells ``topics``: if there are too many, the busiest."""
+        busiest = nlargest(MAX_TOPICS, topics.items(), key=lambda one: one[1].msgs_per_s)
+        return cls(
+            topics={
+                str(topic): RatesBody(
+                    msg_rate_in=traffic.msgs_in_per_s,
+                    msg_rate_out=traffic.msgs_out_per_s,
+                    msg_throughput_in=traffic.bytes_in_per_s,
+                    msg_throughput_out=traffic.bytes_out_per_s,
+                )
+                for topic, traffic in busiest
+            }
+        )
+
+    def to_topics(self, bundle: BundleId, where: str) -> Mapping[TopicName, TopicTraffic]:
+        """Return what the answer tells of ``bundle``.
+
+        Raises:
+            MalformedContent: a name is no full one, or of another namespace.
+        """
+        return {
+            _topic_of(bundle, name, where): TopicTraffic(
+                msgs_in_per_s=one.msg_rate_in,
+                msgs_out_per_s=one.msg_rate_out,
+                bytes_in_per_s=one.msg_throughput_in,
+                bytes_out_per_s=one.msg_throughput_out,
+            )
+            for name, one in self.topics.items()
+        }
+
+
 class ErrorAnswer(Body):
     """Every answer that is no success says why."""
 
@@ -203,9 +256,20 @@ def parsed_query(model: type[_Parsed], query: Mapping[str, str], where: str) -> 
         raise _malformed(error, where) from None
 
 
+def _topic_of(bundle: BundleId, name: str, where: str) -> TopicName:
+    try:
+        topic = parse_full_topic(name)
+    except InvalidName as error:
+        what = f"topics.{_shortened(name)}"
+        raise MalformedContent(where, what, f"a topic's full name ({error.expected})") from None
+    if topic.namespace != namespace_of(bundle):
+        raise MalformedContent(where, f"topics.{_shortened(name)}", f"a topic of {bundle}")
+    return topic
+
+
 def _malformed(error: ValidationError, where: str) -> MalformedContent:
     first = error.errors(include_url=False, include_context=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or "content"
+    field = ".".join(str(part)[:200] for part in first["loc"]) or "content"
     expected = first["msg"].removeprefix("Input should be ")
     if first["type"] == "missing":
         return MalformedContent(where, f"{field} is missing", "a value")

@@ -1,6 +1,7 @@
 """Commands a broker over the HTTP contract (``docs/broker-contract.md``)."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import aiohttp
@@ -13,11 +14,13 @@ from loadmanager.adapters.broker.contract import (
     LeaseRequest,
     LoadRequest,
     StatsAnswer,
+    TopicsAnswer,
     UnloadRequest,
     parsed,
 )
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BundleId
+from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.load import TopicTraffic
 from loadmanager.ports import (
     BrokerRefused,
     BrokerState,
@@ -82,6 +85,16 @@ class HttpBrokerControl:
         url = f"{self.root}/stats"
         content = await self._command("GET", url, _OK)
         return _read(StatsAnswer, content, f"GET {url}").to_stats()
+
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+        """Return the topics that the broker has open in ``bundle``, idle ones too."""
+        url = f"{self.root}/bundles/{bundle}/topics"
+        where = f"GET {url}"
+        answer = _read(TopicsAnswer, await self._command("GET", url, _OK), where)
+        try:
+            return answer.to_topics(bundle, where)
+        except MalformedContent as error:
+            raise BrokerRefused(str(error)) from None
 
     async def renew_lease(
         self, *, agent_epoch: int, until_s: float | None, incarnation: str | None

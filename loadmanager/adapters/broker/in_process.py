@@ -15,6 +15,7 @@ from loadmanager.adapters.broker.running_broker import RunningBroker
 from loadmanager.adapters.broker.serving_record import ServingInterval, intervals_of
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.load import TopicTraffic
 from loadmanager.ports import (
     BrokerError,
     BrokerRefused,
@@ -23,7 +24,7 @@ from loadmanager.ports import (
     BrokerUnreachable,
 )
 
-CommandName = Literal["stats", "renew_lease", "load", "unload"]
+CommandName = Literal["stats", "topics", "renew_lease", "load", "unload"]
 
 _T = TypeVar("_T")
 
@@ -94,6 +95,10 @@ class InProcessBroker:
         """See `BrokerControl.stats`."""
         stats = await self._command("stats", lambda: self._alive().stats())
         return replace(stats, process_id=self._process_id)
+
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+        """See `BrokerControl.topics`."""
+        return await self._command("topics", lambda: self._alive().topics(bundle))
 
     async def renew_lease(
         self, *, agent_epoch: int, until_s: float | None, incarnation: str | None

@@ -13,7 +13,7 @@ its predecessor's.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from loadmanager.adapters.broker.changes import (
@@ -22,7 +22,6 @@ from loadmanager.adapters.broker.changes import (
     EndReason,
     LeaseGranted,
     LeaseLost,
-    ServingEnded,
     Started,
     Stopped,
     UnloadBegun,
@@ -31,6 +30,7 @@ from loadmanager.adapters.broker.fencing import FencingTokens
 from loadmanager.adapters.broker.outcomes import (
     Accepted,
     NotNow,
+    NotServed,
     PublishRefusal,
     PublishRefused,
     StaleToken,
@@ -39,6 +39,7 @@ from loadmanager.adapters.broker.serving_set import Served, ServingSet
 from loadmanager.adapters.broker.traffic import BundleTraffic
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.load import TopicTraffic
 from loadmanager.ports import BrokerState, BrokerStats, StaleAgent
 
 
@@ -98,6 +99,18 @@ class MemoryBroker:
         self.expire(now_s)
         bundles = {served.bundle: served.traffic.stats(now_s) for served in self._serving}
         return BrokerStats(window_s=self._window_s, bundles=bundles)
+
+    def topics(self, bundle: BundleId, now_s: float) -> Mapping[TopicName, TopicTraffic]:
+        """Return the topics of ``bundle`` that had a message since it was loaded.
+
+        Raises:
+            NotServed: the bundle is not served at ``now_s``.
+        """
+        self.expire(now_s)
+        served = self._serving.get(bundle)
+        if served is None:
+            raise NotServed(f"{bundle} is not served here")
+        return served.traffic.topics(now_s)
 
     def serves(self, bundle: BundleId, up_to_token: float = math.inf) -> bool:
         """Tell whether ``bundle`` is served, or has requests in service, under such a token."""
@@ -192,7 +205,7 @@ class MemoryBroker:
         if served not in self._serving:
             return self._refused(ticket.topic)
         served.traffic.add(
-            topic=str(ticket.topic), producer=producer, payload_bytes=payload_bytes, now_s=now_s
+            topic=ticket.topic, producer=producer, payload_bytes=payload_bytes, now_s=now_s
         )
         self._leave(served, now_s)
         return Accepted(bundle=served.bundle, fencing_token=served.fencing_token, clock_s=now_s)
@@ -219,7 +232,7 @@ class MemoryBroker:
         for served in ended:
             self._serving.remove(served)
         for served in ended:
-            self._record(_end_of(served, end_s=now_s, at_s=now_s, why=EndReason.STOPPED))
+            self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.STOPPED))
         self._record(Stopped(at_s=now_s))
 
     def _obey(self, agent_epoch: int, now_s: float) -> None:
@@ -250,7 +263,7 @@ class MemoryBroker:
 
     def _regrant(self, served: Served, agent_epoch: int, token: int, now_s: float) -> None:
         bundle = served.bundle
-        self._record(_end_of(served, end_s=now_s, at_s=now_s, why=EndReason.REGRANTED))
+        self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.REGRANTED))
         self._record(
             BundleLoaded(at_s=now_s, bundle=bundle, fencing_token=token, agent_epoch=agent_epoch)
         )
@@ -271,7 +284,7 @@ class MemoryBroker:
     def _end_if_drained(self, served: Served, now_s: float) -> None:
         if not served.in_service:
             self._serving.remove(served)
-            self._record(_end_of(served, end_s=now_s, at_s=now_s, why=EndReason.UNLOADED))
+            self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.UNLOADED))
 
     def _lose(self, lost: LeaseLost) -> None:
         """Drop all of it before anything is recorded: a full disk must not keep it served."""
@@ -281,17 +294,5 @@ class MemoryBroker:
             self._serving.remove(served)
         self._record(lost)
         for served in ended:
-            end = _end_of(served, end_s=lost.until_s, at_s=lost.at_s, why=EndReason.LEASE_LOST)
+            end = served.ended(end_s=lost.until_s, at_s=lost.at_s, why=EndReason.LEASE_LOST)
             self._record(end)
-
-
-def _end_of(served: Served, *, end_s: float, at_s: float, why: EndReason) -> ServingEnded:
-    return ServingEnded(
-        at_s=at_s,
-        bundle=served.bundle,
-        fencing_token=served.fencing_token,
-        agent_epoch=served.agent_epoch,
-        start_s=served.start_s,
-        end_s=end_s,
-        why=why,
-    )

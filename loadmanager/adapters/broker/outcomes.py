@@ -15,6 +15,10 @@ class NotNow(BrokerRefused):
     """The broker cannot do it in its present state; the agent may try again."""
 
 
+class NotServed(BrokerRefused):
+    """The bundle that was asked about is not served here."""
+
+
 class PublishRefusal(StrEnum):
     """Why a broker does not take a message."""
 

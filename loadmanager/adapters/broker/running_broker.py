@@ -4,13 +4,14 @@ Both doors to it, HTTP and the in-process one of tests, go through this class.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from loadmanager.adapters.broker.changes import Change
 from loadmanager.adapters.broker.memory_broker import MemoryBroker, Ticket
 from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.load import TopicTraffic
 from loadmanager.ports import BrokerState, BrokerStats
 
 
@@ -50,6 +51,10 @@ class RunningBroker:
     def stats(self) -> BrokerStats:
         """Return the traffic of each bundle served now."""
         return self._machine.stats(self._clock_s())
+
+    def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+        """See `MemoryBroker.topics`."""
+        return self._machine.topics(bundle, self._clock_s())
 
     def renew_lease(
         self, *, agent_epoch: int, until_s: float | None, incarnation: str | None

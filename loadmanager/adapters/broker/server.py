@@ -23,6 +23,7 @@ from loadmanager.adapters.broker.contract import (
     LoadRequest,
     PublishAnswer,
     StatsAnswer,
+    TopicsAnswer,
     UnloadRequest,
     parsed,
     parsed_query,
@@ -30,6 +31,7 @@ from loadmanager.adapters.broker.contract import (
 from loadmanager.adapters.broker.outcomes import (
     Accepted,
     NotNow,
+    NotServed,
     PublishRefusal,
     PublishRefused,
     StaleToken,
@@ -43,6 +45,7 @@ _STATUS_OF_ERROR: Final[Mapping[type[LoadManagerError], int]] = {
     StaleAgent: 409,
     StaleToken: 412,
     NotNow: 503,
+    NotServed: 404,
     MalformedContent: 400,
     InvalidName: 400,
 }
@@ -63,6 +66,7 @@ It keeps no message: it counts what is published and answers.
   POST /publish/{{domain}}/{{tenant}}/{{namespace}}/{{topic}}   publish the body as one message
   GET  {PREFIX}/health
   GET  {PREFIX}/stats
+  GET  {PREFIX}/bundles/{{tenant}}/{{namespace}}/{{range}}/topics
   PUT  {PREFIX}/lease
   PUT  {PREFIX}/bundles/{{tenant}}/{{namespace}}/{{range}}
   DELETE {PREFIX}/bundles/{{tenant}}/{{namespace}}/{{range}}?agentEpoch=N&fencingToken=N
@@ -133,6 +137,7 @@ class _Routes:
                 web.get(f"{PREFIX}/health", self._health),
                 web.get(f"{PREFIX}/stats", self._stats),
                 web.put(f"{PREFIX}/lease", self._lease),
+                web.get(f"{bundle}/topics", self._topics),
                 web.put(bundle, self._load),
                 web.delete(bundle, self._unload),
                 web.post("/publish/{domain}/{tenant}/{namespace}/{topic}", self._publish),
@@ -152,6 +157,9 @@ class _Routes:
             self._broker.stats(), version=options.version, process_id=options.process_id
         )
         return _json(StatsAnswer.of(stats))
+
+    async def _topics(self, request: web.Request) -> web.Response:
+        return _json(TopicsAnswer.of(self._broker.topics(_bundle(request))))
 
     async def _lease(self, request: web.Request) -> web.Response:
         wanted = parsed(LeaseRequest, await self._body(request), "PUT lease")
@@ -246,7 +254,7 @@ async def _with_reasons(request: web.Request, handler: Handler) -> web.StreamRes
     """Turn whatever a request is refused for into the contract's ``{"reason": ...}``."""
     try:
         return await handler(request)
-    except (StaleAgent, StaleToken, NotNow, MalformedContent, InvalidName) as error:
+    except (StaleAgent, StaleToken, NotNow, NotServed, MalformedContent, InvalidName) as error:
         return _refused(_STATUS_OF_ERROR[type(error)], str(error))
     except web.HTTPException as error:
         return _refused(error.status, f"{request.method} {request.path[:200]}: {error.reason}")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from loadmanager.adapters.broker.changes import EndReason, ServingEnded
 from loadmanager.adapters.broker.traffic import BundleTraffic
 from loadmanager.core.hashing import FULL_RANGE_END, HashName, position
 from loadmanager.core.ids import BundleId, Namespace, TopicName, namespace_of, range_of
@@ -23,6 +24,18 @@ class Served:
     traffic: BundleTraffic
     in_service: int = 0
     closing: bool = False
+
+    def ended(self, *, end_s: float, at_s: float, why: EndReason) -> ServingEnded:
+        """Return that it was served up to ``end_s``, as noticed at ``at_s``."""
+        return ServingEnded(
+            at_s=at_s,
+            bundle=self.bundle,
+            fencing_token=self.fencing_token,
+            agent_epoch=self.agent_epoch,
+            start_s=self.start_s,
+            end_s=end_s,
+            why=why,
+        )
 
 
 class ServingSet:

@@ -1,23 +1,35 @@
 """How much traffic one bundle of the in-memory broker has: rates over a sliding window."""
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from loadmanager.core.load import BundleStats
+from loadmanager.core.ids import TopicName
+from loadmanager.core.load import BundleStats, TopicTraffic
 
 # Finer slots follow a change of load more closely; ten err by at most a tenth of the window.
 SLOTS = 10
 
 
 @dataclass(slots=True)
-class _Slot:
-    index: int
+class _Count:
     messages: int = 0
     payload_bytes: int = 0
 
+    def add(self, messages: int, payload_bytes: int) -> None:
+        self.messages += messages
+        self.payload_bytes += payload_bytes
+
+
+@dataclass(slots=True)
+class _Slot:
+    index: int
+    total: _Count = field(default_factory=_Count)
+    topics: dict[TopicName, _Count] = field(default_factory=dict)
+
 
 class BundleTraffic:
-    """Messages and bytes of one bundle over the last ``window_s`` seconds.
+    """Messages and bytes of one bundle and its topics over the last ``window_s`` seconds.
 
     Time is cut into a tenth of the window each; a rate is what the slots of the last
     window hold over the time they cover, never less than one slot, so that the first
@@ -30,19 +42,23 @@ class BundleTraffic:
         self._slot_s = window_s / SLOTS
         self._since_s = since_s
         self._slots: deque[_Slot] = deque()
-        self._topics: set[str] = set()
+        self._topics: set[TopicName] = set()
         # Ordered by when each was last seen, so that old ones leave from the front.
         self._producers: dict[str, float] = {}
 
-    def add(self, *, topic: str, producer: str, payload_bytes: int, now_s: float) -> None:
+    def add(self, *, topic: TopicName, producer: str, payload_bytes: int, now_s: float) -> None:
         """Count one message of ``payload_bytes``."""
         self._forget_old(now_s)
         index = self._index(now_s)
         if not self._slots or self._slots[-1].index != index:
             self._slots.append(_Slot(index))
-        self._slots[-1].messages += 1
-        self._slots[-1].payload_bytes += payload_bytes
-        self._topics.add(topic)
+        slot = self._slots[-1]
+        slot.total.add(1, payload_bytes)
+        of_topic = slot.topics.get(topic)
+        if of_topic is None:
+            of_topic = slot.topics[topic] = _Count()
+            self._topics.add(topic)
+        of_topic.add(1, payload_bytes)
         self._producers.pop(producer, None)
         self._producers[producer] = now_s
 
@@ -51,11 +67,27 @@ class BundleTraffic:
         self._forget_old(now_s)
         covered_s = self._covered_s(now_s)
         return BundleStats(
-            msgs_in_per_s=sum(slot.messages for slot in self._slots) / covered_s,
-            bytes_in_per_s=sum(slot.payload_bytes for slot in self._slots) / covered_s,
+            msgs_in_per_s=sum(slot.total.messages for slot in self._slots) / covered_s,
+            bytes_in_per_s=sum(slot.total.payload_bytes for slot in self._slots) / covered_s,
             topics=len(self._topics),
             producers=len(self._producers),
         )
+
+    def topics(self, now_s: float) -> Mapping[TopicName, TopicTraffic]:
+        """Return the rates of each topic as of ``now_s``; idle ones have none."""
+        self._forget_old(now_s)
+        covered_s = self._covered_s(now_s)
+        counts = {topic: _Count() for topic in self._topics}
+        for slot in self._slots:
+            for topic, count in slot.topics.items():
+                counts[topic].add(count.messages, count.payload_bytes)
+        return {
+            topic: TopicTraffic(
+                msgs_in_per_s=count.messages / covered_s,
+                bytes_in_per_s=count.payload_bytes / covered_s,
+            )
+            for topic, count in counts.items()
+        }
 
     def _index(self, now_s: float) -> int:
         return int(now_s / self._slot_s)

@@ -12,8 +12,8 @@ from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.broker.in_process import InProcessBroker
 from loadmanager.adapters.broker.memory_broker import Ticket
 from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
-from loadmanager.core.ids import TopicName, parse_bundle, parse_topic
-from loadmanager.core.load import BundleStats
+from loadmanager.core.ids import TopicName, parse_bundle, parse_topic, topic_from_parts
+from loadmanager.core.load import BundleStats, TopicTraffic
 from loadmanager.ports import BrokerControl, BrokerRefused, BrokerState, StaleAgent
 
 LOWER = parse_bundle("t/n/0x00000000_0x80000000")
@@ -119,6 +119,35 @@ async def test_traffic_is_told_by_bundle(pair: Pair, clock: Any) -> None:
     assert replace(stats.bundles[WHOLE], msgs_in_per_s=0, bytes_in_per_s=0) == BundleStats(
         topics=1, producers=1
     )
+
+
+async def test_the_topics_of_a_bundle_are_told_with_their_rates(pair: Pair, clock: Any) -> None:
+    await load(pair)
+    awkward = topic_from_parts("non-persistent", "a-b=c.d:e", "n_1", 'a/../"b"? ä%2F\n')
+    clock.now_s = 101.0
+    for topic in (TOPIC, TOPIC, awkward):
+        assert pair.takes(topic)
+    clock.now_s = 102.0
+    topics = await pair.control.topics(WHOLE)
+    # Slots of 0.2 s: those from 100.2 on cover 1.8 s up to now.
+    assert topics.keys() == {TOPIC, awkward}
+    assert topics[TOPIC].msgs_in_per_s == pytest.approx(2 / 1.8)
+    assert topics[TOPIC].bytes_in_per_s == pytest.approx(200 / 1.8)
+    assert topics[awkward].msgs_per_s == pytest.approx(1 / 1.8)
+    assert topics[awkward].bytes_per_s == pytest.approx(100 / 1.8)
+    clock.now_s = 105.0
+    assert (await pair.control.topics(WHOLE))[TOPIC] == TopicTraffic()
+
+
+async def test_of_what_is_not_served_no_topics_are_told(pair: Pair, clock: Any) -> None:
+    with pytest.raises(BrokerRefused, match=f"{WHOLE} is not served here") as refused:
+        await pair.control.topics(WHOLE)
+    assert not isinstance(refused.value, StaleAgent)
+    await load(pair)
+    assert await pair.control.topics(WHOLE) == {}
+    clock.now_s = 110.0
+    with pytest.raises(BrokerRefused, match="is not served here"):
+        await pair.control.topics(WHOLE)
 
 
 async def test_an_unload_ends_it(pair: Pair) -> None:

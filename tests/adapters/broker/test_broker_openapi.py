@@ -14,6 +14,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from pydantic import BaseModel
 
 from loadmanager.adapters.broker.contract import (
+    MAX_TOPICS,
     PREFIX,
     BundleStatsBody,
     ErrorAnswer,
@@ -21,7 +22,9 @@ from loadmanager.adapters.broker.contract import (
     LeaseRequest,
     LoadRequest,
     PublishAnswer,
+    RatesBody,
     StatsAnswer,
+    TopicsAnswer,
 )
 from loadmanager.adapters.broker.server import ServerOptions, broker_application
 
@@ -97,6 +100,8 @@ def test_the_server_has_exactly_the_documented_operations() -> None:
         ("LoadRequest", LoadRequest),
         ("Stats", StatsAnswer),
         ("BundleStats", BundleStatsBody),
+        ("Topics", TopicsAnswer),
+        ("Rates", RatesBody),
         ("Published", PublishAnswer),
         ("Error", ErrorAnswer),
     ],
@@ -109,6 +114,11 @@ def test_the_fields_are_the_documented_ones(name: str, model: type[BaseModel]) -
     for field, schema in documented["properties"].items():
         default = resolved(schema).get("default", schema.get("default"))
         assert coded["properties"][field].get("default") == default
+
+
+def test_the_documented_number_of_topics_is_the_one_that_is_read() -> None:
+    schema = CONTRACT["components"]["schemas"]["Topics"]["properties"]["topics"]
+    assert schema["maxProperties"] == MAX_TOPICS
 
 
 ASKING: Final[dict[str, Any]] = {"agentEpoch": 5, "untilSeconds": None, "incarnation": None}
@@ -127,6 +137,9 @@ EXCHANGES: Final[list[tuple[str, str, Any, int]]] = [
     ("PUT", BUNDLE_PATH, {"agentEpoch": 5, "fencingToken": 7}, 204),
     ("PUT", BUNDLE_PATH, {"agentEpoch": 5, "fencingToken": 6}, 412),
     ("POST", PUBLISH_PATH, {"a": "message"}, 200),
+    ("GET", f"{BUNDLE_PATH}/topics", None, 200),
+    ("GET", f"{PREFIX}/bundles/t/n/0x00000000_0x80000000/topics", None, 404),
+    ("GET", f"{PREFIX}/bundles/t/n/0x1_0x2/topics", None, 400),
     ("POST", PUBLISH_PATH, {"a": "message" * 1000}, 413),
     ("POST", "/publish/sometimes/t/n/orders", None, 400),
     ("GET", f"{PREFIX}/stats", None, 200),
@@ -189,7 +202,14 @@ async def test_every_real_answer_is_a_documented_one(serve_broker: Any) -> None:
     # 408 takes a client that does not send its body; a test of the server has one.
     assert promised - seen - {("publish", "408")} == {
         (name, "default")
-        for name in ("getHealth", "getStats", "renewLease", "loadBundle", "unloadBundle")
+        for name in (
+            "getHealth",
+            "getStats",
+            "getTopics",
+            "renewLease",
+            "loadBundle",
+            "unloadBundle",
+        )
     }
 
 

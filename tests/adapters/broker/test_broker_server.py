@@ -121,6 +121,8 @@ async def test_a_topic_of_another_broker_is_misdirected(serve_broker: Any, clock
         ("PUT", f"{PREFIX}/lease", b'{"agent_epoch":1}', (400, "agentEpoch is missing")),
         ("PUT", f"{PREFIX}/bundles/t/n/0x0_0x1", b"{}", (400, "bundle 't/n/0x0_0x1'")),
         ("PUT", f"{PREFIX}/bundles/{BUNDLE}", b"{}", (400, "agentEpoch is missing")),
+        ("GET", f"{PREFIX}/bundles/{BUNDLE}/topics", b"", (404, f"{BUNDLE} is not served here")),
+        ("GET", f"{PREFIX}/bundles/t/n/0x0_0x1/topics", b"", (400, "bundle 't/n/0x0_0x1'")),
         ("DELETE", f"{PREFIX}/bundles/{BUNDLE}", b"", (400, "agentEpoch is missing")),
         ("DELETE", f"{PREFIX}/bundles/{BUNDLE}?agentEpoch=-1", b"", (400, "agentEpoch is '-1'")),
         ("DELETE", f"{PREFIX}/bundles/{BUNDLE}?agentEpoch=x", b"", (400, "agentEpoch is 'x'")),
@@ -173,6 +175,19 @@ async def test_stats_tell_version_and_process(serve_broker: Any, clock: Any) -> 
         stats = await control.stats()
         await control.close()
     assert (stats.version, stats.process_id) == ("1.2", 42)
+
+
+async def test_of_too_many_topics_the_busiest_are_told(
+    serve_broker: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.adapters.broker.contract.MAX_TOPICS", 2)
+    async with serve_broker(clock) as served:
+        give_bundle(served)
+        for name in ("a", "b", "b", "c", "d", "d", "d"):
+            ticket = served.running.begin_publish(parse_topic(f"t/n/{name}"))
+            served.running.finish_publish(ticket, producer="p", payload_bytes=1)
+        _, answer, _ = await asked("GET", f"{served.url}{PREFIX}/bundles/{BUNDLE}/topics")
+    assert [*answer["topics"]] == ["persistent://t/n/d", "persistent://t/n/b"]
 
 
 async def test_a_client_that_does_not_send_its_body_is_given_up(

@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.adapters.broker.traffic import BundleTraffic
-from loadmanager.core.load import BundleStats
+from loadmanager.core.ids import parse_topic
+from loadmanager.core.load import BundleStats, TopicTraffic
 
 
 def add(traffic: BundleTraffic, now_s: float, topic: str = "t", producer: str = "p") -> None:
-    traffic.add(topic=topic, producer=producer, payload_bytes=100, now_s=now_s)
+    name = parse_topic(f"t/n/{topic}")
+    traffic.add(topic=name, producer=producer, payload_bytes=100, now_s=now_s)
 
 
 def test_without_messages_all_is_zero() -> None:
@@ -54,6 +56,49 @@ def test_topics_count_since_the_load_and_producers_over_the_window() -> None:
     assert (traffic.stats(6.6).topics, traffic.stats(6.6).producers) == (2, 2)
     assert (traffic.stats(8.0).topics, traffic.stats(8.0).producers) == (2, 1)
     assert (traffic.stats(9.0).topics, traffic.stats(9.0).producers) == (2, 0)
+
+
+def test_each_topic_has_its_own_rates_over_the_same_window() -> None:
+    traffic = BundleTraffic(2.0, since_s=0.0)
+    add(traffic, 1.0, topic="idle")
+    for tenth in range(100):
+        add(traffic, tenth / 10 + 0.05, topic="slow" if tenth % 5 == 0 else "fast")
+    slow, fast = parse_topic("t/n/slow"), parse_topic("t/n/fast")
+    # Of the window, 1.99 s are covered, with 4 and 16 messages.
+    topics = traffic.topics(9.99)
+    assert topics.keys() == {slow, fast, parse_topic("t/n/idle")}
+    assert topics[parse_topic("t/n/idle")] == TopicTraffic()
+    assert (topics[slow].msgs_per_s, topics[slow].bytes_per_s) == pytest.approx(
+        (4 / 1.99, 400 / 1.99)
+    )
+    assert (topics[fast].msgs_per_s, topics[fast].bytes_per_s) == pytest.approx(
+        (16 / 1.99, 1600 / 1.99)
+    )
+
+
+def test_a_bundle_without_messages_has_no_topics() -> None:
+    assert BundleTraffic(2.0, since_s=0.0).topics(1.0) == {}
+
+
+@given(
+    messages=st.lists(
+        st.tuples(st.floats(0.001, 1.0), st.sampled_from("abc"), st.integers(0, 1000)),
+        max_size=40,
+    ),
+    pause_s=st.floats(0, 3.0),
+)
+def test_the_rates_of_the_topics_are_those_of_the_bundle(
+    messages: list[tuple[float, str, int]], pause_s: float
+) -> None:
+    traffic, now_s = BundleTraffic(2.0, since_s=0.0), 0.0
+    for gap_s, topic, payload_bytes in messages:
+        now_s += gap_s
+        name = parse_topic(f"t/n/{topic}")
+        traffic.add(topic=name, producer="p", payload_bytes=payload_bytes, now_s=now_s)
+    stats, topics = traffic.stats(now_s + pause_s), traffic.topics(now_s + pause_s)
+    assert len(topics) == stats.topics
+    assert sum(one.msgs_per_s for one in topics.values()) == pytest.approx(stats.msgs_per_s)
+    assert sum(one.bytes_per_s for one in topics.values()) == pytest.approx(stats.bytes_per_s)
 
 
 @given(

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
-from loadmanager.core.ids import parse_bundle
-from loadmanager.core.load import BundleStats
+from loadmanager.core.ids import parse_bundle, parse_topic, topic_from_parts
+from loadmanager.core.load import BundleStats, TopicTraffic
 from loadmanager.ports import BrokerRefused, BrokerStats, BrokerUnreachable, StaleAgent
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
@@ -151,6 +151,43 @@ async def test_stats_that_are_none_are_refused(content: dict[str, Any], told: st
     async with control_of(always(200, content)) as control:
         with pytest.raises(BrokerRefused, match=r"GET http://.*/v1/stats: .*" + told):
             await control.stats()
+
+
+TOPIC_NAME = "persistent://t/n/orders"
+
+
+async def test_topics_are_read_by_their_full_names() -> None:
+    told = {"topics": {TOPIC_NAME: RATES, "topic://t/n/a/b": {**RATES, "mood": "sunny"}}}
+    rates = TopicTraffic(msgs_in_per_s=1, msgs_out_per_s=2.5, bytes_in_per_s=3, bytes_out_per_s=4)
+    async with control_of(always(200, told)) as control:
+        assert await control.topics(BUNDLE) == {
+            parse_topic(TOPIC_NAME): rates,
+            topic_from_parts("topic", "t", "n", "a/b"): rates,
+        }
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({}, r"topics is missing"),
+        ({"topics": []}, r"topics is \[\]"),
+        ({"topics": {TOPIC_NAME: {}}}, r"msgRateIn is missing"),
+        ({"topics": {TOPIC_NAME: {**RATES, "msgRateOut": -1}}}, r"msgRateOut is -1"),
+        ({"topics": {TOPIC_NAME: {**RATES, "msgThroughputIn": "3"}}}, r"msgThroughputIn is '3'"),
+        ({"topics": {"orders": RATES}}, r"topics\.'orders'; expected a topic's full name"),
+        ({"topics": {"http://t/n/x": RATES}}, r"topics\.'http://t/n/x'; expected .*persistent"),
+        ({"topics": {"persistent://t/../x": RATES}}, r"expected .*neither of them"),
+        ({"topics": {"persistent://t/m/x": RATES}}, r"x'; expected a topic of t/n/0x"),
+        ({"topics": {"x" * 100_000: RATES}}, r"topics\.'xxx.*\.\.\.; expected"),
+        ({"topics": {"x" * 100_000: 1}}, r"topics\.xxx.* is 1; expected"),
+        ({"topics": {f"persistent://t/n/{n}": RATES for n in range(5_001)}}, r"at most 5000"),
+    ],
+)
+async def test_topics_that_are_none_are_refused(content: dict[str, Any], told: str) -> None:
+    async with control_of(always(200, content)) as control:
+        with pytest.raises(BrokerRefused, match=r"GET http://.*/topics: .*" + told) as refused:
+            await control.topics(BUNDLE)
+    assert len(str(refused.value)) < 700
 
 
 async def test_only_409_with_a_reason_tells_the_agent_to_stop() -> None:
