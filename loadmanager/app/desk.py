@@ -127,6 +127,7 @@ class Desk:
 
     async def order_split(self, bundle: BundleId, order: SplitOrder) -> None:
         """Order a bundle to be cut; raises as `OrderBook.change`."""
+        await self._adopt_parts()
         await self._splits.order(bundle, order)
 
     def _planned(self, bundle: BundleId) -> BrokerId | None:

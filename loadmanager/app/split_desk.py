@@ -116,9 +116,13 @@ class SplitDesk:
         return (*found.refusals, *late)
 
     async def order(self, bundle: BundleId, order: SplitOrder) -> None:
-        """Order one bundle to be cut; raises as `OrderBook.assign`."""
+        """Order one bundle to be cut, by whoever owns it; raises as `OrderBook.assign`."""
         self._ordered_at_s[bundle] = self._parts.clock.monotonic_s()
-        await self._book.change(splits={bundle: order})
+        owned: dict[BundleId, BrokerId] = {}
+        holding = self._parts.picture.live_owner(bundle)
+        if bundle not in self._book.assigned and holding is not None:
+            owned[bundle] = holding.broker
+        await self._book.change(owned, splits={bundle: order})
         log.info("bundle.split.ordered", bundle=bundle, algorithm=order.algorithm)
 
     def _may_split(self, bundle: BundleId) -> bool:
