@@ -12,7 +12,7 @@ TEST := $(VENV)/.installed-test
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
-demo: $(DEMO) ## Watch a cluster on this machine balance itself, for a minute and a half
+demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a half
 	@$(BIN)/loadmanager demo --duration 90
 
 test: $(TEST) ## Run every test, the quick ones first; what needs an absent tool is skipped
