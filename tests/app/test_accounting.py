@@ -1,0 +1,262 @@
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from leader_at_work import ME, LeaderAtWork, leader_at_work
+from snapshot_samples import report
+from waiting import eventually
+
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.explaining import Outcome
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.memory import Memory
+from loadmanager.core.plan import Cause, Reason
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.shedding import ThresholdShedder
+from loadmanager.core.snapshot import decode_snapshot, in_force, view_of_snapshot
+from loadmanager.core.wire import LeaderRecord
+from loadmanager.ports import LeaderElsewhere, SubjectUnknown, Unavailable
+
+B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
+NS = Namespace("t/ns")
+BUNDLES = Boundaries.even(NS, 8).bundles
+PLANNER = Planner(
+    shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=PlannerSettings(settle_s=0.0)
+)
+HOT = (
+    report(B1, 0.8, dict.fromkeys(BUNDLES, 20e6)),
+    report(B2, 0.0, {}),
+    report(B3, 0.0, {}),
+)
+
+
+@pytest.fixture
+async def sidecar() -> AsyncIterator[LeaderAtWork]:
+    """Return a sidecar whose rounds come 20 ms apart once it leads."""
+    async with leader_at_work(PLANNER) as at_work:
+        yield at_work
+
+
+@pytest.fixture
+async def slow() -> AsyncIterator[LeaderAtWork]:
+    """Return a sidecar that does no round while a test looks at it."""
+    async with leader_at_work(PLANNER, round_interval_s=3600) as at_work:
+        yield at_work
+
+
+async def test_a_live_snapshot_can_be_decided_on_elsewhere(slow: LeaderAtWork) -> None:
+    await slow.create_namespace(Boundaries.even(NS, 8))
+    await slow.report(*HOT)
+    slow.lead()
+    await eventually(lambda: slow.leading.desk and slow.desk.look().averages)
+    got = decode_snapshot("live", await slow.accounting.snapshot())
+    assert (got.cluster, got.epoch) == ("east", slow.desk.look().epoch)
+    assert got.reports == {one.broker: one for one in HOT}
+    assert got.owners == dict.fromkeys(BUNDLES, B1)
+    assert got.boundaries == {NS: Boundaries.even(NS, 8)}
+    assert got.in_force == in_force(PLANNER)
+    assert got.averages is not None
+    assert got.averages.keys() == set(BUNDLES)
+    assert got.running is not None
+    assert got.running.keys() == {B1, B2, B3}
+    live, offline = slow.desk.look(), view_of_snapshot(got)
+    want = PLANNER.round(live.view, live.memory, np.random.default_rng(1))
+    told = PLANNER.round(offline, got.memory, np.random.default_rng(1))
+    assert want.moves
+    assert told.moves == want.moves
+
+
+async def test_a_snapshots_memory_is_by_the_wall_clock(sidecar: LeaderAtWork) -> None:
+    await sidecar.report(*HOT)
+    sidecar.lead()
+    await sidecar.rounds(1)
+    await eventually(lambda: sidecar.desk.look().memory.moved_at_s)
+    got = decode_snapshot("live", await sidecar.accounting.snapshot())
+    assert got.memory.moved_at_s
+    assert all(-1 < got.now_s - at_s < 60 for at_s in got.memory.moved_at_s.values())
+    assert got.memory.shedder != Memory()
+
+
+async def test_orders_under_way_and_waiting_bundles_are_in_a_snapshot(
+    sidecar: LeaderAtWork,
+) -> None:
+    await sidecar.report(*HOT)
+    sidecar.lead()
+    await sidecar.rounds(2)
+    got = decode_snapshot("live", await sidecar.accounting.snapshot())
+    assert got.in_flight
+    assert set(got.in_flight.values()) <= {B2, B3}
+    assert got.unowned == ()
+
+
+async def test_boundaries_that_are_not_all_known_are_left_out_of_a_snapshot(
+    slow: LeaderAtWork,
+) -> None:
+    other = BundleId("t/other/0x00000000_0xffffffff")
+    await slow.create_namespace(Boundaries.even(NS, 8))
+    await slow.report(*HOT, report(BrokerId("b4:8080"), 0.1, {other: 1.0}))
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    got = decode_snapshot("live", await slow.accounting.snapshot())
+    assert got.boundaries == {}
+    assert other in got.owners
+
+
+async def test_owners_outside_their_boundaries_do_not_spoil_a_snapshot(
+    slow: LeaderAtWork,
+) -> None:
+    await slow.create_namespace(Boundaries.even(NS, 16))
+    await slow.report(*HOT)
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    got = decode_snapshot("live", await slow.accounting.snapshot())
+    assert got.boundaries == {NS: Boundaries.even(NS, 16)}
+    assert got.owners == {}
+
+
+async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) -> None:
+    await sidecar.report(*HOT)
+    sidecar.lead()
+    await eventually(lambda: sidecar.leading.desk and sidecar.accounting.decisions(1))
+    moved = sidecar.accounting.decisions(2000)[-1]
+    assert (moved.outcome, moved.code, moved.source) == (Outcome.MOVED, Cause.OVERLOADED, B1)
+    account = sidecar.accounting.explain(moved.subject)
+    told = account.explanation
+    assert (told.kind, told.owner, told.target) == ("bundle", B1, moved.target)
+    assert moved in told.decisions
+    assert [ground.reason for ground in told.grounds[:2]] == [
+        Reason.IN_FLIGHT,
+        Reason.RECENTLY_MOVED,
+    ]
+    assert (account.leader, account.in_force) == (ME, in_force(PLANNER))
+    assert account.last_round >= 1
+    assert 0 < account.last_round_at_ms <= account.at_ms
+
+
+async def test_an_idle_broker_is_explained_by_what_the_last_round_said(
+    sidecar: LeaderAtWork,
+) -> None:
+    await sidecar.report(*HOT)
+    sidecar.lead()
+    await sidecar.rounds(2)
+    told = sidecar.accounting.explain(B2).explanation
+    assert (told.kind, told.subject, told.score) == ("broker", B2, 0.0)
+    assert told.grounds[0].reason is Reason.WITHIN_THRESHOLD
+    assert told.grounds[0].about == B2
+
+
+async def test_before_the_first_round_an_account_says_so(slow: LeaderAtWork) -> None:
+    await slow.report(*HOT)
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    account = slow.accounting.explain(B1)
+    assert (account.last_round, account.last_round_at_ms) == (0, 0)
+    assert account.explanation.decisions == ()
+    assert account.explanation.grounds == ()
+
+
+async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
+    await slow.report(*HOT[1:])
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    broker = await slow.leading.assign(BUNDLES[0])
+    (decision,) = slow.accounting.decisions(10)
+    assert (decision.subject, decision.outcome, decision.code, decision.target) == (
+        BUNDLES[0],
+        Outcome.PLACED,
+        Cause.UNOWNED,
+        broker,
+    )
+
+
+async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> None:
+    await slow.report(replace(HOT[1], draining=True), replace(HOT[2], draining=True))
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    with pytest.raises(Unavailable, match="no broker can take"):
+        await slow.leading.assign(BUNDLES[0])
+    told = slow.accounting.explain(BUNDLES[0]).explanation
+    assert told.decisions[0].code is Reason.NO_CANDIDATE
+    assert told.decisions[0].detail == "2 draining"
+    assert {one.broker: one.refused for one in told.candidates} == {
+        B2: Reason.DRAINING,
+        B3: Reason.DRAINING,
+    }
+
+
+@pytest.mark.parametrize("subject", ["t/ns/0x00000000_0x00000001", "b9:8080"])
+async def test_what_nobody_knows_is_told_apart(slow: LeaderAtWork, subject: str) -> None:
+    await slow.report(*HOT)
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    with pytest.raises(SubjectUnknown, match=subject):
+        slow.accounting.explain(subject)
+
+
+@pytest.mark.parametrize("subject", ["b9", "t/ns", "t/ns/x", "", "a b:1"])
+async def test_what_is_no_name_is_refused(slow: LeaderAtWork, subject: str) -> None:
+    await slow.report(*HOT)
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    with pytest.raises(InvalidName, match="is not valid; expected"):
+        slow.accounting.explain(subject)
+
+
+async def test_without_a_leader_nobody_can_tell(slow: LeaderAtWork) -> None:
+    with pytest.raises(Unavailable, match="no leader is at work"):
+        await slow.accounting.snapshot()
+
+
+async def test_a_leader_whose_desk_is_not_open_yet_sends_nobody_to_itself(
+    slow: LeaderAtWork,
+) -> None:
+    await slow.elect(
+        LeaderRecord(broker=ME, service_url="", sidecar_url="http://me", instance="me")
+    )
+    with pytest.raises(Unavailable, match="no leader is at work"):
+        slow.accounting.explain(B1)
+
+
+async def test_another_leader_is_told_with_its_address(slow: LeaderAtWork) -> None:
+    other = LeaderRecord(
+        broker=B2, service_url="", sidecar_url="http://b2:7750", instance="other", epoch=3
+    )
+    await slow.elect(other)
+    with pytest.raises(LeaderElsewhere) as caught:
+        slow.accounting.decisions(1)
+    assert caught.value.sidecar_url == "http://b2:7750"
+
+
+async def test_a_leader_without_a_sidecar_cannot_be_asked(slow: LeaderAtWork) -> None:
+    await slow.elect(LeaderRecord(broker=B2, service_url="http://b2:8080"))
+    with pytest.raises(Unavailable, match="the leader b2:8080 has no sidecar to ask"):
+        slow.accounting.decisions(1)
+
+
+async def test_an_empty_cluster_has_no_snapshot_yet(slow: LeaderAtWork) -> None:
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    with pytest.raises(Unavailable, match="no broker has a load report yet"):
+        await slow.accounting.snapshot()
+
+
+async def test_a_term_that_is_over_tells_nothing_any_more(slow: LeaderAtWork) -> None:
+    await slow.report(*HOT)
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    await slow.stop_leading()
+    with pytest.raises(Unavailable):
+        slow.accounting.explain(B1)
+
+
+async def test_a_snapshot_is_json_with_pulsars_names(slow: LeaderAtWork) -> None:
+    await slow.report(*HOT)
+    slow.lead()
+    await eventually(lambda: slow.leading.desk and slow.desk.look().averages)
+    told = json.loads(await slow.accounting.snapshot())
+    assert told["brokers"][B1]["loadReportType"] == "LocalBrokerData"
+    assert set(told["bundles"][BUNDLES[0]]) == {"shortTermData", "longTermData", "topics"}

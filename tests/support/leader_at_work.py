@@ -1,0 +1,164 @@
+"""A leader at its desk, on the in-process service, with brokers that only stand in the tree."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+from waiting import eventually
+
+from loadmanager.adapters.broker.in_process import InProcessBroker
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.memory import MemoryCoordination, MemoryService
+from loadmanager.app.accounting import Accounting
+from loadmanager.app.desk import Desk, Rhythm
+from loadmanager.app.electing import Term
+from loadmanager.app.identity import Identity
+from loadmanager.app.leading import Leading
+from loadmanager.app.parts import Parts
+from loadmanager.app.picture import ClusterPicture
+from loadmanager.app.split_desk import SplitPolicy
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.load import BrokerUrls, LoadReport
+from loadmanager.core.orders import encode_owned
+from loadmanager.core.planner import Planner
+from loadmanager.core.splitting import SplitRules
+from loadmanager.core.wire import LeaderRecord, encode_boundaries, encode_leader, encode_report
+from loadmanager.telemetry.metrics import Metrics
+
+ME = BrokerId("b1:8080")
+
+
+@dataclass(slots=True)
+class LeaderAtWork:
+    """A sidecar that may lead, and the hand that writes what others would.
+
+    ``leading`` has a desk from `lead` on.
+    """
+
+    parts: Parts
+    hand: MemoryCoordination
+    leading: Leading
+    accounting: Accounting
+    registry: CollectorRegistry
+    term: Term | None = None
+    working: asyncio.Task[None] | None = None
+
+    @property
+    def desk(self) -> Desk:
+        """The desk of the present term."""
+        assert self.leading.desk is not None
+        return self.leading.desk
+
+    async def write(self, path: str, content: bytes) -> None:
+        """Create a node, or replace what is in it."""
+        if await self.hand.get(path) is None:
+            await self.hand.create(path, content)
+        else:
+            await self.hand.set(path, content)
+
+    async def report(self, *reports: LoadReport) -> None:
+        """Register brokers, each owning what it reports, and wait until they are known."""
+        for one in reports:
+            await self.write(znodes.report(one.broker), encode_report(one))
+            await self.write(znodes.owned(one.broker), encode_owned(dict.fromkeys(one.bundles, 1)))
+        brokers = self.parts.picture.brokers
+        await eventually(
+            lambda: all(
+                one.broker in brokers
+                and brokers[one.broker].report == one
+                and set(one.bundles) <= set(self.parts.picture.owners)
+                for one in reports
+            )
+        )
+
+    async def create_namespace(self, boundaries: Boundaries) -> None:
+        """Store a namespace's boundaries and have the picture read them."""
+        path = znodes.local_policies(boundaries.namespace)
+        await self.write(path, encode_boundaries(boundaries))
+        await self.parts.picture.boundaries(boundaries.namespace)
+
+    async def elect(self, leader: LeaderRecord) -> None:
+        """Let the election node name a leader, and wait until the picture knows it."""
+        await self.write(znodes.LEADER, encode_leader(leader))
+        await eventually(lambda: self.parts.picture.leader is not None)
+
+    def lead(self) -> None:
+        """Begin the term."""
+        assert self.term is not None
+        self.working = asyncio.create_task(self.leading.lead(self.term))
+
+    async def rounds(self, count: int = 1) -> None:
+        """Wait until so many rounds are done."""
+        await eventually(lambda: self.leading.desk and self.desk.recollection.rounds >= count)
+
+    async def stop_leading(self) -> None:
+        """End the term."""
+        if self.working is not None:
+            self.working.cancel()
+            await asyncio.wait({self.working})
+            self.working = None
+
+
+@asynccontextmanager
+async def leader_at_work(
+    planner: Planner, *, round_interval_s: float = 0.02
+) -> AsyncIterator[LeaderAtWork]:
+    """Yield a sidecar whose term begins when it is told to."""
+    service = MemoryService()
+    coordination, hand = MemoryCoordination(service), MemoryCoordination(service)
+    clock, registry = SystemClock(), CollectorRegistry()
+    metrics = Metrics(registry)
+    parts = Parts(
+        identity=_identity(clock.wall_ms()),
+        coordination=coordination,
+        picture=ClusterPicture(coordination, clock, metrics),
+        broker=InProcessBroker(clock.monotonic_s),
+        clock=clock,
+        metrics=metrics,
+    )
+    rhythm = Rhythm(tick_interval_s=0.01, round_interval_s=round_interval_s)
+    policy = SplitPolicy(
+        enabled=False, rules=SplitRules(), algorithm="range_equally_divide", most_per_round=1
+    )
+
+    def open_desk(term: Term) -> Desk:
+        rng = np.random.default_rng(0)
+        return Desk(parts, term, planner, rhythm=rhythm, split_policy=policy, rng=rng)
+
+    leading = Leading(open_desk, metrics)
+    await coordination.start()
+    await hand.start()
+    await eventually(lambda: coordination.session.session_id and hand.session.session_id)
+    parts.picture.open()
+    stat = await hand.create(znodes.EPOCH, b"")
+    at_work = LeaderAtWork(
+        parts=parts,
+        hand=hand,
+        leading=leading,
+        accounting=Accounting(parts, leading, planner, "east"),
+        registry=registry,
+        term=Term(stat.version, coordination.session.session_id),
+    )
+    try:
+        yield at_work
+    finally:
+        await at_work.stop_leading()
+        parts.picture.close()
+        await coordination.close()
+        await hand.close()
+
+
+def _identity(started_at_ms: int) -> Identity:
+    return Identity(
+        broker=ME,
+        urls=BrokerUrls(http_url=f"http://{ME}"),
+        sidecar_url="http://127.0.0.1:7750",
+        instance="me",
+        started_at_ms=started_at_ms,
+        version="1.0",
+    )
