@@ -1,0 +1,134 @@
+import json
+from typing import Any
+
+import pytest
+from telling_desk import AT_MS, B1, B3, BUNDLE, TellingDesk
+
+from loadmanager.adapters.http.accounts import Accounts
+from loadmanager.core.planner import Planner
+from loadmanager.core.settings import values_of
+from loadmanager.core.shedding import ThresholdShedder
+from tests.adapters.http.conftest import OpenADoor, OpenDoor
+
+ROOT = "/admin/v2/loadmanager"
+QUESTIONS = (f"{ROOT}/snapshot", f"{ROOT}/explain?subject={B1}", f"{ROOT}/decisions?limit=5")
+
+
+@pytest.fixture
+def desk() -> TellingDesk:
+    return TellingDesk()
+
+
+@pytest.fixture
+async def leader(open_a_door: OpenADoor, desk: TellingDesk) -> OpenDoor:
+    return await open_a_door(more_routes=tuple(Accounts(desk).routes()))
+
+
+async def test_a_snapshot_is_given_as_it_is(leader: OpenDoor, desk: TellingDesk) -> None:
+    got = await leader.ask(QUESTIONS[0])
+    assert (got.status, got.headers["Content-Type"]) == (200, "application/json")
+    assert got.text.encode() == desk.content
+
+
+async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: OpenDoor) -> None:
+    told = (await leader.ask(f"{ROOT}/explain?subject={BUNDLE}")).json()
+    assert {name: told[name] for name in ("subject", "kind", "leader", "epoch", "lastRound")} == {
+        "subject": BUNDLE,
+        "kind": "bundle",
+        "leader": B1,
+        "epoch": 4,
+        "lastRound": 8,
+    }
+    assert (told["owner"], told["target"]) == (B1, None)
+    assert told["scores"] == {"own": 0.6, "mean": 0.45, "highest": 0.6, "lowest": 0.3}
+    assert told["decisions"][0] == {
+        "atMs": AT_MS + 60_000,
+        "epoch": 4,
+        "round": 8,
+        "subject": BUNDLE,
+        "outcome": "left_alone",
+        "code": "no_improvement",
+        "meaning": "Wherever it went, that broker would stand about as high as its own does now.",
+        "takes": "A broker with more room, a smaller bundle, or a smaller margin.",
+        "detail": "b1:8080 stands at 0.600, without it at 0.500",
+        "source": None,
+        "target": None,
+    }
+    assert (told["decisions"][1]["code"], told["decisions"][1]["takes"]) == ("overloaded", "")
+    assert told["grounds"][0]["reason"] == "recently_moved"
+    assert told["grounds"][1]["about"] == ""
+    assert told["candidates"][0] == {
+        "broker": B3,
+        "score": 0.3,
+        "scoreWith": 0.41,
+        "refused": None,
+        "meaning": "",
+    }
+    assert told["candidates"][1]["refused"] == "no_improvement"
+
+
+async def test_the_thresholds_in_force_are_told(leader: OpenDoor) -> None:
+    told = (await leader.ask(QUESTIONS[1])).json()["inForce"]
+    assert told["shedder"] == {"strategy": "threshold", "settings": values_of(ThresholdShedder())}
+    assert told["planner"] == json.loads(json.dumps(values_of(Planner().settings)))
+
+
+async def test_an_escaped_subject_is_understood(leader: OpenDoor, desk: TellingDesk) -> None:
+    escaped = BUNDLE.replace("/", "%2F")
+    assert (await leader.ask(f"{ROOT}/explain?subject={escaped}")).status == 200
+    assert desk.asked == [f"explain {BUNDLE}"]
+
+
+@pytest.mark.parametrize(("query", "limit"), [("", 100), ("?limit=1", 1), ("?limit=10000", 10_000)])
+async def test_as_many_decisions_are_told_as_asked_for(
+    leader: OpenDoor, desk: TellingDesk, query: str, limit: int
+) -> None:
+    told = (await leader.ask(f"{ROOT}/decisions{query}")).json()["decisions"]
+    assert [one["round"] for one in told] == [8, 7][:limit]
+    assert desk.asked == [f"decisions {limit}"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "reason"),
+    [
+        ("/explain", 400, "subject is missing; expected a bundle or a broker"),
+        ("/explain?subject=x", 412, "subject 'x' is not valid; expected a broker or a bundle"),
+        ("/explain?subject=b9:8080", 404, "b9:8080: no such broker is registered"),
+        ("/decisions?limit=0", 400, "limit = '0'; expected a whole number from 1 to 10000"),
+        ("/decisions?limit=x", 400, "limit = 'x'; expected a whole number from 1 to 10000"),
+        ("/decisions?limit=%C2%B2", 400, "limit = '²'; expected a whole number from 1 to 10000"),
+        ("/decisions?limit=10001", 400, "limit = '10001'; expected a whole number from 1 to"),
+    ],
+)
+async def test_a_question_without_an_answer_is_refused(
+    leader: OpenDoor, path: str, status: int, reason: str
+) -> None:
+    got = await leader.ask(ROOT + path)
+    assert got.status == status
+    assert got.json()["reason"].startswith(reason)
+
+
+async def test_changing_methods_are_refused(leader: OpenDoor) -> None:
+    assert (await leader.ask(QUESTIONS[0], "POST")).status == 405
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_who_does_not_lead_sends_on_to_the_leader(
+    open_a_door: OpenADoor, leader: OpenDoor, question: str
+) -> None:
+    follower = Accounts(TellingDesk(elsewhere=leader.url + "/"))
+    door = await open_a_door(more_routes=tuple(follower.routes()))
+    got = await door.ask(question)
+    assert (got.status, got.headers["Location"]) == (307, leader.url + question)
+    followed = await door.ask(question, allow_redirects=True)
+    assert (followed.status, followed.text) == (200, (await leader.ask(question)).text)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_without_a_leader_it_is_told_when_to_come_back(
+    open_a_door: OpenADoor, question: str
+) -> None:
+    door = await open_a_door(more_routes=tuple(Accounts(TellingDesk(away=True)).routes()))
+    got = await door.ask(question)
+    want: dict[str, Any] = {"reason": "no leader is at work"}
+    assert (got.status, got.headers["Retry-After"], got.json()) == (503, "2", want)

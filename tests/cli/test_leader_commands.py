@@ -1,0 +1,209 @@
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from prometheus_client import CollectorRegistry
+from snapshot_samples import hot_and_idle
+from telling_desk import B1, BUNDLE, BUNDLE_STORY, TellingDesk
+
+from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http.accounts import Accounts
+from loadmanager.cli import main
+from loadmanager.core.explaining import Candidate
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.snapshot import encode_snapshot
+from loadmanager.ports import LookupService
+from loadmanager.telemetry.lookups import LookupMetrics
+
+Serve = Callable[[TellingDesk], str]
+
+
+class NoLookup(LookupService):
+    """An application that nobody looks anything up in."""
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Return a function that serves a desk on loopback, in a thread, and returns its URL."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    doors: list[HttpDoor] = []
+
+    def begin(desk: TellingDesk) -> str:
+        door = HttpDoor(
+            NoLookup(),  # type: ignore[abstract]  # none of its methods is ever called
+            metrics=LookupMetrics(),
+            registry=CollectorRegistry(),
+            version="1",
+            more_routes=Accounts(desk).routes(),
+        )
+        doors.append(door)
+        started = asyncio.run_coroutine_threadsafe(door.start("127.0.0.1", 0), loop)
+        return f"http://127.0.0.1:{started.result(10)}"
+
+    try:
+        yield begin
+    finally:
+        for door in doors:
+            asyncio.run_coroutine_threadsafe(door.stop(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def test_a_snapshot_is_taken_from_the_leader_by_way_of_any_sidecar(
+    serve: Serve, tmp_path: Path
+) -> None:
+    content = encode_snapshot(hot_and_idle())
+    leader = serve(TellingDesk(content=content))
+    follower = serve(TellingDesk(elsewhere=leader))
+    file = tmp_path / "cluster.json"
+    got = run("snapshot", "--url", f"{follower}/", "--out", str(file))
+    assert (got.exit_code, got.output) == (0, "")
+    assert file.read_bytes() == content
+    decided = run("decide", "--snapshot", str(file), "--json")
+    assert len(json.loads(decided.output)["rounds"][0]["moves"]) == 4
+
+
+def test_a_snapshot_can_go_to_stdout(serve: Serve) -> None:
+    got = run("snapshot", "--url", serve(TellingDesk(content=b'{"a":1}')), "--out", "-")
+    assert (got.exit_code, got.stdout_bytes) == (0, b'{"a":1}')
+
+
+def test_a_file_that_cannot_be_written_ends_with_2(serve: Serve, tmp_path: Path) -> None:
+    got = run("snapshot", "--url", serve(TellingDesk()), "--out", str(tmp_path / "no" / "x"))
+    assert got.exit_code == 2
+    assert "No such file or directory" in got.stderr
+
+
+def test_a_bundle_is_explained_to_people(serve: Serve) -> None:
+    got = run("explain", BUNDLE, "--url", serve(TellingDesk()))
+    assert got.exit_code == 0, got.output
+    text = got.output
+    assert text.startswith(
+        f"{BUNDLE} is on b1:8080.\n"
+        "Traffic 1500.0 messages/s, 2500.0 kB/s; its broker's score 0.600; "
+        "mean 0.450, lowest 0.300, highest 0.600.\n"
+    )
+    assert (
+        "2023-11-14 22:14:20Z, epoch 4, round 8: left alone (no_improvement)\n"
+        "  Wherever it went, that broker would stand about as high as its own does now.\n"
+        "  Numbers: b1:8080 stands at 0.600, without it at 0.500\n"
+        "  It would take: A broker with more room, a smaller bundle, or a smaller margin.\n"
+    ) in text
+    assert "round 7: moved from b2:8080 to b1:8080 (overloaded)\n" in text
+    assert "  recently_moved (t/ns/0x00000000_0x20000000)\n" in text
+    assert "  round_budget (the whole round)\n" in text
+    assert "b3:8080  0.300    0.410  may take it\n" in text
+    assert "b2:8080  0.450    0.610  no_improvement  Wherever it went" in text
+    assert "Shedder threshold: threshold 0.1, history 0.9, " in text
+    assert "Planner: mode safe, " in text
+    assert text.endswith(
+        "Told by b1:8080, leader of epoch 4; last round 8 at 2023-11-14 22:14:20Z.\n"
+    )
+
+
+def test_a_broker_is_explained_to_people(serve: Serve) -> None:
+    text = run("explain", B1, "--url", serve(TellingDesk())).output
+    assert text.startswith("b1:8080 has 12 bundles.\n")
+    assert f"round 7: {BUNDLE}: moved from b2:8080 to b1:8080 (overloaded)\n" in text
+    assert "  within_threshold (b1:8080)\n    The load is within what the strategy" in text
+    assert "Where it could go" not in text
+
+
+def test_a_bundle_on_its_way_and_one_of_nobody_are_told_as_such(serve: Serve) -> None:
+    moving = replace(BUNDLE_STORY, target=BrokerId("b3:8080"), decisions=(), grounds=())
+    orphan = replace(moving, owner=None, target=None, score=None)
+    others = tuple(Candidate(BrokerId(f"b{number}:80"), 0.1, 0.2, None) for number in range(10, 35))
+    desk = TellingDesk(stories={"a/b": replace(moving, candidates=others), "c/d": orphan})
+    desk.last_round = 0
+    url = serve(desk)
+    text = run("explain", "a/b", "--url", url).output
+    assert f"{BUNDLE} is on b1:8080, on its way to b3:8080.\n" in text
+    assert "This leader has decided nothing about it.\n" in text
+    assert "... and 5 more (--json tells all)\n" in text
+    assert text.endswith("leader of epoch 4; no round yet.\n")
+    assert f"{BUNDLE} is reported by nobody.\n" in run("explain", "c/d", "--url", url).output
+
+
+def test_json_is_the_leaders_answer(serve: Serve) -> None:
+    got = run("explain", B1, "--json", "--url", serve(TellingDesk()))
+    assert json.loads(got.output)["grounds"][0]["reason"] == "within_threshold"
+
+
+def test_the_address_can_stand_in_the_environment(serve: Serve) -> None:
+    url = serve(TellingDesk())
+    got = CliRunner().invoke(main, ["explain", B1], env={"LOADMANAGER_URL": url})
+    assert got.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("subject", "code", "message"),
+    [
+        ("x", 2, "subject 'x' is not valid; expected a broker or a bundle\n"),
+        ("b9:8080", 2, "b9:8080: no such broker is registered\n"),
+    ],
+)
+def test_a_subject_that_is_unknown_ends_with_2(
+    serve: Serve, subject: str, code: int, message: str
+) -> None:
+    got = run("explain", subject, "--url", serve(TellingDesk()))
+    assert (got.exit_code, got.stderr) == (code, message)
+
+
+def test_a_cluster_without_a_leader_ends_with_1(serve: Serve) -> None:
+    got = run("explain", B1, "--url", serve(TellingDesk(away=True)))
+    assert (got.exit_code, got.stderr) == (1, "no leader is at work\n")
+
+
+@pytest.mark.parametrize("url", ["b1:7750", "ftp://b1:7750", "http://", "http://b1:x", "file:///x"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    got = run("explain", B1, "--url", url)
+    assert got.exit_code == 2
+    assert f"{url!r}; expected http://host:port of any sidecar" in got.stderr
+
+
+def test_a_sidecar_that_is_not_there_ends_with_1() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        got = run("snapshot", "--url", url, "--out", "-")
+    assert got.exit_code == 1
+    assert got.stderr.startswith(f"{url}: ")
+    assert "refused" in got.stderr
+
+
+def test_a_sidecar_that_says_nothing_ends_with_1() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        got = run("snapshot", "--url", url, "--out", "-", "--timeout", "0.2")
+    assert (got.exit_code, got.stderr) == (1, f"{url}: no answer within 0.2 s\n")
+
+
+def test_what_is_no_sidecar_is_told_with_what_it_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.0 500 Oh\r\n\r\nbroken")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        got = run("snapshot", "--url", url, "--out", "-")
+        thread.join(10)
+    assert got.exit_code == 1
+    assert got.stderr == f"{url}/admin/v2/loadmanager/snapshot: answered 500 broken\n"

@@ -1,0 +1,117 @@
+"""A leader's desk with a canned story: for those who carry it over HTTP and print it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.explaining import Candidate, Decision, Explanation, Ground, Outcome
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Cause, Reason
+from loadmanager.core.planner import Planner
+from loadmanager.core.snapshot import in_force
+from loadmanager.ports import Account, LeaderElsewhere, SubjectUnknown, Unavailable
+
+B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
+BUNDLE = BundleId("t/ns/0x00000000_0x20000000")
+AT_MS = 1_700_000_000_000
+
+MOVED = Decision(
+    at_ms=AT_MS,
+    epoch=4,
+    round=7,
+    subject=BUNDLE,
+    outcome=Outcome.MOVED,
+    code=Cause.OVERLOADED,
+    source=B2,
+    target=B1,
+)
+LEFT_ALONE = Decision(
+    at_ms=AT_MS + 60_000,
+    epoch=4,
+    round=8,
+    subject=BUNDLE,
+    outcome=Outcome.LEFT_ALONE,
+    code=Reason.NO_IMPROVEMENT,
+    detail="b1:8080 stands at 0.600, without it at 0.500",
+)
+
+BUNDLE_STORY = Explanation(
+    subject=BUNDLE,
+    kind="bundle",
+    owner=B1,
+    target=None,
+    msgs_per_s=1500.0,
+    bytes_per_s=2.5e6,
+    bundles=1,
+    score=0.6,
+    mean=0.45,
+    highest=0.6,
+    lowest=0.3,
+    decisions=(LEFT_ALONE, MOVED),
+    grounds=(
+        Ground(BUNDLE, Reason.RECENTLY_MOVED, "moved 60 s ago, rests 1740 s more"),
+        Ground("", Reason.ROUND_BUDGET),
+    ),
+    candidates=(
+        Candidate(B3, 0.3, 0.41, None),
+        Candidate(B2, 0.45, 0.61, Reason.NO_IMPROVEMENT),
+    ),
+)
+BROKER_STORY = replace(
+    BUNDLE_STORY,
+    subject=B1,
+    kind="broker",
+    owner=None,
+    bundles=12,
+    decisions=(MOVED,),
+    grounds=(Ground(B1, Reason.WITHIN_THRESHOLD, "0.600, mean 0.450"),),
+    candidates=(),
+)
+
+
+@dataclass
+class TellingDesk:
+    """A `LeaderDesk`. ``elsewhere`` is the leader's address, ``away`` that there is none."""
+
+    stories: dict[str, Explanation] = field(
+        default_factory=lambda: {BUNDLE: BUNDLE_STORY, B1: BROKER_STORY}
+    )
+    content: bytes = b'{"version":1}'
+    elsewhere: str | None = None
+    away: bool = False
+    last_round: int = 8
+    asked: list[str] = field(default_factory=list)
+
+    async def snapshot(self) -> bytes:
+        """Return the canned content."""
+        self._answer("snapshot")
+        return self.content
+
+    def explain(self, subject: str) -> Account:
+        """Return the canned story."""
+        self._answer(f"explain {subject}")
+        if ":" not in subject and "/" not in subject:
+            raise InvalidName("subject", subject, "a broker or a bundle")
+        if subject not in self.stories:
+            raise SubjectUnknown(f"{subject}: no such broker is registered")
+        return Account(
+            explanation=self.stories[subject],
+            leader=B1,
+            epoch=4,
+            at_ms=AT_MS + 61_000,
+            last_round=self.last_round,
+            last_round_at_ms=AT_MS + 60_000 if self.last_round else 0,
+            in_force=in_force(Planner()),
+        )
+
+    def decisions(self, limit: int) -> Sequence[Decision]:
+        """Return the canned decisions."""
+        self._answer(f"decisions {limit}")
+        return [LEFT_ALONE, MOVED][:limit]
+
+    def _answer(self, question: str) -> None:
+        if self.away:
+            raise Unavailable("no leader is at work", 2.0)
+        if self.elsewhere is not None:
+            raise LeaderElsewhere(self.elsewhere)
+        self.asked.append(question)
