@@ -53,6 +53,7 @@ class LockKeeper:
         self._list_path = znodes.owned(membership.broker)
         self._list_version = 0
         self._replace: dict[BundleId, int] = {}
+        self._missing: set[BundleId] = set()
 
     async def run(self) -> None:
         """Take and drop what is asked for, until cancelled.
@@ -89,6 +90,7 @@ class LockKeeper:
         self._list_version = written.version
         for bundle in takes:
             self._replace.pop(bundle, None)
+        self._missing.difference_update(drops)
         self._ownerships.locks_dropped(drops)
         self._ownerships.locks_taken(dict.fromkeys(takes, written.mzxid))
 
@@ -147,7 +149,8 @@ class LockKeeper:
         ]
         for bundle in drops:
             after.pop(bundle, None)
-            operations.append((bundle, Delete(znodes.lock(bundle))))
+            if bundle not in self._missing:
+                operations.append((bundle, Delete(znodes.lock(bundle))))
         for bundle in takes:
             after[bundle] = None
             path = znodes.lock(bundle)
@@ -176,10 +179,9 @@ class LockKeeper:
         if isinstance(operation, Delete):
             self._replace.pop(bundle, None)
             if bundle in drops:
-                # Gone before we dropped it: it is free all the same.
+                # Gone before we dropped it: it is free once the list does not name it.
                 log.warning("bundle.lock.missing", bundle=bundle, error=str(rejected.cause))
-                drops.remove(bundle)
-                self._ownerships.locks_dropped([bundle])
+                self._missing.add(bundle)
         elif isinstance(rejected.cause, NodeMissing):
             await self._coordination.ensure(znodes.lock(bundle).rpartition("/")[0])
         elif isinstance(rejected.cause, NodeExists):

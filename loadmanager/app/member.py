@@ -57,6 +57,7 @@ class Member:
         self._membership: Membership | None = None
         self._lease: LeaseKeeper | None = None
         self._stopping = False
+        self._left_behind: Mapping[BundleId, int] = {}
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)
 
     @property
@@ -79,6 +80,7 @@ class Member:
                     log.warning("broker.membership.ended", why=why)
             finally:
                 self._membership = None
+                self._left_behind = dict(self._ownerships.tokens)
                 self._ownerships.session_lost()
             _heed_cancellation()
             await self._parts.clock.sleep(_RETRY_S)
@@ -138,7 +140,9 @@ class Member:
         self._lease = lease
         try:
             await lease.begin()
-            await clear_former_locks(parts, membership, self._unwanted(former))
+            await clear_former_locks(
+                parts, membership, self._unwanted({**former, **self._left_behind})
+            )
             self._membership = membership
             parts.picture.changes.tell()  # Who was not eligible to lead may be so now.
             await self._work(membership, report, lease)
