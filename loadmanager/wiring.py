@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import signal
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import uvloop
@@ -35,16 +35,13 @@ from loadmanager.app.split_desk import SplitPolicy
 from loadmanager.app.split_requests import SplitRequests
 from loadmanager.app.splitting import Splitter
 from loadmanager.config import Config, SplitSettings, ZookeeperSettings
-from loadmanager.config.strategies import make_placement, make_shedder
+from loadmanager.config.planning import planner_of
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.filters import Filters
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.lookup import LookupMode
 from loadmanager.core.planner import Planner
-from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.report import ReportRules
-from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.splitting import SplitLimits, SplitRules
 from loadmanager.ports import Clock, HostProbe, LeaderLine
 from loadmanager.telemetry.metrics import Metrics
@@ -91,27 +88,7 @@ def make_planner(config: Config) -> Planner:
     Raises:
         ConfigError: a strategy or one of its settings does not exist.
     """
-    budgets = config.planner
-    shedder = make_shedder(config.shedding)
-    settings = PlannerSettings(
-        observe=config.shedding.observe,
-        shedding=config.shedding.enabled,
-        moves_per_round=budgets.max_moves_per_round,
-        moves_per_hour=budgets.max_moves_per_hour,
-        in_flight_per_broker=budgets.max_in_flight_per_broker,
-        cool_down_s=config.shedding.grace_period_s,
-        settle_s=config.leader.settle_s,
-    )
-    if budgets.max_bytes_per_s_per_round is not None:
-        most = budgets.max_bytes_per_s_per_round
-        settings = replace(settings, bytes_per_s_per_round=most)
-    return Planner(
-        shedder=shedder,
-        placement=make_placement(config.placement),
-        settings=settings,
-        filters=Filters(max_report_age_s=config.leader.report_stale_s),
-        weights=getattr(shedder, "weights", None) or ResourceWeights(),
-    )
+    return planner_of(config.shedding, config.placement, config.planner, config.leader)
 
 
 def build_sidecar(

@@ -114,6 +114,26 @@ class PlacementSettings(Section):
     settings: Mapping[str, SettingValue] = Field(
         default_factory=dict, description="The strategy's own keys; see the strategy guide."
     )
+    max_topics_per_broker: int = Field(
+        50_000,
+        ge=1,
+        le=1_000_000_000,
+        description="A broker with more topics takes no bundle while another has fewer.",
+    )
+    prefer_later_versions: bool = Field(
+        default=False,
+        description="Give bundles only to brokers of the newest version, as in a rolling upgrade.",
+    )
+    failure_domains: bool = Field(
+        default=False,
+        description="Spread the namespaces of an anti-affinity group over failure domains before "
+        "brokers.",
+    )
+    even_bundles: bool = Field(
+        default=False,
+        description="Give a bundle only to brokers with the fewest of its namespace, whatever "
+        "their load.",
+    )
 
 
 class PlannerSettings(Section):

@@ -4,10 +4,11 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.forms import SettingValue
+from loadmanager.config.planning import default_planner
 from loadmanager.config.strategies import fields_of, filled, strategy_named
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS
@@ -16,12 +17,9 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS
-from loadmanager.core.snapshot import Choice, InForce
+from loadmanager.core.snapshot import Choice, InForce, in_force
 
 T = TypeVar("T")
-
-_DEFAULT_SHEDDER: Final = Choice("threshold")
-_DEFAULT_PLACEMENT: Final = Choice("least_long_term_message_rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +45,23 @@ class _Part:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def planner_for(where: str, in_force: InForce, wanted: Wanted) -> Planner:
+def planner_for(where: str, told: InForce, wanted: Wanted) -> Planner:
     """Return the planner to decide on a snapshot with; ``where`` names its file.
+
+    What the snapshot does not tell is as in a sidecar whose configuration is empty.
 
     Raises:
         ConfigError: a strategy or setting does not exist, or has a value it cannot have.
     """
+    usual = in_force(default_planner())
+    planner, filters = {**usual.planner, **told.planner}, {**usual.filters, **told.filters}
     parts = {
-        "shedder": _part(where, "shedder", SHEDDERS, in_force.shedder, wanted.shedder),
-        "placement": _part(where, "placement", PLACEMENTS, in_force.placement, wanted.placement),
-        "planner": _Part(PlannerSettings, f"{where}: settings.planner", {**in_force.planner}),
-        "filters": _Part(Filters, f"{where}: settings.filters", {**in_force.filters}),
+        "shedder": _part(where, "shedder", SHEDDERS, (told.shedder, usual.shedder), wanted.shedder),
+        "placement": _part(
+            where, "placement", PLACEMENTS, (told.placement, usual.placement), wanted.placement
+        ),
+        "planner": _Part(PlannerSettings, f"{where}: settings.planner", planner),
+        "filters": _Part(Filters, f"{where}: settings.filters", filters),
     }
     # What is set by hand is checked by itself first, so that its faults name it.
     given = _given(parts, wanted)
@@ -75,14 +79,12 @@ def _part(
     where: str,
     name: str,
     known: Mapping[str, type],
-    in_force: Choice | None,
+    choices: Sequence[Choice | None],
     wanted: str | None,
 ) -> _Part:
-    default = _DEFAULT_SHEDDER if name == "shedder" else _DEFAULT_PLACEMENT
-    before = in_force or default
-    former: type = strategy_named(
-        known, before.strategy, f"{where}: settings.{name}: {before.strategy}"
-    )
+    before = next(one for one in choices if one is not None)
+    place = f"{where}: settings.{name}.strategy = {before.strategy!r}"
+    former: type = strategy_named(known, before.strategy, place)
     kind = former if wanted is None else strategy_named(known, wanted, f"--{name} {wanted}")
     # Another strategy begins with its own defaults.
     values = dict(before.settings) if kind is former else {}

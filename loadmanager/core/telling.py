@@ -107,7 +107,7 @@ REASONS: Final[Mapping[Reason, Telling]] = MappingProxyType(
         ),
         Reason.TOO_MANY_TOPICS: Telling(
             "The broker has more topics than a broker should have, and another has fewer.",
-            "Fewer topics on it, or a higher max_topics.",
+            "Fewer topics on it, or a higher max_topics_per_broker.",
         ),
         Reason.OLDER_VERSION: Telling(
             "The broker runs an older version than others, which are preferred.",

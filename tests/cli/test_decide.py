@@ -17,7 +17,8 @@ from loadmanager.core.wire import encode_report
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
     file = tmp_path / "cluster.json"
-    file.write_bytes(encode_snapshot(hot_and_idle()))
+    told = replace(hot_and_idle(), in_force=in_force(Planner()))
+    file.write_bytes(encode_snapshot(told))
     return file
 
 
@@ -94,9 +95,12 @@ def test_what_the_leader_would_only_observe_is_shown_as_observed(tmp_path: Path)
 
 def test_a_plain_dump_on_stdin_is_enough() -> None:
     dump = {name: json.loads(encode_report(one)) for name, one in hot_and_idle().reports.items()}
-    got = CliRunner().invoke(main, ["decide", "--snapshot", "-"], input=json.dumps(dump))
+    options = ["--rounds", "3"]
+    got = CliRunner().invoke(main, ["decide", "--snapshot", "-", *options], input=json.dumps(dump))
     assert got.exit_code == 0
-    assert "4 moves" in got.output
+    assert got.output.startswith("AvgShedder, PlannedPlacement, safe mode\n")
+    assert "hits_pending" in got.output
+    assert "moves\n" in got.output
 
 
 def test_message_rates_stand_in_for_capacities_that_nobody_knows(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_snapshot_is_taken_from_the_leader_by_way_of_any_sidecar(
     got = run("snapshot", "--url", f"{follower}/", "--out", str(file))
     assert (got.exit_code, got.output) == (0, "")
     assert file.read_bytes() == content
-    decided = run("decide", "--snapshot", str(file), "--json")
+    decided = run("decide", "--snapshot", str(file), "--json", "--shedder", "threshold")
     assert len(json.loads(decided.output)["rounds"][0]["moves"]) == 4
 
 

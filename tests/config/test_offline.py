@@ -1,10 +1,12 @@
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from loadmanager.config import ConfigError
 from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.config.planning import default_planner
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import LeastLongTermMessageRate, RoundRobin
 from loadmanager.core.planner import Planner
@@ -19,13 +21,15 @@ from loadmanager.core.shedding import (
 )
 from loadmanager.core.snapshot import Choice, InForce, in_force
 
+LEAST = "LeastLongTermMessageRate"
+
 
 def planner(*settings: str, told: InForce | None = None, **wanted: Any) -> Planner:
     return planner_for("c.json", told or InForce(), Wanted(settings=settings, **wanted))
 
 
-def test_without_a_word_everything_has_its_default() -> None:
-    assert planner() == Planner()
+def test_without_a_word_everything_is_as_with_an_empty_configuration() -> None:
+    assert planner() == default_planner()
 
 
 @pytest.mark.parametrize(
@@ -60,13 +64,15 @@ def test_the_same_strategy_by_another_name_keeps_its_settings() -> None:
 
 
 def test_a_setting_goes_to_every_part_that_has_it() -> None:
-    got = planner("loadBalancerBrokerOverloadedThresholdPercentage=70", shedder="overload")
+    got = planner(
+        "loadBalancerBrokerOverloadedThresholdPercentage=70", shedder="overload", placement=LEAST
+    )
     assert got.shedder == OverloadShedder(overloaded=0.7)
     assert got.placement == LeastLongTermMessageRate(overloaded=0.7)
 
 
 def test_a_setting_goes_only_to_the_part_that_is_named() -> None:
-    got = planner("placement.overloaded=0.6", shedder="overload")
+    got = planner("placement.overloaded=0.6", shedder="overload", placement=LEAST)
     assert (got.shedder, got.placement) == (
         OverloadShedder(),
         LeastLongTermMessageRate(overloaded=0.6),
@@ -84,19 +90,25 @@ def test_the_weights_of_the_shedder_say_what_better_means() -> None:
 
 def test_planner_and_filters_are_set_by_the_same_words() -> None:
     got = planner("margin=0", "max_topics=5", 'excluded_namespaces=["a/b"]', mode="parity")
-    assert got.settings == PlannerSettings(
+    usual = default_planner()
+    assert got.settings == replace(
+        usual.settings,
         margin=0.0,
         mode=Mode.PARITY,
         excluded_namespaces=frozenset({"a/b"}),  # type: ignore[arg-type]  # names are texts
     )
-    assert got.filters == Filters(max_topics=5)
+    assert got.filters == replace(usual.filters, max_topics=5)
 
 
 @pytest.mark.parametrize(
     ("settings", "wanted", "message"),
     [
         (["threshold"], {}, "--set threshold; expected key=value"),
-        (["treshold=1"], {}, "--set treshold=1: treshold is unknown; did you mean threshold"),
+        (
+            ["treshold=1"],
+            {"shedder": "threshold"},
+            "--set treshold=1: treshold is unknown; did you mean threshold",
+        ),
         (["foo=1"], {}, "--set foo=1: foo is unknown; expected one of bytes_per_s_per_round, "),
         (["shed.margin=1"], {}, "--set shed.margin=1: shed.margin is unknown; did you mean margin"),
         (["filters.margin=1"], {}, "filters.margin is unknown; expected one of even_bundles, "),
@@ -106,7 +118,11 @@ def test_planner_and_filters_are_set_by_the_same_words() -> None:
         (["observe=1"], {}, "observe = 1; expected true or false"),
         (["planner.mode=fast"], {}, "mode = 'fast'; expected one of safe, parity"),
         (["excluded_namespaces=1"], {}, "excluded_namespaces = 1; expected a list of texts"),
-        (["threshold=1.4"], {}, "ThresholdShedder.threshold = 1.4; expected fraction from 0.0 to"),
+        (
+            ["threshold=1.4"],
+            {"shedder": "threshold"},
+            "ThresholdShedder.threshold = 1.4; expected fraction from 0.0 to",
+        ),
         ([], {"shedder": "foo"}, "--shedder foo; expected one of AvgShedder, OverloadShedder"),
         ([], {"placement": "foo"}, "--placement foo; expected one of AvgShedder, LeastLongTerm"),
     ],
@@ -127,5 +143,5 @@ def test_a_setting_of_the_snapshot_is_refused_by_its_place() -> None:
 
 def test_all_unknown_keys_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        planner("treshold=1", "margn=1")
+        planner("treshold=1", "margn=1", shedder="threshold")
     assert len(caught.value.faults) == 2

@@ -1,0 +1,60 @@
+"""From the sections of the configuration to the planner that a leader decides with."""
+
+from dataclasses import replace
+
+from loadmanager.config.balancing import (
+    LeaderSettings,
+    PlacementSettings,
+    PlannerSettings,
+    SheddingSettings,
+)
+from loadmanager.config.strategies import make_placement, make_shedder
+from loadmanager.core import planner_settings
+from loadmanager.core.filters import Filters
+from loadmanager.core.planner import Planner
+from loadmanager.core.scores import ResourceWeights
+
+
+def planner_of(
+    shedding: SheddingSettings,
+    placement: PlacementSettings,
+    budgets: PlannerSettings,
+    leader: LeaderSettings,
+) -> Planner:
+    """Return the planner that the configuration asks for.
+
+    Raises:
+        ConfigError: a strategy or one of its settings does not exist.
+    """
+    shedder = make_shedder(shedding)
+    weights = getattr(shedder, "weights", None) or ResourceWeights()
+    settings = planner_settings.PlannerSettings(
+        observe=shedding.observe,
+        shedding=shedding.enabled,
+        moves_per_round=budgets.max_moves_per_round,
+        moves_per_hour=budgets.max_moves_per_hour,
+        in_flight_per_broker=budgets.max_in_flight_per_broker,
+        cool_down_s=shedding.grace_period_s,
+        settle_s=leader.settle_s,
+    )
+    if budgets.max_bytes_per_s_per_round is not None:
+        settings = replace(settings, bytes_per_s_per_round=budgets.max_bytes_per_s_per_round)
+    return Planner(
+        shedder=shedder,
+        placement=make_placement(placement),
+        settings=settings,
+        filters=Filters(
+            max_report_age_s=leader.report_stale_s,
+            max_topics=placement.max_topics_per_broker,
+            prefer_later_versions=placement.prefer_later_versions,
+            failure_domains=placement.failure_domains,
+            even_bundles=placement.even_bundles,
+            weights=weights,
+        ),
+        weights=weights,
+    )
+
+
+def default_planner() -> Planner:
+    """Return the planner of a sidecar whose configuration says nothing about it."""
+    return planner_of(SheddingSettings(), PlacementSettings(), PlannerSettings(), LeaderSettings())
