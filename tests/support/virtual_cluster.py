@@ -1,0 +1,526 @@
+"""Sidecars, brokers and the service between them, in one process and in virtual time.
+
+The sidecars are the real application, joined by the wiring; only the adapters are
+those of memory. What is checked at the end of every story: no two brokers ever served
+a bundle at once, fencing tokens and epochs only grew, and nothing was raised unheard.
+"""
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+import structlog
+from prometheus_client import CollectorRegistry
+from virtual_host import BrokerLine, Host, ScriptedProbe
+from virtual_service import ClientSession, Gate, Losses, TimedService
+from virtual_time import VirtualClock, run
+
+from loadmanager.adapters.broker.serving_record import overlaps
+from loadmanager.adapters.memory import MemoryCoordination
+from loadmanager.app.identity import Identity
+from loadmanager.app.parts import Parts
+from loadmanager.app.picture import ClusterPicture
+from loadmanager.app.service import Sidecar
+from loadmanager.config import Config
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker, parse_topic
+from loadmanager.core.load import BrokerUrls
+from loadmanager.core.orders import Orders, decode_orders
+from loadmanager.core.wire import encode_boundaries
+from loadmanager.ports import Connection, LeaderInfo, Owner, Unavailable
+from loadmanager.telemetry.metrics import Metrics
+from loadmanager.wiring import Application, first_leaf, join, make_planner
+
+NAMESPACE = Namespace("acme/orders")
+SESSION_S = 10.0
+LINE_TIMEOUT_S = 2.0
+
+Story = Callable[..., Awaitable[None]]
+
+
+class HeldClock(VirtualClock):
+    """A process's clock: it goes on while the process is frozen, whose sleep does not end."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def sleep(self, delay_s: float) -> None:
+        """Return after ``delay_s``, when the process is let go on."""
+        await asyncio.sleep(delay_s)
+        await self._gate.passed()
+
+
+class OpenDoor:
+    """A door that nobody comes through: stories call the application themselves."""
+
+    def __init__(self) -> None:
+        self.open = False
+
+    async def start(self, host: str, port: int) -> int:
+        """See `Door`."""
+        del host
+        self.open = True
+        return port
+
+    async def stop(self) -> None:
+        """See `Door`."""
+        self.open = False
+
+
+class Agent:
+    """One sidecar process, from its start to its end."""
+
+    def __init__(self, cluster: "Cluster", host: Host, number: int) -> None:
+        self._cluster = cluster
+        self.host = host
+        self.gate = Gate()
+        self.url = f"http://{host.name.replace(':', '-')}-{number}:7750"
+        self.line = BrokerLine(host, self.gate)
+        self.coordination = ClientSession(
+            cluster.service, self.gate, cluster.rng, cluster.losses, timeout_s=SESSION_S
+        )
+        clock = HeldClock(self.gate)
+        self.registry = CollectorRegistry()
+        metrics = Metrics(self.registry)
+        self.picture = ClusterPicture(self.coordination, clock, metrics)
+        identity = Identity(
+            broker=host.name,
+            urls=BrokerUrls(http_url=f"http://{host.name}"),
+            sidecar_url=self.url,
+            instance=f"{host.name}/{number}",
+            started_at_ms=clock.wall_ms(),
+            version="1.0",
+        )
+        self.parts = Parts(
+            identity=identity,
+            coordination=self.coordination,
+            picture=self.picture,
+            broker=self.line,
+            clock=clock,
+            metrics=metrics,
+        )
+        self.door = OpenDoor()
+        self.stop = asyncio.Event()
+        self.failure: BaseException | None = None
+        self.line_slow_s = 0.0
+        self.line_broken = False
+        self.questions = 0
+        self.application: Application | None = None
+        self.task = asyncio.ensure_future(self._live())
+        self.task.set_name(identity.instance)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return not self.task.done()
+
+    @property
+    def app(self) -> Application:
+        """The application, which runs from the first turn of the loop."""
+        assert self.application is not None
+        return self.application
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the leader as far as it knows."""
+        leader = self.picture.leader
+        return leader is not None and leader.instance == self.parts.identity.instance
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return one sample of this process's metrics, 0 if there is none."""
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+    async def look_up(self, topic: TopicName) -> Owner:
+        """Ask this sidecar for a topic's owner."""
+        return await self.app.answering.find_owner(topic)
+
+    async def kill(self) -> None:
+        """End the process at once: it sends nothing more, and its session times out."""
+        self.line.dead = True
+        self.coordination.suspend()
+        self.gate.open()
+        if self.application:
+            self.app.member._lease = None  # The dead do not wait for a lease to run out.
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+    async def leave(self) -> None:
+        """End the process in order."""
+        self.stop.set()
+        await asyncio.wait({self.task})
+
+    async def _live(self) -> None:
+        config = self._cluster.config
+        rng = np.random.default_rng(self._cluster.rng.randrange(2**32))
+        try:
+            async with asyncio.TaskGroup() as commands:
+                self.application = join(
+                    config,
+                    make_planner(config),
+                    self.parts,
+                    probe=ScriptedProbe(self.host),
+                    leader_line=self._cluster.line_of(self),
+                    commands=commands,
+                    rng=rng,
+                )
+                sidecar = Sidecar(
+                    self.parts,
+                    self.door,
+                    self.application.member,
+                    self.application.election,
+                    self.line.close,
+                )
+                await sidecar.run(
+                    self.stop,
+                    host="127.0.0.1",
+                    port=7750,
+                    hash_name=config.cluster.hash,
+                    leave_s=10.0,
+                )
+        except* Exception as failed:  # noqa: BLE001 - a process may die of anything; the story looks at it
+            self.failure = first_leaf(failed)
+
+
+@dataclass(slots=True)
+class CallingLine:
+    """The `LeaderLine` that calls the leader's `Answering` in the same process."""
+
+    cluster: "Cluster"
+    caller: Agent
+
+    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
+        """See `LeaderLine`."""
+        self.caller.questions += 1
+        await asyncio.sleep(0.001 + self.caller.line_slow_s)
+        callee = self.cluster.agent_at(leader.sidecar_url)
+        if callee is None or self.caller.line_broken:
+            raise Unavailable(f"the leader at {leader.sidecar_url} does not answer")
+        try:
+            async with asyncio.timeout(LINE_TIMEOUT_S):
+                await callee.gate.passed()
+                answer = await callee.app.answering.assign(bundle)
+                await callee.gate.passed()
+        except TimeoutError:
+            raise Unavailable(f"the leader at {leader.sidecar_url} is slow") from None
+        return answer
+
+    async def close(self) -> None:
+        """See `LeaderLine`."""
+
+
+@dataclass(slots=True)
+class Cluster:
+    """All of it. Made inside a running virtual loop."""
+
+    config: Config
+    rng: Random
+    service: TimedService = field(default_factory=TimedService)
+    losses: Losses = field(default_factory=Losses)
+    hosts: list[Host] = field(default_factory=list)
+    agents: list[Agent] = field(default_factory=list)
+    told: list[Mapping[str, Any]] = field(default_factory=list)
+    """Every event that was logged as info or worse."""
+    _operator: MemoryCoordination | None = None
+
+    # --- who is there ---------------------------------------------------------------
+
+    def add_host(self) -> Host:
+        """Add a broker without a sidecar."""
+        host = Host(parse_broker(f"broker{len(self.hosts)}:8080"), self.rng)
+        self.hosts.append(host)
+        return host
+
+    def start(self, host: Host) -> Agent:
+        """Start a sidecar beside ``host``'s broker."""
+        agent = Agent(self, host, len(self.agents))
+        self.agents.append(agent)
+        return agent
+
+    @property
+    def living(self) -> list[Agent]:
+        """The sidecars that run."""
+        return [agent for agent in self.agents if agent.alive]
+
+    def agent_at(self, url: str) -> Agent | None:
+        """Return the living sidecar with this address."""
+        return next((agent for agent in self.living if agent.url == url), None)
+
+    def agent_of(self, broker: BrokerId) -> Agent:
+        """Return the newest sidecar of a broker."""
+        return next(a for a in reversed(self.agents) if a.host.name == broker)
+
+    def line_of(self, caller: Agent) -> CallingLine:
+        """Return the caller's way to the leader."""
+        return CallingLine(self, caller)
+
+    @property
+    def leader(self) -> Agent:
+        """The sidecar that the election node names."""
+        holder = self.service.dump()[znodes.LEADER].stat.ephemeral_owner
+        return next(a for a in self.living if a.coordination.session.session_id == holder)
+
+    # --- waiting --------------------------------------------------------------------
+
+    async def until(
+        self, condition: Callable[[], object], within_s: float = 30.0, every_s: float = 0.01
+    ) -> None:
+        """Return once ``condition()`` is true; fail with its source if it never is."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + within_s
+        while not condition():
+            if loop.time() > deadline_s:
+                source = inspect.getsource(condition).strip()
+                raise AssertionError(f"not within {within_s} s: {source}")
+            await asyncio.sleep(every_s)
+
+    async def ready(self, within_s: float = 30.0) -> None:
+        """Return once every living sidecar is registered and follows a leader."""
+        await self.until(
+            lambda: all(
+                agent.application
+                and agent.app.member.registered
+                and agent.app.answering.readiness().ready
+                and len(agent.picture.brokers) == len({a.host.name for a in self.living})
+                for agent in self.living
+            ),
+            within_s,
+        )
+
+    # --- the service's contents, as an operator would change them ----------------------
+
+    async def operator(self) -> MemoryCoordination:
+        """Return a session that is nobody's: for what people do to the nodes by hand."""
+        if self._operator is None:
+            self._operator = MemoryCoordination(self.service)
+            await self._operator.start()
+            operator = self._operator
+            await self.until(lambda: operator.session.connection is Connection.CONNECTED)
+        return self._operator
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Set a node's content by hand."""
+        operator = await self.operator()
+        await operator.ensure(path)
+        await operator.set(path, data)
+
+    async def make_namespace(self, bundles: int = 4, name: Namespace = NAMESPACE) -> Boundaries:
+        """Create a namespace, by hand."""
+        boundaries = Boundaries.even(name, bundles)
+        operator = await self.operator()
+        await operator.create(znodes.local_policies(name), encode_boundaries(boundaries))
+        return boundaries
+
+    async def hold_lock(self, bundle: BundleId) -> None:
+        """Take a bundle's lock, as a sidecar does that then does nothing with it."""
+        operator = await self.operator()
+        await operator.create(znodes.lock(bundle), b"{}", ephemeral=True)
+
+    async def move(self, bundle: BundleId, target: Host) -> None:
+        """Have the leader order a move, as a round does."""
+        desk = self.leader.app.leading._desk
+        assert desk is not None
+        await desk._order({bundle: target.name})
+
+    def orders(self, host: Host) -> Orders:
+        """Return the standing orders of a broker."""
+        path = znodes.orders(host.name)
+        return decode_orders(path, self.service.dump()[path].data)
+
+    def lock_sessions(self) -> dict[BundleId, int]:
+        """Return the session that holds each lock."""
+        prefix = znodes.LOCKS + "/"
+        return {
+            BundleId(path.removeprefix(prefix)): node.stat.ephemeral_owner
+            for path, node in self.service.dump().items()
+            if path.startswith(prefix) and node.stat.ephemeral_owner
+        }
+
+    # --- what is true -----------------------------------------------------------------
+
+    def servers(self, bundle: BundleId) -> list[Host]:
+        """Return the hosts whose broker serves ``bundle`` now."""
+        return [host for host in self.hosts if bundle in host.serving]
+
+    def server(self, bundle: BundleId) -> Host:
+        """Return the one host whose broker serves ``bundle``."""
+        (host,) = self.servers(bundle)
+        return host
+
+    def unsettled(self, bundles: Sequence[BundleId]) -> str:
+        """Return what is not yet as it should be, empty if everything is.
+
+        As it should be: each bundle is served by one broker, under the token of its
+        lock, and every living sidecar's picture names that broker.
+        """
+        return next(self._faults(bundles), "")
+
+    def _faults(self, bundles: Sequence[BundleId]) -> Iterator[str]:
+        nodes, locks = self.service.dump(), self.lock_sessions()
+        for stray in locks.keys() - set(bundles):
+            yield f"{stray}: a lock nobody asked for"
+        for bundle in bundles:
+            servers = self.servers(bundle)
+            if len(servers) != 1:
+                yield f"{bundle}: served by {[host.name for host in servers]}"
+                continue
+            token = servers[0].serving[bundle]
+            lock = nodes.get(znodes.lock(bundle))
+            if lock is None or lock.stat.czxid != token:
+                yield f"{bundle}: served under {token}, lock is {lock and lock.stat}"
+            for agent in self.living:
+                holding = agent.picture.live_owner(bundle)
+                if holding is None or (holding.broker, holding.fencing_token) != (
+                    servers[0].name,
+                    token,
+                ):
+                    yield f"{bundle}: {agent.parts.identity.instance} believes {holding}"
+
+    async def settled(self, bundles: Sequence[BundleId], within_s: float = 30.0) -> None:
+        """Return once everything is as it should be; fail with what is not."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + within_s
+        while fault := self.unsettled(bundles):
+            if loop.time() > deadline_s:
+                raise AssertionError(f"not settled within {within_s} s: {fault}")
+            await asyncio.sleep(0.1)
+
+    def check(self) -> None:
+        """Assert what must have been true all the time."""
+        intervals = [interval for host in self.hosts for interval in host.intervals()]
+        found = overlaps(intervals)
+        assert not found, f"served twice: {found[0]}"
+        tokens: dict[BundleId, list[int]] = defaultdict(list)
+        for interval in sorted(intervals, key=lambda one: (one.start_s, one.fencing_token)):
+            tokens[interval.bundle].append(interval.fencing_token)
+        for bundle, seen in tokens.items():
+            assert seen == sorted(seen), f"{bundle}: fencing tokens {seen}"
+        epochs = self.service.epochs
+        assert epochs == sorted(set(epochs)), f"epochs {epochs}"
+
+    def warnings(self, event: str) -> list[Mapping[str, Any]]:
+        """Return the logged events of this name."""
+        return [entry for entry in self.told if entry["event"] == event]
+
+    async def close(self) -> None:
+        """End all processes at once."""
+        for host in self.hosts:
+            host.thaw_broker()
+        for agent in self.living:
+            await agent.kill()
+        if self._operator is not None:
+            await self._operator.close()
+
+
+def make_config(**sections: Mapping[str, Any]) -> Config:
+    """Return a configuration with short times; ``sections`` change single keys."""
+    given: dict[str, dict[str, Any]] = {
+        "broker": {"id": "broker0:8080", "http_url": "http://broker0:8080"},
+        "report": {"sample_interval_s": 1.0, "min_interval_s": 1.0, "max_interval_s": 10.0},
+        "leader": {
+            "round_interval_s": 2.0,
+            "tick_interval_s": 1.0,
+            "settle_s": 2.0,
+            "report_stale_s": 30.0,
+        },
+        "shedding": {"strategy": "ThresholdShedder"},
+        "placement": {"strategy": "LeastLongTermMessageRate"},
+    }
+    for section, keys in sections.items():
+        given.setdefault(section, {}).update(keys)
+    return Config.model_validate(given)
+
+
+def story(
+    sidecars: int = 3, *, seed: int = 1, checked: bool = True, **sections: Mapping[str, Any]
+) -> Callable[[Story], Callable[..., None]]:
+    """Make a test of a coroutine that is given a running `Cluster` first.
+
+    ``sections`` change the configuration. ``checked`` False is for stories that break
+    by hand what the check at the end is about.
+    """
+
+    def decorate(tell: Story) -> Callable[..., None]:
+        @functools.wraps(tell)
+        def test(**arguments: Any) -> None:
+            play(
+                lambda cluster: tell(cluster, **arguments),
+                sidecars,
+                seed=seed,
+                checked=checked,
+                config=make_config(**sections),
+            )
+
+        parameters = list(inspect.signature(tell).parameters.values())
+        test.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined] # pytest reads it
+        return test
+
+    return decorate
+
+
+def play(
+    tell: Callable[[Cluster], Awaitable[None]],
+    sidecars: int = 3,
+    *,
+    seed: int = 1,
+    checked: bool = True,
+    config: Config | None = None,
+) -> None:
+    """Run one story with a cluster of its own, in virtual time."""
+
+    async def program() -> None:
+        cluster = Cluster(config or make_config(), Random(seed))  # noqa: S311 - to be repeatable
+        _listen(cluster.told)
+        try:
+            for _ in range(sidecars):
+                cluster.start(cluster.add_host())
+            if sidecars:
+                await cluster.ready()
+            await tell(cluster)
+            if checked:
+                cluster.check()
+        finally:
+            await cluster.close()
+
+    try:
+        run(program())
+    finally:
+        structlog.reset_defaults()
+
+
+def _listen(told: list[Mapping[str, Any]]) -> None:
+    def keep(_logger: object, level: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+        told.append({**event, "level": level, "at_s": asyncio.get_running_loop().time()})
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[keep],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        cache_logger_on_first_use=False,
+    )
+
+
+def topic_in(boundaries: Boundaries, bundle: BundleId) -> TopicName:
+    """Return a topic that falls in ``bundle``."""
+    for number in range(100_000):
+        topic = parse_topic(f"persistent://{boundaries.namespace}/topic-{number}")
+        if boundaries.at(position(topic, "murmur3")) == bundle:
+            return topic
+    raise AssertionError(f"no topic falls in {bundle}")
+
+
+async def place_all(cluster: Cluster, boundaries: Boundaries) -> list[TopicName]:
+    """Look every bundle up once, wait until all are served; return a topic of each."""
+    topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]
+    asking = cluster.living[0]
+    await asyncio.gather(*(asking.look_up(topic) for topic in topics))
+    await cluster.settled(boundaries.bundles)
+    return topics

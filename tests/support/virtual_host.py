@@ -1,0 +1,174 @@
+"""One host of a virtual cluster: a broker, and what its sidecar reaches of it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any, TypeVar
+
+from virtual_service import Gate, sent
+
+from loadmanager.adapters.broker.in_process import InProcessBroker
+from loadmanager.adapters.broker.serving_record import ServingInterval
+from loadmanager.core.ids import BrokerId, BundleId, TopicName
+from loadmanager.core.load import HostUsage, ResourceUsage, TopicTraffic
+from loadmanager.ports import BrokerState, BrokerStats, BrokerUnreachable
+
+T = TypeVar("T")
+
+CONTROL_TIMEOUT_S = 0.5
+LATENCY_S = 0.002
+
+
+class Host:
+    """A broker with a clock of its own in each life, and the host's load as a test sets it.
+
+    ``events`` has one line for each bundle that begins or ends to be served.
+    """
+
+    def __init__(self, broker: BrokerId, rng: Random) -> None:
+        self.name = broker
+        self.gate = Gate()
+        self.rng = rng
+        self.cut = False
+        self.dead = False
+        self.cpu_fraction = 0.1
+        self.life = 0
+        self._clock_offsets: dict[str, float] = {}
+        self._offset_s = rng.uniform(-500.0, 5000.0)
+        self.broker = InProcessBroker(self._clock_s, broker=broker)
+        self._remember_clock()
+
+    def kill_broker(self) -> None:
+        """Let the broker die; what was on its way to it is lost."""
+        self.life += 1
+        self.dead = True
+        self.broker.kill()
+
+    def restart_broker(self) -> None:
+        """Let another broker process begin, with another clock."""
+        self.life += 1
+        self.broker.kill()
+        self._offset_s = self.rng.uniform(-500.0, 5000.0)
+        self.broker.restart()
+        self.dead = False
+        self._remember_clock()
+
+    def freeze_broker(self) -> None:
+        """Let the broker stand still; commands wait, and are done when it goes on."""
+        self.gate.close()
+
+    def thaw_broker(self) -> None:
+        """Let the broker go on."""
+        self.gate.open()
+
+    def intervals(self) -> list[ServingInterval]:
+        """Return what the broker served, on the cluster's clock."""
+        found = []
+        for interval in self.broker.intervals():
+            offset_s = self._clock_offsets[interval.incarnation]
+            start_s, end_s = interval.start_s - offset_s, interval.end_s - offset_s
+            found.append(replace(interval, start_s=start_s, end_s=end_s))
+        return found
+
+    @property
+    def serving(self) -> Mapping[BundleId, int]:
+        """What it serves now."""
+        return self.broker.serving
+
+    def _clock_s(self) -> float:
+        return asyncio.get_running_loop().time() + self._offset_s
+
+    def _remember_clock(self) -> None:
+        self._clock_offsets[f"{self.name}#{len(self._clock_offsets) + 1}"] = self._offset_s
+
+
+class BrokerLine:
+    """The `BrokerControl` of one sidecar process: latency, timeouts, and its own end.
+
+    A command that was sent is done whatever becomes of the sidecar, unless the broker
+    dies first; one that a frozen broker has not read yet is done when it goes on.
+    """
+
+    def __init__(self, host: Host, own_gate: Gate) -> None:
+        self._host = host
+        self._own_gate = own_gate
+        self.dead = False
+
+    async def stats(self) -> BrokerStats:
+        """See `BrokerControl`."""
+        return await self._asked(self._host.broker.stats)
+
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+        """See `BrokerControl`."""
+        return await self._asked(lambda: self._host.broker.topics(bundle))
+
+    async def renew_lease(
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
+        """See `BrokerControl`."""
+        return await self._asked(
+            lambda: self._host.broker.renew_lease(
+                agent_epoch=agent_epoch, until_s=until_s, incarnation=incarnation
+            )
+        )
+
+    async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """See `BrokerControl`."""
+        await self._asked(
+            lambda: self._host.broker.load(
+                bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
+            )
+        )
+
+    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """See `BrokerControl`."""
+        await self._asked(
+            lambda: self._host.broker.unload(
+                bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
+            )
+        )
+
+    async def close(self) -> None:
+        """See `BrokerControl`."""
+
+    async def _asked(self, command: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        await self._own_gate.passed()
+        if self.dead or self._host.cut:
+            raise BrokerUnreachable(f"{self._host.name}: connection refused")
+        try:
+            async with asyncio.timeout(CONTROL_TIMEOUT_S):
+                answer = await sent(self._done(command))
+        except TimeoutError:
+            raise BrokerUnreachable(f"{self._host.name}: no answer in time") from None
+        await self._own_gate.passed()
+        return answer
+
+    async def _done(self, command: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        life = self._host.life
+        await asyncio.sleep(self._host.rng.random() * LATENCY_S)
+        await self._host.gate.passed()
+        if life != self._host.life or self._host.cut:
+            raise BrokerUnreachable(f"{self._host.name}: connection reset")
+        answer = await command()
+        await asyncio.sleep(self._host.rng.random() * LATENCY_S)
+        await self._host.gate.passed()
+        return answer
+
+
+class ScriptedProbe:
+    """The `HostProbe` that tells what the test says of the host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def sample(self, *, broker_process_id: int | None = None) -> HostUsage:
+        """See `HostProbe`."""
+        del broker_process_id
+        return HostUsage(
+            window_s=1.0,
+            cpu=ResourceUsage(400 * self._host.cpu_fraction, 400.0),
+            memory=ResourceUsage(100.0, 1000.0),
+            bandwidth_in=ResourceUsage(10.0, 1000.0),
+            bandwidth_out=ResourceUsage(10.0, 1000.0),
+        )

@@ -1,0 +1,97 @@
+"""An event loop whose clock jumps: hours of waiting pass in milliseconds, always alike.
+
+Nothing in it sleeps. When no callback is ready the clock is set to the next timer, so
+that time passes only as the program under test lets it, and two runs of the same
+program take the same steps in the same order.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+START_S: Final = 1000.0
+"""What the clock shows at first: not 0, which would hide what takes 0 for "never"."""
+
+WALL_START_MS: Final = 1_700_000_000_000
+
+
+class VirtualTimeError(AssertionError):
+    """The program under test waits for what cannot come any more."""
+
+
+class _NoWaiting(selectors.SelectSelector):
+    """Turns each wait into a jump of the loop's clock."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__()
+        self.now_s = START_S
+        self._limit_s = START_S + limit_s
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise VirtualTimeError(f"deadlock: nothing is ready, no timer is set; {_waiting()}")
+        self.now_s += max(timeout, 0.0)
+        if self.now_s > self._limit_s:
+            raise VirtualTimeError(f"not done after {self.now_s - START_S:g} s; {_waiting()}")
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Runs callbacks and timers as any loop does, without sockets and without waiting.
+
+    Args:
+        limit_s: how much virtual time may pass before the run counts as hanging.
+    """
+
+    def __init__(self, limit_s: float = 36_000.0) -> None:
+        self._no_waiting = _NoWaiting(limit_s)
+        super().__init__(self._no_waiting)
+
+    def time(self) -> float:
+        """Return the virtual time."""
+        return self._no_waiting.now_s
+
+
+class VirtualClock:
+    """The `Clock` port on the running loop's time."""
+
+    def monotonic_s(self) -> float:
+        """Return the loop's time."""
+        return asyncio.get_running_loop().time()
+
+    def wall_ms(self) -> int:
+        """Return a wall clock that was never set."""
+        return WALL_START_MS + round((self.monotonic_s() - START_S) * 1000)
+
+    async def sleep(self, delay_s: float) -> None:
+        """Return after ``delay_s``."""
+        await asyncio.sleep(delay_s)
+
+
+def run(program: Coroutine[Any, Any, T], *, limit_s: float = 3_600.0) -> T:
+    """Run ``program`` in virtual time and return its result.
+
+    What callbacks raise, and what tasks nobody waited for raise, fails the run.
+
+    Raises:
+        VirtualTimeError: it waits for ever, or for longer than ``limit_s``.
+    """
+    complaints: list[Mapping[str, Any]] = []
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(limit_s)) as runner:
+        runner.get_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+        result = runner.run(program)
+    if complaints:
+        error = complaints[0].get("exception")
+        raise AssertionError(f"unheard: {complaints[0]['message']}") from error
+    return result
+
+
+def _waiting() -> str:
+    try:
+        names = sorted(task.get_name() for task in asyncio.all_tasks())
+    except RuntimeError:
+        names = []
+    return f"tasks waiting: {', '.join(names) or 'none'}"
