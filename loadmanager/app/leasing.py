@@ -11,6 +11,7 @@ moment that is too early, however long a renewal is under way. The renewal names
 process whose clock was read: another one, after a restart, may count from elsewhere.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -18,6 +19,7 @@ import structlog
 from loadmanager.app.owning import Membership, Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BundleId
 from loadmanager.ports import BrokerError, BrokerState, Disconnected, StaleAgent
 
 log = structlog.get_logger()
@@ -75,16 +77,19 @@ class LeaseKeeper:
         """When the broker surely has stopped, on our clock, if no renewal follows."""
         return self._leased_until_s
 
-    async def begin(self) -> None:
-        """Take command of the broker: it drops whatever an earlier agent loaded, and is leased.
+    async def begin(self) -> Mapping[BundleId, int]:
+        """Take command of the broker, lease it, and return what it serves, with tokens.
+
+        What an earlier agent loaded runs on, but under that agent's lease.
 
         Raises:
             Displaced: the broker obeys a newer agent.
             BrokerError: it does not answer.
             Disconnected: the session could not be confirmed.
         """
-        await self._renew(until_s=None)
+        state = await self._renew(until_s=None)
         await self._extend()
+        return state.serving
 
     async def run(self) -> None:
         """Renew until cancelled.
@@ -132,7 +137,7 @@ class LeaseKeeper:
             await self._renew(until_s=max(self._broker_clock_s + left_s, 0.0))
         self._metrics.lease_renewals.labels(result="renewed").inc()
 
-    async def _renew(self, *, until_s: float | None) -> None:
+    async def _renew(self, *, until_s: float | None) -> BrokerState:
         asked_at = self._ownerships.commands_done
         epoch = self._membership.agent_epoch
         self._answering = False
@@ -143,10 +148,11 @@ class LeaseKeeper:
         except StaleAgent as error:
             raise Displaced(f"the broker obeys a newer agent: {error}") from error
         self._answering = True
-        if self._read_clock(state):
-            # It has no lease yet to load anything under; it is asked again at once.
-            return
-        self._ownerships.broker_serves(state.serving, asked_at)
+        # A process that has just begun has no lease to load anything under; it is asked
+        # again at once.
+        if not self._read_clock(state):
+            self._ownerships.broker_serves(state.serving, asked_at)
+        return state
 
     def _read_clock(self, state: BrokerState) -> bool:
         """Take up the broker's clock, and return whether its process is another one."""

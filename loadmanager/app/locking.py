@@ -102,6 +102,9 @@ class LockKeeper:
         """
         while takes or drops:
             versions = await self._boundary_versions(takes)
+            if not takes and not drops:
+                # To set the list to what it is would tell everybody of a change, us as well.
+                break
             operations = self._operations(takes, drops, versions)
             try:
                 stats = await self._coordination.commit([operation for _, operation in operations])

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
@@ -138,11 +138,12 @@ class Member:
         earlier_end_s = self._lease.leased_until_s if self._lease else parts.clock.monotonic_s()
         lease = LeaseKeeper(parts, self._ownerships, self._lease_terms, membership, earlier_end_s)
         self._lease = lease
+        self._ownerships.registered(membership)
         try:
-            await lease.begin()
-            await clear_former_locks(
-                parts, membership, self._unwanted({**former, **self._left_behind})
-            )
+            serving = await lease.begin()
+            locked = {**former, **self._left_behind}
+            await self._stop_what_has_no_lock(membership, serving, locked)
+            await clear_former_locks(parts, membership, self._unwanted(locked))
             self._membership = membership
             parts.picture.changes.tell()  # Who was not eligible to lead may be so now.
             await self._work(membership, report, lease)
@@ -151,6 +152,19 @@ class Member:
         except* (BrokerError, BrokerLost):
             await deregister(parts.coordination, membership)
             raise
+
+    async def _stop_what_has_no_lock(
+        self, membership: Membership, serving: Mapping[BundleId, int], locked: Collection[BundleId]
+    ) -> None:
+        """Unload what an earlier agent loaded and had no lock of its own on any more.
+
+        Such is a bundle that was cut: the locks of its parts protect it, so it has to
+        stop before one of them is given away.
+        """
+        epoch = membership.agent_epoch
+        for bundle, token in serving.items():
+            if bundle not in locked:
+                await self._parts.broker.unload(bundle, agent_epoch=epoch, fencing_token=token)
 
     def _unwanted(self, former: Mapping[BundleId, int]) -> dict[BundleId, int]:
         """Return what an earlier session owned and nobody wants here any more, with tokens.

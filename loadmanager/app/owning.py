@@ -93,10 +93,14 @@ class Ownerships:
 
     # --- what happens --------------------------------------------------------------
 
+    def registered(self, membership: Membership) -> None:
+        """Command the broker under a new registration from now on."""
+        self._agent_epoch = membership.agent_epoch
+
     def joined(self, membership: Membership) -> None:
         """Take up work under a new registration; the former session's locks are gone."""
+        self.registered(membership)
         self._joined = True
-        self._agent_epoch = membership.agent_epoch
         self.compare()
 
     def obey(self, orders: Orders) -> None:
@@ -272,7 +276,8 @@ class Ownerships:
     def _is_wanted(self, bundle: BundleId) -> bool:
         phase = self._phases.get(bundle, Phase.FREE)
         wanted = self.orders is not None and bundle in self.orders.bundles
-        return wanted and phase in {Phase.FREE, Phase.ACQUIRING}
+        possible = phase in {Phase.FREE, Phase.ACQUIRING} and bundle not in self._refused
+        return wanted and possible
 
     async def _load(self, bundle: BundleId) -> None:
         token = self._tokens.get(bundle)
