@@ -159,7 +159,15 @@ def join(
     split_policy = make_split_policy(config.split)
 
     def open_desk(term: Term) -> Desk:
-        return Desk(parts, term, planner, rhythm=rhythm, split_policy=split_policy, rng=rng)
+        return Desk(
+            parts,
+            term,
+            planner,
+            rhythm=rhythm,
+            split_policy=split_policy,
+            cluster=config.cluster.name,
+            rng=rng,
+        )
 
     member = make_member(config, parts, probe, commands, rng)
     leading = Leading(open_desk, parts.metrics)

@@ -9,6 +9,7 @@ import structlog
 
 from loadmanager.app.accounting import Look
 from loadmanager.app.changes import Changes
+from loadmanager.app.constraints import Constraints
 from loadmanager.app.electing import Term
 from loadmanager.app.hand_overs import HandOvers
 from loadmanager.app.inheritance import Inheritance
@@ -50,6 +51,7 @@ class Desk:
         *,
         rhythm: Rhythm,
         split_policy: SplitPolicy,
+        cluster: str,
         rng: np.random.Generator,
     ) -> None:
         self._parts = parts
@@ -59,6 +61,7 @@ class Desk:
         self._rng = rng
         self._book = OrderBook(parts, term)
         self._inheritance = Inheritance(parts, term)
+        self._constraints = Constraints(parts, cluster)
         self._tally = LoadTally(weights=planner.weights)
         self._splits = SplitDesk(parts, self._book, self._tally, split_policy)
         self._memory = RoundMemory()
@@ -85,7 +88,9 @@ class Desk:
             Deposed: somebody else leads (in an exception group).
             CoordinationError: the orders of the former leader cannot be read.
         """
+        self._constraints.open()
         try:
+            await self._constraints.read()
             await self._book.open()
             await self._inherit()
             self._take_reports()
@@ -94,6 +99,7 @@ class Desk:
                 tasks.create_task(self._place(), name="placements")
                 tasks.create_task(self._rounds(), name="rounds")
         finally:
+            self._constraints.close()
             for future in self._wanted.values():
                 if not future.done():
                     future.set_exception(NotLeader(f"epoch {self._term.epoch} is over"))
@@ -178,7 +184,11 @@ class Desk:
         ordered = self._book.assigned
         if afresh:
             ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
-        return self._tally.view(self._parts.clock.monotonic_s(), in_flight=ordered)
+        return self._tally.view(
+            self._parts.clock.monotonic_s(),
+            in_flight=ordered,
+            policies=self._constraints.policies,
+        )
 
     # --- unowned bundles -----------------------------------------------------------
 

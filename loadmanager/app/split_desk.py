@@ -142,8 +142,8 @@ class SplitDesk:
             del self._ordered_at_s[bundle]
             self._resting_until_s[bundle] = now_s + _REST_S
             if bundle in self._book.splits:
-                log.warning("bundle.split.abandoned", bundle=bundle, after_s=_GIVE_UP_S)
                 await self._book.change(splits={bundle: None})
+                log.warning("bundle.split.abandoned", bundle=bundle, after_s=_GIVE_UP_S)
 
     def _changed_namespaces(self) -> dict[Namespace, set[BundleId]]:
         """Return the bundles in the book of every namespace whose boundaries are new to us."""

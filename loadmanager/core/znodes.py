@@ -17,6 +17,7 @@ ORDERS: Final = "/loadbalance/orders"
 STATE: Final = "/loadbalance/state"
 LOCKS: Final = "/namespace"
 LOCAL_POLICIES: Final = "/admin/local-policies"
+CLUSTERS: Final = "/admin/clusters"
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 
 
@@ -43,6 +44,16 @@ def lock(bundle: BundleId) -> str:
 def local_policies(namespace: Namespace) -> str:
     """Return where the bundle boundaries of ``namespace`` stand."""
     return f"{LOCAL_POLICIES}/{namespace}"
+
+
+def isolation_policies(cluster: str) -> str:
+    """Return where the isolation policies of ``cluster`` stand, all in one node."""
+    return f"{CLUSTERS}/{cluster}/namespaceIsolationPolicies"
+
+
+def failure_domains(cluster: str) -> str:
+    """Return the folder of the failure domains of ``cluster``."""
+    return f"{CLUSTERS}/{cluster}/failureDomain"
 
 
 def partitions(topic: TopicName) -> str:

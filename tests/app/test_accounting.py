@@ -121,7 +121,7 @@ async def test_owners_outside_their_boundaries_do_not_spoil_a_snapshot(
 async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) -> None:
     await sidecar.report(*HOT)
     sidecar.lead()
-    await eventually(lambda: sidecar.leading.desk and sidecar.accounting.decisions(1))
+    await eventually(lambda: sidecar.leading.desk and sidecar.desk.look().view.moved)
     moved = sidecar.accounting.decisions(2000)[-1]
     assert (moved.outcome, moved.code, moved.source) == (Outcome.MOVED, Cause.OVERLOADED, B1)
     account = sidecar.accounting.explain(moved.subject)

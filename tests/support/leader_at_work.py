@@ -128,7 +128,9 @@ async def leader_at_work(
 
     def open_desk(term: Term) -> Desk:
         rng = np.random.default_rng(0)
-        return Desk(parts, term, planner, rhythm=rhythm, split_policy=policy, rng=rng)
+        return Desk(
+            parts, term, planner, rhythm=rhythm, split_policy=policy, cluster="east", rng=rng
+        )
 
     leading = Leading(open_desk, metrics)
     await coordination.start()
