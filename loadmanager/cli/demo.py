@@ -172,9 +172,9 @@ def read_records(records: Mapping[Path, float | None]) -> "Evidence":
     not killed.
     """
     from loadmanager.adapters.broker.serving_record import (  # noqa: PLC0415 - --help stays quick
-        overlaps,
         read_record,
     )
+    from loadmanager.checker.serving import overlaps  # noqa: PLC0415 - the same
     from loadmanager.demo.figures import Evidence  # noqa: PLC0415 - the same
 
     served = [

@@ -22,7 +22,8 @@ from kazoo.client import KazooClient
 from ordering_leader import OrderingLeader
 from waiting import eventually
 
-from loadmanager.adapters.broker.serving_record import ServingInterval, overlaps
+from loadmanager.adapters.broker.serving_record import ServingInterval
+from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import BrokerId, BundleId
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(180)]

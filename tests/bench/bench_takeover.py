@@ -17,7 +17,7 @@ import pytest
 from cluster_processes import ProcessCluster, process_cluster
 from figures import emit
 
-from loadmanager.adapters.broker.serving_record import overlaps
+from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import BrokerId
 from loadmanager.demo.cluster import TICK_MS, Member
 

@@ -7,9 +7,9 @@ of one machine share; they say nothing between machines, or across a reboot.
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -24,8 +24,9 @@ from loadmanager.adapters.broker.changes import (
     Started,
     Stopped,
 )
+from loadmanager.checker.serving import overlaps as overlaps  # noqa: PLC0414 - moved there
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BundleId, namespace_of, range_of
+from loadmanager.core.ids import BundleId
 
 _LINE: Final = TypeAdapter[Change](Annotated[Change, Field(discriminator="event")])
 
@@ -70,16 +71,6 @@ class ServingInterval:
     why: EndReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
-    """Two broker processes served a common part of the hash circle at the same time."""
-
-    first: ServingInterval
-    second: ServingInterval
-    start_s: float
-    end_s: float
-
-
 def read_record(path: Path, died_at_s: float | None) -> list[ServingInterval]:
     """Return what the broker's record says it served, in order of the starts.
 
@@ -114,38 +105,6 @@ def intervals_of(changes: Sequence[Change], died_at_s: float | None) -> list[Ser
         intervals += life.closed
         intervals += life.cut_off(math.inf if dead_at_s is None else dead_at_s)
     return sorted(intervals, key=lambda one: (one.start_s, one.bundle, one.end_s))
-
-
-def overlaps(intervals: Iterable[ServingInterval]) -> list[Overlap]:
-    """Return every pair of intervals that breaks the rule of one owner. Pure.
-
-    Two break it when two processes served bundles of one namespace whose ranges have a
-    position in common, for longer than no time. A bundle and a half of it count: they
-    hold the same topics. One process may serve both, as in the middle of a split.
-    """
-    found: list[Overlap] = []
-    ordered = sorted(intervals, key=lambda one: (namespace_of(one.bundle), one.start_s))
-    for _, of_namespace in groupby(ordered, key=lambda one: namespace_of(one.bundle)):
-        found += _overlaps_by_start(of_namespace)
-    return sorted(found, key=lambda overlap: overlap.start_s)
-
-
-def _overlaps_by_start(ordered: Iterator[ServingInterval]) -> Iterator[Overlap]:
-    open_ones: list[ServingInterval] = []
-    for later in ordered:
-        open_ones = [one for one in open_ones if one.end_s > later.start_s]
-        for earlier in open_ones:
-            end_s = min(earlier.end_s, later.end_s)
-            differ = earlier.incarnation != later.incarnation
-            if differ and end_s > later.start_s and _share_positions(earlier, later):
-                yield Overlap(first=earlier, second=later, start_s=later.start_s, end_s=end_s)
-        open_ones.append(later)
-
-
-def _share_positions(first: ServingInterval, second: ServingInterval) -> bool:
-    first_lower, first_upper = range_of(first.bundle)
-    second_lower, second_upper = range_of(second.bundle)
-    return max(first_lower, second_lower) < min(first_upper, second_upper)
 
 
 def _parsed(line: bytes, where: str) -> Change:

@@ -7,7 +7,7 @@ import pytest
 from loadmanager.adapters.broker.changes import EndReason
 from loadmanager.adapters.broker.in_process import Fault, InProcessBroker
 from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
-from loadmanager.adapters.broker.serving_record import overlaps
+from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import parse_bundle, parse_topic
 from loadmanager.ports import BrokerRefused, BrokerUnreachable
 

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.adapters.broker.changes import EndReason
-from loadmanager.adapters.broker.serving_record import Overlap, ServingInterval, overlaps
+from loadmanager.adapters.broker.serving_record import ServingInterval
+from loadmanager.checker.serving import Overlap, overlaps
 from loadmanager.core.ids import Namespace, bundle_id, namespace_of, range_of
 
 QUARTER = 0x40000000

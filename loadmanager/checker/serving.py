@@ -1,0 +1,93 @@
+"""Spells of serving, and the rule that no two brokers serve a topic at the same time."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+from loadmanager.core.ids import BundleId, namespace_of, range_of
+
+
+class Spell(Protocol):
+    """One broker process served one bundle under one grant, from ``start_s`` to ``end_s``.
+
+    Times are on a clock that all processes share. ``end_s`` is infinite when nothing
+    says that it ended.
+    """
+
+    @property
+    def broker(self) -> str:
+        """``host:port``."""
+
+    @property
+    def incarnation(self) -> str:
+        """Which process of this broker; another one after each start."""
+
+    @property
+    def bundle(self) -> BundleId:
+        """What it served."""
+
+    @property
+    def fencing_token(self) -> int:
+        """The grant it was served under; later grants have higher ones."""
+
+    @property
+    def start_s(self) -> float:
+        """When it began."""
+
+    @property
+    def end_s(self) -> float:
+        """When it had ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Two broker processes served a common part of the hash circle at the same time."""
+
+    first: Spell
+    second: Spell
+    start_s: float
+    end_s: float
+
+    def __str__(self) -> str:
+        """Tell it to people."""
+        return (
+            f"{self.second.bundle} was served by {self.first.broker} (token "
+            f"{self.first.fencing_token}) and {self.second.broker} (token "
+            f"{self.second.fencing_token}) from {self.start_s:.3f} s to {self.end_s:.3f} s"
+        )
+
+
+def overlaps(spells: Iterable[Spell]) -> list[Overlap]:
+    """Return every pair of spells that breaks the rule of one owner.
+
+    Two break it when two processes served bundles of one namespace whose ranges have a
+    position in common, for longer than no time. A bundle and a half of it count: they
+    hold the same topics. One process may serve both, as in the middle of a split.
+    """
+    found: list[Overlap] = []
+    ordered = sorted(spells, key=lambda one: (namespace_of(one.bundle), one.start_s))
+    for _, of_namespace in groupby(ordered, key=lambda one: namespace_of(one.bundle)):
+        found += _overlaps_by_start(of_namespace)
+    return sorted(found, key=lambda overlap: overlap.start_s)
+
+
+def share_positions(one: BundleId, other: BundleId) -> bool:
+    """Return whether a topic could lie in both."""
+    if namespace_of(one) != namespace_of(other):
+        return False
+    (one_lower, one_upper), (other_lower, other_upper) = range_of(one), range_of(other)
+    return max(one_lower, other_lower) < min(one_upper, other_upper)
+
+
+def _overlaps_by_start(ordered: Iterator[Spell]) -> Iterator[Overlap]:
+    open_ones: list[Spell] = []
+    for later in ordered:
+        open_ones = [one for one in open_ones if one.end_s > later.start_s]
+        for earlier in open_ones:
+            end_s = min(earlier.end_s, later.end_s)
+            differ = earlier.incarnation != later.incarnation
+            together = differ and end_s > later.start_s
+            if together and share_positions(earlier.bundle, later.bundle):
+                yield Overlap(first=earlier, second=later, start_s=later.start_s, end_s=end_s)
+        open_ones.append(later)

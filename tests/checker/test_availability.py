@@ -1,0 +1,126 @@
+from itertools import combinations
+
+from histories import PlainSpell, quarters, spell
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmanager.checker.availability import (
+    Disturbance,
+    Gap,
+    gaps,
+    recovery_s,
+    unaccounted,
+)
+from loadmanager.checker.ring import Segment
+from loadmanager.core.ids import BundleId, range_of
+
+WHOLE = quarters(0, 4)
+
+
+def times(spells: list[PlainSpell], bundle: BundleId = WHOLE) -> list[tuple[float, float]]:
+    return [(gap.start_s, gap.end_s) for gap in gaps(spells, [bundle], from_s=0, until_s=20)]
+
+
+def test_a_bundle_that_is_served_all_the_time_has_no_gap() -> None:
+    assert times([spell(-1, 9), spell(9, 12, by="b2"), spell(11, 25)]) == []
+
+
+def test_a_bundle_that_nobody_ever_served_is_one_gap() -> None:
+    assert times([]) == [(0, 20)]
+
+
+def test_the_time_between_two_owners_is_a_gap() -> None:
+    assert times([spell(0, 5), spell(7, 20, by="b2")]) == [(5, 7)]
+
+
+def test_a_gap_at_the_end_lasts_until_the_end() -> None:
+    assert times([spell(0, 15)]) == [(15, 20)]
+
+
+def test_what_was_before_and_is_after_does_not_count() -> None:
+    assert times([spell(-9, -5), spell(25, 30)]) == [(0, 20)]
+
+
+def test_a_short_spell_within_a_long_one_ends_nothing() -> None:
+    assert times([spell(0, 20), spell(3, 4, by="b2")]) == []
+
+
+def test_the_parts_of_a_bundle_serve_it_together() -> None:
+    left, right = quarters(0, 2), quarters(2, 4)
+    spells = [spell(0, 5), spell(5, 20, bundle=left), spell(6, 20, bundle=right)]
+    (gap,) = gaps(spells, [WHOLE], from_s=0, until_s=20)
+    assert str(gap) == f"{right} was served by nobody for 1.000 s from 5.000 s"
+
+
+def test_a_bundle_that_is_not_expected_may_be_free() -> None:
+    left = quarters(0, 2)
+    assert times([spell(0, 20, bundle=left), spell(0, 5)], left) == []
+
+
+GAP = Gap(5, 9, Segment(*("t/n", 0, 1)))  # type: ignore[arg-type]  # a text is name enough here
+KILL = Disturbance(what="kill", began_s=4, healed_s=4, within_s=5)
+
+
+def test_a_gap_within_a_disturbances_time_is_accounted_for() -> None:
+    assert unaccounted([GAP], [KILL], tolerated_s=1) == []
+
+
+def test_a_gap_that_began_before_the_disturbance_is_not() -> None:
+    late = Disturbance(what="kill", began_s=5.5, healed_s=6, within_s=5)
+    assert unaccounted([GAP], [late], tolerated_s=1) == [GAP]
+
+
+def test_a_gap_that_outlasts_its_disturbance_is_not() -> None:
+    short = Disturbance(what="kill", began_s=4, healed_s=4, within_s=4.5)
+    assert unaccounted([GAP], [short], tolerated_s=1) == [GAP]
+
+
+def test_a_short_gap_needs_no_disturbance() -> None:
+    assert unaccounted([GAP], [], tolerated_s=4) == []
+    assert unaccounted([GAP], [], tolerated_s=3.9) == [GAP]
+
+
+def test_recovery_counts_from_healing_to_the_last_gaps_end() -> None:
+    assert recovery_s([GAP], KILL) == 5
+    healed = Disturbance(what="outage", began_s=4, healed_s=7, within_s=5)
+    assert recovery_s([GAP], healed) == 2
+
+
+def test_a_disturbance_that_freed_nothing_took_no_time() -> None:
+    assert recovery_s([], KILL) == 0
+    later = Disturbance(what="kill", began_s=12, healed_s=12, within_s=5)
+    assert recovery_s([GAP], later) == 0
+
+
+spells = st.builds(
+    lambda start, length, pair: spell(start, start + length, bundle=quarters(*pair)),
+    st.integers(0, 18),
+    st.integers(0, 9),
+    st.sampled_from([*combinations(range(5), 2)]),
+)
+
+
+@settings(max_examples=300)
+@given(served=st.lists(spells, max_size=9))
+def test_free_time_is_that_found_second_by_second(served: list[PlainSpell]) -> None:
+    found = gaps(served, [WHOLE], from_s=2, until_s=15)
+    free = {
+        (second, quarter)
+        for gap in found
+        for second in range(int(gap.start_s), int(gap.end_s))
+        for quarter in range(4)
+        if gap.segment.lower <= range_of(quarters(quarter, quarter + 1))[0] < gap.segment.upper
+    }
+    by_hand = {
+        (second, quarter)
+        for second in range(2, 15)
+        for quarter in range(4)
+        if not any(_serves(one, second, quarter) for one in served)
+    }
+    assert free == by_hand
+
+
+def _serves(one: PlainSpell, second: int, quarter: int) -> bool:
+    lower, upper = range_of(one.bundle)
+    at = range_of(quarters(quarter, quarter + 1))[0]
+    return lower <= at < upper and one.start_s <= second < one.end_s
