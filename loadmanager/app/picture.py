@@ -149,7 +149,11 @@ class ClusterPicture:
         node = await self._coordination.get(path)
         if node is None:
             return None
-        boundaries = decode_boundaries(path, namespace, node.data, node.stat.version)
+        try:
+            boundaries = decode_boundaries(path, namespace, node.data, node.stat.version)
+        except MalformedContent:
+            self._metrics.malformed("boundaries")
+            raise
         known = self._boundaries.get(namespace)
         if known is None or known.version < boundaries.version:
             self._boundaries[namespace] = boundaries

@@ -36,7 +36,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, decode_orders
 from loadmanager.core.wire import encode_boundaries
-from loadmanager.ports import Connection, LeaderInfo, Owner, Unavailable
+from loadmanager.ports import Connection, CoordinationError, LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring import Application, first_leaf, join, make_planner
 
@@ -329,6 +329,14 @@ class Cluster:
         desk = self.leader.app.leading._desk
         assert desk is not None
         await desk._order({bundle: target.name})
+
+    async def move_surely(self, bundle: BundleId, target: Host) -> None:
+        """Have the leader order a move again until the reply comes."""
+        while True:
+            try:
+                return await self.move(bundle, target)
+            except CoordinationError:
+                await asyncio.sleep(0.5)
 
     def orders(self, host: Host) -> Orders:
         """Return the standing orders of a broker."""
