@@ -54,3 +54,14 @@ def show_defaults() -> None:
     from loadmanager.config import annotated_toml  # noqa: PLC0415 - --help stays quick
 
     click.echo(annotated_toml(), nl=False)
+
+
+@config_commands.command("show-strategies")
+def show_strategies() -> None:
+    """Print the strategy guide: every shedder and placement with its settings.
+
+    Example: loadmanager config show-strategies > docs/strategies.md
+    """
+    from loadmanager.config.guide import strategy_guide  # noqa: PLC0415 - --help stays quick
+
+    click.echo(strategy_guide(), nl=False)

@@ -1,0 +1,191 @@
+"""The strategy guide, made from the declarations of the strategies themselves."""
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from enum import EnumType
+from typing import Any, Final
+
+from loadmanager.config.balancing import PlacementSettings, SheddingSettings
+from loadmanager.core.filters import Filters
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.plan import Cause
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.settings import Setting, groups_of, settings_of
+from loadmanager.core.shedding import SHEDDERS
+from loadmanager.core.telling import CAUSES, REASONS
+
+_KINDS: Final[Mapping[type, str]] = {
+    float: "number",
+    int: "whole number",
+    bool: "true or false",
+}
+
+_INTRODUCTION: Final = f"""\
+# Strategy guide
+
+Made by `loadmanager config show-strategies` from the strategies' own declarations; do not edit it.
+
+A **shedder** says which bundles should leave which brokers, a **placement** which broker takes a
+bundle. Both are chosen in the configuration, by our short name or by Pulsar's class name, with or
+without its package:
+
+    [shedding]
+    strategy = "{SheddingSettings().strategy}"
+    [shedding.settings]
+    high_hits = 3
+
+    [placement]
+    strategy = "{PlacementSettings().strategy}"
+
+Settings are written under our key or Pulsar's. Under Pulsar's key a value is in Pulsar's unit,
+which is told where it differs from ours. `loadmanager decide` tries any of this on a snapshot, without a
+cluster:
+
+    loadmanager decide --snapshot cluster.json --shedder threshold --set threshold=0.05
+
+Fractions are of a broker's own capacity, 1.0 is full. In `safe` mode, the default, the planner
+carries out what a strategy offers only if it makes things better, and within budgets; in `parity`
+mode it does what Pulsar would do.
+"""
+
+_PLANNER_KEYS: Final = """\
+`[planner]`, `[shedding]` and `[leader]` of the configuration set most of them under keys of their
+own (`deploy/loadmanager.toml`); `loadmanager decide --set` takes these."""
+
+_FILTER_KEYS: Final = """\
+`[placement]` and `[leader]` of the configuration set them under keys of their own;
+`loadmanager decide --set` takes these."""
+
+_WHERE_REASONS_ARE: Final = """\
+Why a broker, a bundle or a whole round was left alone: told by `loadmanager explain` and
+`loadmanager decide`, and counted by the metric of refusals."""
+
+
+def strategy_guide() -> str:
+    """Return the guide as Markdown."""
+    shedding, placement = SheddingSettings().strategy, PlacementSettings().strategy
+    lines = [
+        _INTRODUCTION,
+        "## Shedders",
+        *_strategies(SHEDDERS, shedding),
+        "## Placements",
+        *_strategies(PLACEMENTS, placement),
+        "## Weights",
+        *_text(ResourceWeights),
+        "Strategies that look at usage have these settings too, as `weights_cpu` and so on.",
+        "",
+        *_table(ResourceWeights, "weights_"),
+        "## Planner",
+        *_text(PlannerSettings),
+        _PLANNER_KEYS,
+        "",
+        *_table(PlannerSettings),
+        "## Filters",
+        *_text(Filters),
+        _FILTER_KEYS,
+        "",
+        *_table(Filters),
+        "## Causes",
+        "",
+        "Why a bundle moves.",
+        "",
+        *_rows(("cause", "what it says"), ((f"`{one.value}`", CAUSES[one]) for one in Cause)),
+        "## Reasons",
+        "",
+        _WHERE_REASONS_ARE,
+        "",
+        *_rows(
+            ("reason", "what it says", "what it would take"),
+            ((f"`{reason.value}`", one.says, one.takes) for reason, one in REASONS.items()),
+        ),
+    ]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
+def _strategies(known: Mapping[str, type], default: str) -> Iterator[str]:
+    for kind in dict.fromkeys(known.values()):
+        names = [name for name, one in known.items() if one is kind]
+        yield ""
+        yield f"### {names[0]}"
+        yield ""
+        standard = " The default." if known[default] is kind else ""
+        yield f"Names: {', '.join(f'`{name}`' for name in names)}.{standard}"
+        yield from _text(kind)
+        yield from _table(kind)
+        if "weights" in groups_of(kind):
+            yield "And the [weights](#weights)."
+            yield ""
+
+
+def _text(kind: type) -> Iterator[str]:
+    yield ""
+    yield _markdown(inspect.getdoc(kind) or "")
+    yield ""
+
+
+def _table(kind: type, prefix: str = "") -> Iterator[str]:
+    settings = settings_of(kind)
+    if not settings:
+        yield "It has no settings."
+        yield ""
+        return
+    yield from _rows(
+        ("key", "what it does", "unit", "range", "default", "Pulsar's key"),
+        (_cells(setting, prefix) for setting in settings),
+    )
+
+
+def _rows(names: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(names)} |"
+    yield f"|{'---|' * len(names)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+
+
+def _cells(setting: Setting, prefix: str) -> tuple[str, ...]:
+    doc = setting.doc
+    unit = doc.unit or _KINDS.get(setting.kind, "")
+    key = f"`{doc.pulsar_key}`{_conversion(doc.pulsar_divisor)}" if doc.pulsar_key else ""
+    return (
+        f"`{prefix}{setting.name}`",
+        _markdown(doc.effect),
+        unit or ("one of them" if isinstance(setting.kind, EnumType) else "list of texts"),
+        _range(setting),
+        f"`{_shown(setting.default)}`",
+        key,
+    )
+
+
+def _range(setting: Setting) -> str:
+    if isinstance(setting.kind, EnumType):
+        choices: list[Any] = list(setting.kind)
+        return ", ".join(f"`{choice}`" for choice in choices)
+    if setting.least is None or setting.most is None:
+        return ""
+    return f"{_shown(setting.least)} to {_shown(setting.most)}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:g}"  # noqa: PLR2004 - larger ones are easier to read as powers
+    if isinstance(value, frozenset):
+        return str(sorted(value))
+    return str(value)
+
+
+def _conversion(divisor: float) -> str:
+    if divisor == 1.0:
+        return ""
+    if divisor > 1.0:
+        return f", {divisor:g} times as much"
+    return f", where 1 is {round(1.0 / divisor)} here"
+
+
+def _markdown(text: str) -> str:
+    """Return a docstring's text as Markdown."""
+    return re.sub(r"``([^`]+)``", r"`\1`", text)

@@ -1,0 +1,73 @@
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loadmanager.cli import main
+from loadmanager.config.guide import strategy_guide
+from loadmanager.core.filters import Filters
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.plan import Cause, Reason
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.settings import settings_of
+from loadmanager.core.shedding import SHEDDERS
+
+FILE = Path(__file__).parents[2] / "docs" / "strategies.md"
+
+
+def test_the_committed_guide_is_current() -> None:
+    want = strategy_guide()
+    assert FILE.read_text(encoding="utf-8") == want, (
+        "run: loadmanager config show-strategies > docs/strategies.md"
+    )
+
+
+def test_the_command_prints_the_guide() -> None:
+    got = CliRunner().invoke(main, ["config", "show-strategies"])
+    assert (got.exit_code, got.output) == (0, strategy_guide())
+
+
+@pytest.mark.parametrize("name", sorted({*SHEDDERS, *PLACEMENTS}))
+def test_every_name_of_every_strategy_is_in_it(name: str) -> None:
+    assert f"`{name}`" in strategy_guide()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    dict.fromkeys([*SHEDDERS.values(), *PLACEMENTS.values(), PlannerSettings, Filters]),
+)
+def test_every_setting_is_in_it_with_its_default_and_pulsars_key(kind: type) -> None:
+    rows = strategy_guide().splitlines()
+    for setting in settings_of(kind):
+        (row, *_) = [row for row in rows if row.startswith(f"| `{setting.name}` |")]
+        assert row.count("|") == 7
+        assert any(
+            f"`{setting.doc.pulsar_key}`" in one
+            for one in rows
+            if setting.doc.pulsar_key and one.startswith(f"| `{setting.name}` |")
+        ) == bool(setting.doc.pulsar_key)
+
+
+def test_weights_are_told_under_the_keys_that_the_configuration_takes() -> None:
+    guide = strategy_guide()
+    for setting in settings_of(ResourceWeights):
+        assert f"| `weights_{setting.name}` |" in guide
+
+
+def test_every_reason_and_cause_is_in_it() -> None:
+    cells = set(re.findall(r"^\| `([a-z_]+)` \|", strategy_guide(), re.MULTILINE))
+    assert {*Reason, *Cause} <= cells
+
+
+def test_no_row_is_broken_by_a_bar_in_its_text() -> None:
+    tables = [line for line in strategy_guide().splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in tables} == {3, 4, 7}
+
+
+def test_pulsars_units_are_told_where_they_differ() -> None:
+    guide = strategy_guide()
+    assert "`loadBalancerBrokerThresholdShedderPercentage`, 100 times as much |" in guide
+    assert "`loadBalancerSheddingGracePeriodMinutes`, where 1 is 60 here |" in guide
+    assert "`loadBalancerHistoryResourcePercentage` |" in guide
