@@ -40,8 +40,8 @@ without its package:
     strategy = "{PlacementSettings().strategy}"
 
 Settings are written under our key or Pulsar's. Under Pulsar's key a value is in Pulsar's unit,
-which is told where it differs from ours. `loadmanager decide` tries any of this on a snapshot, without a
-cluster:
+which is told where it differs from ours. `loadmanager decide` tries any of this on a snapshot,
+without a cluster:
 
     loadmanager decide --snapshot cluster.json --shedder threshold --set threshold=0.05
 
