@@ -1,7 +1,8 @@
 """A client of the cluster: finds owners at any sidecar and publishes to them."""
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -9,11 +10,14 @@ from urllib.parse import quote
 
 import aiohttp
 import numpy as np
+from yarl import URL
 
+from loadmanager.checker.publishing import Acknowledgement, Publish
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.demo.counts import TrafficCounts
 
-ATTEMPT_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=2.0)
+ATTEMPT_TIMEOUT_S: Final = 10.0
+CONNECT_TIMEOUT_S: Final = 2.0
 FIRST_BACK_OFF_S: Final = 0.05
 MAX_BACK_OFF_S: Final = 1.0
 RETRY_BOUND_S: Final = 30.0
@@ -52,7 +56,7 @@ class LookupClient:
     """Asks the sidecars for owners, each time another one first.
 
     ``retry_bound_s`` is how long one lookup may take altogether before it counts as
-    an error.
+    an error, ``attempt_timeout_s`` how long one request to one server may.
     """
 
     http: aiohttp.ClientSession
@@ -60,7 +64,13 @@ class LookupClient:
     counts: TrafficCounts
     rng: np.random.Generator
     retry_bound_s: float = RETRY_BOUND_S
+    attempt_timeout_s: float = ATTEMPT_TIMEOUT_S
     _turn: int = 0
+
+    @property
+    def attempt_timeout(self) -> aiohttp.ClientTimeout:
+        """How long one request may take, and how long until it is connected."""
+        return aiohttp.ClientTimeout(total=self.attempt_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
 
     async def find_owner(self, topic: TopicName) -> str | None:
         """Return the URL of the topic's owner, None if nobody told within the bound.
@@ -90,7 +100,7 @@ class LookupClient:
 
     async def _ask(self, sidecar_url: str, topic: TopicName) -> str:
         url = f"{sidecar_url}/lookup/v2/topic/{topic_path(topic)}"
-        async with self.http.get(url, timeout=ATTEMPT_TIMEOUT) as response:
+        async with self.http.get(url, timeout=self.attempt_timeout) as response:
             if response.status != HTTP_OK:
                 raise aiohttp.ClientResponseError(
                     response.request_info,
@@ -116,7 +126,7 @@ class Producer:
     """Publishes the messages of one topic, one after the other, to whoever owns it.
 
     ``retry_bound_s`` is how long after it was due a message may be accepted before
-    it counts as an error.
+    it counts as an error. ``record`` hears of each attempt what the broker said.
     """
 
     topic: TopicName
@@ -125,6 +135,7 @@ class Producer:
     counts: TrafficCounts
     retry_bound_s: float = RETRY_BOUND_S
     owner_url: str | None = None
+    record: Callable[[Publish], None] | None = None
     _due_s: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
 
     def add(self, due_s: float) -> None:
@@ -161,13 +172,39 @@ class Producer:
 
     async def _send(self, owner_url: str) -> bool:
         url = f"{owner_url}/publish/{topic_path(self.topic)}"
+        sent_s, status, text = monotonic(), 0, ""
         try:
-            async with self.lookup.http.post(url, data=PAYLOAD, timeout=ATTEMPT_TIMEOUT) as answer:
-                if answer.status in ACCEPTED:
-                    return True
-                self.counts.last_publish_error = (
-                    f"publish {url}: {answer.status} {await answer.text()}"
-                )
+            async with self.lookup.http.post(
+                url, data=PAYLOAD, timeout=self.lookup.attempt_timeout
+            ) as answer:
+                text = await answer.text()
+                status = answer.status
         except (aiohttp.ClientError, TimeoutError) as error:
-            self.counts.last_publish_error = f"publish {url}: {error!r}"
-        return False
+            text = repr(error)
+        if status not in ACCEPTED:
+            told = f"{status} {text}" if status else text
+            self.counts.last_publish_error = f"publish {url}: {told}"
+        if self.record is not None:
+            self.record(self._attempt(owner_url, sent_s, status, text))
+        return status in ACCEPTED
+
+    def _attempt(self, owner_url: str, sent_s: float, status: int, text: str) -> Publish:
+        return Publish(
+            topic=str(self.topic),
+            broker=URL(owner_url).authority,
+            sent_s=sent_s,
+            answered_s=monotonic(),
+            status=status,
+            acknowledgement=_acknowledgement(text) if status == HTTP_OK else None,
+        )
+
+
+def _acknowledgement(text: str) -> Acknowledgement:
+    """Return what the in-memory broker says when it took a message."""
+    said = json.loads(text)
+    return Acknowledgement(
+        incarnation=said["incarnation"],
+        bundle=BundleId(said["bundle"]),
+        fencing_token=int(said["fencingToken"]),
+        clock_s=float(said["clockSeconds"]),
+    )

@@ -10,7 +10,8 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
@@ -20,10 +21,16 @@ import aiohttp
 import numpy as np
 from yarl import URL
 
+from loadmanager.checker.publishing import Publish
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_namespace
-from loadmanager.demo.client import RETRY_BOUND_S, LookupClient, Producer
+from loadmanager.demo.client import (
+    ATTEMPT_TIMEOUT_S,
+    RETRY_BOUND_S,
+    LookupClient,
+    Producer,
+)
 from loadmanager.demo.counts import Kind, TrafficCounts
 from loadmanager.demo.weights import Schedule, bundle_shares, topic_names, topic_shares
 
@@ -38,6 +45,8 @@ class TrafficSettings:
 
     ``lookups_per_s`` are made beside the publishing, as by clients that come anew:
     producers ask only when an owner changes, and lookups must work at all times.
+    ``attempt_timeout_s`` is how long one request may take before it is made anew.
+    ``record`` names a file that gets a line for each attempt to publish; "" is none.
     """
 
     sidecar_urls: tuple[str, ...]
@@ -49,6 +58,8 @@ class TrafficSettings:
     rate_per_s: float
     lookups_per_s: float = 20.0
     retry_bound_s: float = RETRY_BOUND_S
+    attempt_timeout_s: float = ATTEMPT_TIMEOUT_S
+    record: str = ""
 
     def save(self, path: Path) -> None:
         """Write the settings to ``path``."""
@@ -61,16 +72,44 @@ class TrafficSettings:
         return cls(**fields | {"sidecar_urls": tuple(fields["sidecar_urls"])})
 
 
-class Traffic:
-    """One run of the generator. Everything runs in one event loop."""
+class PublishRecord:
+    """A file that holds each attempt to publish as a line, at once."""
 
-    def __init__(self, settings: TrafficSettings, http: aiohttp.ClientSession) -> None:
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+
+    def write(self, publish: Publish) -> None:
+        """Append one attempt."""
+        self._file.write(f"{publish.to_line()}\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Traffic:
+    """One run of the generator. Everything runs in one event loop.
+
+    ``record`` hears of each attempt to publish.
+    """
+
+    def __init__(
+        self,
+        settings: TrafficSettings,
+        http: aiohttp.ClientSession,
+        record: Callable[[Publish], None] | None = None,
+    ) -> None:
         self._settings = settings
         self._rng = np.random.default_rng(settings.seed)
         self._counts = TrafficCounts()
         self._stopping = asyncio.Event()
         self._lookup = LookupClient(
-            http, settings.sidecar_urls, self._counts, self._rng, settings.retry_bound_s
+            http,
+            settings.sidecar_urls,
+            self._counts,
+            self._rng,
+            settings.retry_bound_s,
+            settings.attempt_timeout_s,
         )
         bounds = Boundaries.even(parse_namespace(settings.namespace), settings.bundles)
         topics = topic_names(settings.topics, bounds, settings.hash_name)
@@ -81,6 +120,7 @@ class Traffic:
                 self._lookup,
                 self._counts,
                 settings.retry_bound_s,
+                record=record,
             )
             for topic in topics
         }
@@ -155,12 +195,19 @@ class Traffic:
 async def generate(settings: TrafficSettings) -> None:
     """Run until SIGTERM or SIGINT, then finish."""
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as http:
-        traffic = Traffic(settings, http)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, traffic.stop)
-        await traffic.run()
+    with ExitStack() as files:
+        record = None
+        if settings.record:
+            record = files.enter_context(closing(PublishRecord(Path(settings.record)))).write
+        async with aiohttp.ClientSession(connector=connector) as http:
+            await _generate(Traffic(settings, http, record))
+
+
+async def _generate(traffic: Traffic) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, traffic.stop)
+    await traffic.run()
 
 
 if __name__ == "__main__":

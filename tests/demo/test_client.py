@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
+from loadmanager.checker.publishing import Acknowledgement, Publish, publishes_in
 from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.demo.client import BackOff, LookupClient, Producer, topic_path
 from loadmanager.demo.counts import TrafficCounts, TrafficReport
@@ -27,6 +28,8 @@ BUNDLE = BundleId("public/demo/0x00000000_0xffffffff")
 class PretendedNode:
     """Answers lookups with ``owner_url`` and publishes with 204, unless told otherwise.
 
+    With an ``acknowledgement`` it takes messages as the in-memory broker does.
+
     ``lookup_statuses`` and ``publish_statuses`` are used up first, one a request.
     """
 
@@ -36,6 +39,7 @@ class PretendedNode:
     publish_statuses: list[int] = field(default_factory=list)
     looked_up: list[str] = field(default_factory=list)
     published: list[str] = field(default_factory=list)
+    acknowledgement: dict[str, object] | None = None
 
     async def lookup(self, request: web.Request) -> web.Response:
         """Answer with the next status, then with the owner."""
@@ -50,6 +54,8 @@ class PretendedNode:
         status = self.publish_statuses.pop(0) if self.publish_statuses else 204
         if status == 204:
             self.published.append(request.match_info["topic"])
+            if self.acknowledgement is not None:
+                return web.json_response(self.acknowledgement)
         return web.Response(status=status)
 
 
@@ -78,6 +84,10 @@ def dead_url() -> str:
 async def client(urls: Sequence[str], bound_s: float = 10.0) -> AsyncIterator[LookupClient]:
     async with aiohttp.ClientSession() as http:
         yield LookupClient(http, urls, TrafficCounts(), np.random.default_rng(1), bound_s)
+
+
+def written_in(path: Path) -> list[Publish]:
+    return [*publishes_in(path.read_text(), str(path))]
 
 
 async def publish_one(lookup: LookupClient, bound_s: float = 10.0) -> TrafficCounts:
@@ -184,6 +194,45 @@ async def test_a_message_that_nobody_takes_in_time_is_an_error(
     assert dead_url in counts.last_publish_error
 
 
+async def test_each_attempt_is_written_down_with_what_the_broker_said(
+    node: PretendedNode,
+) -> None:
+    node.publish_statuses = [421]
+    node.acknowledgement = {
+        "incarnation": "i1",
+        "bundle": BUNDLE,
+        "fencingToken": 7,
+        "clockSeconds": 1.5,
+    }
+    attempts: list[Publish] = []
+    async with client([node.url]) as lookup:
+        producer = Producer(TOPIC, BUNDLE, lookup, lookup.counts, record=attempts.append)
+        producer.add(monotonic())
+        running = asyncio.create_task(producer.run())
+        await producer.finish()
+        running.cancel()
+    said = Acknowledgement(incarnation="i1", bundle=BUNDLE, fencing_token=7, clock_s=1.5)
+    assert [(one.status, one.acknowledgement) for one in attempts] == [(421, None), (200, said)]
+    assert {(one.topic, one.broker) for one in attempts} == {
+        ("persistent://public/demo/orders-1", node.url.removeprefix("http://"))
+    }
+    assert all(one.sent_s < one.answered_s < monotonic() for one in attempts)
+
+
+async def test_an_attempt_without_an_answer_is_written_down_as_such(
+    node: PretendedNode, dead_url: str
+) -> None:
+    node.owner_url = dead_url
+    attempts: list[Publish] = []
+    async with client([node.url]) as lookup:
+        producer = Producer(TOPIC, BUNDLE, lookup, lookup.counts, 0.0, record=attempts.append)
+        producer.add(monotonic() + 0.1)
+        running = asyncio.create_task(producer.run())
+        await producer.finish()
+        running.cancel()
+    assert {one.status for one in attempts} == {0}
+
+
 async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stopped(
     node: PretendedNode, tmp_path: Path
 ) -> None:
@@ -196,6 +245,7 @@ async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stop
         topics=10,
         seed=1,
         rate_per_s=100.0,
+        record=str(tmp_path / "publishes.jsonl"),
     )
     settings.save(path)
     process = await asyncio.create_subprocess_exec(
@@ -213,3 +263,4 @@ async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stop
     assert final.published == len(node.published) > 20
     assert (final.waiting, final.publish_errors, final.lookup_errors) == (0, 0, 0)
     assert process.returncode == 0
+    assert len(written_in(Path(settings.record))) == final.published
