@@ -16,6 +16,7 @@ from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.recollection import Recollection
+from loadmanager.app.reconciling import Reconciler
 from loadmanager.app.split_desk import SplitDesk, SplitPolicy
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
@@ -69,6 +70,7 @@ class Desk:
         self._wanted: dict[BundleId, asyncio.Future[BrokerId]] = {}
         self._placing = Changes()
         self._hand_overs = HandOvers(parts, self._book)
+        self._reconciler = Reconciler(parts, self._book)
         self.recollection = Recollection(parts.clock, term.epoch)
 
     def look(self) -> Look:
@@ -303,6 +305,7 @@ class Desk:
             lost = self._hand_overs.lost()
             if lost:
                 await self._book.assign(lost)
+            await self._reconciler.look()
         if not plan.moves:
             return "observed" if plan.observed else "quiet"
         await self._order({move.bundle: move.target for move in plan.moves})
