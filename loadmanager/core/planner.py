@@ -11,13 +11,14 @@ from loadmanager.core.filters import Filters
 from loadmanager.core.gates import closed_gate
 from loadmanager.core.ids import BundleId, Domain
 from loadmanager.core.memory import Memory
-from loadmanager.core.placement import LeastLongTermMessageRate, Placement
+from loadmanager.core.placement import LeastLongTermMessageRate, Placement, Watching
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.projection import settled
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.round_work import RoundWork
 from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.settings import reckoning
 from loadmanager.core.shedding import Shedder, ThresholdShedder
 
 
@@ -56,6 +57,8 @@ class Planner:
     Each move is chosen on the view that the one before left, so two moves never pile
     onto one broker, and bundle and destination are chosen together, so nothing is
     unloaded that has nowhere better to go. ``weights`` say what "better" means.
+
+    The mode decides for all parts whether they reckon with Pulsar's accidents.
     """
 
     shedder: Shedder = field(default_factory=ThresholdShedder)
@@ -64,6 +67,13 @@ class Planner:
     filters: Filters = field(default_factory=Filters)
     cost: CostModel = field(default_factory=TrafficShare)
     weights: ResourceWeights = field(default_factory=ResourceWeights)
+
+    def __post_init__(self) -> None:
+        """Set the mode of the parts."""
+        like_java = self.settings.mode is Mode.PARITY
+        for name in ("shedder", "placement", "filters", "weights"):
+            part = reckoning(getattr(self, name), like_java=like_java)
+            object.__setattr__(self, name, part)
 
     def round(
         self,
@@ -87,6 +97,8 @@ class Planner:
         view = replace(view, recently_moved=view.recently_moved | resting)
         if self.settings.mode is Mode.SAFE:
             view = settled(view, self.cost)
+        if isinstance(self.placement, Watching):
+            memory = replace(memory, placement=self.placement.watch(view, memory.placement))
         work = self._begin(view, memory, rng)
         self._place_all(work, unowned)
         work.drain()

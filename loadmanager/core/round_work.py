@@ -137,6 +137,9 @@ class RoundWork:
 
     def _improve(self, offer: Offer) -> None:
         """Carry out an offer if some broker stays below where the source stands now."""
+        if not self.view.short_rates(offer.bundle).any():
+            self._refuse(offer.bundle, Reason.NO_IMPROVEMENT, f"on {offer.source}, without traffic")
+            return
         eligible = self.filters.eligible(self.view, offer.bundle)
         mask = eligible.mask
         mask[self.view.row(offer.source)] = False

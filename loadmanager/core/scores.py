@@ -1,9 +1,12 @@
-"""How loaded a broker is: one number from its resources, exactly as Pulsar reckons it.
+"""How loaded a broker is: one number from its resources, by Pulsar's rule.
 
-Pulsar divides in 32-bit float and widens afterwards. The rounding is kept: a 64-bit
-quotient differs in the seventh digit, which is enough to turn a comparison around.
+Pulsar's accident `float32-usage`: it divides in 32-bit float and widens afterwards. A
+64-bit quotient differs in the seventh digit, which is enough to turn a comparison
+around. What is like Java keeps the rounding, and so does what is written for Pulsar to
+read (`max_usage`); everything else divides in 64 bits.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -33,6 +36,8 @@ class ResourceWeights:
     Heap memory never counts in Pulsar's modular scores, whatever its weight: a heap
     fills and empties as the collector likes. ``memory`` counts only in the
     exponential average of the extensible load manager.
+
+    ``like_java`` reckons with Pulsar's accidents; the planner's mode sets it.
     """
 
     cpu: Annotated[
@@ -77,6 +82,7 @@ class ResourceWeights:
             pulsar_alias="loadBalancerBandwithOutResourceWeight",
         ),
     ] = 1.0
+    like_java: bool = False
 
     def __post_init__(self) -> None:
         """Refuse weights outside their range."""
@@ -112,20 +118,33 @@ def max_usage(usage: FloatArray, limit: FloatArray) -> NDArray[np.float32]:
 def weighted_max_usage(
     usage: FloatArray, limit: FloatArray, weights: ResourceWeights
 ) -> FloatArray:
-    """Return the largest weighted usage of each row as a fraction; heap left out.
-
-    Percentages are 32-bit, weighing and the division by 100 are 64-bit, as in Pulsar.
-    """
-    percent = percent_usage(usage, limit)[..., _SCORED].astype(np.float64)
-    return np.asarray(np.max(percent * weights.as_array()[_SCORED], axis=-1) / 100.0)
+    """Return the largest weighted usage of each row as a fraction; heap left out."""
+    return _weighted_max(usage, limit, weights, _SCORED)
 
 
 def weighted_max_with_memory(
     usage: FloatArray, limit: FloatArray, weights: ResourceWeights
 ) -> FloatArray:
     """Return the largest weighted usage, heap included: the extensible manager's score."""
-    percent = percent_usage(usage, limit).astype(np.float64)
-    return np.asarray(np.max(percent * weights.as_array(), axis=-1) / 100.0)
+    return _weighted_max(usage, limit, weights, range(len(RESOURCES)))
+
+
+def _weighted_max(
+    usage: FloatArray, limit: FloatArray, weights: ResourceWeights, columns: Sequence[int]
+) -> FloatArray:
+    factors = weights.as_array()
+    if weights.like_java:
+        # float32-usage: percentages in 32 bits; weighing and the division by 100 in 64.
+        percent = percent_usage(usage, limit)[..., columns].astype(np.float64)
+        return np.asarray(np.max(percent * factors[columns], axis=-1) / 100.0)
+    largest = np.zeros(usage.shape[:-1])
+    with np.errstate(over="ignore"):
+        for column in columns:
+            if factors[column] > 0:
+                # A limit of 0 is an unknown one, and nothing of it is used.
+                most = np.where(limit[..., column] > 0, limit[..., column], np.inf)
+                largest = np.maximum(largest, usage[..., column] / most * factors[column])
+    return largest
 
 
 def usage_rows(*resources: ResourceUsage | None) -> tuple[list[float], list[float]]:

@@ -6,7 +6,7 @@ its reference and the reading of Pulsar's own keys are all made from that.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
@@ -90,6 +90,22 @@ def values_of(value: object) -> dict[str, Any]:
         inner = values_of(getattr(value, group))
         found |= {f"{group}_{name}": one for name, one in inner.items()}
     return found
+
+
+def reckoning(value: T, *, like_java: bool) -> T:
+    """Return a strategy, or other settings, with or without Pulsar's accidents.
+
+    That is its field ``like_java``, and the same in its groups; what has no such field
+    decides the same in both modes. ``docs/accidents.md`` lists the accidents.
+    """
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    found = {spec.name: getattr(value, spec.name) for spec in fields(value)}
+    changed = {name: reckoning(one, like_java=like_java) for name, one in found.items()}
+    if "like_java" in changed:
+        changed["like_java"] = like_java
+    changed = {name: one for name, one in changed.items() if one != found[name]}
+    return replace(value, **changed) if changed else value
 
 
 def check(value: object) -> None:

@@ -98,7 +98,8 @@ class LoadTally:
     """All reports and averages the leader has, ready to become a view.
 
     Args:
-        weights: for the exponential average of brokers' load (TransferShedder).
+        weights: for the exponential average of brokers' load (TransferShedder). Where
+            they are like Java, the heaviest bundles are picked like Java, too.
         history_fraction: how much of that average the past keeps at each sample.
         top_k: how many of a broker's heaviest bundles TransferShedder looks at.
     """
@@ -135,11 +136,13 @@ class LoadTally:
             self._membership_changed_s = max(self._membership_changed_s, load.seen_s)
         else:
             self._table.unlist(former.rows)
-        top = top_bundles(load.bundles, self._top_k) if load.top is None else load.top
-        entry = _Entry(load, rows, top)
+        entry = _Entry(load, rows, self._heaviest(load) if load.top is None else load.top)
         if former is not None and former.load.started_at_ms == load.started_at_ms:
             entry.load_ema, entry.bytes_ema = former.load_ema, former.bytes_ema
         self._entries[load.broker] = entry
+
+    def _heaviest(self, load: BrokerLoad) -> tuple[TopBundle, ...]:
+        return top_bundles(load.bundles, self._top_k, like_java=self._weights.like_java)
 
     def forget(self, broker: BrokerId, now_s: float) -> None:
         """Drop a broker that left; what is known of its bundles stays for their next owner."""
@@ -229,9 +232,10 @@ def view_of(
     in_flight: Mapping[BundleId, BrokerId] = _NO_MOVES,
     recently_moved: Iterable[BundleId] = (),
     policies: Policies = NO_POLICIES,
+    weights: ResourceWeights | None = None,
 ) -> ClusterView:
     """Return a view made from nothing: for simulations, replays and tests."""
-    tally = LoadTally()
+    tally = LoadTally(weights=weights)
     for load in loads:
         tally.put(load)
     tally.seed(averages)

@@ -1,4 +1,4 @@
-"""Which bundles of a broker are the heaviest, in the order Pulsar's reports list them."""
+"""Which bundles of a broker are the heaviest: those that TransferShedder may move."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,17 +15,21 @@ def top_bundles(
     count: int,
     *,
     left_out: Callable[[Namespace], bool] = lambda _: False,
+    like_java: bool = False,
 ) -> tuple[TopBundle, ...]:
-    """Return the ``count`` heaviest bundles, ascending.
+    """Return the ``count`` heaviest bundles by throughput, ascending.
 
-    Inbound throughput is compared first, in steps of 100 kB/s, then outbound, then
-    the message rate in steps of 100, then sessions and topics, then the cache: a
-    bundle with little in and much out ranks low, as in Pulsar. Bundles without
-    throughput, of the system or of a namespace that ``left_out`` names never count.
-    Ties go by name.
+    Bundles without throughput, of the system or of a namespace that ``left_out`` names
+    never count. Ties go by message rate, then by name.
+
+    Pulsar's accident `inbound-first`: inbound throughput is compared first, in steps of
+    100 kB/s, then outbound, then the message rate in steps of 100, then sessions and
+    topics, then the cache. A bundle with little in and much out ranks low, and where
+    there are many bundles it is never among those that may move.
     """
+    weight = _weight_like_java if like_java else _weight
     weighed = [
-        (_weight(stats), bundle)
+        (weight(stats), bundle)
         for bundle, stats in bundles.items()
         if stats.bytes_per_s != 0 and not _is_system(bundle) and not left_out(namespace_of(bundle))
     ]
@@ -34,7 +38,11 @@ def top_bundles(
     return tuple(TopBundle(bundle, bundles[bundle].bytes_per_s) for _, bundle in heaviest)
 
 
-def _weight(stats: BundleStats) -> tuple[int, ...]:
+def _weight(stats: BundleStats) -> tuple[float, ...]:
+    return (stats.bytes_per_s, stats.msgs_per_s)
+
+
+def _weight_like_java(stats: BundleStats) -> tuple[float, ...]:
     return (
         _rounded(stats.bytes_in_per_s / 1e5),
         _rounded(stats.bytes_out_per_s / 1e5),

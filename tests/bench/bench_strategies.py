@@ -25,6 +25,7 @@ from loadmanager.core.memory import Memory
 from loadmanager.core.placement import LeastLongTermMessageRate, choose
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.settings import reckoning
 from loadmanager.core.shedding import (
     AvgShedder,
     OverloadShedder,
@@ -110,7 +111,7 @@ def fresh(view: ClusterView) -> ClusterView:
 def test_a_decision_is_taken_in_time(brokers: int, shape: Shape) -> None:
     late: dict[str, float] = {}
     for case, view in _views(brokers, shape):
-        shedder = case.make(brokers)
+        shedder = reckoning(case.make(brokers), like_java=True)
         selected = len(shedder.shed(view, Memory()).offers)
         gc.collect()
         taken = [_decision(shedder, view) for _ in range(RUNS)]

@@ -14,6 +14,9 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BundleStats
 from loadmanager.core.tally import BrokerLoad, view_of
 
+# Their assertions tell what differs, as those of test files do.
+pytest.register_assert_rewrite("vector_strategies", "vector_bundles")
+
 # A busy machine makes an example slow, not wrong. HYPOTHESIS_EXAMPLES=5000 looks harder.
 _EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "50"))
 settings.register_profile("core", deadline=None, max_examples=_EXAMPLES)

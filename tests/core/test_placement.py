@@ -57,8 +57,7 @@ def test_an_overloaded_broker_is_taken_only_if_all_are(make_view: MakeView) -> N
 @pytest.mark.parametrize(
     ("usage", "difference", "want"),
     [
-        # In 32-bit float 30 percent and 10 points are a hair above the mean of 40.
-        ((0.10, 0.30, 0.80), 0.0999999, [0, 1]),
+        ((0.10, 0.30, 0.80), 0.1, [0, 1]),
         ((0.40, 0.40, 0.40, 0.40, 0.69, 0.70), 0.1, [0, 1, 2, 3, 4, 5]),
         ((0.10, 0.5999, 0.70, 0.80, 0.80), 0.0, [0, 1]),
     ],
@@ -68,19 +67,25 @@ def test_least_usage_takes_those_well_below_the_mean_as_in_the_documents(
 ) -> None:
     names = [f"b{place}:1" for place in range(len(usage))]
     view = used(make_view, dict(zip(names, usage, strict=True)))
-    got, memory = best(LeastResourceUsageWithWeight(difference=difference), view)
-    assert got == [names[place] for place in want]
-    assert memory.usage == pytest.approx(dict(zip(names, usage, strict=True)))
+    placement = LeastResourceUsageWithWeight(difference=difference)
+    assert best(placement, view)[0] == [names[place] for place in want]
+    watched = placement.watch(view, Memory())
+    assert watched.usage == pytest.approx(dict(zip(names, usage, strict=True)))
+    assert best(placement, view, watched) == ([names[place] for place in want], watched)
 
 
 def test_least_usage_remembers_but_not_for_a_broker_that_is_idle(make_view: MakeView) -> None:
     view = make_view({"a:1": (0.5, {1: 1.0}), "b:1": (0.5, {}), "c:1": (0.5, {2: 0.0})})
     past = dict.fromkeys(map(BrokerId, ("a:1", "b:1", "c:1", "other:1")), 1.0)
     placement = LeastResourceUsageWithWeight(history=0.8)
-    remembered = best(placement, view, Memory(usage=past))[1].usage
+    remembered = placement.watch(view, Memory(usage=past)).usage
     assert remembered == pytest.approx({"a:1": 0.9, "b:1": 0.5, "c:1": 0.5, "other:1": 1.0})
-    some = placement.rank(view, np.array([0, 2]), BUNDLE, Memory())
-    assert some.memory.usage.keys() == {"a:1", "c:1"}
+
+
+def test_least_usage_ranks_only_the_candidates(make_view: MakeView) -> None:
+    view = used(make_view, {"a:1": 0.8, "b:1": 0.1, "c:1": 0.4})
+    some = LeastResourceUsageWithWeight().rank(view, np.array([0, 2]), BUNDLE, Memory())
+    assert some.best.tolist() == [2]
 
 
 def test_the_extensible_form_leaves_out_who_has_no_load_unless_nobody_is_best() -> None:

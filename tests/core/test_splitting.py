@@ -167,8 +167,8 @@ def test_large_bundles_that_stay_whole_have_a_reason() -> None:
 
 def test_a_huge_limit_overflows_only_when_told_to_be_like_java() -> None:
     assert SplitRules(max_mib_per_s=2048).max_bytes_per_s == 2**31
-    assert SplitRules(max_mib_per_s=2048, wrap_like_java=True).max_bytes_per_s == -(2**31)
-    assert SplitRules(max_mib_per_s=4096, wrap_like_java=True).max_bytes_per_s == 0
+    assert SplitRules(max_mib_per_s=2048, like_java=True).max_bytes_per_s == -(2**31)
+    assert SplitRules(max_mib_per_s=4096, like_java=True).max_bytes_per_s == 0
 
 
 def test_of_the_heaviest_none_are_listed_when_none_are_wanted() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from loadmanager.core.placement.avg_shedder import PlannedPlacement
-from loadmanager.core.placement.contract import Placement, Ranking, choose
+from loadmanager.core.placement.contract import Placement, Ranking, Watching, choose
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
 from loadmanager.core.placement.least_resource_usage_with_weight import (
     LeastAverageUsage,
@@ -42,5 +42,6 @@ __all__ = [
     "PlannedPlacement",
     "Ranking",
     "RoundRobin",
+    "Watching",
     "choose",
 ]

@@ -1,7 +1,7 @@
 """What a placement is: candidates in, the best of them out; chance picks among equals."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +29,14 @@ class Placement(Protocol):
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:
         """Return the best of ``candidates``, which are broker rows of ``view``, ascending."""
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """A placement that follows the cluster from round to round, not only when asked."""
+
+    def watch(self, view: ClusterView, memory: Memory) -> Memory:
+        """Return what it remembers having seen ``view``; called once at the start of a round."""
 
 
 def choose(best: Indices, rng: np.random.Generator) -> int | None:

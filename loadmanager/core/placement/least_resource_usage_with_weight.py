@@ -4,6 +4,7 @@ Two forms, as in Pulsar: the modular load manager's keeps a running usage of its
 the extensible one's reads the average the load data brings along.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from annotated_types import Interval
 from loadmanager.core.averages import MSGS_IN, MSGS_OUT
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.ids import BundleId
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement.contract import Ranking
 from loadmanager.core.scores import FloatArray, ResourceWeights
@@ -36,9 +37,14 @@ class LeastResourceUsageWithWeight:
     """Prefer any candidate at least ``difference`` below the candidates' mean usage.
 
     Of brokers at 0.1, 0.3 and 0.8 the mean is 0.4, and the first two are best. If none
-    is that low, all candidates are. Usage is a running one, which takes a step at
-    every call for the candidates of the call; a broker without bundles or without any
-    message starts afresh.
+    is that low, all candidates are. Usage is a running one, which takes a step each
+    round; a broker without bundles or without any message starts afresh. Between two
+    rounds the present usage counts as it will in the next step, so that a broker that
+    was just given bundles is seen to have them.
+
+    Pulsar's accident `step-per-placement`: there the running usage takes its step at
+    every placement, for the candidates of that placement alone. How long the past
+    counts is then not a time, but a number of placements.
     """
 
     difference: Difference = 0.10
@@ -46,38 +52,47 @@ class LeastResourceUsageWithWeight:
         float,
         Interval(ge=0.0, le=1.0),
         Doc(
-            "How much of a broker's running usage the past keeps at each placement.",
+            "How much of a broker's running usage the past keeps each round.",
             "fraction",
             "loadBalancerHistoryResourcePercentage",
         ),
     ] = 0.9
     weights: ResourceWeights = field(default_factory=ResourceWeights)
+    like_java: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings outside their range."""
         check(self)
 
+    def watch(self, view: ClusterView, memory: Memory) -> Memory:
+        """Return the memory with a step of every broker's running usage."""
+        if self.like_java:
+            return memory
+        names = view.brokers.names
+        usage = self._next(view, np.arange(len(names)), memory)
+        return _remembering(memory, names, usage)
+
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:
-        """Return the candidates well below the mean, or all; the running usage takes a step."""
+        """Return the candidates well below the mean, or all."""
         del bundle
         if not len(candidates):
             return Ranking(candidates, memory)
-        every = view.brokers.names
-        names = every if len(candidates) == len(every) else [every[row] for row in candidates]
-        scores = view.scores(self.weights)[candidates]
-        # A broker without a past gives None, which numpy reads as NaN.
-        past = np.array(list(map(memory.usage.get, names)), dtype=np.float64)
-        others = len(memory.usage) > np.count_nonzero(~np.isnan(past))
-        past[_idle(view, candidates)] = np.nan
-        mixed = past * self.history + (1.0 - self.history) * scores
-        usage = np.where(np.isnan(past), scores, mixed)
-        remembered = dict(zip(names, usage.tolist(), strict=True))
-        if others:
-            remembered = {**memory.usage, **remembered}
+        usage = self._next(view, candidates, memory)
+        if self.like_java:  # step-per-placement
+            names = [view.brokers.names[row] for row in candidates.tolist()]
+            memory = _remembering(memory, names, usage)
         best = candidates[well_below(usage, float(usage.mean()), self.difference)]
-        return Ranking(best if len(best) else candidates, replace(memory, usage=remembered))
+        return Ranking(best if len(best) else candidates, memory)
+
+    def _next(self, view: ClusterView, rows: Indices, memory: Memory) -> FloatArray:
+        """Return the running usage of broker ``rows`` one step on."""
+        scores = view.scores(self.weights)[rows]
+        past = _past(view, memory)[rows]
+        past[_idle(view, rows)] = np.nan
+        mixed = past * self.history + (1.0 - self.history) * scores
+        return np.where(np.isnan(past), scores, mixed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +126,16 @@ class LeastAverageUsage:
 def well_below(usage: FloatArray, mean: float, difference: float) -> Mask:
     """Return which usages are at least ``difference`` below ``mean``."""
     return usage + difference <= mean
+
+
+def _past(view: ClusterView, memory: Memory) -> FloatArray:
+    """Return the running usage of every broker row, NaN for one without a past."""
+    # A broker without a past gives None, which numpy reads as NaN.
+    return np.array(list(map(memory.usage.get, view.brokers.names)), dtype=np.float64)
+
+
+def _remembering(memory: Memory, names: Sequence[BrokerId], usage: FloatArray) -> Memory:
+    return replace(memory, usage={**memory.usage, **dict(zip(names, usage.tolist(), strict=True))})
 
 
 def _idle(view: ClusterView, candidates: Indices) -> Mask:

@@ -18,10 +18,14 @@ _TURNS: Final = 2**31 - 1
 class RoundRobin:
     """Take the candidates in turn. Pulsar places namespaces that are never shed like this.
 
-    The order is remembered. It is made anew when the number of candidates changes or a
-    broker in it is no candidate any more; a changed set of equal size keeps the old
-    order until then.
+    The order is remembered and made anew when the candidates are others.
+
+    Pulsar's accident `stale-turns`: there the order is made anew when their number
+    changes or the broker whose turn it is has left. Where one broker replaced another,
+    the old order stays until the missing one's turn, and the new one gets none.
     """
+
+    like_java: bool = False
 
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
@@ -31,15 +35,20 @@ class RoundRobin:
         if not len(candidates):
             return Ranking(candidates, memory)
         names = tuple(view.brokers.names[row] for row in candidates.tolist())
-        name, memory = take_turn(names, memory)
+        name, memory = take_turn(names, memory, like_java=self.like_java)
         return Ranking(np.array([view.row(name)], dtype=np.intp), memory)
 
 
-def take_turn(names: tuple[BrokerId, ...], memory: Memory) -> tuple[BrokerId, Memory]:
+def take_turn(
+    names: tuple[BrokerId, ...], memory: Memory, *, like_java: bool
+) -> tuple[BrokerId, Memory]:
     """Return whose turn it is among ``names``, at least one, and the memory afterwards."""
     place = memory.turn % len(names)
     order = memory.turn_order
-    if len(order) != len(names) or order[place] not in names:
+    stale = order != names
+    if like_java:  # stale-turns
+        stale = len(order) != len(names) or order[place] not in names
+    if stale:
         order = names
     turn = 0 if memory.turn == _TURNS else memory.turn + 1
     return order[place], replace(memory, turn=turn, turn_order=order)

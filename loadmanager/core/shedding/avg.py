@@ -1,6 +1,6 @@
 """AvgShedder: the fullest broker gives to the emptiest, the next to the next, and so on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -32,6 +32,13 @@ class AvgShedder:
 
     Counters belong to brokers: hits gathered with another partner count too. The plan
     of where a bundle goes is by name and lasts for one round (Pulsar since July 2026).
+
+    Pulsar's accidents: `hits-spent` clears a pair's counters before it is known whether
+    any bundle fits, so that the pair waits again for nothing; `own-partner` counts two
+    hits of the broker in the middle, which is paired with itself, where the low
+    threshold is 0; `hits-of-the-gone` keeps the counters of brokers that left for when
+    they come back; `sole-bundle` unloads the only bundle of a broker though its log
+    says that it will not. The planner refuses the last in safe mode.
     """
 
     low_threshold_points: Annotated[
@@ -87,6 +94,7 @@ class AvgShedder:
         Doc("No move by throughput for this or less.", "bytes/s", "minUnloadMessageThroughput"),
     ] = 1048576
     weights: ResourceWeights = field(default_factory=ResourceWeights)
+    like_java: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings outside their range."""
@@ -100,6 +108,8 @@ class AvgShedder:
         """Return the offers for one round, each with its destination."""
         scores = self.scores(view)
         hits = _Counters(dict(memory.high_hits), dict(memory.low_hits))
+        if not self.like_java:  # hits-of-the-gone
+            hits.keep_only(view.brokers.index)
         refusals: list[Refusal] = []
         pairs = self._pairs(view.brokers.names, scores, hits, refusals)
         offers: list[Offer] = []
@@ -122,7 +132,8 @@ class AvgShedder:
         for place in range((len(order) + 1) // 2):
             low, high = order[place], order[-1 - place]
             apart = float(scores[high] - scores[low])
-            if apart < self.low_threshold_points:
+            alone = low == high and not self.like_java  # own-partner
+            if apart < self.low_threshold_points or alone:
                 hits.clear(names[low], names[high])
                 for row in {low: None, high: None}:
                     detail = f"{scores[row]:.1f} points, {apart:.1f} apart"
@@ -150,7 +161,8 @@ class AvgShedder:
         ):
             refusals.append(Refusal(pair[1], Reason.HITS_PENDING, hits.told(pair)))
             return []
-        hits.clear(*pair)
+        if self.like_java:  # hits-spent
+            hits.clear(*pair)
         msgs, volume = view.brokers.msgs_per_s, view.brokers.bytes_per_s
         by_msgs = float(msgs[high] - msgs[low]) * self.max_share
         by_bytes = float(volume[high] - volume[low]) * self.max_share
@@ -164,6 +176,8 @@ class AvgShedder:
             return []
         if not picked:
             refusals.append(Refusal(pair[1], Reason.NO_BUNDLE_FITS))
+            return []
+        hits.clear(*pair)
         bundles = view.bundles.names
         return [Offer(bundles[row], pair[1], Cause.IMBALANCE, pair[0]) for row in picked]
 
@@ -204,6 +218,12 @@ class _Counters:
         """Forget all hits, those of brokers that left included."""
         self.high.clear()
         self.low.clear()
+
+    def keep_only(self, brokers: Container[BrokerId]) -> None:
+        """Forget the hits of all but ``brokers``."""
+        for hits in (self.high, self.low):
+            for name in [name for name in hits if name not in brokers]:
+                del hits[name]
 
     def told(self, pair: Sequence[BrokerId]) -> str:
         """Return the counters of a pair for people."""

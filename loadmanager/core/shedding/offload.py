@@ -30,7 +30,11 @@ class OffloadRules(Protocol):
 
     @property
     def count_swapped_back(self) -> bool:
-        """Whether what a swap brings back is counted."""
+        """Whether what a swap brings back is counted when reckoning like Java."""
+
+    @property
+    def like_java(self) -> bool:
+        """Whether Pulsar's accidents are reckoned with."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +43,11 @@ class Offload:
 
     Amounts are throughputs, in plus out. ``spare`` runs over the target's heaviest
     bundles once: what one swap has passed over, the next does not see again.
+
+    Pulsar's accidents: `swap-gain` counts what a swap brings back only in debug mode,
+    by a statement that stands inside a logging block, so that otherwise too much moves
+    after a swap; `swap-unchecked` takes bundles of the target in a swap that just
+    moved, are owned by another broker or belong to an excluded namespace.
     """
 
     rules: OffloadRules
@@ -90,7 +99,7 @@ class Offload:
         """Pick bundles in the order reported until the limit is reached."""
         remaining = len(self.bundles)
         for top in self.bundles:
-            if not self._may_leave(top.bundle):
+            if not self._may_leave(top.bundle, self.source, self.target):
                 continue
             if remaining <= 1:
                 return
@@ -116,7 +125,7 @@ class Offload:
         self.offers.append(Offer(top.bundle, self.source, self.cause, target))
         for other in swapped:
             self.offers.append(Offer(other.bundle, self.target, self.cause, self.source))
-            if self.rules.count_swapped_back:
+            if self.rules.count_swapped_back or not self.rules.like_java:  # swap-gain
                 self.back_bytes_per_s += other.bytes_per_s
         self.out_bytes_per_s += top.bytes_per_s
 
@@ -131,7 +140,9 @@ class Offload:
         found: list[TopBundle] = []
         for other in self.spare:
             size = other.bytes_per_s
-            if size == 0 or not self._transferable(other.bundle, self.target, self.source):
+            # swap-unchecked
+            may_move = self._transferable if self.rules.like_java else self._may_leave
+            if size == 0 or not may_move(other.bundle, self.target, self.source):
                 continue
             if source + size < ceiling and target - size < ceiling:
                 found.append(other)
@@ -141,16 +152,16 @@ class Offload:
                     return found
         return None
 
-    def _may_leave(self, bundle: BundleId) -> bool:
+    def _may_leave(self, bundle: BundleId, source: BrokerId, target: BrokerId) -> bool:
         limits = self.view.limits
         owners = None if limits is None else limits.owners
-        if owners is not None and owners.get(bundle) != self.source:
+        if owners is not None and owners.get(bundle) != source:
             return False
         if namespace_of(bundle) in self.rules.excluded_namespaces:
             return False
         if bundle in self.view.recently_moved or bundle in self.view.moved:
             return False
-        return self._transferable(bundle, self.source, self.target)
+        return self._transferable(bundle, source, target)
 
     def _transferable(self, bundle: BundleId, source: BrokerId, target: BrokerId) -> bool:
         limits = self.view.limits

@@ -20,8 +20,12 @@ def largest_first(view: ClusterView, broker: int, sizes: FloatArray) -> Indices:
 def take_until(view: ClusterView, broker: int, sizes: FloatArray, need: float) -> list[int]:
     """Return the largest bundles of a broker until together they reach ``need``.
 
-    The one that reaches it is included, and at least one is always taken, even one
-    without any traffic: so do Pulsar's Overload- and ThresholdShedder.
+    The one that reaches it is included, and at least one is always taken, as in Pulsar.
+
+    Its accidents: `at-least-one` takes the largest bundle however little is to be shed,
+    so that one hot bundle is passed around; `idle-bundles` goes on with bundles without
+    traffic where all others together are too little. In safe mode the planner refuses
+    both.
     """
     rows = largest_first(view, broker, sizes)
     if not len(rows):

@@ -31,8 +31,10 @@ class ThresholdShedder:
     throughput.
 
     With ``lower_boundary`` on and nothing offered, the busiest broker also sheds when
-    another is more than ``threshold`` below the mean; Pulsar then folds the present
-    usage into the history a second time, and so does this.
+    another is more than ``threshold`` below the mean.
+
+    Pulsar's accident `second-step`: looking at the lower boundary folds the present
+    usage into the history a second time in the same round.
     """
 
     threshold: Annotated[
@@ -73,6 +75,7 @@ class ThresholdShedder:
         ),
     ] = False
     weights: ResourceWeights = field(default_factory=ResourceWeights)
+    like_java: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings outside their range."""
@@ -90,8 +93,9 @@ class ThresholdShedder:
         offers, refusals = self._above(view, usage, mean)
         remembered = _remember(memory, names, usage)
         if self.lower_boundary and not offers:
-            usage = self._fold(names, remembered.usage, scores)
-            remembered = _remember(memory, names, usage)
+            if self.like_java:  # second-step
+                usage = self._fold(names, remembered.usage, scores)
+                remembered = _remember(memory, names, usage)
             offers, low_refusals = self._below(view, usage)
             refusals += low_refusals
         return Shed(tuple(offers), tuple(refusals), remembered)

@@ -27,6 +27,10 @@ class TransferShedder:
     bundle too large for the rest of that half may be swapped for smaller ones of the
     other broker. Load is the exponential average the view brings along, and only the
     heaviest bundles of each broker are looked at.
+
+    Pulsar's accidents: `stale-pairs` leaves a broker whose load data is too old out of
+    the mean, and yet pairs it with another; `nan-spread` takes the root of a variance
+    that rounding made negative. More stand in `Offload`.
     """
 
     target_std: Annotated[
@@ -105,11 +109,12 @@ class TransferShedder:
     count_swapped_back: Annotated[
         bool,
         Doc(
-            "Count what a swap brings back. Pulsar does so only in its debug mode, "
-            "by a statement that stands inside a logging block.",
+            "In parity mode, count what a swap brings back, as Pulsar does only in its "
+            "debug mode. In safe mode it is counted always.",
             pulsar_key="loadBalancerDebugModeEnabled",
         ),
     ] = False
+    like_java: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings outside their range."""
@@ -123,6 +128,8 @@ class TransferShedder:
             return Shed((), (refusal,), memory)
         memory = self._warm(view, memory)
         order = np.argsort(view.brokers.load_ema, kind="stable").tolist()
+        if not self.like_java:  # stale-pairs
+            order = [row for row in order if view.age_s[row] <= self.load_ttl_s]
         least, most = order[0], order[-1]
         out_of_balance = (
             measured.std > self.target_std
@@ -156,7 +163,9 @@ class TransferShedder:
         load = brokers.load_ema[fresh]
         mean = float(load.sum()) / count
         variance = float((load * load).sum()) / count - mean * mean
-        return Spread(mean, math.sqrt(variance) if variance >= 0 else math.nan)
+        if self.like_java and variance < 0:  # nan-spread
+            return Spread(mean, math.nan)
+        return Spread(mean, math.sqrt(max(variance, 0.0)))
 
     def _available(self, view: ClusterView) -> frozenset[BrokerId]:
         return frozenset(view.brokers.names) if view.limits is None else view.limits.available

@@ -28,8 +28,10 @@ class UniformLoadShedder:
     rates are near enough is throughput compared, by its ratio. Usage never counts, so
     brokers of different size are made to carry the same.
 
-    As in Pulsar the amounts are whole numbers of 32 bits, a minimum above 2,147,483,647
-    counts as that, and idle bundles fit every need.
+    Pulsar's accidents: `whole-amounts` cuts what is to be shed, and what is taken off
+    it, down to whole numbers of 32 bits; `least-of-32-bits` takes a least traffic above
+    2,147,483,647 for that, so that brokers with 9 GB/s each are found uneven;
+    `idle-bundles` sheds every bundle without traffic, because nothing fits any need.
     """
 
     rate_difference_percent: Annotated[
@@ -75,6 +77,7 @@ class UniformLoadShedder:
         Interval(ge=0, le=_INT_MAX),
         Doc("Less than this is not worth a move.", "bytes/s", "minUnloadMessageThroughput"),
     ] = 1048576
+    like_java: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings outside their range."""
@@ -85,13 +88,13 @@ class UniformLoadShedder:
         if not view.brokers.names:
             return Shed((), (Refusal("", Reason.TOO_FEW_BROKERS, "0 brokers"),), memory)
         msgs, volume = view.brokers.msgs_per_s, view.brokers.bytes_per_s
-        most, least = _extremes(msgs)
+        most, least = self._extremes(msgs)
         if self.rate_difference_percent > 0 and (
             (most - least) * 100 / least > self.rate_difference_percent
         ):
             sizes, minimum = view.bundles.short_msgs_per_s, self.min_msgs_per_s
             return self._from_busiest(view, memory, msgs, sizes, minimum)
-        most, least = _extremes(volume)
+        most, least = self._extremes(volume)
         if self.throughput_ratio > 0 and most / least > self.throughput_ratio:
             sizes, minimum = view.bundles.short_bytes_per_s, self.min_bytes_per_s
             return self._from_busiest(view, memory, volume, sizes, minimum)
@@ -107,35 +110,42 @@ class UniformLoadShedder:
     ) -> Shed:
         row = int(np.argmax(traffic))
         name = view.brokers.names[row]
-        most, least = _extremes(traffic)
-        need = _to_int((most - least) * self.max_share)
+        most, least = self._extremes(traffic)
+        need = self._amount((most - least) * self.max_share)
         if view.owned.counts[row] <= 1:
             few = Refusal(name, Reason.TOO_FEW_BUNDLES, f"{view.owned.counts[row]} bundles")
             return Shed((), (few,), memory)
         if need < minimum:
-            return Shed((), (Refusal(name, Reason.BELOW_MINIMUM, f"{need} to shed"),), memory)
+            return Shed((), (Refusal(name, Reason.BELOW_MINIMUM, f"{need:.0f} to shed"),), memory)
         offers = self._pick(view, row, sizes, need)
         if not offers:
-            return Shed((), (Refusal(name, Reason.NO_BUNDLE_FITS, f"{need} to shed"),), memory)
+            return Shed((), (Refusal(name, Reason.NO_BUNDLE_FITS, f"{need:.0f} to shed"),), memory)
         return Shed(tuple(offers), (), memory)
 
-    def _pick(self, view: ClusterView, row: int, sizes: FloatArray, need: int) -> list[Offer]:
+    def _pick(self, view: ClusterView, row: int, sizes: FloatArray, need: float) -> list[Offer]:
         rows = largest_first(view, row, sizes)
         picked: list[int] = []
         for bundle, size in zip(rows.tolist(), sizes[rows].tolist(), strict=True):
             if len(picked) == self.max_bundles:
                 break
+            if size == 0 and not self.like_java:  # idle-bundles
+                break
             if size <= need:
                 picked.append(bundle)
-                need = _to_int(need - _to_int(size))
+                need = self._amount(need - self._amount(size))
         source = view.brokers.names[row]
         return [Offer(view.bundles.names[bundle], source, Cause.IMBALANCE) for bundle in picked]
 
+    def _extremes(self, traffic: FloatArray) -> tuple[float, float]:
+        """Return the most and the least, which is never zero."""
+        least = float(traffic.min())
+        if self.like_java:  # least-of-32-bits
+            least = min(least, float(_INT_MAX))
+        return float(traffic.max()), 1.0 if abs(least) <= _NEARLY_ZERO else least
 
-def _extremes(traffic: FloatArray) -> tuple[float, float]:
-    """Return the most and the least, the least never zero and never above 32 bits."""
-    least = min(float(traffic.min()), float(_INT_MAX))
-    return float(traffic.max()), 1.0 if abs(least) <= _NEARLY_ZERO else least
+    def _amount(self, value: float) -> float:
+        """Return an amount of traffic as it is reckoned with."""
+        return _to_int(value) if self.like_java else value  # whole-amounts
 
 
 def _to_int(value: float) -> int:

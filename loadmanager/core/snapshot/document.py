@@ -91,7 +91,8 @@ class Snapshot:
 def view_of_snapshot(snapshot: Snapshot, weights: ResourceWeights | None = None) -> ClusterView:
     """Return the cluster as the leader saw it when the snapshot was taken.
 
-    ``weights`` are for the running load of brokers, where the snapshot has none.
+    ``weights`` are for the heaviest bundles, and for the running load of brokers where the
+    snapshot has none.
     """
     now_s = snapshot.now_s
     loads = [_load(snapshot, broker, weights or ResourceWeights()) for broker in snapshot.reports]
@@ -102,6 +103,7 @@ def view_of_snapshot(snapshot: Snapshot, weights: ResourceWeights | None = None)
         now_s=now_s,
         in_flight=snapshot.in_flight,
         policies=snapshot.policies,
+        weights=weights,
     )
     changed_ago_s = snapshot.membership_changed_ago_s
     return replace(

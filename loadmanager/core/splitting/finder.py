@@ -20,7 +20,12 @@ _FEWEST_TOPICS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRules:
-    """From what size a bundle is cut. Topics and sessions are the latest, traffic is long-term."""
+    """From what size a bundle is cut. Topics and sessions are the latest, traffic is long-term.
+
+    Pulsar's accident `wrapped-limit`: the limit on throughput is reckoned in bytes with
+    32 bits. 2048 MiB/s wrap around to a negative limit that every bundle with two topics
+    exceeds, 4096 to none at all.
+    """
 
     max_topics: Annotated[
         int,
@@ -63,13 +68,7 @@ class SplitRules:
             "loadBalancerNamespaceMaximumBundles",
         ),
     ] = 128
-    wrap_like_java: Annotated[
-        bool,
-        Doc(
-            "Let 2048 MiB/s and more overflow 32 bits, as in Pulsar, where 2048 splits every "
-            "bundle with two topics."
-        ),
-    ] = False
+    like_java: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings outside their range."""
@@ -79,7 +78,7 @@ class SplitRules:
     def max_bytes_per_s(self) -> int:
         """The limit on throughput in bytes."""
         limit = self.max_mib_per_s * _MIB
-        return (limit + 2**31) % 2**32 - 2**31 if self.wrap_like_java else limit
+        return (limit + 2**31) % 2**32 - 2**31 if self.like_java else limit  # wrapped-limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +109,9 @@ def find_splits(
     ``long_rates`` gives the long-term traffic of a bundle, None if there is no data,
     which counts as none. ``bundle_counts`` says how many bundles a namespace has now; a
     namespace whose boundaries could not be read is not in it, and is left alone.
+
+    Pulsar's accident `hash-order`: which bundles win where a namespace may have only so
+    many depends on the order of a hash map there. Here the heaviest do, in both modes.
     """
     refusals: list[Refusal] = []
     large: list[tuple[float, Split]] = []

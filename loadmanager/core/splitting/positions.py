@@ -2,10 +2,16 @@
 
 Each answers with the cuts, None for "do not split", and now and then with no cut at
 all, which means the same.
+
+Pulsar's accident `empty-parts`: cuts may part no topics (several topics at one position,
+or two neighbours, of which the cut keeps both on one side), stand twice, or lie on the
+edge of the bundle; the split then fails or leaves an empty bundle. What is not like
+Java cuts only where topics are parted, and not at all where none can be.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Final
 
 from annotated_types import Interval
@@ -92,6 +98,7 @@ class SplitLimits:
             "flowOrQpsDifferenceThresholdPercentage",
         ),
     ] = 10
+    like_java: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings outside their range."""
@@ -99,6 +106,7 @@ class SplitLimits:
 
 
 Cuts = tuple[int, ...] | None
+_Traffic = tuple[int, float, float]
 SplitAlgorithm = Callable[[SplitAsk, SplitLimits], Cuts]
 
 
@@ -111,16 +119,23 @@ def range_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
 def topic_count_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
     """Cut between the two middle topics; with three, after the first.
 
-    Topics at hashes 0, 5, 0x10, 0x15, 0x20 and 0x25 are cut at 0x12. Two topics at one
-    position cannot be parted: the cut then leaves one side empty.
+    Topics at hashes 0, 5, 0x10, 0x15, 0x20 and 0x25 are cut at 0x12. Topics at one
+    position cannot be parted: the cut then goes to the next place towards either end.
     """
-    del limits
     hashes = [topic.position for topic in ask.held()]
     if len(hashes) < 2:  # noqa: PLR2004 - one topic cannot be parted
         return None
     middle = len(hashes) // 2
-    before, after = hashes[max(middle - 1, 0)], hashes[middle]
-    return (before + (after - before) // 2,)
+    if limits.like_java:  # empty-parts
+        before, after = hashes[max(middle - 1, 0)], hashes[middle]
+        return (before + (after - before) // 2,)
+    cuts = [
+        (abs(place - middle), max(before + 1, before + (after - before) // 2))
+        for place, (before, after) in enumerate(pairwise(hashes), 1)
+        if before < after
+    ]
+    inside = [(off, cut) for off, cut in cuts if cut < ask.upper]
+    return (min(inside)[1],) if inside else None
 
 
 def specified_positions(ask: SplitAsk, limits: SplitLimits) -> Cuts:
@@ -129,13 +144,13 @@ def specified_positions(ask: SplitAsk, limits: SplitLimits) -> Cuts:
     Raises:
         NoPositions: none were given.
     """
-    del limits
     if not ask.positions:
         raise NoPositions
     if not ask.force and len(ask.held()) < 2:  # noqa: PLR2004 - one topic cannot be parted
         return None
-    inside = tuple(sorted(place for place in ask.positions if ask.lower < place < ask.upper))
-    return inside or None
+    inside = [place for place in ask.positions if ask.lower < place < ask.upper]
+    # empty-parts: a position given twice cuts twice.
+    return tuple(sorted(inside if limits.like_java else {*inside})) or None
 
 
 def flow_or_qps_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
@@ -148,13 +163,7 @@ def flow_or_qps_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
     held = ask.held()
     if len(held) < 2:  # noqa: PLR2004 - one topic cannot be parted
         return None
-    measured = [
-        (topic.position, topic.msgs_per_s, topic.bytes_per_s)
-        for topic in held
-        if topic.msgs_per_s is not None
-        and topic.bytes_per_s is not None
-        and (topic.msgs_per_s > 0 or topic.bytes_per_s > 0)
-    ]
+    measured = _measured(held)
     max_msgs, max_bytes = limits.max_msgs_per_s, limits.max_mib_per_s * _MIB
     factor = 1 + limits.difference_percent / 100.0
     total_msgs = sum(msgs for _, msgs, _ in measured)
@@ -163,11 +172,33 @@ def flow_or_qps_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
         total_msgs < max_msgs * factor and total_bytes < max_bytes * factor
     ):
         return None
-    return _cut_by_traffic(measured, max_msgs, max_bytes)
+    if limits.like_java:  # empty-parts
+        return _cut_by_traffic(measured, max_msgs, max_bytes)
+    cuts = _cut_by_traffic(_by_position(measured), max_msgs, max_bytes)
+    return tuple(cut for cut in cuts if cut < ask.upper)
+
+
+def _measured(held: Sequence[TopicLoad]) -> list[_Traffic]:
+    return [
+        (topic.position, topic.msgs_per_s, topic.bytes_per_s)
+        for topic in held
+        if topic.msgs_per_s is not None
+        and topic.bytes_per_s is not None
+        and (topic.msgs_per_s > 0 or topic.bytes_per_s > 0)
+    ]
+
+
+def _by_position(measured: Sequence[_Traffic]) -> list[_Traffic]:
+    """Add up the traffic of topics at one position."""
+    sums: dict[int, tuple[float, float]] = {}
+    for position, msgs, size in measured:
+        msgs_before, size_before = sums.get(position, (0.0, 0.0))
+        sums[position] = (msgs_before + msgs, size_before + size)
+    return [(position, *both) for position, both in sums.items()]
 
 
 def _cut_by_traffic(
-    measured: Sequence[tuple[int, float, float]], max_msgs: float, max_bytes: float
+    measured: Sequence[_Traffic], max_msgs: float, max_bytes: float
 ) -> tuple[int, ...]:
     cuts: list[int] = []
     previous, msgs_so_far, bytes_so_far = measured[0]
