@@ -54,7 +54,7 @@ def round_document(number: int, one: Round, planner: Planner) -> dict[str, Any]:
 def print_round(one: Round, planner: Planner) -> None:
     """Print a round as tables."""
     count = len(one.moves)
-    word = "observed" if one.plan.observed else "moves"
+    word = "observed" if one.plan.observed else "move" if count == 1 else "moves"
     print_table(
         f"{count} {word}",
         ("bundle", "from", "to", "cause", "msgs/s>", "kB/s>"),

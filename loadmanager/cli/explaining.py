@@ -1,5 +1,6 @@
 """The leader's account of a bundle or a broker, for people."""
 
+import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -26,7 +27,7 @@ def print_account(account: Mapping[str, Any]) -> None:
     candidates = account["candidates"]
     print_table(
         "Where it could go",
-        ("broker", "score>", "with it>", "", "meaning"),
+        ("broker", "score>", "with it>", "verdict", "meaning"),
         [_candidate_row(one) for one in candidates[:_CANDIDATES_SHOWN]],
     )
     if len(candidates) > _CANDIDATES_SHOWN:
@@ -103,10 +104,11 @@ def _in_force(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _settings(values: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
-        for key, value in values.items()
-    )
+    return ", ".join(f"{key} {_shown(value)}" for key, value in values.items())
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
 
 
 def _footer(account: Mapping[str, Any]) -> str:

@@ -108,7 +108,7 @@ def test_a_bundle_is_explained_to_people(serve: Serve) -> None:
     assert "b3:8080  0.300    0.410  may take it\n" in text
     assert "b2:8080  0.450    0.610  no_improvement  Wherever it went" in text
     assert "Shedder threshold: threshold 0.1, history 0.9, " in text
-    assert "Planner: mode safe, " in text
+    assert 'Planner: mode "safe", observe false, ' in text
     assert text.endswith(
         "Told by b1:8080, leader of epoch 4; last round 8 at 2023-11-14 22:14:20Z.\n"
     )

@@ -1,0 +1,235 @@
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from snapshot_samples import B1, B2, HIGH, LOW, hot_and_idle, report
+
+from loadmanager.core.cluster import UnknownBroker
+from loadmanager.core.explaining import (
+    Candidate,
+    Decision,
+    Explanation,
+    Ground,
+    Known,
+    Outcome,
+    decisions_of,
+    explain_broker,
+    explain_bundle,
+    move_decision,
+)
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.plan import Cause, Move, Reason, Refusal
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.snapshot import Snapshot, view_of_snapshot
+
+B3 = BrokerId("b3:8080")
+OWN = BundleId("pulsar/b1:8080/0x00000000_0xffffffff")
+
+
+def near(value: float) -> Any:
+    """Return what equals ``value`` but for the last digits: usage is reckoned in 32 bits."""
+    return pytest.approx(value)
+
+
+def known(
+    snapshot: Snapshot | None = None,
+    *refusals: Refusal,
+    settings: PlannerSettings | None = None,
+    memory: RoundMemory | None = None,
+    rounds: bool = True,
+) -> Known:
+    """Return what a leader knows of two brokers at 0.9 and 0.1, the first with both bundles."""
+    usual = Snapshot(
+        reports={B1: report(B1, 0.9, {LOW: 30e6, HIGH: 10e6}), B2: report(B2, 0.1, {})},
+        taken_at_ms=1_000_000,
+    )
+    by_subject: dict[str, list[Refusal]] = {}
+    for refusal in refusals:
+        by_subject.setdefault(refusal.subject, []).append(refusal)
+    return Known(
+        view=view_of_snapshot(snapshot or usual),
+        planner=Planner(settings=settings or PlannerSettings()),
+        memory=memory or RoundMemory(),
+        refusals=by_subject if rounds else None,
+    )
+
+
+def test_a_bundle_is_told_with_its_load_its_brokers_score_and_its_chances() -> None:
+    got = explain_bundle(known(), HIGH, ())
+    assert got == Explanation(
+        subject=HIGH,
+        kind="bundle",
+        owner=B1,
+        target=None,
+        msgs_per_s=10_000.0,
+        bytes_per_s=10e6,
+        bundles=1,
+        score=near(0.9),
+        mean=near(0.5),
+        highest=near(0.9),
+        lowest=near(0.1),
+        decisions=(),
+        grounds=(Ground(HIGH, Reason.NOT_OFFERED),),
+        candidates=(Candidate(B2, near(0.1), near(0.325), None),),
+    )
+
+
+def test_a_broker_that_would_stand_as_high_is_no_improvement_but_in_parity_mode() -> None:
+    hot = report(B2, 0.8, {})
+    full = Snapshot(reports={B1: report(B1, 0.9, {LOW: 30e6}), B2: hot})
+    (safe,) = explain_bundle(known(full), LOW, ()).candidates
+    assert safe.refused is Reason.NO_IMPROVEMENT
+    parity = PlannerSettings(mode=Mode.PARITY)
+    (obeyed,) = explain_bundle(known(full, settings=parity), LOW, ()).candidates
+    assert obeyed.refused is None
+
+
+def test_candidates_come_best_first_and_refused_ones_last() -> None:
+    snapshot = Snapshot(
+        reports={
+            B1: report(B1, 0.9, {LOW: 1e6}),
+            B2: report(B2, 0.5, {}),
+            B3: report(B3, 0.3, {}),
+            BrokerId("b4:8080"): report(BrokerId("b4:8080"), 0.0, {}),
+        },
+        age_s={BrokerId("b4:8080"): 1000.0},
+    )
+    got = explain_bundle(known(snapshot, settings=PlannerSettings(mode=Mode.PARITY)), LOW, ())
+    assert [(one.broker, one.refused) for one in got.candidates] == [
+        (B3, None),
+        (B2, None),
+        ("b4:8080", Reason.REPORT_STALE),
+    ]
+
+
+def test_what_the_last_round_said_of_it_of_its_broker_and_of_all_holds_it() -> None:
+    refusals = (
+        Refusal("", Reason.MEMBERSHIP_CHANGING, "changed 3 s ago"),
+        Refusal(B1, Reason.HITS_PENDING, "1 low hits"),
+        Refusal(HIGH, Reason.NO_CANDIDATE),
+        Refusal(LOW, Reason.ROUND_BUDGET),
+    )
+    assert explain_bundle(known(None, *refusals), HIGH, ()).grounds == (
+        Ground(HIGH, Reason.NO_CANDIDATE),
+        Ground(B1, Reason.HITS_PENDING, "1 low hits"),
+        Ground("", Reason.MEMBERSHIP_CHANGING, "changed 3 s ago"),
+    )
+
+
+def test_a_bundle_that_moved_lately_rests_and_says_for_how_long() -> None:
+    memory = RoundMemory(moved_at_s={HIGH: 900.0, LOW: -900.0})
+    assert explain_bundle(known(memory=memory), HIGH, ()).grounds == (
+        Ground(HIGH, Reason.RECENTLY_MOVED, "moved 100 s ago, rests 1700 s more"),
+    )
+    assert explain_bundle(known(memory=memory), LOW, ()).grounds == (
+        Ground(LOW, Reason.NOT_OFFERED),
+    )
+
+
+def test_a_bundle_under_way_says_where_to() -> None:
+    snapshot = Snapshot(
+        reports={B1: report(B1, 0.9, {LOW: 1.0}), B2: report(B2, 0.1, {})}, in_flight={LOW: B2}
+    )
+    got = explain_bundle(known(snapshot), LOW, ())
+    assert (got.owner, got.target) == (B1, B2)
+    assert got.grounds == (Ground(LOW, Reason.IN_FLIGHT, "to b2:8080"),)
+
+
+def test_bundles_that_never_move_say_so() -> None:
+    snapshot = Snapshot(reports={B1: report(B1, 0.9, {OWN: 1.0, LOW: 1.0})})
+    excluded = PlannerSettings(excluded_namespaces=frozenset({Namespace("t/ns")}))
+    at_hand = known(snapshot, settings=excluded)
+    assert explain_bundle(at_hand, OWN, ()).grounds == (
+        Ground(OWN, Reason.NAMESPACE_EXCLUDED, "it is a broker's own bundle"),
+    )
+    assert explain_bundle(at_hand, LOW, ()).grounds == (
+        Ground(LOW, Reason.NAMESPACE_EXCLUDED, "t/ns"),
+    )
+
+
+def test_a_bundle_nobody_measured_or_reports_says_so() -> None:
+    unmeasured = Snapshot(reports={B1: report(B1, 0.9, {LOW: 1.0})}, averages={})
+    for snapshot in (unmeasured, Snapshot(reports={B1: report(B1, 0.9, {})})):
+        got = explain_bundle(known(snapshot), LOW, ())
+        assert got.grounds == (Ground(LOW, Reason.LOAD_UNKNOWN, "no sample of its traffic yet"),)
+    assert (got.owner, got.score) == (None, None)
+    assert got.candidates[0].refused is None
+
+
+def test_before_the_first_round_only_what_is_known_without_it_is_told() -> None:
+    assert explain_bundle(known(rounds=False), HIGH, ()).grounds == ()
+    assert explain_broker(known(rounds=False), B1, ()).grounds == ()
+
+
+def test_a_broker_is_told_with_its_load_and_what_was_said_of_it() -> None:
+    refusals = (Refusal("", Reason.SHEDDING_OFF), Refusal(B1, Reason.WITHIN_THRESHOLD, "0.9"))
+    got = explain_broker(known(None, *refusals), B1, ())
+    assert (got.kind, got.bundles, got.msgs_per_s, got.bytes_per_s) == ("broker", 2, 40e3, 40e6)
+    assert got.score == pytest.approx(0.9)
+    assert got.grounds == (
+        Ground(B1, Reason.WITHIN_THRESHOLD, "0.9"),
+        Ground("", Reason.SHEDDING_OFF),
+    )
+    assert got.candidates == ()
+
+
+def test_a_draining_or_silent_broker_says_so_first() -> None:
+    snapshot = Snapshot(
+        reports={B1: report(B1, 0.9, {}), B2: replace(report(B2, 0.1, {}), draining=True)},
+        age_s={B1: 400.0},
+    )
+    assert explain_broker(known(snapshot), B1, ()).grounds == (
+        Ground(B1, Reason.REPORT_STALE, "400 s old"),
+    )
+    assert explain_broker(known(snapshot), B2, ()).grounds == (Ground(B2, Reason.DRAINING),)
+
+
+def test_a_broker_the_strategy_said_nothing_of_was_not_offered() -> None:
+    assert explain_broker(known(), B1, ()).grounds == (Ground(B1, Reason.NOT_OFFERED),)
+
+
+def test_a_broker_without_a_report_is_unknown() -> None:
+    with pytest.raises(UnknownBroker, match="b9:8080"):
+        explain_broker(known(), BrokerId("b9:8080"), ())
+
+
+def test_in_an_empty_cluster_nothing_can_take_the_bundle() -> None:
+    got = explain_bundle(known(Snapshot(reports={})), LOW, ())
+    assert (got.mean, got.highest, got.lowest, got.candidates) == (0.0, 0.0, 0.0, ())
+
+
+def test_decisions_about_it_are_passed_on() -> None:
+    told = move_decision(Move(LOW, B2, B1, Cause.SWAP), Outcome.MOVED, at_ms=5, epoch=1, number=2)
+    assert explain_bundle(known(), LOW, (told,)).decisions == (told,)
+
+
+@pytest.mark.parametrize("observe", [False, True])
+def test_every_move_and_refusal_of_a_round_is_a_decision(observe: bool) -> None:
+    planner = Planner(settings=PlannerSettings(observe=observe))
+    view = view_of_snapshot(hot_and_idle())
+    plan = planner.round(view, RoundMemory(), np.random.default_rng(0))
+    got = decisions_of(plan, at_ms=7, epoch=3, number=2)
+    moves = (*plan.moves, *plan.observed)
+    assert moves
+    assert len(got) == len(moves) + len(plan.refusals)
+    assert got[0] == Decision(
+        at_ms=7,
+        epoch=3,
+        round=2,
+        subject=moves[0].bundle,
+        outcome=Outcome.OBSERVED if observe else Outcome.MOVED,
+        code=Cause.OVERLOADED,
+        source=B1,
+        target=moves[0].target,
+    )
+    assert got[-1].outcome is Outcome.LEFT_ALONE
+    assert got[-1].detail == plan.refusals[-1].detail
+
+
+def test_a_bundle_that_nobody_owned_was_placed() -> None:
+    plan = Plan(moves=(Move(LOW, None, B1, Cause.UNOWNED),), refusals=(), memory=RoundMemory())
+    (got,) = decisions_of(plan, at_ms=7, epoch=3, number=2)
+    assert (got.outcome, got.code, got.source) == (Outcome.PLACED, Cause.UNOWNED, None)
