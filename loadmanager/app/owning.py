@@ -299,3 +299,4 @@ class Ownerships:
         log.info("bundle.serving.ended", bundle=bundle, fencing_token=token)
         if may_serve(self._phases.get(bundle, Phase.FREE)):
             self._fire(bundle, Event.BROKER_UNLOADED)
+            self.compare()
