@@ -34,15 +34,14 @@ from loadmanager.app.service import Sidecar
 from loadmanager.app.split_desk import SplitPolicy
 from loadmanager.app.split_requests import SplitRequests
 from loadmanager.app.splitting import Splitter
-from loadmanager.config import Config, SplitSettings, ZookeeperSettings
-from loadmanager.config.planning import planner_of
+from loadmanager.config import Config, ZookeeperSettings
+from loadmanager.config.planning import planner_of, split_limits_of, split_rules_of
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.lookup import LookupMode
 from loadmanager.core.planner import Planner
 from loadmanager.core.report import ReportRules
-from loadmanager.core.splitting import SplitLimits, SplitRules
 from loadmanager.ports import Clock, HostProbe, LeaderLine
 from loadmanager.telemetry.metrics import Metrics
 
@@ -156,7 +155,7 @@ def join(
         round_interval_s=config.leader.round_interval_s,
     )
 
-    split_policy = make_split_policy(config.split)
+    split_policy = make_split_policy(config)
 
     def open_desk(term: Term) -> Desk:
         return Desk(
@@ -218,11 +217,7 @@ def make_member(
         draw=rng.random,
     )
     terms = LeaseTerms(config.ownership.self_fence_fraction, config.ownership.heartbeat_fraction)
-    limits = SplitLimits(
-        max_msgs_per_s=config.split.max_msgs_per_s,
-        max_mib_per_s=config.split.max_mib_per_s,
-        difference_percent=config.split.difference_percent,
-    )
+    limits = split_limits_of(config.split, config.planner)
     splitter = Splitter(parts, ownerships, limits, config.cluster.hash)
     return Member(
         parts,
@@ -234,19 +229,14 @@ def make_member(
     )
 
 
-def make_split_policy(settings: SplitSettings) -> SplitPolicy:
+def make_split_policy(config: Config) -> SplitPolicy:
     """Return when and how the leader has bundles cut."""
+    split = config.split
     return SplitPolicy(
-        enabled=settings.enabled,
-        rules=SplitRules(
-            max_topics=settings.max_topics,
-            max_sessions=settings.max_sessions,
-            max_msgs_per_s=settings.max_msgs_per_s,
-            max_mib_per_s=settings.max_mib_per_s,
-            max_bundles=settings.max_bundles_per_namespace,
-        ),
-        algorithm=settings.algorithm,
-        most_per_round=settings.max_splits_per_round,
+        enabled=split.enabled,
+        rules=split_rules_of(split, config.planner),
+        algorithm=split.algorithm,
+        most_per_round=split.max_splits_per_round,
     )
 
 

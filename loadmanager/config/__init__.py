@@ -2,8 +2,6 @@
 
 from loadmanager.config.balancing import (
     LeaderSettings,
-    LookupSettings,
-    OwnershipSettings,
     PlacementSettings,
     PlannerSettings,
     ReportSettings,
@@ -23,6 +21,7 @@ from loadmanager.config.describe import KeyDescription, annotated_toml, describe
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.load import load_config
 from loadmanager.config.model import Config
+from loadmanager.config.serving import LookupSettings, OwnershipSettings
 
 __all__ = [
     "BrokerSettings",

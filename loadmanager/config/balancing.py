@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from loadmanager.config.forms import Section, SettingValue, Word
+from loadmanager.config.forms import Namespaces, Section, SettingValue, Word
 
 
 class ReportSettings(Section):
@@ -98,6 +98,11 @@ class SheddingSettings(Section):
         description="A moved bundle stays where it is for so long. Shorter balances faster and "
         "lets a bundle wander.",
     )
+    excluded_namespaces: Namespaces = Field(
+        (),
+        description="Namespaces whose bundles are never moved for their load. They still leave a "
+        "broker that drains.",
+    )
     settings: Mapping[str, SettingValue] = Field(
         default_factory=dict, description="The strategy's own keys; see the strategy guide."
     )
@@ -137,8 +142,24 @@ class PlacementSettings(Section):
 
 
 class PlannerSettings(Section):
-    """How much may move at once, whatever the strategy wants."""
+    """How far the strategy is trusted, and how much may move at once whatever it wants."""
 
+    mode: Literal["safe", "parity"] = Field(
+        "safe",
+        description="safe: what would make things worse is refused, and the budgets of this "
+        "section hold. parity: the strategy's decision is carried out as Pulsar would, its "
+        "accidents included (docs/accidents.md); of this section only the pace of placing and "
+        "draining holds, and what stops shedding altogether. For comparisons, best on a copy: "
+        "limits on throughput that wrap around in Java split bundles, and nothing joins them "
+        "again.",
+    )
+    margin_fraction: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="How far the target must stay below where the source was, or the move is "
+        "refused; 0.02 is two points of usage. Higher moves less and never bounces on noise.",
+    )
     max_moves_per_round: int = Field(
         16, ge=0, le=100_000, description="Most moves one round may order. 0 moves nothing."
     )
@@ -161,6 +182,36 @@ class PlannerSettings(Section):
         gt=0,
         examples=[104857600.0],
         description="Most traffic, in plus out, that one round may move. Unset: no limit.",
+    )
+    max_placements_per_round: int = Field(
+        1000,
+        ge=1,
+        le=1_000_000,
+        description="Most unowned bundles placed in one round; the next goes on with the rest. "
+        "Those that a client asks for are placed at once and not counted.",
+    )
+    max_drain_moves_per_round: int = Field(
+        50,
+        ge=1,
+        le=1_000_000,
+        description="Most bundles taken off draining brokers in one round.",
+    )
+    max_stale_fraction: float = Field(
+        0.34,
+        ge=0,
+        le=1,
+        description="No shedding while more than this share of the brokers have a report older "
+        "than [leader] report_stale_s: too little is known of the cluster.",
+    )
+    max_lost_fraction: float = Field(
+        0.34,
+        ge=0,
+        le=1,
+        description="No shedding while more than this share of the brokers were lost within "
+        "lost_window_s: what is left has enough to take up.",
+    )
+    lost_window_s: float = Field(
+        600, ge=0, le=604_800, description="How long a lost broker counts as lately lost."
     )
 
 
@@ -197,7 +248,8 @@ class SplitSettings(Section):
         100,
         ge=0,
         le=2**31 - 1,
-        description="A bundle with a higher long-term throughput, in plus out, is cut.",
+        description="A bundle with a higher long-term throughput, in plus out, is cut. With "
+        "[planner] mode parity, 2048 and more wrap around as in Pulsar.",
     )
     difference_percent: int = Field(
         10,
@@ -210,49 +262,4 @@ class SplitSettings(Section):
     )
     max_splits_per_round: int = Field(
         10, ge=0, le=10_000, description="Most bundles one round may order to be cut."
-    )
-
-
-class OwnershipSettings(Section):
-    """How a broker's right to serve ends when its sidecar is cut off."""
-
-    self_fence_fraction: float = Field(
-        0.66,
-        ge=0.1,
-        le=0.9,
-        description="Share of the session timeout after which a sidecar without ZooKeeper makes "
-        "its broker stop serving. The rest is the margin before another may begin: more rides "
-        "out longer gaps, less leaves more room for slow clocks and pauses.",
-    )
-    heartbeat_fraction: float = Field(
-        0.1,
-        ge=0.01,
-        le=0.4,
-        description="Share of the session timeout between two renewals of the broker's lease.",
-    )
-
-
-class LookupSettings(Section):
-    """How lookups are answered."""
-
-    mode: Literal["answer", "redirect"] = Field(
-        "answer",
-        description="answer: any sidecar answers for every bundle, and asks the leader itself if "
-        "nobody owns it. redirect: it sends the client to the leader, as Pulsar does.",
-    )
-    wait_s: float = Field(
-        5.0,
-        ge=0,
-        le=60,
-        description="How long a lookup waits for a bundle that is under way before it is told to "
-        "come back.",
-    )
-    max_concurrent: int = Field(
-        50_000,
-        ge=1,
-        le=10_000_000,
-        description="Most lookups waiting at a time; one more is answered 503 at once.",
-    )
-    retry_after_s: float = Field(
-        1, ge=0.1, le=3600, description="When a client that was answered 503 is told to come back."
     )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
-from loadmanager.core.ids import BrokerId, parse_broker
+from loadmanager.core.ids import BrokerId, Namespace, parse_broker, parse_namespace
 
 
 class Section(BaseModel):
@@ -69,5 +69,11 @@ Secret = Annotated[SecretStr, Field(strict=False)]
 
 # TOML and JSON give lists, which a strict tuple refuses; the elements stay strict.
 Names = Annotated[tuple[str, ...], Field(strict=False)]
+
+Namespaces = Annotated[
+    tuple[Annotated[Namespace, AfterValidator(parse_namespace)], ...],
+    Field(strict=False),
+    Form('a list of tenant/namespace, such as ["public/default"]'),
+]
 
 SettingValue = bool | int | float | str | list[str]

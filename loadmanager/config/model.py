@@ -9,8 +9,6 @@ from pydantic_core import PydanticCustomError
 
 from loadmanager.config.balancing import (
     LeaderSettings,
-    LookupSettings,
-    OwnershipSettings,
     PlacementSettings,
     PlannerSettings,
     ReportSettings,
@@ -28,6 +26,7 @@ from loadmanager.config.deployment import (
     ZookeeperSettings,
 )
 from loadmanager.config.forms import Section
+from loadmanager.config.serving import LookupSettings, OwnershipSettings
 
 
 @dataclass(frozen=True, slots=True)

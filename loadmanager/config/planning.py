@@ -7,12 +7,14 @@ from loadmanager.config.balancing import (
     PlacementSettings,
     PlannerSettings,
     SheddingSettings,
+    SplitSettings,
 )
 from loadmanager.config.strategies import make_placement, make_shedder
 from loadmanager.core import planner_settings
 from loadmanager.core.filters import Filters
 from loadmanager.core.planner import Planner
 from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.splitting import SplitLimits, SplitRules
 
 
 def planner_of(
@@ -29,11 +31,19 @@ def planner_of(
     shedder = make_shedder(shedding)
     weights = getattr(shedder, "weights", None) or ResourceWeights()
     settings = planner_settings.PlannerSettings(
+        mode=planner_settings.Mode(budgets.mode),
         observe=shedding.observe,
         shedding=shedding.enabled,
+        excluded_namespaces=frozenset(shedding.excluded_namespaces),
+        margin=budgets.margin_fraction,
         moves_per_round=budgets.max_moves_per_round,
         moves_per_hour=budgets.max_moves_per_hour,
         in_flight_per_broker=budgets.max_in_flight_per_broker,
+        placements_per_round=budgets.max_placements_per_round,
+        drain_moves_per_round=budgets.max_drain_moves_per_round,
+        max_stale_fraction=budgets.max_stale_fraction,
+        max_lost_fraction=budgets.max_lost_fraction,
+        lost_window_s=budgets.lost_window_s,
         cool_down_s=shedding.grace_period_s,
         settle_s=leader.settle_s,
     )
@@ -52,6 +62,28 @@ def planner_of(
             weights=weights,
         ),
         weights=weights,
+    )
+
+
+def split_rules_of(split: SplitSettings, planner: PlannerSettings) -> SplitRules:
+    """Return from what size bundles are cut; the planner's mode is that of splits, too."""
+    return SplitRules(
+        max_topics=split.max_topics,
+        max_sessions=split.max_sessions,
+        max_msgs_per_s=split.max_msgs_per_s,
+        max_mib_per_s=split.max_mib_per_s,
+        max_bundles=split.max_bundles_per_namespace,
+        like_java=planner.mode == "parity",
+    )
+
+
+def split_limits_of(split: SplitSettings, planner: PlannerSettings) -> SplitLimits:
+    """Return how much traffic a part may have where bundles are cut by traffic."""
+    return SplitLimits(
+        max_msgs_per_s=split.max_msgs_per_s,
+        max_mib_per_s=split.max_mib_per_s,
+        difference_percent=split.difference_percent,
+        like_java=planner.mode == "parity",
     )
 
 

@@ -1,0 +1,52 @@
+"""Sections that say who may serve a bundle, and how clients find out."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from loadmanager.config.forms import Section
+
+
+class OwnershipSettings(Section):
+    """How a broker's right to serve ends when its sidecar is cut off."""
+
+    self_fence_fraction: float = Field(
+        0.66,
+        ge=0.1,
+        le=0.9,
+        description="Share of the session timeout after which a sidecar without ZooKeeper makes "
+        "its broker stop serving. The rest is the margin before another may begin: more rides "
+        "out longer gaps, less leaves more room for slow clocks and pauses.",
+    )
+    heartbeat_fraction: float = Field(
+        0.1,
+        ge=0.01,
+        le=0.4,
+        description="Share of the session timeout between two renewals of the broker's lease.",
+    )
+
+
+class LookupSettings(Section):
+    """How lookups are answered."""
+
+    mode: Literal["answer", "redirect"] = Field(
+        "answer",
+        description="answer: any sidecar answers for every bundle, and asks the leader itself if "
+        "nobody owns it. redirect: it sends the client to the leader, as Pulsar does.",
+    )
+    wait_s: float = Field(
+        5.0,
+        ge=0,
+        le=60,
+        description="How long a lookup waits for a bundle that is under way before it is told to "
+        "come back.",
+    )
+    max_concurrent: int = Field(
+        50_000,
+        ge=1,
+        le=10_000_000,
+        description="Most lookups waiting at a time; one more is answered 503 at once.",
+    )
+    retry_after_s: float = Field(
+        1, ge=0.1, le=3600, description="When a client that was answered 503 is told to come back."
+    )

@@ -1,0 +1,115 @@
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from loadmanager.config import (
+    LeaderSettings,
+    PlacementSettings,
+    PlannerSettings,
+    SheddingSettings,
+    SplitSettings,
+)
+from loadmanager.config.planning import (
+    default_planner,
+    planner_of,
+    split_limits_of,
+    split_rules_of,
+)
+from loadmanager.core import planner_settings
+from loadmanager.core.filters import Filters
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import Mode
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.shedding import ThresholdShedder
+from loadmanager.core.splitting import SplitLimits, SplitRules
+
+PARITY = PlannerSettings(mode="parity")
+
+
+def planner(
+    budgets: PlannerSettings | None = None, *, strategy: str = "threshold", **shedding: Any
+) -> Planner:
+    return planner_of(
+        SheddingSettings(strategy=strategy, **shedding),
+        PlacementSettings(
+            max_topics_per_broker=7,
+            prefer_later_versions=True,
+            failure_domains=True,
+            even_bundles=True,
+        ),
+        budgets or PlannerSettings(),
+        LeaderSettings(settle_s=11, report_stale_s=99),
+    )
+
+
+def test_every_setting_of_planner_and_filters_can_be_configured() -> None:
+    budgets = PlannerSettings(
+        mode="parity",
+        margin_fraction=0.5,
+        max_moves_per_round=1,
+        max_moves_per_hour=2,
+        max_in_flight_per_broker=3,
+        max_bytes_per_s_per_round=4.0,
+        max_placements_per_round=5,
+        max_drain_moves_per_round=6,
+        max_stale_fraction=0.7,
+        max_lost_fraction=0.8,
+        lost_window_s=9.0,
+    )
+    shedding: dict[str, Any] = {"enabled": False, "observe": True, "grace_period_s": 10}
+    got = planner(budgets, excluded_namespaces=("a/b",), **shedding)
+    assert got.settings == planner_settings.PlannerSettings(
+        mode=Mode.PARITY,
+        observe=True,
+        shedding=False,
+        excluded_namespaces=frozenset({"a/b"}),  # type: ignore[arg-type]  # names are texts
+        margin=0.5,
+        moves_per_round=1,
+        bytes_per_s_per_round=4.0,
+        in_flight_per_broker=3,
+        moves_per_hour=2,
+        placements_per_round=5,
+        drain_moves_per_round=6,
+        cool_down_s=10.0,
+        settle_s=11.0,
+        max_stale_fraction=0.7,
+        max_lost_fraction=0.8,
+        lost_window_s=9.0,
+    )
+    default = planner_settings.PlannerSettings()
+    assert all(
+        getattr(got.settings, one.name) != getattr(default, one.name) for one in fields(default)
+    )
+    assert got.filters == Filters(
+        max_report_age_s=99.0,
+        max_topics=7,
+        prefer_later_versions=True,
+        failure_domains=True,
+        even_bundles=True,
+        weights=ResourceWeights(like_java=True),
+    )
+
+
+def test_the_mode_is_safe_and_parity_makes_all_parts_like_java() -> None:
+    safe, like_java = planner(), planner(PARITY)
+    assert safe.settings.mode is default_planner().settings.mode is Mode.SAFE
+    assert safe.shedder == ThresholdShedder()
+    assert like_java.shedder == ThresholdShedder(
+        like_java=True, weights=ResourceWeights(like_java=True)
+    )
+    assert like_java.weights == ResourceWeights(like_java=True)
+
+
+def test_splits_have_the_mode_of_the_planner() -> None:
+    split = SplitSettings(max_mib_per_s=2048)
+    assert split_rules_of(split, PlannerSettings()) == SplitRules(max_mib_per_s=2048)
+    assert split_rules_of(split, PARITY).max_bytes_per_s < 0
+    assert split_limits_of(split, PlannerSettings()) == SplitLimits(max_mib_per_s=2048)
+    assert split_limits_of(split, PARITY).like_java
+
+
+def test_an_excluded_namespace_has_to_be_one() -> None:
+    with pytest.raises(ValidationError, match="excluded_namespaces"):
+        SheddingSettings(excluded_namespaces=("public",))  # type: ignore[arg-type]  # a mistake
