@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 import structlog
 
@@ -10,6 +11,8 @@ from loadmanager.core.ownership import Effect
 from loadmanager.ports import BrokerError
 
 log = structlog.get_logger()
+
+PARALLEL: Final = 32
 
 
 class BrokerCommands:
@@ -20,7 +23,7 @@ class BrokerCommands:
     since.
     """
 
-    def __init__(self, tasks: asyncio.TaskGroup, parallel: int = 32) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, parallel: int = PARALLEL) -> None:
         self._tasks = tasks
         self._parallel = asyncio.Semaphore(parallel)
         self._running: dict[BundleId, asyncio.Task[None]] = {}

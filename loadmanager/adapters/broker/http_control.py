@@ -31,8 +31,10 @@ from loadmanager.ports import (
 
 # Some thirty thousand bundles' statistics; far more than one broker serves.
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
-# One for stats, one for the lease, two for bundles: the agent asks for no more at once.
-_CONNECTIONS: Final = 4
+CONNECTIONS: Final = 40
+"""One for each command to a bundle that the agent gives at once (32), with some for stats
+and the lease: a renewal that waited behind slow loads could lose the lease."""
+
 _OK: Final = 200
 _NO_CONTENT: Final = 204
 _CONFLICT: Final = 409
@@ -175,7 +177,7 @@ class HttpBrokerControl:
             raise BrokerUnreachable(f"{url}: this control of the broker is closed")
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers={"Accept-Encoding": "identity"},

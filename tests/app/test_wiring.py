@@ -1,0 +1,179 @@
+"""What joins the parts, and the command that runs them."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from virtual_cluster import make_config
+from virtual_time import VirtualClock, run
+
+from loadmanager.adapters.broker.http_control import CONNECTIONS
+from loadmanager.app.commanding import PARALLEL
+from loadmanager.app.leasing import Displaced
+from loadmanager.config import ConfigError
+from loadmanager.config.balancing import PlacementSettings, SheddingSettings
+from loadmanager.config.strategies import make_placement, make_shedder
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
+from loadmanager.wiring import (
+    first_leaf,
+    free_port,
+    make_identity,
+    make_planner,
+    make_split_policy,
+    zookeeper_options,
+)
+
+
+def _shedding(strategy: str, **settings: Any) -> SheddingSettings:
+    return SheddingSettings(strategy=strategy, settings=settings)
+
+
+@pytest.mark.parametrize("name", SHEDDERS)
+def test_every_shedder_is_made_by_each_of_its_names(name: str) -> None:
+    assert isinstance(make_shedder(_shedding(name)), SHEDDERS[name])
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_every_placement_is_made_by_each_of_its_names(name: str) -> None:
+    assert isinstance(make_placement(PlacementSettings(strategy=name)), PLACEMENTS[name])
+
+
+def test_a_strategy_that_does_not_exist_is_named_with_its_place_and_the_others() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_shedder(_shedding("Thresold"))
+    (fault,) = caught.value.faults
+    assert fault.startswith("[shedding] strategy = 'Thresold'; expected one of ")
+    assert "ThresholdShedder" in fault
+    with pytest.raises(ConfigError, match=r"\[placement\] strategy = 'Nobody'"):
+        make_placement(PlacementSettings(strategy="Nobody"))
+
+
+def test_all_faults_of_a_strategy_s_settings_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_shedder(_shedding("ThresholdShedder", treshold=0.1, min_bytes_per_s="much"))
+    first, second = sorted(caught.value.faults)
+    where = "[shedding.settings] for ThresholdShedder: "
+    assert first == f"{where}min_bytes_per_s = 'much'; expected float"
+    assert second == f"{where}treshold is unknown; did you mean threshold?"
+    with pytest.raises(ConfigError, match="zzz is unknown; expected one of threshold"):
+        make_shedder(_shedding("ThresholdShedder", zzz=1))
+
+
+def test_a_setting_out_of_its_range_is_told_with_its_place() -> None:
+    with pytest.raises(
+        ConfigError, match=r"\[shedding.settings\] for ThresholdShedder: .*threshold"
+    ):
+        make_shedder(_shedding("ThresholdShedder", threshold=7.0))
+
+
+def test_a_setting_under_pulsar_s_name_is_in_pulsar_s_unit() -> None:
+    made = make_shedder(
+        _shedding(
+            "ThresholdShedder",
+            loadBalancerBrokerThresholdShedderPercentage=25.0,
+            weights_cpu=0.5,
+        )
+    )
+    assert isinstance(made, ThresholdShedder)
+    assert made.threshold == pytest.approx(0.25)
+    assert made.weights.cpu == pytest.approx(0.5)
+
+
+def test_the_planner_has_the_configured_budgets() -> None:
+    config = make_config(
+        planner={
+            "max_moves_per_round": 3,
+            "max_moves_per_hour": 30,
+            "max_in_flight_per_broker": 2,
+            "max_bytes_per_s_per_round": 5e6,
+        },
+        shedding={"observe": True, "enabled": False, "grace_period_s": 77.0},
+    )
+    planner = make_planner(config)
+    got = planner.settings
+    assert (got.moves_per_round, got.moves_per_hour, got.in_flight_per_broker) == (3, 30, 2)
+    assert got.bytes_per_s_per_round == pytest.approx(5e6)
+    assert (got.observe, got.shedding, got.cool_down_s) == (True, False, 77.0)
+    assert planner.filters.max_report_age_s == pytest.approx(30.0)
+    assert isinstance(planner.shedder, ThresholdShedder)
+
+
+def test_a_planner_with_an_unknown_strategy_is_not_made() -> None:
+    with pytest.raises(ConfigError, match="expected one of"):
+        make_planner(make_config(shedding={"strategy": "None"}))
+
+
+def test_the_identity_tells_an_address_that_others_can_reach() -> None:
+    async def program() -> list[str]:
+        clock = VirtualClock()
+        sections: list[dict[str, str]] = [
+            {"listen_host": "10.0.0.7"},
+            {"listen_host": "::1"},
+            {"listen_host": "0.0.0.0", "advertised_url": "http://lb:80"},  # noqa: S104 - it is what is tested
+        ]
+        made = [make_identity(make_config(sidecar=s), 7750, clock) for s in sections]
+        assert len({identity.instance for identity in made}) == 3
+        return [identity.sidecar_url for identity in made]
+
+    assert run(program()) == ["http://10.0.0.7:7750", "http://[::1]:7750", "http://lb:80"]
+
+
+def test_zookeeper_s_secrets_reach_its_options() -> None:
+    config = make_config(zookeeper={"digest_user": "me", "digest_password": "s3cret"})
+    options = zookeeper_options(config.zookeeper)
+    assert (options.digest_user, options.digest_password) == ("me", "s3cret")
+    assert options.hosts == config.zookeeper.hosts
+
+
+def test_a_split_policy_is_made_of_the_configuration() -> None:
+    assert make_split_policy(make_config(split={"enabled": False}).split) is not None
+
+
+def test_a_free_port_can_be_listened_on() -> None:
+    port = free_port("127.0.0.1")
+    with socket.create_server(("127.0.0.1", port)):
+        assert 0 < port < 65536
+
+
+def test_the_first_of_nested_errors_is_told() -> None:
+    inner = Displaced("another one")
+    assert first_leaf(ExceptionGroup("a", [ExceptionGroup("b", [inner]), ValueError()])) is inner
+
+
+def test_no_renewal_waits_for_a_connection_behind_other_commands() -> None:
+    assert CONNECTIONS >= PARALLEL + 2
+
+
+def _agent(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "loadmanager", "agent", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_the_command_tells_each_fault_of_the_configuration_and_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "lm.toml"
+    file.write_text('[broker]\nid = "localhost:8080"\n[shedding]\nstrategy = "Nobody"\n')
+    ended = _agent("--config", str(file))
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("[shedding] strategy = 'Nobody'; expected one of ")
+
+
+def test_the_command_tells_why_it_cannot_listen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = _agent(
+            "--set",
+            "broker.id=localhost:8080",
+            "--set",
+            "sidecar.listen_host=127.0.0.1",
+            "--set",
+            f"sidecar.listen_port={port}",
+        )
+    assert ended.returncode == 1
+    assert "loadmanager agent: " in ended.stderr
+    assert str(port) in ended.stderr
+    assert "Traceback" not in ended.stderr
