@@ -57,7 +57,7 @@ def test_all_faults_of_a_strategy_s_settings_are_told_at_once() -> None:
         make_shedder(_shedding("ThresholdShedder", treshold=0.1, min_bytes_per_s="much"))
     first, second = sorted(caught.value.faults)
     where = "[shedding.settings] for ThresholdShedder: "
-    assert first == f"{where}min_bytes_per_s = 'much'; expected float"
+    assert first == f"{where}min_bytes_per_s = 'much'; expected a number"
     assert second == f"{where}treshold is unknown; did you mean threshold?"
     with pytest.raises(ConfigError, match="zzz is unknown; expected one of threshold"):
         make_shedder(_shedding("ThresholdShedder", zzz=1))
