@@ -17,6 +17,7 @@ from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
 from loadmanager.adapters.http.accounts import Accounts
 from loadmanager.adapters.http.splits import Splits
+from loadmanager.adapters.http.unloads import Unloads
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.app.accounting import Accounting
 from loadmanager.app.answering import Answering
@@ -34,6 +35,7 @@ from loadmanager.app.service import Sidecar
 from loadmanager.app.split_desk import SplitPolicy
 from loadmanager.app.split_requests import SplitRequests
 from loadmanager.app.splitting import Splitter
+from loadmanager.app.unload_requests import UnloadRequests
 from loadmanager.config import Config, ZookeeperSettings
 from loadmanager.config.planning import planner_of, split_limits_of, split_rules_of
 from loadmanager.core.errors import LoadManagerError
@@ -47,6 +49,7 @@ from loadmanager.telemetry.metrics import Metrics
 
 _LEAVE_S = 10.0
 _SPLIT_WAIT_S = 15.0
+_UNLOAD_WAIT_S = 15.0
 
 
 def run_sidecar(config: Config) -> None:
@@ -136,6 +139,7 @@ class Application:
     election: Election
     answering: Answering
     split_requests: SplitRequests
+    unload_requests: UnloadRequests
     accounting: Accounting
 
 
@@ -181,7 +185,16 @@ def join(
     election = Election(parts, eligible=lambda: member.registered, lead=leading.lead)
     split_requests = SplitRequests(parts, leading, _SPLIT_WAIT_S)
     accounting = Accounting(parts, leading, planner, config.cluster.name)
-    return Application(member, leading, election, answering, split_requests, accounting)
+    unload_requests = UnloadRequests(
+        parts,
+        leading,
+        max_report_age_s=planner.filters.max_report_age_s,
+        most_under_way=planner.settings.in_flight_per_broker,
+        wait_s=_UNLOAD_WAIT_S,
+    )
+    return Application(
+        member, leading, election, answering, split_requests, unload_requests, accounting
+    )
 
 
 def make_member(
@@ -257,6 +270,7 @@ def make_door(config: Config, application: Application, metrics: Metrics) -> Htt
         ),
         more_routes=[
             *Splits(application.split_requests, config.split.algorithm).routes(),
+            *Unloads(application.unload_requests).routes(),
             *Accounts(application.accounting).routes(),
         ],
     )

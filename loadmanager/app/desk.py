@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import structlog
@@ -11,6 +12,7 @@ from loadmanager.app.accounting import Look
 from loadmanager.app.changes import Changes
 from loadmanager.app.constraints import Constraints
 from loadmanager.app.electing import Term
+from loadmanager.app.emptying import Emptying
 from loadmanager.app.hand_overs import HandOvers
 from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.order_book import OrderBook
@@ -21,7 +23,7 @@ from loadmanager.app.split_desk import SplitDesk, SplitPolicy
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.plan import Refusal
+from loadmanager.core.plan import Cause, Move, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.tally import LoadTally
@@ -31,6 +33,7 @@ log = structlog.get_logger()
 
 _PLACEMENT_POLL_S = 5.0
 _RETRY_S = 0.2
+_NOBODY: Mapping[BundleId, BrokerId] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,7 @@ class Desk:
         self._placing = Changes()
         self._hand_overs = HandOvers(parts, self._book)
         self._reconciler = Reconciler(parts, self._book)
+        self._emptying = Emptying(parts, self._book, planner.settings.in_flight_per_broker)
         self.recollection = Recollection(parts.clock, term.epoch)
 
     def look(self) -> Look:
@@ -132,6 +136,38 @@ class Desk:
             self._wanted[bundle] = future
             self._placing.tell()
         return await asyncio.shield(future)
+
+    def planned(self, bundle: BundleId) -> BrokerId | None:
+        """Return the registered broker that is to own ``bundle``."""
+        return self._planned(bundle)
+
+    async def order_unload(
+        self, leaving: Mapping[BundleId, BrokerId], destination: BrokerId | None
+    ) -> Mapping[BundleId, str]:
+        """Order bundles away from the brokers that own them; return why the others stay.
+
+        They go to ``destination``, or to the best place but the one they leave. What
+        was moved rests, as it does after a round. Raises as `OrderBook.assign`.
+        """
+        refusals: Mapping[BundleId, tuple[Refusal, ...]] = {}
+        if destination is None:
+            placed, refusals = self._choose(leaving, leaving, Cause.REQUESTED)
+        else:
+            placed = dict.fromkeys(leaving, destination)
+            self.recollection.placed(
+                Move(bundle, source, destination, Cause.REQUESTED)
+                for bundle, source in leaving.items()
+            )
+        if placed:
+            await self._order(placed)
+            rest = dict.fromkeys(placed, self._parts.clock.monotonic_s())
+            moved_at_s = {**self._memory.moved_at_s, **rest}
+            self._memory = replace(self._memory, moved_at_s=moved_at_s)
+            sources = {leaving[bundle] for bundle in placed}
+            self._parts.metrics.bundles_unloaded(len(placed), len(sources))
+        for bundle, target in placed.items():
+            log.info("bundle.unload.ordered", bundle=bundle, source=leaving[bundle], target=target)
+        return {bundle: _why(reasons) for bundle, reasons in refusals.items()}
 
     async def order_split(self, bundle: BundleId, order: SplitOrder) -> None:
         """Order a bundle to be cut; raises as `OrderBook.change`."""
@@ -206,10 +242,12 @@ class Desk:
         while True:
             self._answer_planned()
             bundles = list(dict.fromkeys([*self._wanted, *self._orphans()]))
-            if not bundles:
-                await self._placing.wait(_PLACEMENT_POLL_S)
-                continue
             try:
+                emptied = await self._empty_draining()
+                if not bundles:
+                    if not emptied:
+                        await self._placing.wait(_PLACEMENT_POLL_S)
+                    continue
                 placed, refusals = self._choose(bundles)
                 await self._order(placed)
             except CoordinationError as error:
@@ -219,6 +257,21 @@ class Desk:
             self._answer(placed, refusals)
             if len(placed) < len(bundles):
                 await self._placing.wait(_RETRY_S)
+
+    async def _empty_draining(self) -> bool:
+        """Move some of what is on draining brokers; return whether there was anything to try."""
+        leaving = self._emptying.due()
+        if not leaving:
+            return False
+        placed, refusals = self._choose(leaving, leaving, Cause.DRAINING)
+        self._emptying.refused(refusals)
+        if placed:
+            await self._order(placed)
+            self._emptying.ordered({bundle: leaving[bundle] for bundle in placed})
+            self._parts.metrics.bundles_unloaded(
+                len(placed), len({leaving[bundle] for bundle in placed})
+            )
+        return True
 
     def _answer_planned(self) -> None:
         """Answer for what has a plan by now: a former leader's, or one just repaired."""
@@ -235,13 +288,27 @@ class Desk:
         return [b for b, planned in self._book.assigned.items() if planned not in brokers]
 
     def _choose(
-        self, bundles: Collection[BundleId]
+        self,
+        bundles: Collection[BundleId],
+        leaving: Mapping[BundleId, BrokerId] = _NOBODY,
+        cause: Cause = Cause.UNOWNED,
     ) -> tuple[dict[BundleId, BrokerId], dict[BundleId, tuple[Refusal, ...]]]:
+        """Return a next owner for each bundle, or why there is none.
+
+        None goes to the broker that it is ``leaving`` for ``cause``.
+        """
         view = self._view(afresh=bundles)
         placed: dict[BundleId, BrokerId] = {}
         refusals: dict[BundleId, tuple[Refusal, ...]] = {}
         for bundle in bundles:
-            answer = self._planner.place(view, bundle, self._memory, self._rng)
+            answer = self._planner.place(
+                view,
+                bundle,
+                self._memory,
+                self._rng,
+                leaving=leaving.get(bundle),
+                cause=cause,
+            )
             view, self._memory = answer.view, answer.memory
             if answer.move is None:
                 refusals[bundle] = answer.refusals
@@ -264,7 +331,7 @@ class Desk:
                 future.set_result(broker)
         for bundle, reasons in refusals.items():
             self._parts.metrics.assignments.labels("refused").inc()
-            why = ", ".join(reason.detail or reason.reason.value for reason in reasons)
+            why = _why(reasons)
             future = self._wanted.pop(bundle, None)
             if future and not future.done():
                 future.set_exception(Unavailable(f"no broker can take {bundle} ({why})"))
@@ -296,7 +363,9 @@ class Desk:
     async def _round(self) -> str:
         view = self._view()
         doubtful = self._parts.coordination.session.connection is not Connection.CONNECTED
-        plan = self._planner.round(view, self._memory, self._rng, session_doubtful=doubtful)
+        plan = self._planner.round(
+            view, self._memory, self._rng, session_doubtful=doubtful, draining=False
+        )
         self._memory = plan.memory
         self.recollection.round_done(plan, view.brokers.names)
         self._tell(plan)
@@ -339,3 +408,7 @@ class Desk:
     async def _order(self, changes: Mapping[BundleId, BrokerId]) -> None:
         await self._book.assign(changes)
         self._hand_overs.ordered(changes)
+
+
+def _why(reasons: Iterable[Refusal]) -> str:
+    return ", ".join(reason.detail or reason.reason.value for reason in reasons)

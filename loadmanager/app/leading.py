@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from loadmanager.app.desk import Desk
 from loadmanager.app.electing import Term
+from loadmanager.app.parts import Parts
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import SplitOrder
-from loadmanager.ports import NotLeader
+from loadmanager.ports import LeaderElsewhere, LookupRefused, NotLeader, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 
 
@@ -57,3 +58,13 @@ class Leading:
         if self._desk is None:
             raise NotLeader("this sidecar does not lead now")
         return self._desk
+
+
+def led_elsewhere(parts: Parts) -> LookupRefused:
+    """Return what to raise where only the leader can answer, and this sidecar does not lead."""
+    leader = parts.picture.leader
+    if leader is None or leader.instance == parts.identity.instance:
+        return Unavailable("no leader is at work")
+    if not leader.sidecar_url:
+        return Unavailable(f"the leader {leader.broker} has no sidecar to ask")
+    return LeaderElsewhere(leader.sidecar_url)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Protocol
 
+from loadmanager.app.bundle_names import boundaries_of, bundle_in
 from loadmanager.app.parts import Parts
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.core.ids import BundleId, Namespace, namespace_of, parse_bundle
+from loadmanager.core.ids import BundleId, Namespace, namespace_of
 from loadmanager.core.load import BundleStats
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting import SPLIT_ALGORITHMS, can_split
@@ -14,7 +14,6 @@ from loadmanager.ports import (
     BundleUnknown,
     CoordinationError,
     LeaderInfo,
-    NamespaceUnknown,
     NotLeader,
     SplitRefused,
     Unavailable,
@@ -53,7 +52,7 @@ class SplitRequests:
         leader = self.leader
         if leader is None or leader.instance != self._parts.identity.instance:
             raise NotLeader("this sidecar does not lead now")
-        bundle = self._chosen(await self._boundaries(namespace), chosen)
+        bundle = self._chosen(await boundaries_of(self._parts.picture, namespace), chosen)
         if not can_split(bundle):
             raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
         if self._parts.picture.live_owner(bundle) is None:
@@ -64,29 +63,10 @@ class SplitRequests:
             raise Unavailable(f"the order to split {bundle} was not written: {error}") from error
         await self._until_cut(bundle)
 
-    async def _boundaries(self, namespace: Namespace) -> Boundaries:
-        try:
-            boundaries = await self._parts.picture.boundaries(namespace)
-        except (CoordinationError, MalformedContent) as error:
-            raise Unavailable(f"the bundles of {namespace} cannot be read: {error}") from error
-        if boundaries is None:
-            raise NamespaceUnknown(f"namespace {namespace} does not exist")
-        return boundaries
-
     def _chosen(self, boundaries: Boundaries, chosen: str) -> BundleId:
         if chosen in {"LARGEST", "HOT"}:
             return self._heaviest(boundaries, by_topics=chosen == "LARGEST")
-        try:
-            bundle = parse_bundle(f"{boundaries.namespace}/{chosen.lower()}")
-        except InvalidName as error:
-            raise BundleUnknown(str(error)) from error
-        if bundle not in boundaries.bundles:
-            ranges = ", ".join(known.rpartition("/")[2] for known in boundaries.bundles[:8])
-            raise BundleUnknown(
-                f"bundle range {chosen} not found in {boundaries.namespace}; it has {ranges}"
-                + (", ..." if len(boundaries.bundles) > 8 else "")  # noqa: PLR2004 - as many as were named
-            )
-        return bundle
+        return bundle_in(boundaries, chosen)
 
     def _heaviest(self, boundaries: Boundaries, *, by_topics: bool) -> BundleId:
         reported = {

@@ -15,6 +15,7 @@ class Cause(StrEnum):
     SWAP = "swap"
     DRAINING = "draining"
     UNOWNED = "unowned"
+    REQUESTED = "requested"
 
 
 class Reason(StrEnum):

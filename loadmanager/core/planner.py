@@ -9,7 +9,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import CostModel, TrafficShare
 from loadmanager.core.filters import Filters
 from loadmanager.core.gates import closed_gate
-from loadmanager.core.ids import BundleId, Domain
+from loadmanager.core.ids import BrokerId, BundleId, Domain
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import LeastLongTermMessageRate, Placement, Watching
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
@@ -83,12 +83,14 @@ class Planner:
         *,
         unowned: Sequence[BundleId] = (),
         session_doubtful: bool = False,
+        draining: bool = True,
     ) -> Plan:
         """Return the moves for now, and a reason for everything left alone.
 
         ``unowned`` bundles are placed first, then draining brokers are emptied, then
         the shedder's offers are weighed. With ``session_doubtful`` (the leader is not
-        sure that it still leads) nothing is decided at all.
+        sure that it still leads) nothing is decided at all. ``draining`` is False where
+        draining brokers are emptied between the rounds.
         """
         memory = memory.following(view, self.settings.cool_down_s)
         if session_doubtful:
@@ -101,7 +103,8 @@ class Planner:
             memory = replace(memory, placement=self.placement.watch(view, memory.placement))
         work = self._begin(view, memory, rng)
         self._place_all(work, unowned)
-        work.drain()
+        if draining:
+            work.drain()
         gate = closed_gate(view, self.settings, self.filters.max_report_age_s)
         shedder = memory.shedder
         if gate is None:
@@ -118,9 +121,12 @@ class Planner:
         rng: np.random.Generator,
         *,
         domain: Domain = "persistent",
+        leaving: BrokerId | None = None,
+        cause: Cause = Cause.UNOWNED,
     ) -> Placed:
         """Return who is to own a bundle that nobody owns, asked for between two rounds.
 
+        Or, for ``cause``, a bundle that is ``leaving`` its owner, who cannot be chosen.
         A bundle that is on its way already stays with the broker it was given to.
         """
         target = view.moved.get(bundle)
@@ -128,7 +134,7 @@ class Planner:
             move = Move(bundle, None, target, Cause.UNOWNED)
             return Placed(move=move, refusals=(), memory=memory, view=view)
         work = self._begin(view, memory, rng)
-        placed = work.place(bundle, domain)
+        placed = work.place(bundle, domain, leaving=leaving, cause=cause)
         return Placed(
             move=placed,
             refusals=tuple(work.refusals),

@@ -52,14 +52,29 @@ class RoundWork:
             if source is not None:
                 self.in_flight[source] += 1
 
-    def place(self, bundle: BundleId, domain: Domain = "persistent") -> Move | None:
-        """Give a bundle that nobody owns to the placement's choice."""
+    def place(
+        self,
+        bundle: BundleId,
+        domain: Domain = "persistent",
+        *,
+        leaving: BrokerId | None = None,
+        cause: Cause = Cause.UNOWNED,
+    ) -> Move | None:
+        """Give a bundle to the placement's choice.
+
+        Nobody owns it, or it is ``leaving`` a broker, who cannot be chosen.
+        """
         eligible = self.filters.eligible(self.view, bundle, domain)
-        target = self._choose(eligible.rows, bundle)
+        mask = eligible.mask
+        row = None if leaving is None else self.view.brokers.index.get(leaving)
+        if row is not None:
+            mask[row] = False
+        target = self._choose(np.flatnonzero(mask), bundle)
         if target is None:
             self._refuse(bundle, Reason.NO_CANDIDATE, _why_none(eligible))
             return None
-        return self._move(Offer(bundle, target, Cause.UNOWNED), None, target)
+        source = None if row is None else leaving
+        return self._move(Offer(bundle, source or target, cause), source, target)
 
     def drain(self) -> None:
         """Take bundles off draining brokers, as many as one round may."""

@@ -24,6 +24,7 @@ CAUSES: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.SWAP: "It went back in exchange for a larger bundle, to even a pair of brokers out.",
         Cause.DRAINING: "Its broker is draining: everything is taken off it.",
         Cause.UNOWNED: "Nobody owned it, and it was asked for or its broker had left.",
+        Cause.REQUESTED: "Somebody asked for it to be unloaded from its broker.",
     }
 )
 

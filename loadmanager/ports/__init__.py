@@ -51,6 +51,7 @@ from loadmanager.ports.lookup import (
     Unavailable,
 )
 from loadmanager.ports.splits import BundleUnknown, SplitRefused, SplitService
+from loadmanager.ports.unloads import UnloadRefused, UnloadService
 
 __all__ = [
     "Account",
@@ -97,6 +98,8 @@ __all__ = [
     "Stat",
     "SubjectUnknown",
     "Unavailable",
+    "UnloadRefused",
+    "UnloadService",
     "VersionMismatch",
     "Watch",
 ]

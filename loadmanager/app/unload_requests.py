@@ -1,0 +1,166 @@
+"""Bundles taken off their brokers because somebody asked."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from loadmanager.app.bundle_names import boundaries_of, bundle_in
+from loadmanager.app.electing import Deposed
+from loadmanager.app.leading import led_elsewhere
+from loadmanager.app.parts import Parts
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.ports import CoordinationError, Unavailable, UnloadRefused
+
+_INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
+_REASONS_TOLD: Final = 5
+
+
+class UnloadDesk(Protocol):
+    """The leader's desk, as far as it is needed here."""
+
+    def planned(self, bundle: BundleId) -> BrokerId | None:
+        """Return the registered broker that is to own ``bundle``."""
+
+    async def order_unload(
+        self, leaving: Mapping[BundleId, BrokerId], destination: BrokerId | None
+    ) -> Mapping[BundleId, str]:
+        """Order bundles away from the brokers that own them; return why the others stay.
+
+        Raises as `OrderBook.assign`.
+        """
+
+
+class UnloadDesks(Protocol):
+    """Where the desk is while this sidecar leads."""
+
+    @property
+    def desk(self) -> UnloadDesk | None:
+        """The desk, None while this sidecar does not lead."""
+
+
+class UnloadRequests:
+    """The application's side of `UnloadService`.
+
+    Args:
+        parts: of this sidecar.
+        desks: where the leader's desk is.
+        max_report_age_s: a destination whose report is older gets nothing.
+        most_under_way: bundles of one request that move at the same time.
+        wait_s: how long those may take to arrive.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        desks: UnloadDesks,
+        *,
+        max_report_age_s: float,
+        most_under_way: int,
+        wait_s: float,
+    ) -> None:
+        self._parts = parts
+        self._desks = desks
+        self._max_report_age_s = max_report_age_s
+        self._most_under_way = max(most_under_way, 1)
+        self._wait_s = wait_s
+
+    async def unload(
+        self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
+    ) -> None:
+        """Have bundles move, a few at a time, and wait for them; see `UnloadService`."""
+        self._desk()
+        boundaries = await boundaries_of(self._parts.picture, namespace)
+        whole = range_text is None
+        bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
+        staying: dict[BundleId, str] = {}
+        for first in range(0, len(bundles), self._most_under_way):
+            if destination is not None:
+                self._check(destination)
+            batch = bundles[first : first + self._most_under_way]
+            staying |= await self._unload(batch, destination)
+        if staying:
+            raise Unavailable(_told(staying))
+
+    def _desk(self) -> UnloadDesk:
+        desk = self._desks.desk
+        if desk is None:
+            raise led_elsewhere(self._parts)
+        return desk
+
+    def _check(self, destination: BrokerId) -> None:
+        known = self._parts.picture.brokers.get(destination)
+        if known is None:
+            raise UnloadRefused(f"{_INACTIVE}: {destination} is not registered")
+        if known.report.draining:
+            raise UnloadRefused(f"{_INACTIVE}: {destination} is draining")
+        age_s = self._parts.clock.monotonic_s() - known.seen_at_s
+        if age_s > self._max_report_age_s:
+            raise UnloadRefused(
+                f"{_INACTIVE}: {destination} last reported {age_s:.0f} s ago; "
+                f"expected at most {self._max_report_age_s:g} s"
+            )
+
+    async def _unload(
+        self, bundles: Sequence[BundleId], destination: BrokerId | None
+    ) -> Mapping[BundleId, str]:
+        desk = self._desk()
+        owners = dict(self._owners(bundles))
+        leaving = {b: o for b, o in owners.items() if _is_to_leave(desk, b, o, destination)}
+        try:
+            staying = await desk.order_unload(leaving, destination) if leaving else {}
+        except (CoordinationError, Deposed) as error:
+            raise Unavailable(f"the order to unload was not written: {error}") from error
+        moving = {bundle: owner for bundle, owner in owners.items() if bundle not in staying}
+        await self._until_arrived(moving, destination)
+        return staying
+
+    def _owners(self, bundles: Sequence[BundleId]) -> Iterator[tuple[BundleId, BrokerId]]:
+        for bundle in bundles:
+            holding = self._parts.picture.live_owner(bundle)
+            if holding is not None:
+                yield bundle, holding.broker
+
+    async def _until_arrived(
+        self, moving: Mapping[BundleId, BrokerId], destination: BrokerId | None
+    ) -> None:
+        picture, clock = self._parts.picture, self._parts.clock
+        deadline_s = clock.monotonic_s() + self._wait_s
+        while True:
+            now_owning = dict(self._owners(list(moving)))
+            late = [
+                bundle
+                for bundle, source in moving.items()
+                if not self._was_cut(bundle)
+                and not _arrived(now_owning.get(bundle), source, destination)
+            ]
+            if not late:
+                return
+            left_s = deadline_s - clock.monotonic_s()
+            if left_s <= 0:
+                where = f" at {destination}" if destination else " elsewhere"
+                raise Unavailable(f"{late[0]} did not arrive{where} within {self._wait_s:g} s")
+            await picture.changes.wait(left_s)
+
+    def _was_cut(self, bundle: BundleId) -> bool:
+        boundaries = self._parts.picture.known_boundaries(namespace_of(bundle))
+        return boundaries is not None and bundle not in boundaries.bundles
+
+
+def _is_to_leave(
+    desk: UnloadDesk, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
+) -> bool:
+    """Say whether a new order is needed; what is on its way already needs none."""
+    planned = desk.planned(bundle)
+    if destination is None:
+        return planned in {None, owner}
+    return destination != (planned or owner)
+
+
+def _arrived(owner: BrokerId | None, source: BrokerId, destination: BrokerId | None) -> bool:
+    return owner is not None and (owner == destination if destination else owner != source)
+
+
+def _told(staying: Mapping[BundleId, str]) -> str:
+    some = list(staying.items())[:_REASONS_TOLD]
+    more = f"; and {len(staying) - len(some)} more" if len(staying) > len(some) else ""
+    told = "; ".join(f"no other broker can take {bundle} ({why})" for bundle, why in some)
+    return f"{told}{more}"
