@@ -57,7 +57,8 @@ class Boundaries:
     def at(self, position: int) -> BundleId:
         """Return the bundle that holds ``position``, 0 to 0xffffffff.
 
-        Pulsar's own search fails for a topic whose hash is exactly 0xffffffff; here
-        it belongs to the last bundle, as the range check of Pulsar's bundles says.
+        Pulsar's accident `last-hash`: its search fails for a topic whose hash is exactly
+        0xffffffff. Here it belongs to the last bundle, as the range check of Pulsar's
+        own bundles says, in both modes.
         """
         return self.bundles[min(bisect_right(self.bounds, position), len(self.bundles)) - 1]

@@ -21,8 +21,11 @@ class Doc:
     """What a setting does, for people, and what Pulsar calls it.
 
     ``pulsar_divisor`` turns Pulsar's unit into ours: a threshold of 85 percent divided
-    by 100 is our fraction 0.85. ``pulsar_alias`` is a misspelt older key that Pulsar
-    still reads whenever the right one has its default.
+    by 100 is our fraction 0.85.
+
+    ``pulsar_alias`` is for Pulsar's accident `misspelt-weight`: an older, misspelt key
+    wins whenever the right one has its default, even if that was written out. Only
+    `from_pulsar` reads it; our configuration knows the right key alone.
     """
 
     effect: str

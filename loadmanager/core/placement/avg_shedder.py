@@ -15,8 +15,11 @@ from loadmanager.core.placement.contract import Ranking
 class PlannedPlacement:
     """Give a bundle to the broker that AvgShedder shed it for; any other to any candidate.
 
-    The plan is by bundle name and lasts for one round. Older versions of Pulsar keyed it
-    by the bundle's statistics, so that bundles nobody had measured all went to one broker.
+    The plan is by bundle name and lasts for one round, in both modes.
+
+    Pulsar's accident `plan-by-statistics`: until July 2026 the plan was keyed by the
+    bundle's statistics. It was lost when they changed, bundles with equal statistics
+    shared it, and all that nobody had measured went to one broker.
     """
 
     def rank(

@@ -23,7 +23,11 @@ class Ranking:
 
 
 class Placement(Protocol):
-    """A strategy that says which of the eligible brokers should take a bundle."""
+    """A strategy that says which of the eligible brokers should take a bundle.
+
+    Pulsar's accident `no-candidates`: its placements fail with an exception where there
+    is no candidate, or one without load data. Here there is no best then, in both modes.
+    """
 
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory

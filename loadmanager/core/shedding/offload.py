@@ -45,7 +45,7 @@ class Offload:
     bundles once: what one swap has passed over, the next does not see again.
 
     Pulsar's accidents: `swap-gain` counts what a swap brings back only in debug mode,
-    by a statement that stands inside a logging block, so that otherwise too much moves
+    by a statement that stands inside a logging block, so that otherwise too little moves
     after a swap; `swap-unchecked` takes bundles of the target in a swap that just
     moved, are owned by another broker or belong to an excluded namespace.
     """

@@ -21,8 +21,11 @@ class OverloadShedder:
     """Offer bundles of every broker that is used to ``overloaded`` or more.
 
     A broker at usage u offers its largest bundles by throughput until they reach its
-    throughput times (u - overloaded + 0.05), and at least one. It keeps no memory and
-    looks at no other broker: where all are overloaded, all shed.
+    throughput times (u - overloaded + 0.05), and at least one. It keeps no memory.
+
+    Pulsar's accident `all-overloaded`: it looks at no other broker, so that where all
+    are overloaded, all shed and pass their bundles around. In safe mode the planner
+    refuses what no other broker is better for.
     """
 
     overloaded: Annotated[

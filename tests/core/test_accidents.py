@@ -1,0 +1,377 @@
+"""Pulsar's accidents: what it does by mistake, what parity mode does, and what safe mode does.
+
+Those of bundles, splits and names are in ``test_accidents_of_bundles.py``.
+
+| accident | Pulsar | parity | safe | promise |
+|---|---|---|---|---|
+| `float32-usage` | Reckons percentages in 32-bit float, so that 84.999999 percent are 85. | the same | 64 bits | `usage_is_reckoned_in_32_bits_only_in_parity` |
+| `all-overloaded` | OverloadShedder sheds from every broker where all are overloaded. | the same | The planner refuses what nobody is better for. | `where_all_are_overloaded_only_parity_passes_bundles_around` |
+| `at-least-one` | Overload- and ThresholdShedder take the largest bundle however little is to be shed: one hot bundle goes back and forth. | the same | The planner refuses it and tells to split it. | `one_hot_bundle_goes_back_and_forth_only_in_parity` |
+| `idle-bundles` | UniformLoadShedder sheds every bundle without traffic, because nothing fits any need; Overload- and ThresholdShedder do where all others are too little. | the same | They stay; from any strategy the planner refuses them. | `bundles_without_traffic_move_only_in_parity` |
+| `second-step` | ThresholdShedder folds usage into its history twice in a round that looks at the lower boundary. | the same | one step a round | `the_lower_boundary_takes_a_second_step_only_in_parity` |
+| `whole-amounts` | UniformLoadShedder cuts what is to be shed, and what it takes off, down to whole numbers of 32 bits. | the same | as they are | `amounts_are_cut_down_to_whole_numbers_only_in_parity` |
+| `least-of-32-bits` | UniformLoadShedder takes a least traffic above 2,147,483,647 for that: brokers at 9 GB/s each are uneven. | the same | as it is | `even_brokers_of_nine_gigabytes_are_uneven_only_in_parity` |
+| `hits-spent` | AvgShedder clears a pair's counters before it is known whether any bundle fits. | the same | It clears them when something is offered. | `hits_are_spent_for_nothing_only_in_parity` |
+| `own-partner` | AvgShedder pairs the broker in the middle with itself, and with a low threshold of 0 counts two hits. | the same | It is not paired. | `a_broker_is_its_own_partner_only_in_parity` |
+| `hits-of-the-gone` | AvgShedder keeps the counters of brokers that left for when they come back. | the same | forgotten | `hits_of_brokers_that_left_are_kept_only_in_parity` |
+| `sole-bundle` | AvgShedder unloads the only bundle of a broker though its log says that it will not. | the same | The planner refuses it where that only moves the load. | `the_sole_bundle_of_a_broker_moves_only_in_parity` |
+| `plan-by-statistics` | AvgShedder's plan is keyed by a bundle's statistics, which change: planned bundles go astray, unmeasured ones all to one broker (until July 2026, #26246). | by name, as Pulsar since then | by name | `bundles_nobody_measured_are_spread_in_both_modes` |
+| `swap-gain` | TransferShedder counts what a swap brings back only in debug mode: too little moves after a swap. | the same, by `loadBalancerDebugModeEnabled` | always counted | `what_a_swap_brings_back_counts_always_but_in_parity` |
+| `swap-unchecked` | TransferShedder swaps bundles of the target that just moved, belong to another broker or to an excluded namespace. | the same | The rules are those for any bundle. | `a_swap_takes_bundles_that_rest_only_in_parity` |
+| `stale-pairs` | TransferShedder leaves a broker with old load data out of the mean, and pairs it all the same. | the same, unless the planner refuses an old report | It is not paired. | `a_broker_that_fell_silent_is_paired_only_in_parity` |
+| `nan-spread` | TransferShedder takes the root of a variance that rounding made negative. | the same | 0 | `the_spread_of_equal_brokers_is_no_number_only_in_parity` |
+| `inbound-first` | The heaviest bundles are found by inbound traffic first: one with much outbound is never among them. | the same | by throughput in plus out | `outbound_traffic_makes_a_bundle_heavy_but_in_parity` |
+| `step-per-placement` | LeastResourceUsageWithWeight folds usage into its history at every placement, for its candidates alone. | the same | one step a round | `each_placement_takes_a_step_only_in_parity` |
+| `stale-turns` | RoundRobinBrokerSelector keeps its order when one broker has replaced another, until the missing one's turn. | the same | The order follows the candidates. | `a_broker_that_replaced_another_gets_no_turn_only_in_parity` |
+| `no-candidates` | Placements fail with an exception where there is no candidate, or one without load data. | a reason | a reason | `without_a_candidate_there_is_a_reason_in_both_modes` |
+| `sample-per-notification` | Every report of any broker adds a sample to every bundle's averages. | one sample a tick | one sample a tick | `a_report_adds_no_sample_in_either_mode` |
+| `wrapped-limit` | BundleSplitterTask reckons the limit on throughput with 32 bits: 2048 MB/s split every bundle, 4096 every one with traffic. | the same | 64 bits | `a_limit_of_two_gigabytes_splits_everything_only_in_parity` |
+| `hash-order` | Which bundles are split where a namespace may have only so many depends on a hash map. | the heaviest | the heaviest | `the_heaviest_are_split_in_whatever_order_they_are_reported` |
+| `empty-parts` | Split positions may part no topics, stand twice or lie on the edge: the split fails, or a part is empty. | the same | They part topics, or there are none. | `cuts_that_part_nothing_are_made_only_in_parity` |
+| `last-hash` | A topic whose hash is 0xffffffff cannot be looked up. | It is in the last bundle. | It is in the last bundle. | `the_topic_with_the_last_hash_is_found_in_both_modes` |
+| `misspelt-weight` | The misspelt bandwidth weights win over right ones of 1.0. | the same where Pulsar's keys are read as a whole | The configuration knows the right keys alone. | `a_misspelt_weight_wins_only_where_pulsars_keys_are_read` |
+"""  # noqa: E501 - a table is one line a row
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmanager.core.averages import Rates
+from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import BundleStats
+from loadmanager.core.memory import Memory
+from loadmanager.core.placement import (
+    PLACEMENTS,
+    LeastResourceUsageWithWeight,
+    Placement,
+    PlannedPlacement,
+    RoundRobin,
+)
+from loadmanager.core.plan import Move, Reason
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.settings import reckoning
+from loadmanager.core.shedding import (
+    AvgShedder,
+    OverloadShedder,
+    Shed,
+    Shedder,
+    ThresholdShedder,
+    TransferShedder,
+    UniformLoadShedder,
+)
+from loadmanager.core.tally import BrokerLoad, LoadTally, view_of
+
+MakeView = Callable[..., ClusterView]
+NameBundle = Callable[..., BundleId]
+MODES = (Mode.PARITY, Mode.SAFE)
+EAGER = AvgShedder(high_hits=1, min_msgs_per_s=0, min_bytes_per_s=0)
+
+
+def shed_in(mode: Mode, shedder: Shedder, view: ClusterView, memory: Memory | None = None) -> Shed:
+    return reckoning(shedder, like_java=mode is Mode.PARITY).shed(view, memory or Memory())
+
+
+def offered(mode: Mode, shedder: Shedder, view: ClusterView) -> list[BundleId]:
+    return [offer.bundle for offer in shed_in(mode, shedder, view).offers]
+
+
+def planner(mode: Mode, **parts: Any) -> Planner:
+    return Planner(settings=PlannerSettings(mode=mode, settle_s=0.0), **parts)
+
+
+def planned(mode: Mode, shedder: Shedder, view: ClusterView) -> Plan:
+    made = planner(mode, shedder=shedder)
+    return made.round(view, RoundMemory(), np.random.default_rng(1))
+
+
+def routes(moves: Sequence[Move]) -> list[tuple[BundleId, BrokerId | None, BrokerId]]:
+    return [(move.bundle, move.source, move.target) for move in moves]
+
+
+def why(plan: Plan) -> dict[str, Reason]:
+    return {refusal.subject: refusal.reason for refusal in plan.refusals}
+
+
+def test_usage_is_reckoned_in_32_bits_only_in_parity(
+    make_view: MakeView, bundle: NameBundle
+) -> None:
+    view = make_view({"a:1": (0.8499999999, {1: 9.0, 2: 8.0}), "b:1": (0.1, {})})
+    assert offered(Mode.PARITY, OverloadShedder(), view) == [bundle(1)]
+    assert offered(Mode.SAFE, OverloadShedder(), view) == []
+
+
+def test_where_all_are_overloaded_only_parity_passes_bundles_around(make_view: MakeView) -> None:
+    view = make_view(
+        {f"{name}:1": (0.9, {2 * n: 5.0, 2 * n + 1: 4.0}) for n, name in enumerate("abcd")}
+    )
+    assert len(offered(Mode.PARITY, OverloadShedder(), view)) == 4
+    assert planned(Mode.PARITY, OverloadShedder(), view).moves
+    safe = planned(Mode.SAFE, OverloadShedder(), view)
+    assert (safe.moves, len(why(safe))) == ((), 4)
+
+
+def test_one_hot_bundle_goes_back_and_forth_only_in_parity(
+    make_view: MakeView, bundle: NameBundle
+) -> None:
+    shedder = ThresholdShedder(min_bytes_per_s=0.0, history=0.0)
+    hot = bundle(1)
+    for source, target in (("a:1", "b:1"), ("b:1", "a:1")):
+        other = {target: (0.1, {3: 100.0})}
+        view = make_view({source: (0.9, {1: 900.0, 2: 1.0}), **other})
+        assert routes(planned(Mode.PARITY, shedder, view).moves) == [(hot, source, target)]
+        safe = planned(Mode.SAFE, shedder, view)
+        assert (safe.moves, why(safe)[hot]) == ((), Reason.UNBALANCEABLE)
+
+
+def test_bundles_without_traffic_move_only_in_parity(
+    make_view: MakeView, bundle: NameBundle
+) -> None:
+    view = make_view({"a:1": (0.5, {1: 5000.0, 2: 500.0, 3: 0.0}), "b:1": (0.5, {9: 1000.0})})
+    assert offered(Mode.PARITY, UniformLoadShedder(min_msgs_per_s=0), view) == [
+        bundle(2),
+        bundle(3),
+    ]
+    assert offered(Mode.SAFE, UniformLoadShedder(min_msgs_per_s=0), view) == [bundle(2)]
+    # What the broker does besides is a hundred times what its bundles do.
+    besides = {"a:1": {"totals": Rates(10_000.0, 0.0, 10_000.0, 0.0)}}
+    view = make_view({"a:1": (0.9, {1: 100.0, 2: 0.0}), "b:1": (0.1, {9: 1.0})}, besides)
+    parity = planned(Mode.PARITY, OverloadShedder(), view)
+    assert {move.bundle for move in parity.moves} == {bundle(1), bundle(2)}
+    safe = planned(Mode.SAFE, OverloadShedder(), view)
+    assert {move.bundle for move in safe.moves} == {bundle(1)}
+    assert why(safe)[bundle(2)] is Reason.NO_IMPROVEMENT
+
+
+def test_the_lower_boundary_takes_a_second_step_only_in_parity(make_view: MakeView) -> None:
+    view = make_view({"a:1": (0.4, {1: 1.0}), "b:1": (0.4, {2: 1.0})})
+    shedder = ThresholdShedder(lower_boundary=True, history=0.5)
+    past = Memory(usage={BrokerId("a:1"): 0.0, BrokerId("b:1"): 0.0})
+    for mode, usage in ((Mode.PARITY, 0.3), (Mode.SAFE, 0.2)):
+        after = shed_in(mode, shedder, view, past).memory
+        assert after.usage == pytest.approx({"a:1": usage, "b:1": usage})
+
+
+@pytest.mark.parametrize(
+    ("busy", "parity", "safe"),
+    [
+        # A fifth of 5004.5 is 1000.9: the bundle of 1000.5 fits, but not a need of 1000.
+        ({1: 5004.0, 2: 1000.5}, [], [2]),
+        # 600.9 taken off 1000 leave 399.1, but 400 if only 600 are.
+        ({1: 4999.6, 2: 600.9, 3: 399.5}, [2, 3], [2]),
+    ],
+)
+def test_amounts_are_cut_down_to_whole_numbers_only_in_parity(
+    make_view: MakeView,
+    bundle: NameBundle,
+    busy: dict[int, float],
+    parity: list[int],
+    safe: list[int],
+) -> None:
+    view = make_view({"a:1": (0.5, busy), "b:1": (0.5, {9: 1000.0})})
+    shedder = UniformLoadShedder(min_msgs_per_s=0)
+    assert offered(Mode.PARITY, shedder, view) == [bundle(number) for number in parity]
+    assert offered(Mode.SAFE, shedder, view) == [bundle(number) for number in safe]
+
+
+def test_even_brokers_of_nine_gigabytes_are_uneven_only_in_parity(
+    make_view: MakeView, bundle: NameBundle
+) -> None:
+    view = make_view({"a:1": (0.5, {1: 8e9, 2: 1e9}), "b:1": (0.5, {3: 8e9, 4: 1e9})})
+    assert offered(Mode.PARITY, UniformLoadShedder(), view) == [bundle(2)]
+    assert offered(Mode.SAFE, UniformLoadShedder(), view) == []
+
+
+def test_hits_are_spent_for_nothing_only_in_parity(make_view: MakeView) -> None:
+    view = make_view({"a:1": (0.9, {1: 9000.0}), "b:1": (0.1, {2: 1000.0})})
+    for mode, hits in ((Mode.PARITY, {}), (Mode.SAFE, {"a:1": 1, "b:1": 1})):
+        shed = shed_in(mode, EAGER, view)
+        assert (shed.offers, shed.memory.high_hits) == ((), hits)
+
+
+def test_a_broker_is_its_own_partner_only_in_parity(make_view: MakeView) -> None:
+    view = make_view({"a:1": (0.9, {1: 9.0}), "b:1": (0.5, {2: 5.0}), "c:1": (0.1, {3: 1.0})})
+    shedder = AvgShedder(low_threshold_points=0.0)
+    assert shed_in(Mode.PARITY, shedder, view).memory.low_hits == {"a:1": 1, "b:1": 2, "c:1": 1}
+    assert shed_in(Mode.SAFE, shedder, view).memory.low_hits == {"a:1": 1, "c:1": 1}
+
+
+def test_hits_of_brokers_that_left_are_kept_only_in_parity(make_view: MakeView) -> None:
+    view = make_view({"a:1": (0.9, {1: 9.0}), "b:1": (0.1, {2: 1.0})})
+    gone = Memory(low_hits={BrokerId("gone:1"): 7}, high_hits={BrokerId("gone:1"): 1})
+    for mode, kept in ((Mode.PARITY, True), (Mode.SAFE, False)):
+        after = shed_in(mode, AvgShedder(), view, gone).memory
+        assert ("gone:1" in after.low_hits, "gone:1" in after.high_hits) == (kept, kept)
+
+
+def test_the_sole_bundle_of_a_broker_moves_only_in_parity(
+    make_view: MakeView, bundle: NameBundle
+) -> None:
+    view = make_view({"a:1": (0.9, {1: 900.0}), "b:1": (0.1, {})})
+    shedder = replace(EAGER, max_share=1.0)
+    assert routes(planned(Mode.PARITY, shedder, view).moves) == [(bundle(1), "a:1", "b:1")]
+    safe = planned(Mode.SAFE, shedder, view)
+    assert (safe.moves, why(safe)[bundle(1)]) == ((), Reason.UNBALANCEABLE)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bundles_nobody_measured_are_spread_in_both_modes(
+    make_view: MakeView, bundle: NameBundle, mode: Mode
+) -> None:
+    view = make_view({f"b{n}:1": (0.5, {n: 1.0}) for n in range(20)})
+    made, rng, targets = planner(mode, placement=PlannedPlacement()), np.random.default_rng(1), []
+    memory = RoundMemory(placement=Memory(planned={bundle(0): BrokerId("b7:1")}))
+    for number in range(100, 200):
+        placed = made.place(view, bundle(number), memory, rng)
+        assert placed.move is not None
+        targets.append(placed.move.target)
+        assert placed.memory.placement.planned == memory.placement.planned
+    assert len(set(targets)) > 10
+    for size in (1.0, 5.0):
+        other = make_view({f"b{n}:1": (0.5, {n: size}) for n in range(20)})
+        placed = made.place(other, bundle(0), memory, rng)
+        assert placed.move is not None
+        assert placed.move.target == "b7:1"
+
+
+def heaviest(loads: dict[str, tuple[float, list[float]]], **changed: float) -> ClusterView:
+    """Return brokers with a load and top bundles, seen at 1000 s unless ``changed``."""
+    made, tops = [], {}
+    for name, (load, sizes) in loads.items():
+        broker, total = BrokerId(f"{name}:1"), sum(sizes)
+        seen_s, totals = changed.get(name, 1000.0), Rates(0.0, 0.0, total)
+        made.append(
+            BrokerLoad(broker=broker, seen_s=seen_s, totals=totals, load_ema=load, bytes_ema=total)
+        )
+        tops[broker] = [TopBundle(BundleId(f"t/n/{name}{k}"), size) for k, size in enumerate(sizes)]
+    return replace(view_of(made, {}, now_s=1000.0), top_bundles=tops)
+
+
+def test_what_a_swap_brings_back_counts_always_but_in_parity() -> None:
+    # 50 for 5 fill the 42.5 that may move, unless the 5 that come back leave room for more.
+    view = heaviest({"a": (0.6, [50.0, 50.0, 70.0]), "b": (0.3, [5.0, 30.0])})
+    plain = TransferShedder(hits=0, target_std=0.1)
+    first, second = ["t/n/a0", "t/n/b0"], ["t/n/a1", "t/n/b1"]
+    assert offered(Mode.PARITY, plain, view) == first
+    debugging = replace(plain, count_swapped_back=True)
+    assert offered(Mode.PARITY, debugging, view) == [*first, *second]
+    assert offered(Mode.SAFE, plain, view) == [*first, *second]
+
+
+def test_a_swap_takes_bundles_that_rest_only_in_parity() -> None:
+    view = heaviest({"a": (0.9, [60.0, 80.0]), "b": (0.3, [10.0, 12.0, 30.0])})
+    resting = frozenset(top.bundle for top in view.top_bundles[BrokerId("b:1")])
+    view = replace(view, recently_moved=resting)
+    shedder = TransferShedder(hits=0, target_std=0.1)
+    assert resting & {*offered(Mode.PARITY, shedder, view)}
+    assert offered(Mode.SAFE, shedder, view) == []
+
+
+def test_a_broker_that_fell_silent_is_paired_only_in_parity() -> None:
+    sizes = [10.0, 20.0, 30.0, 30.0]
+    view = heaviest({"a": (0.9, sizes), "b": (0.1, [1.0]), "c": (0.5, [5.0])}, b=-900.0)
+    shedder = TransferShedder(hits=0, target_std=0.1)
+    for mode, target in ((Mode.PARITY, "b:1"), (Mode.SAFE, "c:1")):
+        offers = shed_in(mode, shedder, view).offers
+        assert {offer.target for offer in offers if offer.source == "a:1"} == {target}
+    assert "b:1" not in {move.target for move in planned(Mode.PARITY, shedder, view).moves}
+
+
+def test_the_spread_of_equal_brokers_is_no_number_only_in_parity() -> None:
+    view = heaviest({name: (0.1, [1.0, 2.0]) for name in "abc"})
+    parity, safe = (shed_in(mode, TransferShedder(), view).spread for mode in MODES)
+    assert parity is not None
+    assert isnan(parity.std)
+    assert safe is not None
+    assert safe.std == 0.0
+
+
+def test_outbound_traffic_makes_a_bundle_heavy_but_in_parity(bundle: NameBundle) -> None:
+    stats = {
+        bundle(1): BundleStats(bytes_out_per_s=9e6),
+        bundle(2): BundleStats(bytes_in_per_s=2e5),
+    }
+    for like_java, heavy in ((True, bundle(2)), (False, bundle(1))):
+        tally = LoadTally(weights=ResourceWeights(like_java=like_java), top_k=1)
+        tally.put(BrokerLoad(broker=BrokerId("a:1"), bundles=stats))
+        assert [top.bundle for top in tally.view(0.0).top_bundles[BrokerId("a:1")]] == [heavy]
+
+
+def test_each_placement_takes_a_step_only_in_parity(
+    make_view: MakeView, bundle: NameBundle
+) -> None:
+    view = make_view({"a:1": (0.5, {1: 1.0}), "b:1": (0.5, {2: 1.0})})
+    past = Memory(usage={BrokerId("a:1"): 1.0, BrokerId("b:1"): 1.0})
+    placement = LeastResourceUsageWithWeight(history=0.8)
+    rng, unowned = np.random.default_rng(1), [bundle(100), bundle(101)]
+    usages: dict[Mode, list[float]] = {mode: [] for mode in MODES}
+    for mode in MODES:
+        made = planner(mode, shedder=UniformLoadShedder(), placement=placement)
+        for count in range(3):
+            memory = RoundMemory(placement=past)
+            after = made.round(view, memory, rng, unowned=unowned[:count]).memory
+            usages[mode].append(after.placement.usage[BrokerId("a:1")])
+        placed = made.place(view, unowned[0], after, rng).memory
+        assert (placed == after) == (mode is Mode.SAFE)
+    assert usages[Mode.SAFE] == pytest.approx([0.9, 0.9, 0.9])
+    assert usages[Mode.PARITY][:2] == pytest.approx([1.0, 0.9])
+    assert usages[Mode.PARITY][2] < 0.9
+
+
+def test_a_broker_that_replaced_another_gets_no_turn_only_in_parity(make_view: MakeView) -> None:
+    view = make_view({name: (0.5, {}) for name in ("a:1", "b:1", "d:1")})
+    order = tuple(map(BrokerId, ("d:1", "c:1", "b:1")))
+    taken: dict[Mode, str] = {}
+    for mode in MODES:
+        placement = reckoning(RoundRobin(), like_java=mode is Mode.PARITY)
+        memory = Memory(turn=2, turn_order=order)
+        best = placement.rank(view, np.arange(3), BundleId("t/n/x"), memory).best
+        taken[mode] = view.brokers.names[int(best[0])]
+    assert taken == {Mode.PARITY: "b:1", Mode.SAFE: "d:1"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", sorted({*PLACEMENTS.values()}, key=repr))
+def test_without_a_candidate_there_is_a_reason_in_both_modes(
+    make_view: MakeView, bundle: NameBundle, kind: type[Placement], mode: Mode
+) -> None:
+    view = make_view({"a:1": (0.5, {})}, {"a:1": {"draining": True}})
+    made = planner(mode, placement=kind())
+    placed = made.place(view, bundle(1), RoundMemory(), np.random.default_rng(1))
+    assert placed.move is None
+    assert [refusal.reason for refusal in placed.refusals] == [Reason.NO_CANDIDATE]
+    with pytest.raises(UnknownBroker, match="b:1 has no load report"):
+        view.rows([BrokerId("b:1")])
+
+
+@pytest.mark.parametrize("like_java", [True, False])
+def test_a_report_adds_no_sample_in_either_mode(bundle: NameBundle, like_java: bool) -> None:
+    tally = LoadTally(weights=ResourceWeights(like_java=like_java))
+    for _ in range(10):
+        tally.put(BrokerLoad(broker=BrokerId("a:1"), bundles={bundle(1): BundleStats()}))
+    assert bundle(1) not in tally.averages()
+    tally.sample()
+    assert tally.averages()[bundle(1)].short.samples == 1
+
+
+def test_every_accident_is_told_at_its_place_and_in_the_document() -> None:
+    rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \|.*\| `(\w+)` \|$", __doc__ or "")
+    root = Path(__file__).parents[2]
+    tests = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_accidents*.py"))
+    code = "\n".join(path.read_text() for path in (root / "loadmanager/core").rglob("*.py"))
+    document = (root / "docs" / "accidents.md").read_text()
+    told = re.findall(r"(?m)^\| `([a-z0-9-]+)` \|", document)
+    assert told == [name for name, _ in rows]
+    for name, promise in rows:
+        assert f"`{name}`" in code
+        assert f"`{promise}`" in document
+        assert f"def test_{promise}(" in tests
