@@ -1,9 +1,10 @@
 """Taking and dropping ownership locks: batches of creates and deletes, each with the list.
 
 Each commit sets this broker's owned list under a check of the list's version. The list
-is an ephemeral of the same session and this worker its only writer, so a commit of a
-former session, or one applied twice, is refused whole; and after a lost reply the
-list's version tells whether the commit was applied.
+is an ephemeral of the same session and this worker its only writer, so a commit applied
+twice is refused whole, and after a lost reply the list's version tells whether it was
+applied. Each commit also checks the mark of this very agent, which another agent of the
+same broker deletes as it registers: what a former one still sends is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,9 @@ class LockKeeper:
         self._membership = membership
         self._identity = parts.identity
         self._list_path = znodes.owned(membership.broker)
+        # Another agent of this broker that registers deletes our mark: what this one still
+        # had on its way then, frozen perhaps, must not touch the locks of that one.
+        self._still_ours = Check(znodes.agent(membership.broker, membership.session_id), 0)
         self._list_version = 0
         self._replace: dict[BundleId, int] = {}
         self._missing: set[BundleId] = set()
@@ -146,7 +150,8 @@ class LockKeeper:
         after: dict[BundleId, int | None] = dict(self._ownerships.tokens)
         orders = self._ownerships.orders
         lock_content = self._identity.lock_content(orders.epoch if orders else 0)
-        operations: list[tuple[BundleId | None, Operation]] = [
+        operations: list[tuple[BundleId | None, Operation]] = [(None, self._still_ours)]
+        operations += [
             (None, Check(znodes.local_policies(namespace), version))
             for namespace, version in versions.items()
         ]
@@ -172,6 +177,8 @@ class LockKeeper:
         takes: list[BundleId],
         drops: list[BundleId],
     ) -> None:
+        if operation is self._still_ours:
+            raise SessionLost(f"{self._still_ours.path}: {rejected.cause}") from rejected
         if isinstance(operation, Check):
             # The boundaries moved, and the watch has not told yet.
             for namespace in {namespace_of(take) for take in takes}:
@@ -231,11 +238,11 @@ class LockKeeper:
         locks = [Create(znodes.lock(part), lock_content, ephemeral=True) for part in cut.parts]
         own_list = SetData(self._list_path, encode_owned(after), self._list_version)
         gone = Delete(znodes.lock(cut.whole))
-        operations: list[Operation] = [cut.boundaries, *locks, gone, own_list]
+        operations: list[Operation] = [self._still_ours, cut.boundaries, *locks, gone, own_list]
         try:
             written = (await self._coordination.commit(operations))[-1]
         except CommitRejected as rejected:
-            if rejected.index == len(operations) - 1:
+            if operations[rejected.index] in {self._still_ours, own_list}:
                 raise SessionLost(f"{self._list_path}: {rejected.cause}") from rejected
             # The order to split stands, so it is looked at again as things are by then.
             log.warning("bundle.split.rejected", bundle=cut.whole, why=str(rejected))

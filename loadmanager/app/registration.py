@@ -51,17 +51,21 @@ async def register(
         SessionLost: the session ended meanwhile.
         Disconnected: the reply was lost; to register again is safe.
     """
-    for folder in (znodes.BROKERS, znodes.OWNED, znodes.LOCKS):
-        await coordination.ensure(folder)
     session_id = coordination.session.session_id
     broker = identity.broker
+    for folder in (znodes.BROKERS, znodes.OWNED, znodes.LOCKS, znodes.agents(broker)):
+        await coordination.ensure(folder)
     contents = {
+        znodes.agent(broker, session_id): b"",
         znodes.report(broker): encode_report(report),
         znodes.owned(broker): encode_owned({}),
     }
     for _ in range(_ATTEMPTS):
         former = await coordination.get(znodes.owned(broker))
-        operations: list[Operation] = []
+        marks = await coordination.children(znodes.agents(broker))
+        operations: list[Operation] = [
+            Delete(f"{znodes.agents(broker)}/{mark}") for mark in marks if mark != f"{session_id:x}"
+        ]
         for path, content in contents.items():
             node = await coordination.get(path)
             if node is not None:

@@ -11,6 +11,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 LEADER: Final = "/loadbalance/leader"
 EPOCH: Final = "/loadbalance/epoch"
 CLUSTER: Final = "/loadbalance/cluster"
+AGENTS: Final = "/loadbalance/agents"
 BROKERS: Final = "/loadbalance/brokers"
 OWNED: Final = "/loadbalance/owned"
 ORDERS: Final = "/loadbalance/orders"
@@ -24,6 +25,20 @@ PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 def report(broker: BrokerId) -> str:
     """Return where ``broker`` is registered and its load report stands (ephemeral)."""
     return f"{BROKERS}/{broker}"
+
+
+def agents(broker: BrokerId) -> str:
+    """Return the folder that holds the mark of ``broker``'s present agent, and no other."""
+    return f"{AGENTS}/{broker}"
+
+
+def agent(broker: BrokerId, session_id: int) -> str:
+    """Return the mark of the agent of ``broker`` in this session (ephemeral).
+
+    A new agent deletes it as it registers, and every commit of an agent checks it. The
+    version of a node that each agent makes anew would not do: it begins at 0 again.
+    """
+    return f"{agents(broker)}/{session_id:x}"
 
 
 def owned(broker: BrokerId) -> str:

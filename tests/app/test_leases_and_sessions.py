@@ -1,7 +1,7 @@
 import asyncio
+from collections.abc import Iterable
 from itertools import pairwise
 
-import pytest
 from virtual_cluster import SESSION_S, Agent, Cluster, place_all, story
 from virtual_host import Host
 
@@ -23,6 +23,14 @@ def _owner(cluster: Cluster, boundaries: Boundaries) -> tuple[Host, Agent, Bundl
         if not agent.leads:
             return host, agent, bundle
     raise AssertionError("the leader owns everything")
+
+
+def _assert_never_stopped(host: Host, bundles: Iterable[BundleId]) -> None:
+    for bundle in bundles:
+        spans = [i for i in host.intervals() if i.bundle == bundle]
+        assert len(spans) > 1
+        for earlier, later in pairwise(spans):
+            assert earlier.end_s == later.start_s
 
 
 def _now_s() -> float:
@@ -212,10 +220,7 @@ async def test_a_restarted_sidecar_takes_its_locks_over_without_a_stop_of_the_br
     await asyncio.sleep(SESSION_S + 5.0)
     assert host.serving.keys() == before.keys()
     await cluster.settled(boundaries.bundles)
-    for bundle in before:
-        spans = [i for i in host.intervals() if i.bundle == bundle]
-        for earlier, later in pairwise(spans):
-            assert earlier.end_s == pytest.approx(later.start_s)
+    _assert_never_stopped(host, before)
     taken = [e for e in cluster.told if e["event"] == "bundle.lock.taken"]
     assert len({e["fencing_token"] for e in taken if e["bundle"] in before}) >= 2
 
@@ -234,8 +239,7 @@ async def test_the_sidecar_that_was_there_before_stops_when_another_takes_over(
     await cluster.settled(boundaries.bundles)
     assert host.serving.keys() == before
     assert newcomer.alive
-    spans = [i for i in host.intervals() if i.bundle in before]
-    assert min(i.end_s for i in spans if i.end_s < _now_s() - 0.1) > 0.0
+    _assert_never_stopped(host, before)
 
 
 @story()
@@ -299,3 +303,34 @@ async def test_a_deleted_owned_list_ends_the_membership_and_all_is_taken_again(
     await asyncio.sleep(2.0)
     await cluster.settled(boundaries.bundles)
     assert cluster.servers(bundle) == [other]
+
+
+@story()
+async def test_a_sidecar_that_thaws_after_another_took_over_changes_nothing_any_more(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(1)
+    await place_all(cluster, boundaries)
+    (bundle,) = boundaries.bundles
+    host = cluster.server(bundle)
+    other = next(h for h in cluster.hosts if h is not host)
+    former = cluster.agent_of(host.name)
+    path = znodes.owned(host.name)
+    list_version = cluster.service.dump()[path].stat.version
+
+    await cluster.move(bundle, other)
+    await cluster.until(lambda: not host.serving, every_s=0.0001)
+    former.coordination.freeze()  # With the commit that drops the lock on its way.
+    await cluster.operator()
+    newcomer = cluster.start(host)
+    await cluster.until(lambda: newcomer.application and newcomer.app.member.registered)
+    await cluster.move(bundle, host)
+    await cluster.until(lambda: cluster.servers(bundle) == [host])
+    # The new list has come to the very version that the frozen commit names.
+    assert cluster.service.dump()[path].stat.version == list_version
+    lock = cluster.service.dump()[znodes.lock(bundle)]
+    former.coordination.thaw()
+    await cluster.until(lambda: not former.alive, within_s=SESSION_S)
+    assert cluster.service.dump()[znodes.lock(bundle)] == lock
+    assert newcomer.alive
+    await cluster.settled(boundaries.bundles)

@@ -130,7 +130,8 @@ def test_zookeeper_s_secrets_reach_its_options() -> None:
 
 
 def test_a_split_policy_is_made_of_the_configuration() -> None:
-    assert make_split_policy(make_config(split={"enabled": False}).split) is not None
+    policy = make_split_policy(make_config(split={"enabled": False, "max_splits_per_round": 3}))
+    assert (policy.enabled, policy.most_per_round) == (False, 3)
 
 
 def test_a_free_port_can_be_listened_on() -> None:

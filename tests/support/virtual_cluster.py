@@ -394,9 +394,15 @@ class Cluster:
 
     async def settled(self, bundles: Sequence[BundleId], within_s: float = 30.0) -> None:
         """Return once everything is as it should be; fail with what is not."""
+        await self.settled_at_last(lambda: bundles, within_s)
+
+    async def settled_at_last(
+        self, bundles: Callable[[], Sequence[BundleId]], within_s: float = 30.0
+    ) -> None:
+        """Wait as `settled` does, for bundles that may be cut meanwhile."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + within_s
-        while fault := self.unsettled(bundles):
+        while fault := self.unsettled(bundles()):
             if loop.time() > deadline_s:
                 raise AssertionError(f"not settled within {within_s} s: {fault}")
             await asyncio.sleep(0.1)
