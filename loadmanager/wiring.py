@@ -16,14 +16,17 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
 from loadmanager.adapters.http.accounts import Accounts
+from loadmanager.adapters.http.drains import Drains
 from loadmanager.adapters.http.splits import Splits
 from loadmanager.adapters.http.unloads import Unloads
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.app.accounting import Accounting
 from loadmanager.app.answering import Answering
 from loadmanager.app.desk import Desk, Rhythm
+from loadmanager.app.drain_requests import DrainRequests
 from loadmanager.app.electing import Election, Term
 from loadmanager.app.identity import Identity
+from loadmanager.app.intention import Intention
 from loadmanager.app.leading import Leading
 from loadmanager.app.leasing import LeaseTerms
 from loadmanager.app.member import Member
@@ -140,6 +143,7 @@ class Application:
     answering: Answering
     split_requests: SplitRequests
     unload_requests: UnloadRequests
+    drain_requests: DrainRequests
     accounting: Accounting
 
 
@@ -193,7 +197,14 @@ def join(
         wait_s=_UNLOAD_WAIT_S,
     )
     return Application(
-        member, leading, election, answering, split_requests, unload_requests, accounting
+        member,
+        leading,
+        election,
+        answering,
+        split_requests,
+        unload_requests,
+        DrainRequests(parts),
+        accounting,
     )
 
 
@@ -214,7 +225,7 @@ def make_member(
     ownerships = Ownerships(
         parts.broker, parts.metrics, claimed_elsewhere=claimed_elsewhere, tasks=commands
     )
-    sampler = Sampler(parts, probe)
+    sampler = Sampler(parts, probe, Intention())
     report = config.report
     publisher = Publisher(
         parts,
@@ -239,6 +250,7 @@ def make_member(
         publisher=publisher,
         splitter=splitter,
         lease_terms=terms,
+        drain_deadline_s=config.ownership.drain_deadline_s,
     )
 
 
@@ -271,6 +283,7 @@ def make_door(config: Config, application: Application, metrics: Metrics) -> Htt
         more_routes=[
             *Splits(application.split_requests, config.split.algorithm).routes(),
             *Unloads(application.unload_requests).routes(),
+            *Drains(application.drain_requests).routes(),
             *Accounts(application.accounting).routes(),
         ],
     )

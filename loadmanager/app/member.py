@@ -47,6 +47,7 @@ class Member:
         publisher: Publisher,
         splitter: Splitter,
         lease_terms: LeaseTerms,
+        drain_deadline_s: float,
     ) -> None:
         self._parts = parts
         self._ownerships = ownerships
@@ -54,6 +55,8 @@ class Member:
         self._publisher = publisher
         self._splitter = splitter
         self._lease_terms = lease_terms
+        self._intention = sampler.intention
+        self._drain_deadline_s = drain_deadline_s
         self._membership: Membership | None = None
         self._lease: LeaseKeeper | None = None
         self._stopping = False
@@ -84,6 +87,25 @@ class Member:
                 self._ownerships.session_lost()
             _heed_cancellation()
             await self._parts.clock.sleep(_RETRY_S)
+
+    async def drain(self) -> None:
+        """Tell the leader that this broker stops, and wait while it hands everything over.
+
+        That ends at once where nobody could take anything: without the service, and
+        where no other broker stays.
+        """
+        self._intention.stop()
+        if self._membership is None or not self._has_heirs():
+            return
+        clock, bundles = self._parts.clock, len(self._ownerships.phases)
+        begun_s = clock.monotonic_s()
+        await self._let_go(begun_s + self._drain_deadline_s, while_true=self._has_heirs)
+        log.info(
+            "broker.drain.ended",
+            bundles=bundles,
+            left=len(self._ownerships.phases),
+            took_s=round(clock.monotonic_s() - begun_s, 3),
+        )
 
     async def leave(self, within_s: float) -> None:
         """Give everything back in order, so that nobody waits for the session to expire.
@@ -116,7 +138,9 @@ class Member:
 
     def _has_heirs(self) -> bool:
         me, picture = self._parts.identity.broker, self._parts.picture
-        return picture.current and any(broker != me for broker in picture.brokers)
+        return picture.current and any(
+            broker != me and not known.report.draining for broker, known in picture.brokers.items()
+        )
 
     def _may_serve(self) -> bool:
         return any(may_serve(phase) for phase in self._ownerships.phases.values())
@@ -133,6 +157,8 @@ class Member:
         while parts.coordination.session.connection is not Connection.CONNECTED:
             await parts.clock.sleep(_CONNECT_POLL_S)
         self._orders_changed(await parts.coordination.get(znodes.orders(parts.identity.broker)))
+        mark = znodes.draining(parts.identity.broker)
+        self._intention.mark_read(await parts.coordination.get(mark))
         report = await self._sampler.sample()
         membership, former = await register(parts.coordination, parts.identity, report)
         earlier_end_s = self._lease.leased_until_s if self._lease else parts.clock.monotonic_s()
@@ -180,7 +206,10 @@ class Member:
         parts = self._parts
         keeper = LockKeeper(parts, self._ownerships, membership)
         orders_path = znodes.orders(membership.broker)
-        watch = parts.coordination.watch(orders_path, self._orders_changed)
+        watches = (
+            parts.coordination.watch(orders_path, self._orders_changed),
+            parts.coordination.watch(znodes.draining(membership.broker), self._intention.mark_read),
+        )
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._ownerships.joined(membership)
@@ -195,7 +224,8 @@ class Member:
                     await self._drop_everything()
                     raise
         finally:
-            watch.close()
+            for watch in watches:
+                watch.close()
 
     async def _drop_everything(self) -> None:
         """Drop all locks of a broker that cannot serve any more, while the keeper runs."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from loadmanager.app.intention import Intention
 from loadmanager.app.owning import Membership
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
@@ -15,6 +16,8 @@ from loadmanager.ports import BrokerError, BrokerStats, Disconnected, HostProbe,
 
 log = structlog.get_logger()
 
+_RETRY_S = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
@@ -22,6 +25,7 @@ class Sampler:
 
     parts: Parts
     probe: HostProbe
+    intention: Intention
 
     async def sample(self) -> LoadReport:
         """Return the report as of now.
@@ -47,6 +51,7 @@ class Sampler:
             bandwidth_in=usage.bandwidth_in,
             bandwidth_out=usage.bandwidth_out,
             bundles=stats.bundles,
+            draining=self.intention.draining,
         )
 
 
@@ -64,6 +69,7 @@ class Publisher:
     ) -> None:
         self._coordination = parts.coordination
         self._sampler = sampler
+        self._intention = sampler.intention
         self._rules = rules
         self._clock = parts.clock
         self._metrics = parts.metrics
@@ -79,9 +85,8 @@ class Publisher:
         last = Published(registered, self._clock.monotonic_s())
         jitter = self._draw()
         while True:
-            await self._clock.sleep(self._sample_interval_s)
             try:
-                report = await self._sampler.sample()
+                report = await self._next(last.report)
             except BrokerError as error:
                 log.warning("broker.stats.missing", error=str(error))
                 continue
@@ -97,10 +102,25 @@ class Publisher:
             except (Disconnected, NodeMissing) as error:
                 # That the registration is missing is for its guard to deal with.
                 log.warning("report.publish.failed", error=str(error))
+                await self._clock.sleep(_RETRY_S)
                 continue
             self._metrics.report_publishes.labels(reason.value).inc()
             self._metrics.report_bytes.set(len(content))
             last, jitter = Published(report, now_s), self._draw()
+
+    async def _next(self, before: LoadReport) -> LoadReport:
+        """Return the next sample, or at once the last one with a new intention.
+
+        Raises:
+            BrokerError: the broker gave no stats.
+        """
+        intention = self._intention
+        if intention.draining is before.draining:
+            await intention.changes.wait(self._sample_interval_s)
+        if intention.draining is before.draining:
+            return await self._sampler.sample()
+        now_ms = self._sampler.parts.clock.wall_ms()
+        return replace(before, draining=intention.draining, reported_at_ms=now_ms)
 
 
 def _with_changes(report: LoadReport, before: LoadReport) -> LoadReport:

@@ -53,7 +53,10 @@ class Sidecar:
     async def run(
         self, stop: asyncio.Event, *, host: str, port: int, hash_name: HashName, leave_s: float
     ) -> None:
-        """Serve until ``stop`` is set, then leave in order within ``leave_s``.
+        """Serve until ``stop`` is set, then leave in order.
+
+        First the leader hands everything over, within the member's own deadline; what
+        is left then is given back within ``leave_s``.
 
         Raises:
             ClusterDisagrees: the cluster hashes topics in another way.
@@ -102,6 +105,7 @@ class Sidecar:
             await self._election.resign()
         except CoordinationError as error:
             log.warning("leadership.node.kept", why=str(error))
+        await self._member.drain()
         await self._member.leave(within_s)
 
     async def _show(self) -> None:

@@ -24,6 +24,14 @@ class OwnershipSettings(Section):
         le=0.4,
         description="Share of the session timeout between two renewals of the broker's lease.",
     )
+    drain_deadline_s: float = Field(
+        30,
+        ge=0,
+        le=3600,
+        description="How long a sidecar that is told to stop waits while the leader hands its "
+        "broker's bundles over, a few at a time; what is left then is given back at once. Stop "
+        "timeouts must be 30 s longer.",
+    )
 
 
 class LookupSettings(Section):

@@ -15,6 +15,7 @@ AGENTS: Final = "/loadbalance/agents"
 BROKERS: Final = "/loadbalance/brokers"
 OWNED: Final = "/loadbalance/owned"
 ORDERS: Final = "/loadbalance/orders"
+DRAINING: Final = "/loadbalance/draining"
 STATE: Final = "/loadbalance/state"
 LOCKS: Final = "/namespace"
 LOCAL_POLICIES: Final = "/admin/local-policies"
@@ -49,6 +50,11 @@ def owned(broker: BrokerId) -> str:
 def orders(broker: BrokerId) -> str:
     """Return where the leader says what ``broker`` should own."""
     return f"{ORDERS}/{broker}"
+
+
+def draining(broker: BrokerId) -> str:
+    """Return the mark that ``broker`` is to be emptied and take nothing."""
+    return f"{DRAINING}/{broker}"
 
 
 def lock(bundle: BundleId) -> str:

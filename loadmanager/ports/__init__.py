@@ -35,6 +35,7 @@ from loadmanager.ports.coordination import (
     VersionMismatch,
     Watch,
 )
+from loadmanager.ports.drains import BrokerUnknown, DrainService, DrainStatus
 from loadmanager.ports.host import Clock, HostProbe
 from loadmanager.ports.leading import Account, LeaderDesk, LeaderElsewhere, SubjectUnknown
 from loadmanager.ports.lookup import (
@@ -60,6 +61,7 @@ __all__ = [
     "BrokerRefused",
     "BrokerState",
     "BrokerStats",
+    "BrokerUnknown",
     "BrokerUnreachable",
     "BundleUnknown",
     "Check",
@@ -71,6 +73,8 @@ __all__ = [
     "Create",
     "Delete",
     "Disconnected",
+    "DrainService",
+    "DrainStatus",
     "HostProbe",
     "LeaderDesk",
     "LeaderElsewhere",

@@ -43,6 +43,15 @@ def test_broker_is_measured_against_the_limits_it_has(
         assert f"{config.host.memory_limit_mib:g}m" == broker["mem_limit"]
 
 
+def test_sidecar_has_time_to_hand_everything_over_when_it_is_stopped(
+    configs: list[Config], services: dict[str, Any]
+) -> None:
+    for node, config in zip(NODES, configs, strict=True):
+        grace = re.fullmatch(r"(\d+)s", services[f"sidecar-{node}"]["stop_grace_period"])
+        assert grace is not None
+        assert int(grace[1]) >= config.ownership.drain_deadline_s + 30
+
+
 def test_broker_and_sidecar_share_one_nodes_network_and_processes(
     services: dict[str, Any],
 ) -> None:

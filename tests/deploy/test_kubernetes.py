@@ -119,7 +119,9 @@ def test_broker_outlives_its_sidecar_while_the_pod_stops(config: Config, pods: R
     assert f'("127.0.0.1", {config.sidecar.listen_port})' in script
     assert "lifecycle" not in container(pods, "sidecar")
     grace_s = pods["spec"]["terminationGracePeriodSeconds"]
-    assert grace_s > 2 * config.zookeeper.session_timeout_s
+    assert (
+        grace_s >= config.ownership.drain_deadline_s + 30 + 2 * config.zookeeper.session_timeout_s
+    )
 
 
 def test_no_container_has_rights_it_does_not_need(pods: Resource) -> None:

@@ -1,11 +1,14 @@
 """The systemd unit is one that systemd accepts, and gives the sidecar few rights."""
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from loadmanager.config.serving import OwnershipSettings
 
 MOST_EXPOSED = 20
 """The worst score allowed, in tenths: systemd calls below 2 "OK" and an unhardened unit 9.6."""
@@ -54,3 +57,10 @@ def test_unit_is_hardened(unit: Path) -> None:
 def test_unit_comes_back_whatever_ends_it(unit: Path) -> None:
     lines = unit.read_text(encoding="utf-8").splitlines()
     assert {"Restart=always", "StartLimitIntervalSec=0"} <= set(lines)
+
+
+def test_unit_has_time_to_hand_everything_over_when_it_is_stopped(unit: Path) -> None:
+    text = unit.read_text(encoding="utf-8")
+    stop = re.search(r"^TimeoutStopSec=(\d+)s$", text, re.MULTILINE)
+    assert stop is not None
+    assert int(stop[1]) >= OwnershipSettings().drain_deadline_s + 30

@@ -5,6 +5,7 @@ that it can never collide with a field Pulsar may add. Unknown fields are ignore
 content that is truncated, foreign or of a wrong type raises `MalformedContent`.
 """
 
+from loadmanager.core.wire.draining import DrainMark, decode_drain_mark, encode_drain_mark
 from loadmanager.core.wire.policies import (
     decode_anti_affinity,
     decode_boundaries,
@@ -25,11 +26,13 @@ from loadmanager.core.wire.standby import Standby, decode_standby, encode_standb
 from loadmanager.core.wire.topics import decode_partitions, encode_partitions
 
 __all__ = [
+    "DrainMark",
     "LeaderRecord",
     "LockRecord",
     "Standby",
     "decode_anti_affinity",
     "decode_boundaries",
+    "decode_drain_mark",
     "decode_failure_domain",
     "decode_isolation",
     "decode_leader",
@@ -38,6 +41,7 @@ __all__ = [
     "decode_report",
     "decode_standby",
     "encode_boundaries",
+    "encode_drain_mark",
     "encode_leader",
     "encode_lock",
     "encode_partitions",
