@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from loadmanager.app.owning import Membership, Ownerships
+from loadmanager.app.membership import Membership
+from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from loadmanager.app.owning import Cut, Membership, Ownerships
+from loadmanager.app.membership import Membership
+from loadmanager.app.owning import Cut, Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent

@@ -14,7 +14,8 @@ from loadmanager.app.leasing import (
     MembershipEnded,
 )
 from loadmanager.app.locking import LockKeeper
-from loadmanager.app.owning import Membership, Ownerships
+from loadmanager.app.membership import Membership
+from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher, Sampler
 from loadmanager.app.registration import clear_former_locks, deregister, register
@@ -77,6 +78,9 @@ class Member:
         while not self._stopping:
             try:
                 await self._one_membership()
+            except* Displaced:
+                self._ownerships.displaced()
+                raise
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
                 for error in _leaves(ended):
                     why = str(error) or type(error).__name__

@@ -14,6 +14,7 @@ import structlog
 
 from loadmanager.app.changes import Changes
 from loadmanager.app.commanding import BrokerCommands
+from loadmanager.app.membership import Membership
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Effect, Event, Phase, may_serve, step
@@ -21,19 +22,6 @@ from loadmanager.ports import BrokerControl, SetData
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """This agent as registered: the session that holds its nodes, and its agent epoch.
-
-    ``agent_epoch`` is the czxid of the registration, so it grows with every session and
-    every restart of the agent; the broker obeys only the highest.
-    """
-
-    broker: BrokerId
-    session_id: int
-    agent_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +62,7 @@ class Ownerships:
         self._split_away: set[BundleId] = set()
         self._parts: dict[BundleId, BundleId] = {}
         self._joined = False
+        self._displaced = False
         self._agent_epoch = 0
 
     @property
@@ -148,6 +137,10 @@ class Ownerships:
         self._parts.clear()
         self._fire_all(Event.SESSION_LOST)
         self._tokens.clear()
+
+    def displaced(self) -> None:
+        """Leave the broker to another agent: what it serves is that one's to keep or stop."""
+        self._displaced = True
 
     def broker_lost(self) -> None:
         """The lease ran out unrenewed: the broker serves nothing and cannot be asked."""
@@ -267,6 +260,8 @@ class Ownerships:
             self._command(bundle, effect)
 
     def _command(self, bundle: BundleId, effect: Effect) -> None:
+        if self._displaced:
+            return
         if effect is Effect.LOAD_ON_BROKER:
             self._commands.give(bundle, effect, self._load)
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from loadmanager.app.intention import Intention
-from loadmanager.app.owning import Membership
+from loadmanager.app.membership import Membership
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.load import HostUsage, LoadReport

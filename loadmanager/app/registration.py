@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import structlog
 
 from loadmanager.app.identity import Identity
-from loadmanager.app.owning import Membership
+from loadmanager.app.membership import Membership
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent

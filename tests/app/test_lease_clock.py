@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.broker.in_process import InProcessBroker
 from loadmanager.app.leasing import LeaseKeeper, LeaseTerms
-from loadmanager.app.owning import Membership, Ownerships
+from loadmanager.app.membership import Membership
+from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
 from loadmanager.telemetry.metrics import Metrics

@@ -7,7 +7,8 @@ from prometheus_client import CollectorRegistry
 from virtual_time import run
 
 from loadmanager.adapters.broker.in_process import Fault, InProcessBroker
-from loadmanager.app.owning import Membership, Ownerships
+from loadmanager.app.membership import Membership
+from loadmanager.app.owning import Ownerships
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase

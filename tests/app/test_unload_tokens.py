@@ -8,7 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.broker.in_process import Fault, InProcessBroker
-from loadmanager.app.owning import Cut, Membership, Ownerships
+from loadmanager.app.membership import Membership
+from loadmanager.app.owning import Cut, Ownerships
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
