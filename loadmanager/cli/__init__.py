@@ -8,6 +8,7 @@ from loadmanager.cli.config import config_commands
 from loadmanager.cli.decide import decide
 from loadmanager.cli.demo import demo_command
 from loadmanager.cli.leader import explain_command, snapshot_command
+from loadmanager.cli.steering import drain_command, unload_command
 from loadmanager.cli.zookeeper import zookeeper_command
 
 
@@ -21,6 +22,8 @@ main.add_command(broker)
 main.add_command(config_commands)
 main.add_command(decide)
 main.add_command(demo_command)
+main.add_command(drain_command)
 main.add_command(explain_command)
 main.add_command(snapshot_command)
+main.add_command(unload_command)
 main.add_command(zookeeper_command)

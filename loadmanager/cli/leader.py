@@ -4,16 +4,8 @@ from pathlib import Path
 
 import click
 
-from loadmanager.cli.asking import ask, check_url
+from loadmanager.cli.asking import URL_OPTION, ask
 
-_URL = click.option(
-    "--url",
-    default="http://127.0.0.1:7750",
-    show_default=True,
-    callback=check_url,
-    envvar="LOADMANAGER_URL",
-    help="Any sidecar; it knows the leader's.",
-)
 _TIMEOUT = click.option(
     "--timeout",
     "timeout_s",
@@ -32,7 +24,7 @@ _TIMEOUT = click.option(
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     help="Where to write it; - for stdout.",
 )
-@_URL
+@URL_OPTION
 @_TIMEOUT
 def snapshot_command(*, file: Path, url: str, timeout_s: float) -> None:
     """Take a snapshot of the cluster as its leader sees it now.
@@ -55,7 +47,7 @@ def snapshot_command(*, file: Path, url: str, timeout_s: float) -> None:
 
 @click.command("explain")
 @click.argument("subject", metavar="BUNDLE|BROKER")
-@_URL
+@URL_OPTION
 @_TIMEOUT
 @click.option("--json", "as_json", is_flag=True, help="Print the leader's answer as it is.")
 def explain_command(*, subject: str, url: str, timeout_s: float, as_json: bool) -> None:

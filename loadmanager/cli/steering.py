@@ -1,0 +1,141 @@
+"""``loadmanager drain`` and ``loadmanager unload``: moving bundles by hand."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+
+from loadmanager.cli.asking import URL_OPTION, ask
+
+_POLL_S: Final = 0.25
+_QUESTION_S: Final = 30.0
+
+
+@click.command("drain")
+@click.argument("broker", metavar="BROKER")
+@click.option("--undo", is_flag=True, help="Let the broker take bundles again.")
+@click.option("--reason", default="", help="Why; whoever asks for the state is told.")
+@URL_OPTION
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=600.0,
+    show_default=True,
+    type=click.FloatRange(0, 86_400),
+    help="Seconds to wait until the broker is empty. It goes on being emptied afterwards.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the last state as JSON.")
+def drain_command(
+    *, broker: str, undo: bool, reason: str, url: str, timeout_s: float, as_json: bool
+) -> None:
+    """Empty a broker, and show how many bundles are left until none is.
+
+    The leader moves them a few at a time, each to the best other place. The broker
+    takes nothing more, also after a restart, until --undo. Ends with 1 if it is not
+    empty in time, with 2 if there is no such broker.
+
+    Example: loadmanager drain broker-1.example.org:8080 --reason "new disk"
+    """
+    import json  # noqa: PLC0415 - --help stays quick
+    from urllib.parse import quote  # noqa: PLC0415 - the same
+
+    path = f"/admin/v2/loadmanager/brokers/{quote(broker, safe=':[]')}/drain"
+
+    def state() -> Mapping[str, Any]:
+        found: dict[str, Any] = json.loads(ask(url, path, _QUESTION_S))
+        return found
+
+    if undo:
+        ask(url, path, _QUESTION_S, method="DELETE")
+        if not as_json:
+            click.echo(f"{broker} may take bundles again")
+            return
+        click.echo(json.dumps(state(), indent=2))
+        return
+    ask(url, path, _QUESTION_S, method="PUT", by=_somebody(), reason=reason)
+    last = _follow(broker, state, timeout_s)
+    if as_json:
+        click.echo(json.dumps(last, indent=2))
+    if not _is_empty(last):
+        click.echo(_why_not_empty(last, timeout_s), err=True)
+        raise click.exceptions.Exit(1)
+
+
+@click.command("unload")
+@click.argument("bundle", metavar="BUNDLE|NAMESPACE")
+@click.option("--to", "destination", default="", metavar="BROKER", help="Where it is to go.")
+@URL_OPTION
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 3600),
+    help="Seconds to wait for an answer.",
+)
+def unload_command(*, bundle: str, destination: str, url: str, timeout_s: float) -> None:
+    """Move a bundle to another broker, or all bundles of a namespace to other brokers.
+
+    Without --to each goes to the best place but the one it has. Returns when the next
+    owners serve. Ends with 2 if there is no such bundle or namespace, with 1 if nobody
+    can take it or --to names a broker that takes nothing.
+
+    Example: loadmanager unload public/default/0x00000000_0x08000000
+    """
+    from urllib.parse import quote  # noqa: PLC0415 - --help stays quick
+
+    parts = bundle.split("/")
+    if len(parts) not in {2, 3} or not all(parts):
+        expected = "tenant/namespace/0xLLLLLLLL_0xUUUUUUUU or tenant/namespace"
+        raise click.BadParameter(f"{bundle!r}; expected {expected}")
+    if destination and len(parts) == 2:  # noqa: PLR2004 - tenant and namespace
+        raise click.BadParameter("--to is for one bundle, not for a namespace")
+    path = "/".join(quote(part, safe="") for part in parts)
+    query = {"destinationBroker": destination} if destination else {}
+    ask(url, f"/admin/v2/namespaces/{path}/unload", timeout_s, method="PUT", **query)
+    click.echo(f"{bundle} is unloaded")
+
+
+def _follow(
+    broker: str, state: Callable[[], Mapping[str, Any]], timeout_s: float
+) -> Mapping[str, Any]:
+    """Return the state when the broker is empty, let go again, or the time is up."""
+    import time  # noqa: PLC0415 - --help stays quick
+
+    deadline_s = time.monotonic() + timeout_s
+    told: int | None = None
+    while True:
+        now = state()
+        if now["bundlesLeft"] != told:
+            told = now["bundlesLeft"]
+            click.echo(f"{broker}: {told} bundles left", err=True)
+        if _is_empty(now) or now["marked"] is None or time.monotonic() >= deadline_s:
+            return now
+        time.sleep(_POLL_S)
+
+
+def _is_empty(state: Mapping[str, Any]) -> bool:
+    heeded = state["draining"] or not state["registered"]
+    return bool(heeded and state["bundlesLeft"] == 0)
+
+
+def _why_not_empty(state: Mapping[str, Any], timeout_s: float) -> str:
+    broker, left = state["broker"], state["bundlesLeft"]
+    if state["marked"] is None:
+        return f"{broker}: somebody let it go again; {left} bundles are left"
+    return (
+        f"{broker}: {left} bundles are left after {timeout_s:g} s; it goes on being emptied. "
+        "`loadmanager explain BUNDLE` tells why one stays"
+    )
+
+
+def _somebody() -> str:
+    """Return who asks, as far as the system knows."""
+    import getpass  # noqa: PLC0415 - --help stays quick
+    import socket  # noqa: PLC0415 - the same
+
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "somebody"
+    return f"{name}@{socket.gethostname()}"
