@@ -80,12 +80,20 @@ def unaccounted(
     ]
 
 
-def recovery_s(found: Iterable[Gap], disturbance: Disturbance) -> float:
+def recovery_s(
+    found: Iterable[Gap], disturbance: Disturbance, *, longer_than_s: float = 0.0
+) -> float:
     """Return how long after ``healed_s`` the last part was served again; 0 if none was free.
 
-    Gaps that began later than everything was due are another fault's.
+    Gaps that began later than everything was due are another fault's, and those up to
+    ``longer_than_s`` nobody's.
     """
-    ends = [g.end_s for g in found if disturbance.began_s <= g.start_s <= disturbance.due_s]
+    ends = [
+        gap.end_s
+        for gap in found
+        if disturbance.began_s <= gap.start_s <= disturbance.due_s
+        and gap.end_s - gap.start_s > longer_than_s
+    ]
     return max(0.0, max(ends, default=disturbance.healed_s) - disturbance.healed_s)
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -90,6 +90,7 @@ class Children:
         *arguments: str,
         stdout: int | None = None,
         ends_by: signal.Signals = signal.SIGKILL,
+        environment: Mapping[str, str] | None = None,
     ) -> Child:
         """Start ``python`` with ``arguments``; its output goes to ``NAME.log``.
 
@@ -99,6 +100,7 @@ class Children:
 
         ``stdout`` may be `asyncio.subprocess.PIPE` to read the child's own lines. What a
         child takes for temporary lies in the log directory too, and goes with it.
+        ``environment`` is set besides our own.
         """
         log_path = self.log_dir / f"{name}.log"
         with log_path.open("ab") as log:
@@ -108,7 +110,7 @@ class Children:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log if stdout is None else stdout,
                 stderr=log,
-                env={**os.environ, "TMPDIR": str(self.log_dir)},
+                env={**os.environ, "TMPDIR": str(self.log_dir), **(environment or {})},
                 start_new_session=True,
                 limit=LONGEST_LINE_BYTES,
                 preexec_fn=_die_with_parent(ends_by),

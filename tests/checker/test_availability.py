@@ -88,6 +88,8 @@ def test_recovery_counts_from_healing_to_the_last_gaps_end() -> None:
 
 def test_a_disturbance_that_freed_nothing_took_no_time() -> None:
     assert recovery_s([], KILL) == 0
+    assert recovery_s([GAP], KILL, longer_than_s=4) == 0
+    assert recovery_s([GAP], KILL, longer_than_s=3.9) == 5
     later = Disturbance(what="kill", began_s=12, healed_s=12, within_s=5)
     assert recovery_s([GAP], later) == 0
 

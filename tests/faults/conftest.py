@@ -1,0 +1,14 @@
+"""What the tests of faults share."""
+
+import pytest
+
+from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+
+
+@pytest.fixture(scope="session", autouse=True)
+def java() -> None:
+    """Skip where no ZooKeeper can run."""
+    try:
+        find_java()
+    except EmbeddedZooKeeperError as error:
+        pytest.skip(str(error))

@@ -1,0 +1,109 @@
+"""Random faults on real processes, as many as wanted: ``run_faults.py --runs 50 --seed 1``.
+
+Prints a line for each fault and a summary as the last line. The seed decides which
+faults come in which order and whom they hit; what the processes do meanwhile is up to
+the machine.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from statistics import median
+
+SUPPORT = Path(__file__).parents[1] / "support"
+sys.path.insert(0, str(SUPPORT))
+
+from fault_cluster import fault_cluster  # noqa: E402 - found through the line above
+from faults import ENSEMBLE_FAULTS, FAULTS, PROXY_FAULTS, Outcome, drawn_from, inject  # noqa: E402 - the same
+
+FAULTS_PER_CLUSTER = 10
+
+
+def plan(runs: int, rng: Random) -> Iterator[tuple[bool, Sequence[str]]]:
+    """Yield clusters, each with whether it has an ensemble and what happens to it."""
+    for first in range(0, runs, FAULTS_PER_CLUSTER):
+        with_ensemble = rng.random() < 1 / 4
+        left_out = PROXY_FAULTS if with_ensemble else ENSEMBLE_FAULTS
+        names = [name for name in FAULTS if name not in left_out]
+        count = min(FAULTS_PER_CLUSTER, runs - first)
+        yield with_ensemble, [rng.choice(names) for _ in range(count)]
+
+
+async def run(runs: int, seed: int, folder: Path) -> Sequence[Outcome]:
+    """Let the faults happen, and return what came of each."""
+    rng = drawn_from(seed)
+    outcomes: list[Outcome] = []
+    for number, (with_ensemble, names) in enumerate(plan(runs, rng), start=1):
+        data_dir = folder / f"cluster-{number}"
+        data_dir.mkdir()
+        async with fault_cluster(
+            data_dir, servers=3 if with_ensemble else 1, proxied=not with_ensemble
+        ) as cluster:
+            for name in names:
+                outcomes.append(await inject(cluster, name, rng))
+                tell(outcomes[-1])
+            reports = await cluster.finish()
+            for report in reports:
+                if report.publish_errors:
+                    say(f"  {report.publish_errors} never taken: {report.last_publish_error}")
+    return outcomes
+
+
+def tell(outcome: Outcome) -> None:
+    """Print one outcome."""
+    violations = list(outcome.verdict.violations)
+    say(
+        f"{outcome.fault:34} served again after {outcome.recovery_s:5.2f} s, "
+        f"taken again after {outcome.published_s:5.2f} s, {len(violations)} violations"
+    )
+    for violation in violations:
+        say(f"  {violation}")
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
+    """Return the figures of all runs."""
+    recoveries: defaultdict[str, list[float]] = defaultdict(list)
+    for outcome in outcomes:
+        recoveries[outcome.fault].append(outcome.recovery_s)
+    return {
+        "runs": len(outcomes),
+        "seed": seed,
+        "overlaps": sum(len(one.verdict.overlaps) for one in outcomes),
+        "misplaced": sum(len(one.verdict.misplaced) for one in outcomes),
+        "token_faults": sum(len(one.verdict.token_faults) for one in outcomes),
+        "unserved": sum(len(one.verdict.unserved) for one in outcomes),
+        "recovery_s": {
+            name: {"runs": len(all_s), "median": round(median(all_s), 2), "worst": max(all_s)}
+            for name, all_s in sorted(recoveries.items())
+        },
+    }
+
+
+def main() -> int:
+    """Run, and return how many runs had a violation."""
+    parser = argparse.ArgumentParser(description="Random faults on real processes.")
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path, help="keeps logs and records there")
+    asked = parser.parse_args()
+    folder = asked.folder or Path(tempfile.mkdtemp(prefix="loadmanager-faults-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    outcomes = asyncio.run(run(asked.runs, asked.seed, folder))
+    say(json.dumps(summary(outcomes, asked.seed)))
+    return 1 if any(any(one.verdict.violations) for one in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Killed, frozen and cut off: a promise for each fault, on one cluster that goes on."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from fault_cluster import WITHIN_S, FaultCluster, fault_cluster
+from faults import PUBLISHED_WITHIN_S, drawn_from, inject
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FaultCluster]:
+    """Return a cluster whose sidecars reach ZooKeeper through proxies."""
+    async with fault_cluster(tmp_path_factory.mktemp("processes"), proxied=True) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "kill sidecar",
+        "kill broker",
+        "kill both",
+        "kill leader",
+        "restart sidecar",
+        "freeze sidecar",
+        "freeze broker",
+        "freeze both",
+        "freeze leader",
+        "restart ZooKeeper",
+        "fill ZooKeeper's disk",
+        "cut sidecar off",
+        "cut leader off silently",
+        "lose replies",
+    ],
+)
+async def test_a_fault_leaves_one_owner_and_is_soon_over(cluster: FaultCluster, fault: str) -> None:
+    outcome = await inject(cluster, fault, drawn_from(1))
+    assert list(outcome.verdict.violations) == []
+    assert outcome.recovery_s <= WITHIN_S
+    assert outcome.published_s <= PUBLISHED_WITHIN_S
+
+
+async def test_no_message_was_lost_to_any_of_the_faults(cluster: FaultCluster) -> None:
+    reports = await cluster.finish()
+    assert [report.publish_errors for report in reports] == [0, 0]
+    assert all(report.published > 0 for report in reports)

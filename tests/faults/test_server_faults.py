@@ -1,0 +1,44 @@
+"""Servers of a ZooKeeper ensemble that die and come back."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from fault_cluster import WITHIN_S, FaultCluster, fault_cluster
+from faults import PUBLISHED_WITHIN_S, drawn_from, inject
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FaultCluster]:
+    """Return a cluster with three ZooKeeper servers."""
+    async with fault_cluster(tmp_path_factory.mktemp("servers"), servers=3) as running:
+        yield running
+
+
+@pytest.mark.parametrize("fault", ["lose a follower", "lose ZooKeeper's leader"])
+async def test_the_loss_of_one_server_of_three_frees_no_bundle(
+    cluster: FaultCluster, fault: str
+) -> None:
+    outcome = await inject(cluster, fault, drawn_from(1))
+    assert list(outcome.verdict.violations) == []
+    assert outcome.recovery_s == 0
+
+
+async def test_the_loss_of_two_servers_of_three_stops_all_and_their_return_mends_it(
+    cluster: FaultCluster,
+) -> None:
+    outcome = await inject(cluster, "lose ZooKeeper's majority", drawn_from(1))
+    assert list(outcome.verdict.violations) == []
+    assert 0 < outcome.recovery_s <= WITHIN_S
+    assert outcome.published_s <= PUBLISHED_WITHIN_S
+
+
+async def test_no_message_was_lost_to_any_of_the_servers(cluster: FaultCluster) -> None:
+    reports = await cluster.finish()
+    assert [report.publish_errors for report in reports] == [0, 0]
