@@ -8,7 +8,16 @@ import pytest
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 
-SUITES_BY_COST = ("zookeeper", "processes", "docker", "spark", "faults", "browser", "bench")
+SUITES_BY_COST = (
+    "thorough",
+    "zookeeper",
+    "processes",
+    "docker",
+    "spark",
+    "faults",
+    "browser",
+    "bench",
+)
 """Markers, cheapest first; a test without one is cheaper than all of them."""
 
 _NOTHING_MAY_BE_SKIPPED = os.environ.get("LOADMANAGER_REQUIRE_ALL") == "1"

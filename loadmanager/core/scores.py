@@ -132,19 +132,22 @@ def weighted_max_with_memory(
 def _weighted_max(
     usage: FloatArray, limit: FloatArray, weights: ResourceWeights, columns: Sequence[int]
 ) -> FloatArray:
-    factors = weights.as_array()
-    if weights.like_java:
-        # float32-usage: percentages in 32 bits; weighing and the division by 100 in 64.
-        percent = percent_usage(usage, limit)[..., columns].astype(np.float64)
-        return np.asarray(np.max(percent * factors[columns], axis=-1) / 100.0)
     largest = np.zeros(usage.shape[:-1])
-    with np.errstate(over="ignore"):
-        for column in columns:
-            if factors[column] > 0:
-                # A limit of 0 is an unknown one, and nothing of it is used.
-                most = np.where(limit[..., column] > 0, limit[..., column], np.inf)
-                largest = np.maximum(largest, usage[..., column] / most * factors[column])
+    for column, factor in zip(columns, weights.as_array()[columns].tolist(), strict=True):
+        if factor > 0:
+            used, most = usage[..., column], limit[..., column]
+            if weights.like_java:  # float32-usage: what follows the percentage has 64 bits
+                share = percent_usage(used, most).astype(np.float64) * factor / 100.0
+            else:
+                share = _fraction(used, most) * factor
+            largest = np.maximum(largest, share)
     return largest
+
+
+def _fraction(usage: FloatArray, limit: FloatArray) -> FloatArray:
+    # An unknown limit is 0, and nothing of it is used.
+    with np.errstate(over="ignore"):
+        return np.asarray(usage / np.where(limit > 0, limit, np.inf))
 
 
 def usage_rows(*resources: ResourceUsage | None) -> tuple[list[float], list[float]]:

@@ -15,7 +15,7 @@ from loadmanager.core.load import BundleStats
 from loadmanager.core.tally import BrokerLoad, view_of
 
 # Their assertions tell what differs, as those of test files do.
-pytest.register_assert_rewrite("vector_strategies", "vector_bundles")
+pytest.register_assert_rewrite("vector_strategies", "vector_bundles", "planner_promises")
 
 # A busy machine makes an example slow, not wrong. HYPOTHESIS_EXAMPLES=5000 looks harder.
 _EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "50"))

@@ -68,9 +68,7 @@ class LeastResourceUsageWithWeight:
         """Return the memory with a step of every broker's running usage."""
         if self.like_java:
             return memory
-        names = view.brokers.names
-        usage = self._next(view, np.arange(len(names)), memory)
-        return _remembering(memory, names, usage)
+        return _remembering(memory, view.brokers.names, self._next(view, memory))
 
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
@@ -79,20 +77,21 @@ class LeastResourceUsageWithWeight:
         del bundle
         if not len(candidates):
             return Ranking(candidates, memory)
-        usage = self._next(view, candidates, memory)
+        usage = self._next(view, memory)[candidates]
         if self.like_java:  # step-per-placement
-            names = [view.brokers.names[row] for row in candidates.tolist()]
+            every = view.brokers.names
+            names = every if len(candidates) == len(every) else [every[row] for row in candidates]
             memory = _remembering(memory, names, usage)
         best = candidates[well_below(usage, float(usage.mean()), self.difference)]
         return Ranking(best if len(best) else candidates, memory)
 
-    def _next(self, view: ClusterView, rows: Indices, memory: Memory) -> FloatArray:
-        """Return the running usage of broker ``rows`` one step on."""
-        scores = view.scores(self.weights)[rows]
-        past = _past(view, memory)[rows]
-        past[_idle(view, rows)] = np.nan
+    def _next(self, view: ClusterView, memory: Memory) -> FloatArray:
+        """Return the running usage of every broker one step on."""
+        scores = view.scores(self.weights)
+        # A broker without a past gives None, which numpy reads as NaN.
+        past = np.array(list(map(memory.usage.get, view.brokers.names)), dtype=np.float64)
         mixed = past * self.history + (1.0 - self.history) * scores
-        return np.where(np.isnan(past), scores, mixed)
+        return np.where(np.isnan(past) | _idle(view), scores, mixed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,17 +127,13 @@ def well_below(usage: FloatArray, mean: float, difference: float) -> Mask:
     return usage + difference <= mean
 
 
-def _past(view: ClusterView, memory: Memory) -> FloatArray:
-    """Return the running usage of every broker row, NaN for one without a past."""
-    # A broker without a past gives None, which numpy reads as NaN.
-    return np.array(list(map(memory.usage.get, view.brokers.names)), dtype=np.float64)
-
-
 def _remembering(memory: Memory, names: Sequence[BrokerId], usage: FloatArray) -> Memory:
-    return replace(memory, usage={**memory.usage, **dict(zip(names, usage.tolist(), strict=True))})
+    remembered = {**memory.usage}
+    remembered.update(zip(names, usage.tolist(), strict=True))
+    return replace(memory, usage=remembered)
 
 
-def _idle(view: ClusterView, candidates: Indices) -> Mask:
-    traffic = view.brokers.traffic[candidates]
+def _idle(view: ClusterView) -> Mask:
+    traffic = view.brokers.traffic
     silent = (traffic[:, MSGS_IN] == 0) & (traffic[:, MSGS_OUT] == 0)
-    return np.asarray(silent | (view.owned.counts[candidates] == 0))
+    return np.asarray(silent | (view.owned.counts == 0))
