@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from virtual_cluster import Agent, Cluster, place_all, story
+from virtual_agent import Agent
+from virtual_cluster import Cluster, place_all, story
 from virtual_host import Host
 
 from loadmanager.core import znodes

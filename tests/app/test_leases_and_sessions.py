@@ -2,7 +2,8 @@ import asyncio
 from collections.abc import Iterable
 from itertools import pairwise
 
-from virtual_cluster import SESSION_S, Agent, Cluster, place_all, story
+from virtual_agent import SESSION_S, Agent
+from virtual_cluster import Cluster, place_all, story
 from virtual_host import Host
 
 from loadmanager.adapters.broker.in_process import Fault

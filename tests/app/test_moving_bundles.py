@@ -1,7 +1,8 @@
 import asyncio
 from typing import Any
 
-from virtual_cluster import SESSION_S, Cluster, place_all, story
+from virtual_agent import SESSION_S
+from virtual_cluster import Cluster, place_all, story
 from virtual_host import Host
 
 from loadmanager.adapters.broker.in_process import Fault

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
-from virtual_cluster import NAMESPACE, SESSION_S, Agent, Cluster, make_config, play, topic_in
+from virtual_agent import SESSION_S, Agent
+from virtual_cluster import NAMESPACE, Cluster, make_config, play, topic_in
 from virtual_host import Host
 from virtual_service import LossPlace
 
@@ -21,7 +22,7 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire import decode_boundaries
 from loadmanager.ports import CoordinationError, LookupRefused, Owner
 
-SEEDS = range(int(os.environ.get("LOADMANAGER_FAULT_SEEDS", "12")))
+SEEDS = range(int(os.environ.get("LOADMANAGER_FAULT_SEEDS", "8")))
 STEPS = 40
 
 

@@ -4,7 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from virtual_cluster import NAMESPACE, Agent, Cluster, place_all, story, topic_in
+from virtual_agent import Agent
+from virtual_cluster import NAMESPACE, Cluster, place_all, story, topic_in
 
 from loadmanager.adapters.broker.outcomes import Accepted
 from loadmanager.core import znodes

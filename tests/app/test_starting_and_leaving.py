@@ -2,7 +2,8 @@ import asyncio
 import contextlib
 
 import pytest
-from virtual_cluster import SESSION_S, Cluster, make_config, place_all, play, story
+from virtual_agent import SESSION_S
+from virtual_cluster import Cluster, make_config, place_all, play, story
 from virtual_host import Host
 
 from loadmanager.adapters.broker.in_process import Fault

@@ -1,7 +1,8 @@
 import asyncio
 
 import pytest
-from virtual_cluster import SESSION_S, Agent, Cluster, place_all, story
+from virtual_agent import SESSION_S, Agent
+from virtual_cluster import Cluster, place_all, story
 
 from loadmanager.app.electing import Deposed
 from loadmanager.app.order_book import OrderBook

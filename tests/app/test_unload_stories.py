@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from virtual_cluster import NAMESPACE, Agent, Cluster, make_config, place_all, play, story
+from virtual_agent import Agent
+from virtual_cluster import NAMESPACE, Cluster, make_config, place_all, play, story
 from virtual_host import Host
 
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
