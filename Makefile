@@ -7,10 +7,10 @@ DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint clean
+.PHONY: help demo test bench lint coverage clean
 
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a half
 	@$(BIN)/loadmanager demo --duration 90
@@ -21,11 +21,19 @@ test: $(TEST) ## Run every test, the quick ones first; what needs an absent tool
 bench: $(TEST) ## Measure; one JSON line for each figure
 	@$(BIN)/pytest -m bench -s tests/bench
 
+RUNS ?= 50
+SEED ?= 1
+faults: $(TEST) ## Kill, freeze and cut off real processes at random: RUNS=50 SEED=1
+	@$(BIN)/python tests/faults/run_faults.py --runs $(RUNS) --seed $(SEED)
+
 lint: $(TEST) ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict
 	@$(BIN)/lint-imports
+
+coverage: $(TEST) ## Check that the quick tests take every branch of the decision core
+	@$(BIN)/pytest tests/core -q --hypothesis-seed=0 --cov=loadmanager.core --cov-branch --cov-fail-under=100
 
 clean: ## Remove what these commands made
 	rm -rf $(VENV) build dist .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -70,13 +70,16 @@ def unaccounted(
     """Return the gaps longer than ``tolerated_s`` that no disturbance accounts for.
 
     A disturbance accounts for a gap that began in its time and ended when it was due.
+    One that began up to ``tolerated_s`` before it was a hand-over that it hit.
     """
     known = list(disturbances)
     return [
         gap
         for gap in found
         if gap.end_s - gap.start_s > tolerated_s
-        and not any(one.began_s <= gap.start_s and gap.end_s <= one.due_s for one in known)
+        and not any(
+            one.began_s - tolerated_s <= gap.start_s and gap.end_s <= one.due_s for one in known
+        )
     ]
 
 
@@ -85,13 +88,14 @@ def recovery_s(
 ) -> float:
     """Return how long after ``healed_s`` the last part was served again; 0 if none was free.
 
-    Gaps that began later than everything was due are another fault's, and those up to
-    ``longer_than_s`` nobody's.
+    Gaps that were over before it began, or began when everything was due, are another
+    fault's, and those up to ``longer_than_s`` nobody's.
     """
     ends = [
         gap.end_s
         for gap in found
-        if disturbance.began_s <= gap.start_s <= disturbance.due_s
+        if disturbance.began_s < gap.end_s
+        and gap.start_s <= disturbance.due_s
         and gap.end_s - gap.start_s > longer_than_s
     ]
     return max(0.0, max(ends, default=disturbance.healed_s) - disturbance.healed_s)

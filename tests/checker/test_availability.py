@@ -66,8 +66,13 @@ def test_a_gap_within_a_disturbances_time_is_accounted_for() -> None:
 
 
 def test_a_gap_that_began_before_the_disturbance_is_not() -> None:
-    late = Disturbance(what="kill", began_s=5.5, healed_s=6, within_s=5)
+    late = Disturbance(what="kill", began_s=6.1, healed_s=6.1, within_s=5)
     assert unaccounted([GAP], [late], tolerated_s=1) == [GAP]
+
+
+def test_a_hand_over_that_the_disturbance_hit_is_accounted_for() -> None:
+    late = Disturbance(what="kill", began_s=6, healed_s=6, within_s=5)
+    assert unaccounted([GAP], [late], tolerated_s=1) == []
 
 
 def test_a_gap_that_outlasts_its_disturbance_is_not() -> None:
@@ -90,8 +95,10 @@ def test_a_disturbance_that_freed_nothing_took_no_time() -> None:
     assert recovery_s([], KILL) == 0
     assert recovery_s([GAP], KILL, longer_than_s=4) == 0
     assert recovery_s([GAP], KILL, longer_than_s=3.9) == 5
-    later = Disturbance(what="kill", began_s=12, healed_s=12, within_s=5)
+    later = Disturbance(what="kill", began_s=9, healed_s=9, within_s=5)
     assert recovery_s([GAP], later) == 0
+    hit = Disturbance(what="kill", began_s=8, healed_s=8, within_s=5)
+    assert recovery_s([GAP], hit) == 1
 
 
 spells = st.builds(
