@@ -194,7 +194,8 @@ class PlannerSettings(Section):
         50,
         ge=1,
         le=1_000_000,
-        description="Most bundles taken off draining brokers in one round.",
+        description="Most bundles that `loadmanager decide` takes off draining brokers in one "
+        "round. A live leader empties them between the rounds: see max_in_flight_per_broker.",
     )
     max_stale_fraction: float = Field(
         0.34,
