@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint coverage clean
+.PHONY: help demo test bench faults lint coverage clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile

@@ -2,9 +2,9 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from histories import NAMESPACE, TOPIC, WHOLE, PlainSpell, publish, quarters, spell
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_spells import NAMESPACE, TOPIC, WHOLE, PlainSpell, publish, quarters, spell
 
 from loadmanager.checker.acknowledging import Misplaced, Why, misplaced
 from loadmanager.checker.publishing import Publish

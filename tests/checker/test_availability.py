@@ -1,8 +1,8 @@
 from itertools import combinations
 
-from histories import PlainSpell, quarters, spell
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_spells import PlainSpell, quarters, spell
 
 from loadmanager.checker.availability import (
     Disturbance,

@@ -1,9 +1,9 @@
 from collections.abc import Iterator
 from itertools import combinations
 
-from histories import PlainSpell, publish, quarters, spell
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_spells import PlainSpell, publish, quarters, spell
 
 from loadmanager.checker.tokens import TokenFault, Use, token_faults
 from loadmanager.core.ids import range_of

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from histories import WHOLE, publish, spell
+from plain_spells import WHOLE, publish, spell
 
 from loadmanager.checker.availability import Disturbance
 from loadmanager.checker.publishing import publishes_in
