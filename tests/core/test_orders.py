@@ -65,7 +65,9 @@ def test_an_owned_list_comes_back_with_the_commit_as_token_of_its_newest(
 def test_twenty_thousand_bundles_stay_far_below_the_limit_of_a_znode() -> None:
     width = 0xFFFFFFFF // 20_000
     bundles = [bundle_id(Namespace("t/ns"), k * width, (k + 1) * width) for k in range(20_000)]
-    assert len(encode_orders(Orders(1, frozenset(bundles)))) < 300_000
+    orders = Orders(1, frozenset(bundles))
+    assert len(encode_orders(orders)) < 300_000
+    assert decode_orders(WHERE, encode_orders(orders)) == orders
     assert len(encode_owned(dict.fromkeys(bundles, 123_456_789))) < 300_000
 
 

@@ -288,6 +288,31 @@ def test_a_draining_broker_is_emptied_at_its_pace_but_for_its_own_bundle(
     assert decide(tally.view(0.0), Offering()).moves == ()
 
 
+def test_a_broker_that_is_emptied_between_the_rounds_is_left_alone_by_them(
+    make_view: MakeView,
+) -> None:
+    view = make_view({"a:1": (0.1, {1: 1.0}), "b:1": (0.9, {4: 9.0})}, {"a:1": {"draining": True}})
+    planner, rng = Planner(shedder=Offering()), np.random.default_rng(1)
+    assert planner.round(view, RoundMemory(), rng).moves
+    assert planner.round(view, RoundMemory(), rng, draining=False).moves == ()
+
+
+def test_a_bundle_that_leaves_its_broker_goes_to_another_though_it_would_be_the_best(
+    make_view: MakeView, bundle: NameBundle
+) -> None:
+    view = make_view({"a:1": (0.1, {1: 1.0}), "b:1": (0.9, {4: 9.0})})
+    leaving = BrokerId("a:1")
+    placed = Planner().place(
+        view,
+        bundle(1),
+        RoundMemory(),
+        np.random.default_rng(1),
+        leaving=leaving,
+        cause=Cause.REQUESTED,
+    )
+    assert placed.move == Move(bundle(1), leaving, BrokerId("b:1"), Cause.REQUESTED)
+
+
 def test_a_draining_broker_nobody_can_relieve_keeps_its_bundles(
     make_view: MakeView, bundle: NameBundle
 ) -> None:

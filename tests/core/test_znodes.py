@@ -14,6 +14,15 @@ def test_paths_are_those_pulsar_uses() -> None:
     assert znodes.draining(broker) == "/loadbalance/draining/b1:8080"
     assert znodes.lock(bundle) == "/namespace/t/ns/0x00000000_0x80000000"
     assert znodes.local_policies(Namespace("t/ns")) == "/admin/local-policies/t/ns"
+    clusters = "/admin/clusters/standalone"
+    assert znodes.isolation_policies("standalone") == f"{clusters}/namespaceIsolationPolicies"
+    assert znodes.failure_domains("standalone") == f"{clusters}/failureDomain"
+
+
+def test_the_mark_of_an_agent_is_named_for_its_session() -> None:
+    broker = BrokerId("b1:8080")
+    assert znodes.agent(broker, 0x1F) == f"{znodes.agents(broker)}/1f"
+    assert znodes.agents(broker) == f"{znodes.AGENTS}/b1:8080"
 
 
 def test_a_topic_with_a_slash_is_one_node() -> None:
