@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
 
-from loadmanager.adapters.broker.serving_record import ServingInterval, overlaps, read_record
+from loadmanager.adapters.broker.serving_record import ServingInterval, read_record
+from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import TopicName
 from loadmanager.demo.cluster import HASH, Member
 from loadmanager.demo.weights import topic_names

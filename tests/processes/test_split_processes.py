@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
 
-from loadmanager.adapters.broker.serving_record import overlaps
+from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import TopicName
 from loadmanager.demo.cluster import HASH, NAMESPACE, Member
 from loadmanager.demo.weights import topic_names

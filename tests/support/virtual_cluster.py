@@ -20,8 +20,8 @@ from virtual_agent import Agent, World
 from virtual_host import Host
 from virtual_time import run
 
-from loadmanager.adapters.broker.serving_record import overlaps
 from loadmanager.adapters.memory import MemoryCoordination
+from loadmanager.checker.serving import overlaps
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries

@@ -24,7 +24,6 @@ from loadmanager.adapters.broker.changes import (
     Started,
     Stopped,
 )
-from loadmanager.checker.serving import overlaps as overlaps  # noqa: PLC0414 - moved there
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
 
