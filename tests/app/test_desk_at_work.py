@@ -33,7 +33,7 @@ async def _publish_for_ever(cluster: Cluster, topics: list[TopicName]) -> None:
             for host in cluster.hosts:
                 for _ in range(5):
                     host.broker.publish(topic, payload_bytes=1000)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.25)
 
 
 async def _heat(cluster: Cluster, topics: list[TopicName], for_s: float) -> None:

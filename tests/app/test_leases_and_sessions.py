@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from virtual_agent import SESSION_S, Agent
@@ -11,6 +11,7 @@ from loadmanager.app.leasing import Displaced
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId
+from loadmanager.ports import CommitRejected, CoordinationError, NodeExists, Operation, Stat
 
 LEASE_S = 0.66 * SESSION_S
 RENEWED_EVERY_S = 0.1 * SESSION_S
@@ -335,3 +336,43 @@ async def test_a_sidecar_that_thaws_after_another_took_over_changes_nothing_any_
     assert cluster.service.dump()[znodes.lock(bundle)] == lock
     assert newcomer.alive
     await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_registration_that_changes_at_each_attempt_is_given_up_for_now(
+    cluster: Cluster,
+) -> None:
+    host = cluster.add_host()
+    agent = cluster.start(host)
+    commit = agent.coordination.commit
+    spoilt = 0
+
+    async def contested(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        nonlocal spoilt
+        if spoilt < 15:
+            spoilt += 1
+            raise CommitRejected(0, NodeExists("somebody registers too"))
+        return await commit(operations)
+
+    agent.coordination.commit = contested  # type: ignore[method-assign]
+    await cluster.until(lambda: agent.application and agent.app.member.registered)
+    (ended,) = cluster.warnings("broker.membership.ended")
+    assert "changed at each of 10 attempts" in ended["why"]
+
+
+@story()
+async def test_a_registration_refused_for_good_is_told_and_tried_again(cluster: Cluster) -> None:
+    agent = cluster.start(cluster.add_host())
+    commit = agent.coordination.commit
+    refused = 0
+
+    async def forbidden(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        nonlocal refused
+        if not refused:
+            refused += 1
+            raise CommitRejected(0, CoordinationError("no right to do so"))
+        return await commit(operations)
+
+    agent.coordination.commit = forbidden  # type: ignore[method-assign]
+    await cluster.until(lambda: agent.application and agent.app.member.registered)
+    assert [e["why"] for e in cluster.warnings("broker.membership.ended")] == ["no right to do so"]

@@ -91,11 +91,14 @@ async def test_garbage_for_orders_recalls_nothing_and_is_put_right_by_the_next_l
     await asyncio.sleep(3.0)
     assert {bundle: cluster.server(bundle) for bundle in boundaries.bundles} == places
 
-    await leader.leave()
+    await leader.kill()
+    await cluster.until(lambda: len(cluster.service.epochs) == 2)
     await cluster.settled(boundaries.bundles)
     kept = {bundle: place for bundle, place in places.items() if place is host}
     assert {bundle: cluster.server(bundle) for bundle in kept} == kept
     assert cluster.orders(host).bundles >= kept.keys()
+    heir = cluster.leader
+    assert heir.metric("loadmanager_malformed_content_total", kind="orders") >= 1
 
 
 @story()
