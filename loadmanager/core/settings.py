@@ -7,6 +7,7 @@ its reference and the reading of Pulsar's own keys are all made from that.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
@@ -64,6 +65,11 @@ class SettingOutOfRange(LoadManagerError, ValueError):
 
 def settings_of(kind: type) -> tuple[Setting, ...]:
     """Return the described fields of a dataclass, in their order; nested groups are left out."""
+    return _described(kind)
+
+
+@cache
+def _described(kind: type) -> tuple[Setting, ...]:
     hints = get_type_hints(kind, include_extras=True)
     found: list[Setting] = []
     for spec in fields(kind):
