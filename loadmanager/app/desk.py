@@ -19,15 +19,17 @@ from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.reconciling import Reconciler
+from loadmanager.app.round_log import tell_plan
 from loadmanager.app.split_desk import SplitDesk, SplitPolicy
-from loadmanager.core.cluster import ClusterView
+from loadmanager.app.viewing import Viewing
+from loadmanager.app.wanted import Wanted, why
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause, Move, Refusal
-from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.tally import LoadTally
-from loadmanager.ports import Connection, CoordinationError, NotLeader, Unavailable
+from loadmanager.ports import Connection, CoordinationError
 
 log = structlog.get_logger()
 
@@ -67,10 +69,10 @@ class Desk:
         self._inheritance = Inheritance(parts, term)
         self._constraints = Constraints(parts, cluster)
         self._tally = LoadTally(weights=planner.weights)
+        self._viewing = Viewing(parts, self._book, self._constraints, self._tally)
         self._splits = SplitDesk(parts, self._book, self._tally, split_policy)
         self._memory = RoundMemory()
-        self._taken: dict[BrokerId, int] = {}
-        self._wanted: dict[BundleId, asyncio.Future[BrokerId]] = {}
+        self._wanted = Wanted(parts.metrics)
         self._placing = Changes()
         self._hand_overs = HandOvers(parts, self._book)
         self._reconciler = Reconciler(parts, self._book)
@@ -81,7 +83,7 @@ class Desk:
         """Return what this leader sees and remembers now."""
         return Look(
             epoch=self._term.epoch,
-            view=self._view(),
+            view=self._viewing.view(),
             averages=self._tally.averages(),
             memory=self._memory,
             unowned=(*self._wanted, *self._orphans()),
@@ -99,17 +101,14 @@ class Desk:
             await self._constraints.read()
             await self._book.open()
             await self._inherit()
-            self._take_reports()
+            self._viewing.take_reports()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tick(), name="ticks")
                 tasks.create_task(self._place(), name="placements")
                 tasks.create_task(self._rounds(), name="rounds")
         finally:
             self._constraints.close()
-            for future in self._wanted.values():
-                if not future.done():
-                    future.set_exception(NotLeader(f"epoch {self._term.epoch} is over"))
-                    future.exception()
+            self._wanted.end(self._term.epoch)
 
     async def _inherit(self) -> None:
         standby = await self._inheritance.take()
@@ -127,19 +126,18 @@ class Desk:
         holding = self._parts.picture.live_owner(bundle)
         if holding is not None:
             return holding.broker
-        planned = self._planned(bundle)
+        planned = self.planned(bundle)
         if planned is not None:
             return planned
-        future = self._wanted.get(bundle)
-        if future is None:
-            future = asyncio.get_running_loop().create_future()
-            self._wanted[bundle] = future
+        answer, new = self._wanted.ask(bundle)
+        if new:
             self._placing.tell()
-        return await asyncio.shield(future)
+        return await asyncio.shield(answer)
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
         """Return the registered broker that is to own ``bundle``."""
-        return self._planned(bundle)
+        planned = self._book.assigned.get(bundle)
+        return planned if planned in self._parts.picture.brokers else None
 
     async def order_unload(
         self, leaving: Mapping[BundleId, BrokerId], destination: BrokerId | None
@@ -149,6 +147,7 @@ class Desk:
         They go to ``destination``, or to the best place but the one they leave. What
         was moved rests, as it does after a round. Raises as `OrderBook.assign`.
         """
+        leaving = await self._still_whole(leaving)
         refusals: Mapping[BundleId, tuple[Refusal, ...]] = {}
         if destination is None:
             placed, refusals = self._choose(leaving, leaving, Cause.REQUESTED)
@@ -167,23 +166,28 @@ class Desk:
             self._parts.metrics.bundles_unloaded(len(placed), len(sources))
         for bundle, target in placed.items():
             log.info("bundle.unload.ordered", bundle=bundle, source=leaving[bundle], target=target)
-        return {bundle: _why(reasons) for bundle, reasons in refusals.items()}
+        return {bundle: why(reasons) for bundle, reasons in refusals.items()}
+
+    async def _still_whole(
+        self, bundles: Mapping[BundleId, BrokerId]
+    ) -> Mapping[BundleId, BrokerId]:
+        """Return those that were not cut meanwhile: an order would bring the whole back."""
+        booked = bundles.keys() & self._book.assigned.keys()
+        await self._adopt_parts()
+        cut = booked - self._book.assigned.keys()
+        return {bundle: broker for bundle, broker in bundles.items() if bundle not in cut}
 
     async def order_split(self, bundle: BundleId, order: SplitOrder) -> None:
         """Order a bundle to be cut; raises as `OrderBook.change`."""
         await self._adopt_parts()
         await self._splits.order(bundle, order)
 
-    def _planned(self, bundle: BundleId) -> BrokerId | None:
-        planned = self._book.assigned.get(bundle)
-        return planned if planned in self._parts.picture.brokers else None
-
     # --- load ----------------------------------------------------------------------
 
     async def _tick(self) -> None:
         while True:
             await self._parts.clock.sleep(self._rhythm.tick_interval_s)
-            self._take_reports()
+            self._viewing.take_reports()
             self._tally.sample()
             self._hand_overs.observe()
             try:
@@ -205,29 +209,6 @@ class Desk:
             if moved:
                 await self._order(moved)
 
-    def _take_reports(self) -> None:
-        """Bring the tally up to date with the reports in the picture."""
-        brokers = self._parts.picture.brokers
-        for broker, known in brokers.items():
-            if self._taken.get(broker) != known.mzxid:
-                self._taken[broker] = known.mzxid
-                self._tally.report(known.report, known.seen_at_s)
-        for broker in self._taken.keys() - brokers.keys():
-            del self._taken[broker]
-            self._tally.forget(broker, self._parts.clock.monotonic_s())
-
-    def _view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
-        """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""
-        self._take_reports()
-        ordered = self._book.assigned
-        if afresh:
-            ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
-        return self._tally.view(
-            self._parts.clock.monotonic_s(),
-            in_flight=ordered,
-            policies=self._constraints.policies,
-        )
-
     # --- unowned bundles -----------------------------------------------------------
 
     async def _place(self) -> None:
@@ -240,7 +221,7 @@ class Desk:
 
     async def _place_for_ever(self) -> None:
         while True:
-            self._answer_planned()
+            self._wanted.answer_planned(self.planned)
             bundles = list(dict.fromkeys([*self._wanted, *self._orphans()]))
             try:
                 emptied = await self._empty_draining()
@@ -251,10 +232,10 @@ class Desk:
                 placed, refusals = self._choose(bundles)
                 await self._order(placed)
             except CoordinationError as error:
-                self._refuse_all(f"the order could not be written: {error}")
+                self._wanted.refuse_all(f"the order could not be written: {error}")
                 await self._parts.clock.sleep(_RETRY_S)
                 continue
-            self._answer(placed, refusals)
+            self._wanted.answer(placed, refusals)
             if len(placed) < len(bundles):
                 await self._placing.wait(_RETRY_S)
 
@@ -273,13 +254,6 @@ class Desk:
             )
         return True
 
-    def _answer_planned(self) -> None:
-        """Answer for what has a plan by now: a former leader's, or one just repaired."""
-        for bundle in list(self._wanted):
-            planned = self._planned(bundle)
-            if planned is not None:
-                self._wanted.pop(bundle).set_result(planned)
-
     def _orphans(self) -> Iterable[BundleId]:
         """Return the bundles whose planned owner is not registered any more."""
         brokers = self._parts.picture.brokers
@@ -297,7 +271,7 @@ class Desk:
 
         None goes to the broker that it is ``leaving`` for ``cause``.
         """
-        view = self._view(afresh=bundles)
+        view = self._viewing.view(afresh=bundles)
         placed: dict[BundleId, BrokerId] = {}
         refusals: dict[BundleId, tuple[Refusal, ...]] = {}
         for bundle in bundles:
@@ -318,32 +292,6 @@ class Desk:
                 placed[bundle] = answer.move.target
         return placed, refusals
 
-    def _answer(
-        self,
-        placed: Mapping[BundleId, BrokerId],
-        refusals: Mapping[BundleId, tuple[Refusal, ...]],
-    ) -> None:
-        for bundle, broker in placed.items():
-            self._parts.metrics.assignments.labels("placed").inc()
-            log.info("bundle.assignment.decided", bundle=bundle, target=broker)
-            future = self._wanted.pop(bundle, None)
-            if future and not future.done():
-                future.set_result(broker)
-        for bundle, reasons in refusals.items():
-            self._parts.metrics.assignments.labels("refused").inc()
-            why = _why(reasons)
-            future = self._wanted.pop(bundle, None)
-            if future and not future.done():
-                future.set_exception(Unavailable(f"no broker can take {bundle} ({why})"))
-                future.exception()
-
-    def _refuse_all(self, why: str) -> None:
-        for future in self._wanted.values():
-            if not future.done():
-                future.set_exception(Unavailable(why))
-                future.exception()
-        self._wanted.clear()
-
     # --- rounds --------------------------------------------------------------------
 
     async def _rounds(self) -> None:
@@ -361,14 +309,14 @@ class Desk:
             self._parts.metrics.round_duration_seconds.observe(took_s)
 
     async def _round(self) -> str:
-        view = self._view()
+        view = self._viewing.view()
         doubtful = self._parts.coordination.session.connection is not Connection.CONNECTED
         plan = self._planner.round(
             view, self._memory, self._rng, session_doubtful=doubtful, draining=False
         )
         self._memory = plan.memory
         self.recollection.round_done(plan, view.brokers.names)
-        self._tell(plan)
+        tell_plan(self._parts.metrics, type(self._planner.shedder).__name__, plan, self._term.epoch)
         if not doubtful:
             await self._splits.look()
             lost = self._hand_overs.lost()
@@ -382,33 +330,8 @@ class Desk:
         self._parts.metrics.bundles_unloaded(len(plan.moves), len(sources))
         return "moved"
 
-    def _tell(self, plan: Plan) -> None:
-        strategy = type(self._planner.shedder).__name__
-        for move in (*plan.moves, *plan.observed):
-            self._parts.metrics.moves.labels(strategy, move.cause.value).inc()
-            log.info(
-                "bundle.move.decided" if plan.moves else "bundle.move.observed",
-                bundle=move.bundle,
-                source=move.source,
-                target=move.target,
-                cause=move.cause.value,
-                epoch=self._term.epoch,
-            )
-        for refusal in plan.refusals:
-            self._parts.metrics.refusals.labels(strategy, refusal.reason.value).inc()
-            log.debug(
-                "round.subject.refused",
-                subject=refusal.subject or "cluster",
-                reason=refusal.reason.value,
-                detail=refusal.detail,
-            )
-
     # --- orders --------------------------------------------------------------------
 
     async def _order(self, changes: Mapping[BundleId, BrokerId]) -> None:
         await self._book.assign(changes)
         self._hand_overs.ordered(changes)
-
-
-def _why(reasons: Iterable[Refusal]) -> str:
-    return ", ".join(reason.detail or reason.reason.value for reason in reasons)

@@ -1,0 +1,46 @@
+"""The leader's view of the cluster: what was reported, and what is ordered."""
+
+from collections.abc import Collection
+
+from loadmanager.app.constraints import Constraints
+from loadmanager.app.order_book import OrderBook
+from loadmanager.app.parts import Parts
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.tally import LoadTally
+
+
+class Viewing:
+    """Keeps the tally of one term up to date with the reports in the picture."""
+
+    def __init__(
+        self, parts: Parts, book: OrderBook, constraints: Constraints, tally: LoadTally
+    ) -> None:
+        self._parts = parts
+        self._book = book
+        self._constraints = constraints
+        self._tally = tally
+        self._taken: dict[BrokerId, int] = {}
+
+    def take_reports(self) -> None:
+        """Count what was reported since the last time, and forget who left."""
+        brokers = self._parts.picture.brokers
+        for broker, known in brokers.items():
+            if self._taken.get(broker) != known.mzxid:
+                self._taken[broker] = known.mzxid
+                self._tally.report(known.report, known.seen_at_s)
+        for broker in self._taken.keys() - brokers.keys():
+            del self._taken[broker]
+            self._tally.forget(broker, self._parts.clock.monotonic_s())
+
+    def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
+        """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""
+        self.take_reports()
+        ordered = self._book.assigned
+        if afresh:
+            ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
+        return self._tally.view(
+            self._parts.clock.monotonic_s(),
+            in_flight=ordered,
+            policies=self._constraints.policies,
+        )

@@ -1,0 +1,74 @@
+"""The bundles that lookups wait for, and the answers they get."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import structlog
+
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Refusal
+from loadmanager.ports import LookupRefused, NotLeader, Unavailable
+from loadmanager.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+Refusals = Mapping[BundleId, tuple[Refusal, ...]]
+
+
+class Wanted:
+    """Bundles to be placed because somebody asked, for one term."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._answers: dict[BundleId, asyncio.Future[BrokerId]] = {}
+
+    def __iter__(self) -> Iterator[BundleId]:
+        """Yield the bundles that are waited for, the first asked for first."""
+        return iter(self._answers)
+
+    def ask(self, bundle: BundleId) -> tuple[asyncio.Future[BrokerId], bool]:
+        """Return the answer to come, and whether nobody asked for it before."""
+        new = bundle not in self._answers
+        if new:
+            self._answers[bundle] = asyncio.get_running_loop().create_future()
+        return self._answers[bundle], new
+
+    def answer_planned(self, planned: Callable[[BundleId], BrokerId | None]) -> None:
+        """Answer for what has a plan by now: a former leader's, or one just repaired."""
+        for bundle in list(self._answers):
+            broker = planned(bundle)
+            if broker is not None:
+                self._answers.pop(bundle).set_result(broker)
+
+    def answer(self, placed: Mapping[BundleId, BrokerId], refusals: Refusals) -> None:
+        """Tell where bundles go, and of others why they go nowhere."""
+        for bundle, broker in placed.items():
+            self._metrics.assignments.labels("placed").inc()
+            log.info("bundle.assignment.decided", bundle=bundle, target=broker)
+            future = self._answers.pop(bundle, None)
+            if future and not future.done():
+                future.set_result(broker)
+        for bundle, reasons in refusals.items():
+            self._metrics.assignments.labels("refused").inc()
+            self._refuse(bundle, Unavailable(f"no broker can take {bundle} ({why(reasons)})"))
+
+    def refuse_all(self, reason: str) -> None:
+        """Tell all who wait that it is not to be had now."""
+        for bundle in list(self._answers):
+            self._refuse(bundle, Unavailable(reason))
+
+    def end(self, epoch: int) -> None:
+        """Tell all who wait that this leader is none any more."""
+        for bundle in list(self._answers):
+            self._refuse(bundle, NotLeader(f"epoch {epoch} is over"))
+
+    def _refuse(self, bundle: BundleId, error: LookupRefused) -> None:
+        future = self._answers.pop(bundle, None)
+        if future and not future.done():
+            future.set_exception(error)
+            future.exception()  # Whoever asked may have gone away, and the error is no bug.
+
+
+def why(reasons: Iterable[Refusal]) -> str:
+    """Return reasons in one line, with their numbers where they have some."""
+    return ", ".join(reason.detail or reason.reason.value for reason in reasons)
