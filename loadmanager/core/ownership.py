@@ -91,7 +91,9 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     (_P.ACQUIRING, _E.BROKER_LOST): (_P.ABANDONING, ()),
     (_P.ABANDONING, _E.ASSIGNED): (_P.ACQUIRING, ()),
     (_P.ABANDONING, _E.RECALLED): (_P.ABANDONING, ()),
-    (_P.ABANDONING, _E.LOCK_TAKEN): (_P.DROPPING, (_F.DROP_LOCK,)),
+    # Never loaded by us, but perhaps by an agent before us, under whose lease it is served
+    # until its lock is taken over: so the broker is asked to stop here too.
+    (_P.ABANDONING, _E.LOCK_TAKEN): (_P.RELEASING, (_F.UNLOAD_FROM_BROKER,)),
     (_P.ABANDONING, _E.LOCK_REFUSED): (_P.FREE, ()),
     (_P.ABANDONING, _E.SESSION_LOST): (_P.FREE, ()),
     (_P.ABANDONING, _E.BROKER_LOST): (_P.ABANDONING, ()),

@@ -17,6 +17,8 @@ class World:
 
     Commands to the broker run one after another, so they are a queue; what is asked of
     the lock is at most one thing at a time. ``lock`` is whether our session holds it.
+    ``inherited`` is what an agent before us had the broker serve, under its own lease
+    and a lock that is still there: taking the lock is taking that over.
     """
 
     phase: Phase = Phase.FREE
@@ -24,6 +26,11 @@ class World:
     serving: bool = False
     lock_request: Effect | None = None
     commands: tuple[Effect, ...] = ()
+    inherited: bool = False
+
+    def silent(self) -> "World":
+        """Return the world in which the broker serves nothing."""
+        return replace(self, serving=False, inherited=False)
 
     def after(self, event: Event) -> "World":
         """Return the world in which ``event`` has happened, with what it asks for."""
@@ -41,6 +48,7 @@ class World:
 def futures(world: World) -> list[World]:
     """Return every world that can come next."""
     found = [world.after(Event.ASSIGNED), world.after(Event.RECALLED)]
+    # The lock of what is inherited is an earlier session's, and outlives ours or not.
     found.append(replace(world, lock=False, lock_request=None).after(Event.SESSION_LOST))
     if world.lock_request is Effect.TAKE_LOCK:
         asked = replace(world, lock_request=None)
@@ -52,11 +60,11 @@ def futures(world: World) -> list[World]:
     if world.lock and world.phase in {Phase.OWNED, Phase.RELEASING}:
         found.append(replace(world, lock=False).after(Event.SPLIT_AWAY))
     if world.phase is Phase.FREE and not world.commands:
-        found.append(replace(world, lock=True).after(Event.SPLIT_OFF))
+        found.append(replace(world.silent(), lock=True).after(Event.SPLIT_OFF))
     if world.commands:
         found += command_outcomes(replace(world, commands=world.commands[1:]), world.commands[0])
     # The lease runs out: the broker serves nothing, and the agent may learn it either way.
-    silent = replace(world, serving=False)
+    silent = world.silent()
     found.append(silent)
     if not world.commands:
         found.append(silent.after(Event.BROKER_LOST))
@@ -72,18 +80,19 @@ def command_outcomes(world: World, command: Effect) -> list[World]:
     if command is Effect.LOAD_ON_BROKER:
         if world.phase is Phase.OWNED:
             assert world.lock, "a bundle is loaded without its lock"
-            return [world, replace(world, serving=True)]
+            return [world, replace(world, serving=True, inherited=False)]
         return [world]
     if world.phase is Phase.OWNED:
         return [world]
-    stopped = replace(world, serving=False)
+    stopped = world.silent()
     outcome = stopped.after(Event.BROKER_UNLOADED) if may_serve(world.phase) else stopped
     return [world, outcome]
 
 
 def reachable() -> set[World]:
-    """Return all worlds that can be reached from a free bundle."""
-    seen, waiting = {World()}, deque([World()])
+    """Return all worlds that can be reached from a free bundle, inherited or not."""
+    beginnings = [World(), World(serving=True, inherited=True)]
+    seen, waiting = set(beginnings), deque(beginnings)
     while waiting:
         for world in futures(waiting.popleft()):
             if world not in seen:
@@ -95,13 +104,19 @@ def reachable() -> set[World]:
 def test_whatever_happens_a_bundle_is_served_only_while_the_agent_knows_it() -> None:
     worlds = reachable()
     assert len(worlds) > 15
-    assert all(may_serve(world.phase) for world in worlds if world.serving)
+    served = [world for world in worlds if world.serving and not world.inherited]
+    assert all(may_serve(world.phase) for world in served)
 
 
 def test_a_bundle_served_without_the_lock_is_always_being_stopped() -> None:
-    assert {world.phase for world in reachable() if world.serving and not world.lock} == {
-        Phase.HALTING
-    }
+    without = {w.phase for w in reachable() if w.serving and not w.lock and not w.inherited}
+    assert without == {Phase.HALTING}
+
+
+def test_what_was_inherited_is_stopped_before_its_lock_is_dropped() -> None:
+    inherited = [world for world in reachable() if world.inherited]
+    assert {world.phase for world in inherited} >= {Phase.ACQUIRING, Phase.RELEASING}
+    assert not any(world.phase is Phase.DROPPING for world in inherited)
 
 
 def test_every_phase_can_be_left_towards_free_and_towards_owned() -> None:
