@@ -18,7 +18,8 @@ class Mode(StrEnum):
     """How far the planner trusts the strategy.
 
     SAFE refuses what would make things worse and keeps to the budgets. PARITY carries
-    out the strategy's decision as Pulsar would; only the gates hold it back.
+    out the strategy's decision as Pulsar would, its accidents included; only the gates
+    hold it back.
     """
 
     SAFE = "safe"
@@ -29,7 +30,9 @@ class Mode(StrEnum):
 class PlannerSettings:
     """The planner's mode, gates and budgets. Budgets and ``margin`` hold in SAFE mode."""
 
-    mode: Annotated[Mode, Doc("safe, or parity: the strategy's decision untouched.")] = Mode.SAFE
+    mode: Annotated[Mode, Doc("safe, or parity: as Pulsar decides, its accidents included.")] = (
+        Mode.SAFE
+    )
     observe: Annotated[bool, Doc("Decide and record, but move nothing.")] = False
     shedding: Annotated[
         bool,

@@ -20,14 +20,15 @@ RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 class Count:
     """How much was compared.
 
-    ``answers`` are single decisions, compared with Pulsar's. ``left_out`` were not
-    compared, and ``different`` are known to be decided differently; both by a rule that
+    ``answers`` are single decisions, compared with Pulsar's. Others are ``in_part``
+    compared, ``left_out``, or known to be ``different``, each by a rule that
     ``tests/vectors/README.md`` tells.
     """
 
     scenarios: int = 0
     rounds: int = 0
     answers: int = 0
+    in_part: int = 0
     left_out: int = 0
     different: int = 0
 

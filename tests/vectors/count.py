@@ -18,8 +18,8 @@ from vector_checks import SUFFIX, Differs, compare  # noqa: E402 - found by the 
 from vector_inputs import Count  # noqa: E402 - the same
 
 HEAD: Final = (
-    "| algorithm | scenarios | rounds | decisions compared | left out | otherwise | equal |",
-    "|---|---:|---:|---:|---:|---:|---|",
+    "| algorithm | scenarios | rounds | compared | in part | left out | otherwise | equal |",
+    "|---|---:|---:|---:|---:|---:|---:|---|",
 )
 
 
@@ -31,7 +31,7 @@ def table(folder: Path) -> tuple[list[str], bool]:
         try:
             count = compare(path)
         except Differs as difference:
-            lines.append(f"| {name} | | | | | | **no**: {difference} |")
+            lines.append(f"| {name} | | | | | | | **no**: {difference} |")
             equal = False
             continue
         lines.append(_row(name, count, "yes"))
