@@ -18,7 +18,7 @@ sys.path.insert(0, str(SUPPORT))
 
 from fault_cluster import FaultCluster, fault_cluster  # noqa: E402 - found by the line above
 from fault_hosts import Place  # noqa: E402 - the same
-from faults import PAUSE_S, drawn_from, now, observe  # noqa: E402 - the same
+from fault_outcomes import PAUSE_S, drawn_from, now, observe  # noqa: E402 - the same
 
 from loadmanager.checker.availability import Disturbance  # noqa: E402 - the same
 

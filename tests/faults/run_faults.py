@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -20,7 +20,8 @@ SUPPORT = Path(__file__).parents[1] / "support"
 sys.path.insert(0, str(SUPPORT))
 
 from fault_cluster import fault_cluster  # noqa: E402 - found through the line above
-from faults import ENSEMBLE_FAULTS, FAULTS, PROXY_FAULTS, Outcome, drawn_from, inject  # noqa: E402 - the same
+from fault_outcomes import Outcome, drawn_from  # noqa: E402 - the same
+from faults import ENSEMBLE_FAULTS, FAULTS, PROXY_FAULTS, inject  # noqa: E402 - the same
 
 FAULTS_PER_CLUSTER = 10
 
@@ -59,7 +60,7 @@ def tell(outcome: Outcome) -> None:
     """Print one outcome."""
     violations = list(outcome.verdict.violations)
     say(
-        f"{outcome.fault:34} served again after {outcome.recovery_s:5.2f} s, "
+        f"{outcome.fault:45} served again after {outcome.recovery_s:5.2f} s, "
         f"taken again after {outcome.published_s:5.2f} s, {len(violations)} violations"
     )
     for violation in violations:
@@ -74,9 +75,9 @@ def say(line: str) -> None:
 
 def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
     """Return the figures of all runs."""
-    recoveries: defaultdict[str, list[float]] = defaultdict(list)
+    by_fault: defaultdict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
-        recoveries[outcome.fault].append(outcome.recovery_s)
+        by_fault[outcome.fault].append(outcome)
     return {
         "runs": len(outcomes),
         "seed": seed,
@@ -84,11 +85,21 @@ def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
         "misplaced": sum(len(one.verdict.misplaced) for one in outcomes),
         "token_faults": sum(len(one.verdict.token_faults) for one in outcomes),
         "unserved": sum(len(one.verdict.unserved) for one in outcomes),
-        "recovery_s": {
-            name: {"runs": len(all_s), "median": round(median(all_s), 2), "worst": max(all_s)}
-            for name, all_s in sorted(recoveries.items())
+        "faults": {
+            name: {
+                "runs": len(found),
+                "served_again_s": spread(one.recovery_s for one in found),
+                "taken_again_s": spread(one.published_s for one in found),
+            }
+            for name, found in sorted(by_fault.items())
         },
     }
+
+
+def spread(seconds: Iterable[float]) -> dict[str, float]:
+    """Return median and worst."""
+    ordered = sorted(seconds)
+    return {"median": round(median(ordered), 2), "worst": round(ordered[-1], 2)}
 
 
 def main() -> int:

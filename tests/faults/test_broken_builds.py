@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from fault_cluster import CONVERGED_BOUND_S, FaultCluster, fault_cluster
 from fault_hosts import Place, build
-from faults import drawn_from, inject
+from fault_outcomes import drawn_from
+from faults import inject
 
 from loadmanager.checker.acknowledging import Why
 from loadmanager.checker.serving import Overlap, overlaps
@@ -14,9 +15,9 @@ from loadmanager.checker.serving import Overlap, overlaps
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 
 
-def says_so(cluster: FaultCluster, name: str) -> bool:
-    """Return whether every sidecar is of this build, by its own word."""
-    logs = [cluster.data_dir / f"sidecar-{host.number}.log" for host in cluster.hosts]
+def says_so(cluster: FaultCluster, name: str, process: str = "sidecar") -> bool:
+    """Return whether every such process is of this build, by its own word."""
+    logs = [cluster.data_dir / f"{process}-{host.number}.log" for host in cluster.hosts]
     return all(f"build: {name}\n" in log.read_text() for log in logs)
 
 
@@ -39,6 +40,16 @@ async def test_a_sidecar_that_hands_over_before_its_broker_stopped_is_caught(
         found = await until_caught(cluster)
         assert says_so(cluster, "early_hand_over")
     assert all(0 < one.end_s - one.start_s < 2 for one in found)
+
+
+async def test_a_broker_that_outlives_its_lease_is_caught(tmp_path: Path) -> None:
+    places = (Place(broker_environment=build("no_lease_end")),) * 3
+    async with fault_cluster(tmp_path, places=places) as cluster:
+        outcome = await inject(cluster, "freeze sidecar", drawn_from(1))
+        assert says_so(cluster, "no_lease_end", "broker")
+    assert outcome.verdict.overlaps
+    assert {one.why for one in outcome.verdict.misplaced} == {Why.NEWER_OWNER}
+    assert outcome.verdict.token_faults
 
 
 async def until_caught(cluster: FaultCluster) -> list[Overlap]:

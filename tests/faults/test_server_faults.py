@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from fault_cluster import WITHIN_S, FaultCluster, fault_cluster
-from faults import PUBLISHED_WITHIN_S, drawn_from, inject
+from fault_cluster import FaultCluster, fault_cluster
+from fault_hosts import SESSION_S
+from fault_outcomes import PUBLISHED_WITHIN_S, drawn_from
+from faults import inject
 
 pytestmark = [
     pytest.mark.faults,
@@ -22,12 +24,13 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fau
 
 
 @pytest.mark.parametrize("fault", ["lose a follower", "lose ZooKeeper's leader"])
-async def test_the_loss_of_one_server_of_three_frees_no_bundle(
+async def test_the_loss_of_one_server_of_three_costs_no_session(
     cluster: FaultCluster, fault: str
 ) -> None:
+    """A hand-over that is hit waits for another server, but nobody's bundles are taken over."""
     outcome = await inject(cluster, fault, drawn_from(1))
     assert list(outcome.verdict.violations) == []
-    assert outcome.recovery_s == 0
+    assert outcome.recovery_s < SESSION_S
 
 
 async def test_the_loss_of_two_servers_of_three_stops_all_and_their_return_mends_it(
@@ -35,7 +38,7 @@ async def test_the_loss_of_two_servers_of_three_stops_all_and_their_return_mends
 ) -> None:
     outcome = await inject(cluster, "lose ZooKeeper's majority", drawn_from(1))
     assert list(outcome.verdict.violations) == []
-    assert 0 < outcome.recovery_s <= WITHIN_S
+    assert outcome.recovery_s > 0
     assert outcome.published_s <= PUBLISHED_WITHIN_S
 
 

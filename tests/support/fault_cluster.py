@@ -22,7 +22,7 @@ from loadmanager.checker.availability import Disturbance
 from loadmanager.checker.publishing import Publish, publishes_in
 from loadmanager.checker.verdict import History
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.ids import Namespace
 from loadmanager.demo.children import Child, Children, free_ports
 from loadmanager.demo.cluster import HASH, KNOWN_BROKERS, NAMESPACE, to_toml
 from loadmanager.demo.counts import TrafficReport
@@ -289,21 +289,7 @@ async def fault_cluster(
             if proxied:
                 proxy = await stack.enter_async_context(ZooKeeperProxy(service.hosts))
             reached_at = proxy.address if proxy else service.hosts_seen_from(place.zookeeper)
-            hosts.append(_host(number, place, pair, reached_at, proxy))
+            hosts.append(Host.at(place, number, pair, reached_at, proxy))
         cluster = FaultCluster(data_dir, service, hosts, children, http)
         await cluster.start()
         yield cluster
-
-
-def _host(
-    number: int, place: Place, ports: tuple[int, int], zookeeper: str, proxy: ZooKeeperProxy | None
-) -> Host:
-    broker_port, sidecar_port = ports
-    return Host(
-        number,
-        BrokerId(f"{place.address}:{broker_port}"),
-        f"http://{place.address}:{sidecar_port}",
-        zookeeper,
-        place,
-        proxy,
-    )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 from zookeeper_proxy import ZooKeeperProxy
 
@@ -57,10 +57,18 @@ class Host:
     sidecar: Child | None = None
     lives: list[Life] = field(default_factory=list)
 
-    @property
-    def running(self) -> bool:
-        """Whether both processes are there, frozen or not."""
-        return self._sidecar.running and self.life.child.running
+    @classmethod
+    def at(
+        cls,
+        place: Place,
+        number: int,
+        ports: tuple[int, int],
+        hosts: str,
+        proxy: ZooKeeperProxy | None,
+    ) -> Self:
+        """Return a host at its place; the ports are its broker's and its sidecar's."""
+        broker, sidecar = (f"{place.address}:{port}" for port in ports)
+        return cls(number, BrokerId(broker), f"http://{sidecar}", hosts, place, proxy)
 
     @property
     def life(self) -> Life:

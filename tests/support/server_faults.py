@@ -1,0 +1,75 @@
+"""Faults of ZooKeeper's servers."""
+
+import asyncio
+import signal
+from random import Random
+from time import monotonic
+
+from fault_cluster import WITHIN_S, FaultCluster
+from fault_hosts import TICK_S
+from fault_outcomes import PAUSE_S, now, outage
+from zookeeper_servers import Server
+
+from loadmanager.checker.availability import Disturbance
+
+GIVE_UP_BOUND_S = 20.0
+
+
+async def restart_zookeeper(cluster: FaultCluster, _rng: Random) -> Disturbance:
+    """Kill every server and start them again at once."""
+    return await _lose(cluster, list(cluster.servers.members), for_s=0.0)
+
+
+async def freeze_zookeeper(cluster: FaultCluster, _rng: Random) -> Disturbance:
+    """Stop every server for longer than sessions live."""
+    began_s = monotonic()
+    for server in cluster.servers.members:
+        server.signal(signal.SIGSTOP)
+    try:
+        await asyncio.sleep(PAUSE_S)
+    finally:
+        for server in cluster.servers.members:
+            server.signal(signal.SIGCONT)
+    return outage("frozen ZooKeeper", began_s)
+
+
+async def lose_a_follower(cluster: FaultCluster, _rng: Random) -> Disturbance:
+    """Kill one of the servers that follow; the service goes on."""
+    began_s = monotonic()
+    await _lose(cluster, [await cluster.servers.in_mode("follower")], for_s=WITHIN_S)
+    return now("lost follower", began_s)
+
+
+async def lose_the_servers_leader(cluster: FaultCluster, _rng: Random) -> Disturbance:
+    """Kill the server that leads; the others elect one."""
+    began_s = monotonic()
+    await _lose(cluster, [await cluster.servers.in_mode("leader")], for_s=WITHIN_S)
+    return now("lost ZooKeeper leader", began_s)
+
+
+async def lose_the_majority(cluster: FaultCluster, _rng: Random) -> Disturbance:
+    """Kill two of three servers for longer than sessions live."""
+    leader = await cluster.servers.in_mode("leader")
+    follower = await cluster.servers.in_mode("follower")
+    return await _lose(cluster, [leader, follower], for_s=PAUSE_S)
+
+
+async def fill_the_disk(cluster: FaultCluster, _rng: Random) -> Disturbance:
+    """Let the servers write no more until they give up, then start them with room again."""
+    began_s = monotonic()
+    for server in cluster.servers.members:
+        server.fill_disk()
+    async with asyncio.timeout(GIVE_UP_BOUND_S):
+        while any(server.running for server in cluster.servers.members):  # noqa: ASYNC110 - a process gives no event
+            await asyncio.sleep(TICK_S)
+    await cluster.servers.start()
+    return outage("full disk", began_s)
+
+
+async def _lose(cluster: FaultCluster, lost: list[Server], *, for_s: float) -> Disturbance:
+    began_s = monotonic()
+    for server in lost:
+        server.kill()
+    await asyncio.sleep(for_s)
+    await cluster.servers.start()
+    return outage(f"loss of {len(lost)} servers", began_s)
