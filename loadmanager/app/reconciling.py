@@ -41,7 +41,12 @@ class Reconciler:
         vanished: set[BundleId] = set()
         for namespace in list(bundles):
             try:
-                boundaries = await self._parts.picture.boundaries(namespace)
+                if await self._parts.picture.boundaries(namespace) is not None:
+                    continue
+                # To recall a whole namespace, what one server has not heard of yet will
+                # not do.
+                await self._parts.coordination.sync(znodes.local_policies(namespace))
+                boundaries = await self._parts.picture.reread_boundaries(namespace)
             except MalformedContent:
                 continue
             if boundaries is None:

@@ -142,11 +142,12 @@ def test_what_is_recalled_while_its_lock_is_on_the_way_is_given_back() -> None:
         bench.owned.obey(Orders(1))
         assert bench.owned.phases == {A: Phase.ABANDONING}
         bench.owned.locks_taken({A: 5})
+        assert bench.owned.phases == {A: Phase.RELEASING}
+        await asyncio.sleep(0.01)
         assert list(bench.owned.drops) == [A]
         bench.owned.locks_dropped([A])
         assert bench.owned.phases == {}
         assert bench.owned.tokens == {}
-        await asyncio.sleep(0.01)
         assert "load" not in bench.broker.commands
 
     _with(tell)
