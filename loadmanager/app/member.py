@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
+from loadmanager.app.endings import heed_cancellation, leaves
 from loadmanager.app.leasing import (
     BrokerLost,
     Displaced,
@@ -22,7 +23,7 @@ from loadmanager.app.registration import clear_former_locks, deregister, registe
 from loadmanager.app.splitting import Splitter
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BundleId
+from loadmanager.core.ids import BundleId, belongs_to_a_broker
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import decode_orders
 from loadmanager.core.ownership import may_serve
@@ -82,14 +83,14 @@ class Member:
                 self._ownerships.displaced()
                 raise
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
-                for error in _leaves(ended):
+                for error in leaves(ended):
                     why = str(error) or type(error).__name__
                     log.warning("broker.membership.ended", why=why)
             finally:
                 self._membership = None
                 self._left_behind = dict(self._ownerships.tokens)
                 self._ownerships.session_lost()
-            _heed_cancellation()
+            heed_cancellation()
             await self._parts.clock.sleep(_RETRY_S)
 
     async def drain(self) -> None:
@@ -101,14 +102,19 @@ class Member:
         self._intention.stop()
         if self._membership is None or not self._has_heirs():
             return
-        clock, bundles = self._parts.clock, len(self._ownerships.phases)
-        begun_s = clock.monotonic_s()
-        await self._let_go(begun_s + self._drain_deadline_s, while_true=self._has_heirs)
+        bundles, begun_s = len(self._ownerships.phases), self._parts.clock.monotonic_s()
+        # A broker's own bundles never move, so nobody waits for them.
+        await self._let_go(
+            begun_s + self._drain_deadline_s,
+            while_true=lambda: (
+                self._has_heirs() and not all(map(belongs_to_a_broker, self._ownerships.phases))
+            ),
+        )
         log.info(
             "broker.drain.ended",
             bundles=bundles,
             left=len(self._ownerships.phases),
-            took_s=round(clock.monotonic_s() - begun_s, 3),
+            took_s=round(self._parts.clock.monotonic_s() - begun_s, 3),
         )
 
     async def leave(self, within_s: float) -> None:
@@ -281,23 +287,3 @@ class Member:
             # The former orders stand: to own nothing would be the worst reading of garbage.
             log.warning("znode.content.refused", path=path, error=str(error))
             self._parts.metrics.malformed("orders")
-
-
-def _heed_cancellation() -> None:
-    """Go on with a cancellation that came together with an error.
-
-    A `TaskGroup` that is cancelled while a task of it fails raises the failure alone.
-
-    Raises:
-        CancelledError: this task is being cancelled.
-    """
-    task = asyncio.current_task()
-    if task and task.cancelling():
-        raise asyncio.CancelledError
-
-
-def _leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
-    leaves: list[BaseException] = []
-    for error in group.exceptions:
-        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return leaves

@@ -10,7 +10,7 @@ from virtual_cluster import Cluster, place_all, story
 from virtual_host import Host
 
 from loadmanager.core import znodes
-from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.core.wire import DrainMark, decode_drain_mark
 from loadmanager.ports import BrokerUnknown, CoordinationError, LookupRefused
 
@@ -246,6 +246,20 @@ def test_a_sidecar_that_stops_has_its_broker_emptied_first(leads: bool) -> None:
         assert znodes.report(agent.host.name) not in cluster.service.dump()
 
     tell()
+
+
+@story()
+async def test_nobody_waits_for_the_bundle_that_is_a_brokers_own(cluster: Cluster) -> None:
+    agent = next(a for a in cluster.living if not a.leads)
+    own = await cluster.make_namespace(1, Namespace(f"pulsar/{agent.host.name}"))
+    await place_all(cluster, own)
+    holder = cluster.agent_of(cluster.server(own.bundles[0]).name)
+    begun_s = asyncio.get_running_loop().time()
+    await holder.leave()
+    assert asyncio.get_running_loop().time() - begun_s < 8.0
+    assert holder.host.serving == {}
+    (ended,) = cluster.warnings("broker.drain.ended")
+    assert (ended["left"], ended["took_s"]) == (1, 0.0)
 
 
 @story(ownership={"drain_deadline_s": 4.0})

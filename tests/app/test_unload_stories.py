@@ -11,6 +11,7 @@ from virtual_cluster import NAMESPACE, Cluster, make_config, place_all, play, st
 from virtual_host import Host
 
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
+from loadmanager.core.orders import SplitOrder
 from loadmanager.ports import (
     BundleUnknown,
     LeaderElsewhere,
@@ -199,6 +200,30 @@ async def test_a_destination_that_dies_meanwhile_is_told_and_another_serves(
     with pytest.raises(Unavailable, match=r"did not arrive at .* within 15 s"):
         await asking
     await cluster.settled(boundaries.bundles)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_bundle_that_is_cut_while_it_is_unloaded_does_not_come_back(seed: int) -> None:
+    async def tell(cluster: Cluster) -> None:
+        boundaries = await cluster.make_namespace(4)
+        await place_all(cluster, boundaries)
+        whole = boundaries.bundles[0]
+        app, range_text = cluster.leader.app, whole.rpartition("/")[2]
+        order = SplitOrder("range_equally_divide")
+        splitting = asyncio.ensure_future(app.split_requests.split(NAMESPACE, range_text, order))
+        await asyncio.sleep(0.004 * seed)
+        with contextlib.suppress(BundleUnknown):
+            await app.unload_requests.unload(NAMESPACE, range_text, None)
+        await splitting
+        now = app.answering.boundaries(NAMESPACE)
+        bundles = (await now).bundles
+        assert len(bundles) == 5
+        await cluster.settled(bundles)
+        await asyncio.sleep(10.0)
+        await cluster.settled(bundles, within_s=1.0)
+        assert cluster.servers(whole) == []
+
+    play(tell, seed=seed)
 
 
 def test_an_unloaded_bundle_rests_like_any_other_that_moved() -> None:

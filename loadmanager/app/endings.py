@@ -1,0 +1,24 @@
+"""How a group of tasks ended."""
+
+import asyncio
+
+
+def heed_cancellation() -> None:
+    """Go on with a cancellation that came together with an error.
+
+    A `TaskGroup` that is cancelled while a task of it fails raises the failure alone.
+
+    Raises:
+        CancelledError: this task is being cancelled.
+    """
+    task = asyncio.current_task()
+    if task and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
+    """Return the errors in a group of groups."""
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
