@@ -36,7 +36,7 @@ brokers = st.sampled_from([BrokerId("b1:8080"), BrokerId("b-2.example.org:80")])
 
 @given(
     epoch=st.integers(0, 2**40),
-    bundles=st.frozensets(bundle_ids(), max_size=300),
+    bundles=st.frozensets(bundle_ids(), max_size=40),
     handovers=st.dictionaries(bundle_ids(), brokers, max_size=20),
     splits=st.dictionaries(
         bundle_ids(),
@@ -54,7 +54,7 @@ def test_orders_come_back_as_they_were_written(
     assert decode_orders(WHERE, encode_orders(orders)) == orders
 
 
-@given(tokens=st.dictionaries(bundle_ids(), st.integers(0, 2**62) | st.none(), max_size=300))
+@given(tokens=st.dictionaries(bundle_ids(), st.integers(0, 2**62) | st.none(), max_size=40))
 def test_an_owned_list_comes_back_with_the_commit_as_token_of_its_newest(
     tokens: dict[BundleId, int | None],
 ) -> None:

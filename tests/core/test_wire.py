@@ -189,15 +189,15 @@ def test_bytes_of_any_kind_raise_nothing_but_malformed_content(
 
 @given(st.data())
 def test_a_spoiled_field_raises_nothing_but_malformed_content(data: st.DataObject) -> None:
-    samples = [
-        encode_report(data.draw(reports)),
-        encode_lock(data.draw(locks)),
-        encode_leader(data.draw(leaders)),
-        encode_boundaries(Boundaries.even(NAMESPACE, 3)),
-        zlib.decompress(encode_standby(_standby())),
+    samples: list[Callable[[], bytes]] = [
+        lambda: encode_report(data.draw(reports)),
+        lambda: encode_lock(data.draw(locks)),
+        lambda: encode_leader(data.draw(leaders)),
+        lambda: encode_boundaries(Boundaries.even(NAMESPACE, 3)),
+        lambda: zlib.decompress(encode_standby(_standby())),
     ]
     which = data.draw(st.integers(0, len(samples) - 1))
-    document = json.loads(samples[which])
+    document = json.loads(samples[which]())
     place = document
     while True:
         key = data.draw(st.sampled_from(sorted(place)))
