@@ -22,7 +22,13 @@ from synthetic_cluster import BUNDLES_PER_BROKER, SHAPES, Shape, synthetic_view
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BundleId
 from loadmanager.core.memory import Memory
-from loadmanager.core.placement import LeastLongTermMessageRate, choose
+from loadmanager.core.placement import (
+    LeastLongTermMessageRate,
+    LeastResourceUsageWithWeight,
+    Placement,
+    Watching,
+    choose,
+)
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.settings import reckoning
@@ -179,15 +185,17 @@ def _check_same_input(name: str, brokers: int, shape: Shape, selected: int) -> N
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_bundle_is_placed_in_time(shape: Shape) -> None:
+@pytest.mark.parametrize("placement", [LeastLongTermMessageRate(), LeastResourceUsageWithWeight()])
+def test_a_bundle_is_placed_in_time(placement: Placement, shape: Shape) -> None:
     brokers = SIZES[-1]
     view, rng = synthetic_view(brokers, shape), np.random.default_rng(1)
-    everybody, placement = np.arange(brokers), LeastLongTermMessageRate()
+    everybody = np.arange(brokers)
     bundle = BundleId("bench/new/0x00000000_0xffffffff")
-    planner, memory = Planner(placement=placement), RoundMemory()
+    past = placement.watch(view, Memory()) if isinstance(placement, Watching) else Memory()
+    planner, memory = Planner(placement=placement), RoundMemory(placement=past)
 
     def strategy_alone() -> None:
-        choose(placement.rank(view, everybody, bundle, Memory()).best, rng)
+        choose(placement.rank(view, everybody, bundle, past).best, rng)
 
     def filters_and_projection_too() -> None:
         assert planner.place(view, bundle, memory, rng).move
