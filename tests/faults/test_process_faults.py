@@ -33,6 +33,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fau
         "freeze broker",
         "freeze both",
         "freeze leader",
+        "replace leader's frozen sidecar",
         "restart ZooKeeper",
         "fill ZooKeeper's disk",
         "cut leader off silently",

@@ -1,7 +1,6 @@
 """A cluster of real processes that are killed, frozen and started again.
 
-Every broker process writes a record of its own and so does every client; `History` is
-made of these alone. What is asked over HTTP only says when a fault may begin.
+Every broker process and every client writes a record; `History` is made of these alone.
 """
 
 import asyncio
@@ -9,6 +8,7 @@ import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
 
@@ -90,9 +90,8 @@ class FaultCluster:
             *("-m", "loadmanager", "broker", "--listen", host.broker),
             *("--record", str(record), "--cpu-ms-per-message", "1"),
         )
-        child = await self.children.start(
-            name, *arguments, environment=host.place.broker_environment
-        )
+        within = host.place.broker_environment
+        child = await self.children.start(name, *arguments, environment=within)
         host.lives.append(Life(record, child))
 
     async def start_sidecar(self, host: Host) -> None:
@@ -101,9 +100,8 @@ class FaultCluster:
         path = self.data_dir / f"{name}.toml"
         path.write_text(to_toml(sidecar_settings(host)))
         arguments = (*host.place.enter, "-m", "loadmanager", "agent", "--config", str(path))
-        host.sidecar = await self.children.start(
-            name, *arguments, environment=host.place.sidecar_environment
-        )
+        within = host.place.sidecar_environment
+        host.sidecar = await self.children.start(name, *arguments, environment=within)
 
     async def restore(self) -> None:
         """Start what was killed; return when every sidecar knows every broker."""
@@ -116,7 +114,8 @@ class FaultCluster:
 
     async def _start_client(self, number: int) -> None:
         name = f"client-{number}"
-        path = self.data_dir / f"{name}.json"
+        path, record = self.data_dir / f"{name}.json", self._record_of(name)
+        record.touch()
         TrafficSettings(
             sidecar_urls=tuple(host.sidecar_url for host in self.hosts),
             namespace=NAMESPACE,
@@ -127,11 +126,10 @@ class FaultCluster:
             rate_per_s=RATE_PER_S / CLIENTS,
             lookups_per_s=5.0,
             attempt_timeout_s=1.5,
-            record=str(self._record_of(name)),
+            record=str(record),
         ).save(path)
         arguments = ("-m", "loadmanager.demo.traffic", str(path))
-        pipe = asyncio.subprocess.PIPE
-        child = await self.children.start(name, *arguments, stdout=pipe)
+        child = await self.children.start(name, *arguments, stdout=asyncio.subprocess.PIPE)
         self._clients.append(child)
         self._reading.append(asyncio.create_task(self._read_reports(child)))
 
@@ -224,11 +222,18 @@ class FaultCluster:
             assert monotonic() < deadline_s, f"{lacking}; logs in {self.data_dir}"
             await asyncio.sleep(POLL_S)
 
+    async def until_ready(self, host: Host) -> None:
+        """Return when a host's sidecar says that it is of use."""
+        await self._until(lambda: self._unready(host), START_BOUND_S)
+
+    async def _unready(self, host: Host) -> str:
+        status, text = await self._ask(f"{host.sidecar_url}/readyz")
+        return "" if status == HTTPStatus.OK else f"sidecar-{host.number}: {text}"
+
     async def _all_know_each_other(self) -> str:
         for host in self.hosts:
-            status, text = await self._ask(f"{host.sidecar_url}/readyz")
-            if status != 200:
-                return f"sidecar-{host.number}: {text}"
+            if unready := await self._unready(host):
+                return unready
             _, metrics = await self._ask(f"{host.sidecar_url}/metrics")
             found = KNOWN_BROKERS.search(metrics)
             if not found or int(float(found[1])) != len(self.hosts):
@@ -237,7 +242,7 @@ class FaultCluster:
 
     async def _leader_as_told_by(self, host: Host) -> str:
         status, text = await self._ask(f"{host.sidecar_url}/admin/v2/brokers/leaderBroker")
-        return str(json.loads(text)["brokerId"]) if status == 200 else "nobody"
+        return str(json.loads(text)["brokerId"]) if status == HTTPStatus.OK else "nobody"
 
     async def _ask(self, url: str) -> tuple[int, str]:
         try:
@@ -269,7 +274,7 @@ async def fault_cluster(
         places: where the hosts run, one each.
         servers: one ZooKeeper server, or an ensemble of so many.
         proxied: whether each sidecar reaches ZooKeeper through a proxy of its own.
-        listen: the address that a single ZooKeeper server listens on.
+        listen: where one server does.
     """
     ports = free_ports(PORTS_PER_MEMBER * servers + 2 * len(places))
     of_hosts = [*zip(*(iter(ports[PORTS_PER_MEMBER * servers :]),) * 2, strict=True)]

@@ -1,6 +1,7 @@
 """Every fault by its name: of processes, of the network, of ZooKeeper, and two at a time."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Mapping
 from random import Random
@@ -20,6 +21,9 @@ from server_faults import (
 from zookeeper_proxy import Loss
 
 from loadmanager.checker.availability import Disturbance
+from loadmanager.demo.children import Child, free_ports
+
+DISPLACED_BOUND_S = 10.0
 
 
 async def inject(cluster: FaultCluster, fault: str, rng: Random) -> Outcome:
@@ -80,6 +84,47 @@ def freezing(
         return now(f"freeze of host {host.number}", began_s)
 
     return freeze
+
+
+def replacing(*, leader: bool = False) -> Fault:
+    """Return a fault that freezes a sidecar, starts another for its broker, and thaws the first.
+
+    So does a supervisor that takes a process that hangs for a dead one.
+    """
+
+    async def replace(cluster: FaultCluster, rng: Random) -> Disturbance:
+        host = await (cluster.leader() if leader else victim(cluster, rng))
+        former, former_url = host.sidecar, host.sidecar_url
+        assert former is not None
+        began_s = monotonic()
+        host.send(signal.SIGSTOP, sidecar=True)
+        try:
+            (port,) = free_ports(1)
+            host.sidecar_url = f"http://{host.place.address}:{port}"
+            await cluster.start_sidecar(host)
+            await cluster.until_ready(host)
+        finally:
+            os.killpg(former.process.pid, signal.SIGCONT)
+        assert host.sidecar is not None
+        if await _one_left((former, host.sidecar)) is former:
+            # It woke after its session had ended, and registered again: the later one works.
+            host.sidecar, host.sidecar_url = former, former_url
+        return now(f"replacement on host {host.number}", began_s)
+
+    return replace
+
+
+async def _one_left(two: tuple[Child, Child]) -> Child:
+    """Return the one that remains when the other has ended by itself."""
+    for child in two:
+        child.ending = True
+    endings = [asyncio.ensure_future(child.process.wait()) for child in two]
+    await asyncio.wait(endings, timeout=DISPLACED_BOUND_S, return_when=asyncio.FIRST_COMPLETED)
+    for ending in endings:
+        ending.cancel()
+    (left,) = [child for child in two if child.running]
+    left.ending = False
+    return left
 
 
 # --- the network between them ------------------------------------------------------
@@ -154,6 +199,8 @@ FAULTS: Mapping[str, Fault] = {
     "freeze both": freezing(sidecar=True, broker=True),
     "freeze leader": freezing(sidecar=True, broker=True, leader=True),
     "freeze leader's sidecar": freezing(sidecar=True, leader=True),
+    "replace frozen sidecar": replacing(),
+    "replace leader's frozen sidecar": replacing(leader=True),
     "freeze both for a moment": freezing(sidecar=True, broker=True, pause_s=SESSION_S / 2),
     "freeze sidecar up to its session": freezing(sidecar=True, pause_s=SESSION_S + TICK_S / 2),
     "restart ZooKeeper": restart_zookeeper,
