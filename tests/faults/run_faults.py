@@ -36,10 +36,11 @@ def plan(runs: int, rng: Random) -> Iterator[tuple[bool, Sequence[str]]]:
         yield with_ensemble, [rng.choice(names) for _ in range(count)]
 
 
-async def run(runs: int, seed: int, folder: Path) -> Sequence[Outcome]:
-    """Let the faults happen, and return what came of each."""
+async def run(runs: int, seed: int, folder: Path) -> tuple[Sequence[Outcome], int]:
+    """Let the faults happen; return what came of each, and how many messages nobody took."""
     rng = drawn_from(seed)
     outcomes: list[Outcome] = []
+    never_taken = 0
     for number, (with_ensemble, names) in enumerate(plan(runs, rng), start=1):
         data_dir = folder / f"cluster-{number}"
         data_dir.mkdir()
@@ -49,11 +50,11 @@ async def run(runs: int, seed: int, folder: Path) -> Sequence[Outcome]:
             for name in names:
                 outcomes.append(await inject(cluster, name, rng))
                 tell(outcomes[-1])
-            reports = await cluster.finish()
-            for report in reports:
+            for report in await cluster.finish():
+                never_taken += report.publish_errors
                 if report.publish_errors:
                     say(f"  {report.publish_errors} never taken: {report.last_publish_error}")
-    return outcomes
+    return outcomes, never_taken
 
 
 def tell(outcome: Outcome) -> None:
@@ -73,7 +74,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
+def summary(outcomes: Sequence[Outcome], never_taken: int, seed: int) -> dict[str, object]:
     """Return the figures of all runs."""
     by_fault: defaultdict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -85,6 +86,7 @@ def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
         "misplaced": sum(len(one.verdict.misplaced) for one in outcomes),
         "token_faults": sum(len(one.verdict.token_faults) for one in outcomes),
         "unserved": sum(len(one.verdict.unserved) for one in outcomes),
+        "messages_never_taken": never_taken,
         "faults": {
             name: {
                 "runs": len(found),
@@ -103,7 +105,7 @@ def spread(seconds: Iterable[float]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Run, and return how many runs had a violation."""
+    """Run, and return 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description="Random faults on real processes.")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
@@ -111,9 +113,10 @@ def main() -> int:
     asked = parser.parse_args()
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="loadmanager-faults-"))
     folder.mkdir(parents=True, exist_ok=True)
-    outcomes = asyncio.run(run(asked.runs, asked.seed, folder))
-    say(json.dumps(summary(outcomes, asked.seed)))
-    return 1 if any(any(one.verdict.violations) for one in outcomes) else 0
+    outcomes, never_taken = asyncio.run(run(asked.runs, asked.seed, folder))
+    say(json.dumps(summary(outcomes, never_taken, asked.seed)))
+    broken = never_taken or any(any(one.verdict.violations) for one in outcomes)
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -68,13 +68,16 @@ async def observe(cluster: FaultCluster, name: str, fault: Fault, rng: Random) -
 
 
 def publish_recovery_s(publishes: Sequence[Publish], disturbance: Disturbance) -> float:
-    """Return how long after healing the last topic that had been refused was taken again."""
+    """Return how long after healing the last topic that had long been refused was taken again."""
     refused: dict[str, float] = {}
     ended_s = disturbance.healed_s
     for one in sorted(publishes, key=lambda publish: publish.answered_s):
         if one.acknowledgement is None:
             refused.setdefault(one.topic, one.sent_s)
-        elif disturbance.began_s <= refused.pop(one.topic, -1.0) <= disturbance.due_s:
+            continue
+        since_s = refused.pop(one.topic, one.answered_s)
+        long = one.answered_s - since_s > HAND_OVER_S
+        if long and disturbance.began_s <= since_s <= disturbance.due_s:
             ended_s = max(ended_s, one.answered_s)
     return ended_s - disturbance.healed_s
 
