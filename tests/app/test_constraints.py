@@ -227,7 +227,12 @@ async def test_constraints_are_part_of_a_live_snapshot(sidecar: LeaderAtWork) ->
     await sidecar.write(DOMAIN_1, written({"brokers": [B1]}))
     await local_policies(sidecar, "t/ns", "g")
     await lead(sidecar)
-    await eventually(lambda: sidecar.leading.desk and sidecar.desk.look().view.policies.isolation)
+
+    def all_read() -> bool:
+        policies = sidecar.desk.look().view.policies
+        return bool(policies.isolation and policies.anti_affinity and policies.domains)
+
+    await eventually(lambda: sidecar.leading.desk and all_read())
     got = decode_snapshot("live", await sidecar.accounting.snapshot()).policies
     assert got.isolation == {"p": TO_B2_READ}
     assert got.anti_affinity == {NS: "g"}
