@@ -1,10 +1,9 @@
 """A build that breaks a promise is caught: else the other tests would prove nothing."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
-from fault_cluster import CONVERGED_BOUND_S, FaultCluster, fault_cluster
+from fault_cluster import FaultCluster, fault_cluster
 from fault_hosts import Place, build
 from fault_outcomes import drawn_from
 from faults import inject
@@ -13,6 +12,9 @@ from loadmanager.checker.acknowledging import Why
 from loadmanager.checker.serving import Overlap, overlaps
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+
+# The new owner may happen to be slower than the old one's end; twelve bundles at a time are not.
+MOST_HAND_OVERS_OF_ALL = 5
 
 
 def says_so(cluster: FaultCluster, name: str, process: str = "sidecar") -> bool:
@@ -36,10 +38,15 @@ async def test_a_sidecar_that_hands_over_before_its_broker_stopped_is_caught(
 ) -> None:
     places = (Place(sidecar_environment=build("early_hand_over")),) * 3
     async with fault_cluster(tmp_path, places=places) as cluster:
-        await inject(cluster, "kill both", drawn_from(1))
-        found = await until_caught(cluster)
+        found: list[Overlap] = []
+        for _ in range(MOST_HAND_OVERS_OF_ALL):
+            await cluster.move_every_bundle()
+            found = overlaps(cluster.spells())
+            if found:
+                break
         assert says_so(cluster, "early_hand_over")
-    assert all(0 < one.end_s - one.start_s < 2 for one in found)
+    assert found
+    assert all(one.end_s - one.start_s > 0 for one in found)
 
 
 async def test_a_broker_that_outlives_its_lease_is_caught(tmp_path: Path) -> None:
@@ -50,11 +57,3 @@ async def test_a_broker_that_outlives_its_lease_is_caught(tmp_path: Path) -> Non
     assert outcome.verdict.overlaps
     assert {one.why for one in outcome.verdict.misplaced} == {Why.NEWER_OWNER}
     assert outcome.verdict.token_faults
-
-
-async def until_caught(cluster: FaultCluster) -> list[Overlap]:
-    """Return the overlaps once there are any: the broker that came back is given bundles."""
-    async with asyncio.timeout(CONVERGED_BOUND_S):
-        while not (found := overlaps(cluster.spells())):  # noqa: ASYNC110 - a file gives no event
-            await asyncio.sleep(0.2)
-    return found

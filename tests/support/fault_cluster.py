@@ -80,6 +80,13 @@ class FaultCluster:
             await self._start_client(number)
         await self.until_well(since_s=monotonic())
 
+    async def move_every_bundle(self) -> None:
+        """Have the leader give every bundle another owner, by hand; all must be well."""
+        url = f"{self.hosts[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}/unload"
+        async with self._http.put(url) as answer:
+            if answer.status != HTTPStatus.NO_CONTENT:
+                raise AssertionError(f"PUT {url}: {answer.status} {await answer.text()}")
+
     async def start_broker(self, host: Host) -> None:
         """Start a broker, with a record of its own."""
         name = f"broker-{host.number}"
