@@ -2,7 +2,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from virtual_cluster import Cluster, place_all, story, topic_in
+from stories import place_all, story
 
 from loadmanager.app import order_book
 from loadmanager.app.desk import Desk
@@ -10,6 +10,7 @@ from loadmanager.app.order_book import OrderBook
 from loadmanager.core import znodes
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
 from loadmanager.core.orders import Orders, decode_orders, encode_orders
+from loadmanager.faults.cluster import Cluster, topic_in
 from loadmanager.ports import Disconnected, Unavailable
 
 QUICK: dict[str, Any] = {

@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from virtual_agent import Agent
-from virtual_cluster import Cluster, place_all, story
-from virtual_host import Host
+from stories import place_all, story
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.core.wire import DrainMark, decode_drain_mark
+from loadmanager.faults.agent import Agent
+from loadmanager.faults.cluster import Cluster
+from loadmanager.faults.host import Host
 from loadmanager.ports import BrokerUnknown, CoordinationError, LookupRefused
 
 MOST = 10

@@ -2,15 +2,16 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from virtual_agent import SESSION_S, Agent
-from virtual_cluster import Cluster, place_all, story
-from virtual_host import Host
+from stories import place_all, story
 
 from loadmanager.adapters.broker.in_process import Fault
 from loadmanager.app.leasing import Displaced
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId
+from loadmanager.faults.agent import SESSION_S, Agent
+from loadmanager.faults.cluster import Cluster
+from loadmanager.faults.host import Host
 from loadmanager.ports import CommitRejected, CoordinationError, NodeExists, Operation, Stat
 
 LEASE_S = 0.66 * SESSION_S

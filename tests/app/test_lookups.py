@@ -2,13 +2,14 @@ import asyncio
 from functools import partial
 
 import pytest
-from virtual_cluster import Cluster, place_all, story, topic_in
+from stories import place_all, story
 
 from loadmanager.adapters.broker.in_process import Fault
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, parse_topic
 from loadmanager.core.wire import encode_partitions
+from loadmanager.faults.cluster import Cluster, topic_in
 from loadmanager.ports import NamespaceTaken, NamespaceUnknown, Owner, Redirection, Unavailable
 
 

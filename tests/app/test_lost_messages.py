@@ -3,8 +3,10 @@
 import asyncio
 
 import pytest
-from virtual_cluster import Cluster, make_config, place_all, play
-from virtual_service import Losses, LossPlace
+from stories import place_all
+
+from loadmanager.faults.cluster import Cluster, make_config, play
+from loadmanager.faults.service import Losses, LossPlace
 
 
 async def _story(cluster: Cluster) -> None:

@@ -2,13 +2,14 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from virtual_cluster import NAMESPACE, Cluster, place_all, story, topic_in
+from stories import place_all, story
 
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace, parse_broker, parse_topic
 from loadmanager.core.wire import decode_report, encode_boundaries, encode_report
+from loadmanager.faults.cluster import NAMESPACE, Cluster, topic_in
 from loadmanager.ports import Unavailable
 
 GARBAGE = b"\x00 neither JSON nor zlib"

@@ -1,13 +1,14 @@
 import asyncio
 from typing import Any
 
-from virtual_agent import SESSION_S
-from virtual_cluster import Cluster, place_all, story
-from virtual_host import Host
+from stories import place_all, story
 
 from loadmanager.adapters.broker.in_process import Fault
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
+from loadmanager.faults.agent import SESSION_S
+from loadmanager.faults.cluster import Cluster
+from loadmanager.faults.host import Host
 
 
 def _others(cluster: Cluster, bundle: BundleId) -> list[Host]:

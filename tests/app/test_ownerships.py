@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from prometheus_client import CollectorRegistry
-from virtual_time import run
 
 from loadmanager.adapters.broker.in_process import Fault, InProcessBroker
 from loadmanager.app.membership import Membership
@@ -12,6 +11,7 @@ from loadmanager.app.owning import Ownerships
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
+from loadmanager.faults.virtual_time import run
 from loadmanager.telemetry.metrics import Metrics
 
 A, B = (parse_bundle(f"t/n/0x{n}0000000_0x{n + 1}0000000") for n in (1, 2))

@@ -1,13 +1,14 @@
 import asyncio
 
 import pytest
-from virtual_cluster import Cluster, story
-from virtual_time import run
+from stories import story
 
 from loadmanager.app.changes import Changes
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.orders import encode_owned
+from loadmanager.faults.cluster import Cluster
+from loadmanager.faults.virtual_time import run
 
 WHOLE = parse_bundle("acme/orders/0x00000000_0xffffffff")
 FIRST, SECOND = parse_broker("one:8080"), parse_broker("two:8080")

@@ -7,10 +7,6 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
-from virtual_agent import SESSION_S, Agent
-from virtual_cluster import NAMESPACE, Cluster, make_config, play, topic_in
-from virtual_host import Host
-from virtual_service import LossPlace
 
 from loadmanager.adapters.broker.in_process import CommandName, Fault
 from loadmanager.app.desk import Desk
@@ -20,6 +16,10 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire import decode_boundaries
+from loadmanager.faults.agent import SESSION_S, Agent
+from loadmanager.faults.cluster import NAMESPACE, Cluster, make_config, play, topic_in
+from loadmanager.faults.host import Host
+from loadmanager.faults.service import LossPlace
 from loadmanager.ports import CoordinationError, LookupRefused, Owner
 
 SEEDS = range(int(os.environ.get("LOADMANAGER_FAULT_SEEDS", "8")))

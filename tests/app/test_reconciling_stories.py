@@ -1,8 +1,9 @@
 """What does not agree is mended, or told, within a round or two."""
 
-from virtual_cluster import NAMESPACE, Cluster, place_all, story
+from stories import place_all, story
 
 from loadmanager.core import znodes
+from loadmanager.faults.cluster import NAMESPACE, Cluster
 
 
 @story()

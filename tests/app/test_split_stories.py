@@ -4,8 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from virtual_agent import Agent
-from virtual_cluster import NAMESPACE, Cluster, place_all, story, topic_in
+from stories import place_all, story
 
 from loadmanager.adapters.broker.outcomes import Accepted
 from loadmanager.core import znodes
@@ -14,6 +13,8 @@ from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName, parse_topic, range_of
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire import decode_boundaries
+from loadmanager.faults.agent import Agent
+from loadmanager.faults.cluster import NAMESPACE, Cluster, topic_in
 from loadmanager.ports import BundleUnknown, NotLeader, SplitRefused, Unavailable
 
 MIDDLE = SplitOrder("range_equally_divide")

@@ -2,14 +2,15 @@ import asyncio
 import contextlib
 
 import pytest
-from virtual_agent import SESSION_S
-from virtual_cluster import Cluster, make_config, place_all, play, story
-from virtual_host import Host
+from stories import place_all, story
 
 from loadmanager.adapters.broker.in_process import Fault
 from loadmanager.app.agreement import ClusterDisagrees
 from loadmanager.core import znodes
 from loadmanager.core.ids import TopicName
+from loadmanager.faults.agent import SESSION_S
+from loadmanager.faults.cluster import Cluster, make_config, play
+from loadmanager.faults.host import Host
 from loadmanager.ports import Unavailable
 
 

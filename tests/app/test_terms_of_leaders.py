@@ -1,12 +1,13 @@
 import asyncio
 
 import pytest
-from virtual_agent import SESSION_S, Agent
-from virtual_cluster import Cluster, place_all, story
+from stories import place_all, story
 
 from loadmanager.app.electing import Deposed
 from loadmanager.app.order_book import OrderBook
 from loadmanager.core import znodes
+from loadmanager.faults.agent import SESSION_S, Agent
+from loadmanager.faults.cluster import Cluster
 from loadmanager.ports import Disconnected, NotLeader
 
 

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from virtual_agent import Agent
-from virtual_cluster import NAMESPACE, Cluster, make_config, place_all, play, story
-from virtual_host import Host
+from stories import place_all, story
 
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.orders import SplitOrder
+from loadmanager.faults.agent import Agent
+from loadmanager.faults.cluster import NAMESPACE, Cluster, make_config, play
+from loadmanager.faults.host import Host
 from loadmanager.ports import (
     BundleUnknown,
     LeaderElsewhere,

@@ -2,7 +2,8 @@ import asyncio
 import time
 
 import pytest
-from virtual_time import START_S, VirtualClock, VirtualTimeError, run
+
+from loadmanager.faults.virtual_time import START_S, VirtualClock, VirtualTimeError, run
 
 
 def test_an_hour_passes_at_once() -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_cluster import make_config
-from virtual_time import VirtualClock, run
 
 from loadmanager.adapters.broker.http_control import CONNECTIONS
 from loadmanager.app.commanding import PARALLEL
@@ -18,6 +16,8 @@ from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.strategies import make_placement, make_shedder
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
+from loadmanager.faults.cluster import make_config
+from loadmanager.faults.virtual_time import VirtualClock, run
 from loadmanager.wiring import (
     first_leaf,
     free_port,

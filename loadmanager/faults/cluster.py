@@ -6,7 +6,6 @@ a bundle at once, fencing tokens and epochs only grew, and nothing was raised un
 """
 
 import asyncio
-import functools
 import inspect
 import logging
 from collections import defaultdict
@@ -16,9 +15,6 @@ from random import Random
 from typing import Any
 
 import structlog
-from virtual_agent import Agent, World
-from virtual_host import Host
-from virtual_time import run
 
 from loadmanager.adapters.memory import MemoryCoordination
 from loadmanager.checker.serving import overlaps
@@ -29,12 +25,12 @@ from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker, parse_topic
 from loadmanager.core.orders import Orders, decode_orders
 from loadmanager.core.wire import encode_boundaries
+from loadmanager.faults.agent import Agent, World
+from loadmanager.faults.host import Host
+from loadmanager.faults.virtual_time import run
 from loadmanager.ports import Connection, CoordinationError
 
 NAMESPACE = Namespace("acme/orders")
-
-
-Story = Callable[..., Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -254,33 +250,6 @@ def make_config(**sections: Mapping[str, Any]) -> Config:
     return Config.model_validate(given)
 
 
-def story(
-    sidecars: int = 3, *, seed: int = 1, checked: bool = True, **sections: Mapping[str, Any]
-) -> Callable[[Story], Callable[..., None]]:
-    """Make a test of a coroutine that is given a running `Cluster` first.
-
-    ``sections`` change the configuration. ``checked`` False is for stories that break
-    by hand what the check at the end is about.
-    """
-
-    def decorate(tell: Story) -> Callable[..., None]:
-        @functools.wraps(tell)
-        def test(**arguments: Any) -> None:
-            play(
-                lambda cluster: tell(cluster, **arguments),
-                sidecars,
-                seed=seed,
-                checked=checked,
-                config=make_config(**sections),
-            )
-
-        parameters = list(inspect.signature(tell).parameters.values())
-        test.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined] # pytest reads it
-        return test
-
-    return decorate
-
-
 def play(
     tell: Callable[[Cluster], Awaitable[None]],
     sidecars: int = 3,
@@ -330,12 +299,3 @@ def topic_in(boundaries: Boundaries, bundle: BundleId) -> TopicName:
         if boundaries.at(position(topic, "murmur3")) == bundle:
             return topic
     raise AssertionError(f"no topic falls in {bundle}")
-
-
-async def place_all(cluster: Cluster, boundaries: Boundaries) -> list[TopicName]:
-    """Look every bundle up once, wait until all are served; return a topic of each."""
-    topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]
-    asking = cluster.living[0]
-    await asyncio.gather(*(asking.look_up(topic) for topic in topics))
-    await cluster.settled(boundaries.bundles)
-    return topics

@@ -6,12 +6,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
-from virtual_service import Gate, sent
-
 from loadmanager.adapters.broker.in_process import InProcessBroker
 from loadmanager.adapters.broker.serving_record import ServingInterval
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import HostUsage, ResourceUsage, TopicTraffic
+from loadmanager.faults.service import Gate, sent
 from loadmanager.ports import BrokerState, BrokerStats, BrokerUnreachable
 
 T = TypeVar("T")

@@ -6,9 +6,6 @@ from random import Random
 
 import numpy as np
 from prometheus_client import CollectorRegistry
-from virtual_host import BrokerLine, Host, ScriptedProbe
-from virtual_service import ClientSession, Gate, Losses, TimedService
-from virtual_time import VirtualClock
 
 from loadmanager.app.identity import Identity
 from loadmanager.app.parts import Parts
@@ -17,6 +14,9 @@ from loadmanager.app.service import Sidecar
 from loadmanager.config import Config
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
+from loadmanager.faults.host import BrokerLine, Host, ScriptedProbe
+from loadmanager.faults.service import ClientSession, Gate, Losses, TimedService
+from loadmanager.faults.virtual_time import VirtualClock
 from loadmanager.ports import LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring import Application, first_leaf, join, make_planner
