@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import signal
 import socket
-from dataclasses import dataclass
 
 import numpy as np
 import uvloop
@@ -20,39 +19,20 @@ from loadmanager.adapters.http.drains import Drains
 from loadmanager.adapters.http.splits import Splits
 from loadmanager.adapters.http.unloads import Unloads
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.app.accounting import Accounting
-from loadmanager.app.answering import Answering
-from loadmanager.app.desk import Desk, Rhythm
-from loadmanager.app.drain_requests import DrainRequests
-from loadmanager.app.electing import Election, Term
+from loadmanager.app.endings import first_leaf
 from loadmanager.app.identity import Identity
-from loadmanager.app.intention import Intention
-from loadmanager.app.leading import Leading
-from loadmanager.app.leasing import LeaseTerms
-from loadmanager.app.member import Member
-from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
-from loadmanager.app.publishing import Publisher, Sampler
 from loadmanager.app.service import Sidecar
-from loadmanager.app.split_desk import SplitPolicy
-from loadmanager.app.split_requests import SplitRequests
-from loadmanager.app.splitting import Splitter
-from loadmanager.app.unload_requests import UnloadRequests
 from loadmanager.config import Config, ZookeeperSettings
-from loadmanager.config.planning import planner_of, split_limits_of, split_rules_of
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BundleId
 from loadmanager.core.load import BrokerUrls
-from loadmanager.core.lookup import LookupMode
 from loadmanager.core.planner import Planner
-from loadmanager.core.report import ReportRules
-from loadmanager.ports import Clock, HostProbe, LeaderLine
+from loadmanager.joining import Application, join, make_planner
+from loadmanager.ports import Clock
 from loadmanager.telemetry.metrics import Metrics
 
 _LEAVE_S = 10.0
-_SPLIT_WAIT_S = 15.0
-_UNLOAD_WAIT_S = 15.0
 
 
 def run_sidecar(config: Config) -> None:
@@ -85,15 +65,6 @@ async def _run(config: Config) -> None:
             )
     except* (LoadManagerError, OSError) as failed:
         raise first_leaf(failed) from failed
-
-
-def make_planner(config: Config) -> Planner:
-    """Return the planner that the configuration asks for.
-
-    Raises:
-        ConfigError: a strategy or one of its settings does not exist.
-    """
-    return planner_of(config.shedding, config.placement, config.planner, config.leader)
 
 
 def build_sidecar(
@@ -131,138 +102,6 @@ def build_sidecar(
 
     door = make_door(config, application, metrics)
     return Sidecar(parts, door, application.member, application.election, close)
-
-
-@dataclass(frozen=True, slots=True)
-class Application:
-    """The parts of one sidecar that do its work, whatever adapters they stand on."""
-
-    member: Member
-    leading: Leading
-    election: Election
-    answering: Answering
-    split_requests: SplitRequests
-    unload_requests: UnloadRequests
-    drain_requests: DrainRequests
-    accounting: Accounting
-
-
-def join(
-    config: Config,
-    planner: Planner,
-    parts: Parts,
-    *,
-    probe: HostProbe,
-    leader_line: LeaderLine,
-    commands: asyncio.TaskGroup,
-    rng: np.random.Generator,
-) -> Application:
-    """Join the application on given adapters; ``rng`` is for jitter and for equal choices."""
-    rhythm = Rhythm(
-        tick_interval_s=config.leader.tick_interval_s,
-        round_interval_s=config.leader.round_interval_s,
-    )
-
-    split_policy = make_split_policy(config)
-
-    def open_desk(term: Term) -> Desk:
-        return Desk(
-            parts,
-            term,
-            planner,
-            rhythm=rhythm,
-            split_policy=split_policy,
-            cluster=config.cluster.name,
-            rng=rng,
-        )
-
-    member = make_member(config, parts, probe, commands, rng)
-    leading = Leading(open_desk, parts.metrics)
-    answering = Answering(
-        parts,
-        leader_line,
-        leading,
-        hash_name=config.cluster.hash,
-        mode=LookupMode(config.lookup.mode),
-        wait_s=config.lookup.wait_s,
-    )
-    election = Election(parts, eligible=lambda: member.registered, lead=leading.lead)
-    split_requests = SplitRequests(parts, leading, _SPLIT_WAIT_S)
-    accounting = Accounting(parts, leading, planner, config.cluster.name)
-    unload_requests = UnloadRequests(
-        parts,
-        leading,
-        max_report_age_s=planner.filters.max_report_age_s,
-        most_under_way=planner.settings.in_flight_per_broker,
-        wait_s=_UNLOAD_WAIT_S,
-    )
-    return Application(
-        member,
-        leading,
-        election,
-        answering,
-        split_requests,
-        unload_requests,
-        DrainRequests(parts),
-        accounting,
-    )
-
-
-def make_member(
-    config: Config,
-    parts: Parts,
-    probe: HostProbe,
-    commands: asyncio.TaskGroup,
-    rng: np.random.Generator,
-) -> Member:
-    """Join the parts that keep this broker in the cluster."""
-    me, owners = parts.identity.broker, parts.picture.owners
-
-    def claimed_elsewhere(bundle: BundleId) -> bool:
-        holding = owners.get(bundle)
-        return holding is not None and holding.broker != me
-
-    ownerships = Ownerships(
-        parts.broker, parts.metrics, claimed_elsewhere=claimed_elsewhere, tasks=commands
-    )
-    sampler = Sampler(parts, probe, Intention())
-    report = config.report
-    publisher = Publisher(
-        parts,
-        sampler,
-        ReportRules(
-            min_interval_s=report.min_interval_s,
-            max_interval_s=report.max_interval_s,
-            change_fraction=report.change_fraction,
-            change_points=report.change_points,
-            jitter_fraction=report.jitter_fraction,
-        ),
-        sample_interval_s=report.sample_interval_s,
-        draw=rng.random,
-    )
-    terms = LeaseTerms(config.ownership.self_fence_fraction, config.ownership.heartbeat_fraction)
-    limits = split_limits_of(config.split, config.planner)
-    splitter = Splitter(parts, ownerships, limits, config.cluster.hash)
-    return Member(
-        parts,
-        ownerships,
-        sampler=sampler,
-        publisher=publisher,
-        splitter=splitter,
-        lease_terms=terms,
-        drain_deadline_s=config.ownership.drain_deadline_s,
-    )
-
-
-def make_split_policy(config: Config) -> SplitPolicy:
-    """Return when and how the leader has bundles cut."""
-    split = config.split
-    return SplitPolicy(
-        enabled=split.enabled,
-        rules=split_rules_of(split, config.planner),
-        algorithm=split.algorithm,
-        most_per_round=split.max_splits_per_round,
-    )
 
 
 def make_door(config: Config, application: Application, metrics: Metrics) -> HttpDoor:
@@ -331,11 +170,3 @@ def free_port(host: str) -> int:
     with socket.socket(family) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
-
-
-def first_leaf(group: BaseExceptionGroup[Exception]) -> BaseException:
-    """Return the first exception in a group of groups."""
-    first: BaseException = group
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first

@@ -22,3 +22,11 @@ def leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
     for error in group.exceptions:
         found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
     return found
+
+
+def first_leaf(group: BaseExceptionGroup[Exception]) -> BaseException:
+    """Return the first exception in a group of groups."""
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

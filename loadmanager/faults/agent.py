@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 from prometheus_client import CollectorRegistry
 
+from loadmanager.app.endings import first_leaf
 from loadmanager.app.identity import Identity
 from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
@@ -17,9 +18,9 @@ from loadmanager.core.load import BrokerUrls
 from loadmanager.faults.host import BrokerLine, Host, ScriptedProbe
 from loadmanager.faults.service import ClientSession, Gate, Losses, TimedService
 from loadmanager.faults.virtual_time import VirtualClock
+from loadmanager.joining import Application, join, make_planner
 from loadmanager.ports import LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.wiring import Application, first_leaf, join, make_planner
 
 SESSION_S = 10.0
 LINE_TIMEOUT_S = 2.0

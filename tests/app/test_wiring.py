@@ -10,6 +10,7 @@ import pytest
 
 from loadmanager.adapters.broker.http_control import CONNECTIONS
 from loadmanager.app.commanding import PARALLEL
+from loadmanager.app.endings import first_leaf
 from loadmanager.app.leasing import Displaced
 from loadmanager.config import ConfigError
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
@@ -18,14 +19,8 @@ from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
 from loadmanager.faults.cluster import make_config
 from loadmanager.faults.virtual_time import VirtualClock, run
-from loadmanager.wiring import (
-    first_leaf,
-    free_port,
-    make_identity,
-    make_planner,
-    make_split_policy,
-    zookeeper_options,
-)
+from loadmanager.joining import make_planner, make_split_policy
+from loadmanager.wiring import free_port, make_identity, zookeeper_options
 
 
 def _shedding(strategy: str, **settings: Any) -> SheddingSettings:
