@@ -158,7 +158,7 @@ class Desk:
                 for bundle, source in leaving.items()
             )
         if placed:
-            await self._order(placed)
+            await self.order(placed)
             rest = dict.fromkeys(placed, self._parts.clock.monotonic_s())
             moved_at_s = {**self._memory.moved_at_s, **rest}
             self._memory = replace(self._memory, moved_at_s=moved_at_s)
@@ -207,7 +207,7 @@ class Desk:
             placed, _ = self._choose(others)
             moved = {b: to for b, to in placed.items() if to != self._book.assigned.get(b)}
             if moved:
-                await self._order(moved)
+                await self.order(moved)
 
     # --- unowned bundles -----------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Desk:
                         await self._placing.wait(_PLACEMENT_POLL_S)
                     continue
                 placed, refusals = self._choose(bundles)
-                await self._order(placed)
+                await self.order(placed)
             except CoordinationError as error:
                 self._wanted.refuse_all(f"the order could not be written: {error}")
                 await self._parts.clock.sleep(_RETRY_S)
@@ -247,7 +247,7 @@ class Desk:
         placed, refusals = self._choose(leaving, leaving, Cause.DRAINING)
         self._emptying.refused(refusals)
         if placed:
-            await self._order(placed)
+            await self.order(placed)
             self._emptying.ordered({bundle: leaving[bundle] for bundle in placed})
             self._parts.metrics.bundles_unloaded(
                 len(placed), len({leaving[bundle] for bundle in placed})
@@ -325,13 +325,14 @@ class Desk:
             await self._reconciler.look()
         if not plan.moves:
             return "observed" if plan.observed else "quiet"
-        await self._order({move.bundle: move.target for move in plan.moves})
+        await self.order({move.bundle: move.target for move in plan.moves})
         sources = {move.source for move in plan.moves}
         self._parts.metrics.bundles_unloaded(len(plan.moves), len(sources))
         return "moved"
 
     # --- orders --------------------------------------------------------------------
 
-    async def _order(self, changes: Mapping[BundleId, BrokerId]) -> None:
+    async def order(self, changes: Mapping[BundleId, BrokerId]) -> None:
+        """Order bundles to brokers, as decided; raises as `OrderBook.assign`."""
         await self._book.assign(changes)
         self._hand_overs.ordered(changes)

@@ -1,6 +1,7 @@
 """One sidecar process of a virtual cluster: the real application on adapters of memory."""
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from random import Random
 
@@ -17,7 +18,7 @@ from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.faults.host import BrokerLine, Host, ScriptedProbe
 from loadmanager.faults.service import ClientSession, Gate, Losses, TimedService
-from loadmanager.faults.virtual_time import VirtualClock
+from loadmanager.faults.virtual_time import VirtualClock, wall_ms_at
 from loadmanager.joining import Application, join, make_planner
 from loadmanager.ports import LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
@@ -52,6 +53,19 @@ class HeldClock(VirtualClock):
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
+        self._ended = False
+
+    def end(self) -> None:
+        """Let the process be dead: all that it might still have waited for is past."""
+        self._ended = True
+
+    def monotonic_s(self) -> float:
+        """Return the process's time."""
+        return math.inf if self._ended else super().monotonic_s()
+
+    def wall_ms(self) -> int:
+        """Return a wall clock that was never set."""
+        return wall_ms_at(super().monotonic_s())
 
     async def sleep(self, delay_s: float) -> None:
         """Return after ``delay_s``, when the process is let go on."""
@@ -88,7 +102,7 @@ class Agent:
         self.coordination = ClientSession(
             world.service, self.gate, world.rng, world.losses, timeout_s=SESSION_S
         )
-        clock = HeldClock(self.gate)
+        self._clock = clock = HeldClock(self.gate)
         self.registry = CollectorRegistry()
         metrics = Metrics(self.registry)
         self.picture = ClusterPicture(self.coordination, clock, metrics)
@@ -126,7 +140,8 @@ class Agent:
     @property
     def app(self) -> Application:
         """The application, which runs from the first turn of the loop."""
-        assert self.application is not None
+        if self.application is None:
+            raise RuntimeError(f"{self.url}: the process has not begun to run yet")
         return self.application
 
     @property
@@ -148,8 +163,7 @@ class Agent:
         self.line.dead = True
         self.coordination.suspend()
         self.gate.open()
-        if self.application:
-            self.app.member._lease = None  # The dead do not wait for a lease to run out.
+        self._clock.end()  # The dead do not wait for a lease to run out.
         self.task.cancel()
         await asyncio.wait({self.task})
 

@@ -27,8 +27,9 @@ from loadmanager.core.orders import Orders, decode_orders
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.faults.agent import Agent, World
 from loadmanager.faults.host import Host
+from loadmanager.faults.violation import Invariant, Violation
 from loadmanager.faults.virtual_time import run
-from loadmanager.ports import Connection, CoordinationError
+from loadmanager.ports import Connection, CoordinationError, NotLeader
 
 NAMESPACE = Namespace("acme/orders")
 
@@ -123,16 +124,17 @@ class Cluster(World):
 
     async def move(self, bundle: BundleId, target: Host) -> None:
         """Have the leader order a move, as a round does."""
-        desk = self.leader.app.leading._desk
-        assert desk is not None
-        await desk._order({bundle: target.name})
+        desk = self.leader.app.leading.desk
+        if desk is None:
+            raise NotLeader("the elected sidecar has not begun to lead")
+        await desk.order({bundle: target.name})
 
     async def move_surely(self, bundle: BundleId, target: Host) -> None:
         """Have the leader order a move again until the reply comes."""
         while True:
             try:
                 return await self.move(bundle, target)
-            except CoordinationError:
+            except (CoordinationError, NotLeader):
                 await asyncio.sleep(0.5)
 
     def orders(self, host: Host) -> Orders:
@@ -201,21 +203,24 @@ class Cluster(World):
         deadline_s = loop.time() + within_s
         while fault := self.unsettled(bundles()):
             if loop.time() > deadline_s:
-                raise AssertionError(f"not settled within {within_s} s: {fault}")
+                raise Violation(Invariant.SETTLES, loop.time(), "after the faults", fault)
             await asyncio.sleep(0.1)
 
     def check(self) -> None:
-        """Assert what must have been true all the time."""
+        """Raise a `Violation` of what must have been true all the time."""
         intervals = [interval for host in self.hosts for interval in host.intervals()]
-        found = overlaps(intervals)
-        assert not found, f"served twice: {found[0]}"
+        now_s = asyncio.get_running_loop().time()
+        for overlap in overlaps(intervals):
+            raise Violation(Invariant.ONE_SERVER, now_s, overlap.second.bundle, str(overlap))
         tokens: dict[BundleId, list[int]] = defaultdict(list)
         for interval in sorted(intervals, key=lambda one: (one.start_s, one.fencing_token)):
             tokens[interval.bundle].append(interval.fencing_token)
         for bundle, seen in tokens.items():
-            assert seen == sorted(seen), f"{bundle}: fencing tokens {seen}"
+            if seen != sorted(seen):
+                raise Violation(Invariant.TOKENS_GROW, now_s, bundle, f"fencing tokens {seen}")
         epochs = self.service.epochs
-        assert epochs == sorted(set(epochs)), f"epochs {epochs}"
+        if epochs != sorted(set(epochs)):
+            raise Violation(Invariant.TOKENS_GROW, now_s, znodes.LEADER, f"epochs {epochs}")
 
     def warnings(self, event: str) -> list[Mapping[str, Any]]:
         """Return the logged events of this name."""

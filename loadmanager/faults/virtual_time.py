@@ -64,11 +64,16 @@ class VirtualClock:
 
     def wall_ms(self) -> int:
         """Return a wall clock that was never set."""
-        return WALL_START_MS + round((self.monotonic_s() - START_S) * 1000)
+        return wall_ms_at(self.monotonic_s())
 
     async def sleep(self, delay_s: float) -> None:
         """Return after ``delay_s``."""
         await asyncio.sleep(delay_s)
+
+
+def wall_ms_at(monotonic_s: float) -> int:
+    """Return what a wall clock that was never set shows at this time of the loop."""
+    return WALL_START_MS + round((monotonic_s - START_S) * 1000)
 
 
 def run(program: Coroutine[Any, Any, T], *, limit_s: float = 3_600.0) -> T:

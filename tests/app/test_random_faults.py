@@ -216,7 +216,7 @@ class Chaos:
         """Have the leader decide on a move, as a round would."""
         bundle, target = self._rng.choice(self.bundles), self._host().name
         for agent in self._cluster.living:
-            desk = agent.app.leading._desk if agent.application else None
+            desk = agent.app.leading.desk if agent.application else None
             if desk is not None and target in agent.picture.brokers:
                 task = asyncio.ensure_future(self._order(desk, bundle, target))
                 self._lookups.add(task)
@@ -237,7 +237,7 @@ class Chaos:
 
     async def _order(self, desk: Desk, bundle: BundleId, target: BrokerId) -> None:
         with contextlib.suppress(CoordinationError, Deposed):
-            await desk._order({bundle: target})
+            await desk.order({bundle: target})
 
 
 @pytest.mark.parametrize("seed", SEEDS)
