@@ -35,9 +35,11 @@ def check(path: Path | None, overrides: tuple[str, ...]) -> None:
     import os  # noqa: PLC0415 - --help stays quick
 
     from loadmanager.config import ConfigError, load_config  # noqa: PLC0415 - the same
+    from loadmanager.config.planning import check_strategies  # noqa: PLC0415 - the same
 
     try:
         checked = load_config(path, os.environ, overrides)
+        check_strategies(checked)
     except ConfigError as error:
         for fault in error.faults:
             click.echo(fault, err=True)
@@ -65,3 +67,52 @@ def show_strategies() -> None:
     from loadmanager.config.guide import strategy_guide  # noqa: PLC0415 - --help stays quick
 
     click.echo(strategy_guide(), nl=False)
+
+
+@config_commands.command("import")
+@click.argument("broker_conf", type=click.Path(path_type=Path))
+@click.option(
+    "--host",
+    help="Name of the broker's host where advertisedAddress is not set; else that of this machine.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Where to write the file; without it, it is printed.",
+)
+def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) -> None:
+    """Translate Pulsar's broker.conf, and tell what was ignored and why.
+
+    The file goes to standard output, everything that is told about it to standard error.
+    It exits with 1 if a value means nothing here.
+
+    Example: loadmanager config import /etc/pulsar/broker.conf > /etc/loadmanager.toml
+    """
+    import socket  # noqa: PLC0415 - --help stays quick
+
+    from loadmanager.config import ConfigError  # noqa: PLC0415 - the same
+    from loadmanager.config.load import checked  # noqa: PLC0415 - the same
+    from loadmanager.config.planning import check_strategies  # noqa: PLC0415 - the same
+    from loadmanager.config.pulsar_import import (  # noqa: PLC0415 - the same
+        import_settings,
+        read_broker_conf,
+    )
+
+    try:
+        imported = import_settings(read_broker_conf(broker_conf), host or socket.getfqdn())
+        check_strategies(checked(imported.given(broker_conf)))
+    except ConfigError as error:
+        for fault in error.faults:
+            click.echo(fault, err=True)
+        raise click.exceptions.Exit(1) from None
+    if out is None:
+        click.echo(imported.toml(), nl=False)
+    else:
+        out.write_text(imported.toml(), encoding="utf-8")
+    for key, why in sorted(imported.ignored.items()):
+        click.echo(f"{broker_conf}: {key} ignored: {why}", err=True)
+    click.echo(
+        f"{len({one.source for one in imported.taken})} settings taken, "
+        f"{len(imported.ignored)} ignored, {len(imported.foreign)} keys not about load balancing",
+        err=True,
+    )

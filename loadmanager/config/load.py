@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_of
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.model import Config, Contradiction
-from loadmanager.config.sources import Setting, gather
+from loadmanager.config.sources import Given, Setting, gather
 
 _Key = tuple[str, str]
 _Settings = Mapping[_Key, Setting]
@@ -28,7 +28,15 @@ def load_config(
     Raises:
         ConfigError: any source has a fault; it tells all faults of all sources.
     """
-    given = gather(path, environ, overrides)
+    return checked(gather(path, environ, overrides))
+
+
+def checked(given: Given) -> Config:
+    """Return the configuration that was given.
+
+    Raises:
+        ConfigError: it has a fault, or was not to be read; it tells all faults.
+    """
     config, faults = _check(given.settings)
     if config is None or given.faults or faults:
         raise ConfigError([*given.faults, *faults])

@@ -1,0 +1,234 @@
+"""Pulsar's ``broker.conf`` in our words: what carries over, and what does not and why."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import javaproperties
+
+from loadmanager.config.balancing import PlacementSettings, SheddingSettings
+from loadmanager.config.describe import as_toml, keys_of, section_models
+from loadmanager.config.errors import ConfigError
+from loadmanager.config.pulsar_keys import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED, times
+from loadmanager.config.sources import Given
+from loadmanager.config.strategies import fields_of
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.shedding import SHEDDERS
+
+_WEB_PORT: Final = "8080"
+_ZOOKEEPER_PORT: Final = "2181"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One value of ours, and Pulsar's key that it comes from."""
+
+    section: str
+    key: str
+    value: object
+    source: str
+    subkey: str = ""
+
+
+@dataclass(slots=True)
+class Imported:
+    """What a ``broker.conf`` came to.
+
+    ``ignored`` gives a reason for each load-balancer key that means nothing here;
+    ``foreign`` are the keys that are not about balancing or ownership at all.
+    ``faults`` are values that no value of ours stands for, one text each.
+    """
+
+    taken: list[Taken] = field(default_factory=list)
+    ignored: dict[str, str] = field(default_factory=dict)
+    foreign: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def given(self, path: Path) -> Given:
+        """Return the values as a source of settings, each placed by Pulsar's key."""
+        given = Given(faults=[f"{path}: {fault}" for fault in self.faults])
+        for one in self.taken:
+            known = keys_of(one.section)[one.key]
+            given.put(known, one.value, f"{path}: {one.source} -> {one.value}", one.subkey)
+        return given
+
+    def toml(self) -> str:
+        """Return a configuration file with the keys that were taken, and where each is from."""
+        lines = []
+        for section in section_models():
+            plain = [one for one in self.taken if one.section == section and not one.subkey]
+            inner = [one for one in self.taken if one.section == section and one.subkey]
+            if plain or inner:
+                lines += ["", f"[{section}]", *(f"{one.key} = {_line(one)}" for one in plain)]
+            if inner:
+                lines += ["", f"[{section}.{inner[0].key}]"]
+                lines += [f"{one.subkey} = {_line(one)}" for one in inner]
+        return "\n".join(lines).lstrip() + "\n"
+
+
+def read_broker_conf(path: Path) -> dict[str, str]:
+    """Return the keys of a Java properties file with their texts; empty ones are left out.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no properties file.
+    """
+    try:
+        with path.open(encoding="utf-8") as opened:
+            found = javaproperties.load(opened)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError([f"{path}: {why}; expected Pulsar's broker.conf"]) from None
+    except javaproperties.InvalidUEscapeError as error:
+        raise ConfigError([f"{path}: {error}; expected Pulsar's broker.conf"]) from None
+    return {key: text.strip() for key, text in found.items() if text.strip()}
+
+
+def import_settings(found: Mapping[str, str], host: str) -> Imported:
+    """Return what Pulsar's keys come to.
+
+    Args:
+        found: the keys of ``broker.conf`` with their texts.
+        host: name of the broker's host, used where ``advertisedAddress`` is not set,
+            as Pulsar uses it.
+    """
+    imported = Imported()
+    _deploy(imported, found, host)
+    for key, text in found.items():
+        if key in TRANSLATED:
+            _translate(imported, key, text)
+        elif key in UNUSED:
+            imported.ignored[key] = UNUSED[key]
+        elif key not in DEPLOYMENT:
+            _give_to_strategies(imported, found, key, text)
+    _count_cards(imported, found)
+    _outlast_reports(imported)
+    return imported
+
+
+def _line(one: Taken) -> str:
+    return f"{as_toml(one.value)}  # {one.source}"
+
+
+def _translate(imported: Imported, key: str, text: str) -> None:
+    for ours in TRANSLATED[key]:
+        try:
+            value = ours.read(text)
+        except ValueError as error:
+            imported.faults.append(f"{key}={text}; {error}")
+            return
+        _put(imported, Taken(ours.section, ours.key, value, key))
+
+
+def _put(imported: Imported, new: Taken) -> None:
+    """Take a value; of two switches for one thing, the one that is off counts."""
+    for at, old in enumerate(imported.taken):
+        if (old.section, old.key, old.subkey) == (new.section, new.key, new.subkey):
+            if old.value is not False:
+                imported.taken[at] = new
+            return
+    imported.taken.append(new)
+
+
+def _deploy(imported: Imported, found: Mapping[str, str], host: str) -> None:
+    """Take in where the broker and ZooKeeper are, and how Pulsar hashes."""
+    name = found.get("advertisedAddress", host)
+    port = found.get("webServicePort", _WEB_PORT)
+    source = " and ".join(
+        [key for key in ("advertisedAddress", "webServicePort") if key in found] or ["this host"]
+    )
+    imported.taken.append(Taken("broker", "id", f"{name}:{port}", source))
+    for key, scheme, port_key in (
+        ("broker_url", "pulsar", "brokerServicePort"),
+        ("broker_url_tls", "pulsar+ssl", "brokerServicePortTls"),
+        ("http_url_tls", "https", "webServicePortTls"),
+    ):
+        if port_key in found:
+            address = f"{scheme}://{name}:{found[port_key]}"
+            imported.taken.append(Taken("broker", key, address, port_key))
+    imported.taken.append(Taken("cluster", "hash", "crc32", "as Pulsar places topics"))
+    for key in ("metadataStoreUrl", "zookeeperServers"):
+        if key in found:
+            _reach_zookeeper(imported, key, found[key])
+            return
+
+
+def _reach_zookeeper(imported: Imported, key: str, url: str) -> None:
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme in {"rocksdb", "memory", "etcd", "oxia"} | {"metadata-store"}:
+        imported.faults.append(f"{key}={url}; expected zk:host:port,host:port/path")
+        return
+    hosts, slash, chroot = (rest if scheme == "zk" else url).partition("/")
+    with_ports = [one if ":" in one else f"{one}:{_ZOOKEEPER_PORT}" for one in hosts.split(",")]
+    imported.taken.append(Taken("zookeeper", "hosts", ",".join(with_ports), key))
+    if chroot:
+        imported.taken.append(Taken("zookeeper", "chroot", slash + chroot, key))
+
+
+def _give_to_strategies(imported: Imported, found: Mapping[str, str], key: str, text: str) -> None:
+    right = MISSPELT.get(key, key)
+    if right != key and float(found.get(right, "1.0")) != 1.0:
+        imported.ignored[key] = f"{right} is set"
+        return
+    users = dict(_users(found, right))
+    if not users:
+        imported.foreign.append(key)
+    for section, strategy in users.items():
+        if strategy:
+            imported.taken.append(Taken(section, "settings", _plain(text), key, right))
+    if users and not any(users.values()):
+        imported.ignored[key] = "not a setting of the chosen strategies"
+
+
+def _users(found: Mapping[str, str], key: str) -> Iterator[tuple[str, str]]:
+    """Yield each section whose strategies know ``key``, with the chosen one if it does."""
+    sections: tuple[tuple[str, str, Mapping[str, type], str], ...] = (
+        (
+            "shedding",
+            "loadBalancerLoadSheddingStrategy",
+            SHEDDERS,
+            SheddingSettings.model_fields["strategy"].default,
+        ),
+        (
+            "placement",
+            "loadBalancerLoadPlacementStrategy",
+            PLACEMENTS,
+            PlacementSettings.model_fields["strategy"].default,
+        ),
+    )
+    for section, choice, known, default in sections:
+        if any(key in fields_of(kind) for kind in set(known.values())):
+            chosen = known.get(found.get(choice, default))
+            yield section, found.get(choice, default) if chosen and key in fields_of(chosen) else ""
+
+
+def _plain(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _count_cards(imported: Imported, found: Mapping[str, str]) -> None:
+    """Multiply the speed of one network card, which Pulsar states, by the cards named."""
+    cards = next((t.value for t in imported.taken if t.key == "nics"), None)
+    for at, one in enumerate(imported.taken):
+        if one.key == "nic_speed_mbit_per_s" and isinstance(cards, list):
+            speed = times(1000 * len(cards))(found["loadBalancerOverrideBrokerNicSpeedGbps"])
+            both = f"{one.source} of {len(cards)} cards"
+            imported.taken[at] = Taken(one.section, one.key, speed, both)
+
+
+def _outlast_reports(imported: Imported) -> None:
+    """Let reports count as stale only after twice the time in which they must be renewed.
+
+    Pulsar has no such limit, and lets reports be as old as a quarter of an hour.
+    """
+    usual = keys_of("leader")["report_stale_s"].default
+    longest = next((one for one in imported.taken if one.key == "max_interval_s"), None)
+    if longest and isinstance(longest.value, float) and isinstance(usual, float):
+        stale_s = max(usual, 2 * longest.value)
+        if stale_s > usual:
+            source = f"twice {longest.source}"
+            imported.taken.append(Taken("leader", "report_stale_s", stale_s, source))

@@ -1,0 +1,174 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loadmanager.cli import main
+from loadmanager.config import ConfigError, load_config
+from loadmanager.config.describe import keys_of
+from loadmanager.config.load import checked
+from loadmanager.config.pulsar_import import import_settings, read_broker_conf
+from loadmanager.config.pulsar_keys import MISSPELT, TRANSLATED, UNUSED
+from loadmanager.config.strategies import fields_of
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.shedding import SHEDDERS
+
+PULSAR_KEYS = json.loads((Path(__file__).parent / "pulsar_keys.json").read_text())
+
+BROKER_CONF = """\
+### --- General broker settings --- ###
+clusterName=prod-eu
+metadataStoreUrl=zk:zk1:2181,zk2:2181/pulsar
+advertisedAddress=broker7.example.com
+webServicePort=8080
+brokerServicePort=6650
+managedLedgerDefaultEnsembleSize=2
+
+# Load balancer
+loadBalancerLoadSheddingStrategy=org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder
+loadBalancerLoadPlacementStrategy=org.apache.pulsar.broker.loadbalance.impl.LeastLongTermMessageRate
+loadBalancerSheddingIntervalMinutes=2
+loadBalancerSheddingGracePeriodMinutes=15
+loadBalancerReportUpdateMinIntervalMillis=2500
+loadBalancerReportUpdateMaxIntervalMinutes=15
+loadBalancerReportUpdateThresholdPercentage=20
+loadBalancerBrokerThresholdShedderPercentage=12
+loadBalancerBandwithInResourceWeight=0.5
+loadBalancerAvgShedderLowThreshold=15
+loadBalancerOverrideBrokerNicSpeedGbps=2.5
+loadBalancerOverrideBrokerNics=eth0,eth1
+loadBalancerSheddingExcludedNamespaces=
+loadManagerClassName=org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl
+"""
+
+
+def strategy_keys() -> set[str]:
+    kinds = {*SHEDDERS.values(), *PLACEMENTS.values()}
+    return {key for kind in kinds for key in fields_of(kind)}
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "broker.conf"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("key", [known["key"] for known in PULSAR_KEYS])
+def test_every_key_of_pulsar_has_one_fate(key: str) -> None:
+    deployed = {"advertisedAddress"}
+    fates = [key in TRANSLATED, key in UNUSED, key in MISSPELT, key in deployed]
+    told_by_strategies = key in strategy_keys() and not any(fates)
+    assert sum([*fates, told_by_strategies]) == 1
+
+
+@pytest.mark.parametrize("known", PULSAR_KEYS, ids=lambda known: known["key"])
+def test_the_defaults_of_pulsar_can_be_run_with(known: dict[str, object]) -> None:
+    default = known["default"]
+    text = ",".join(default) if isinstance(default, list) else str(default)
+    if default is None:
+        text = "lo" if known["key"] != "loadBalancerOverrideBrokerNicSpeedGbps" else "10"
+    if isinstance(default, bool):
+        text = text.lower()
+    imported = import_settings({str(known["key"]): text}, "localhost")
+    config = checked(imported.given(Path("broker.conf")))
+    assert config.broker.id.endswith(":8080")
+    assert imported.foreign == []
+
+
+def test_all_translations_name_keys_of_ours() -> None:
+    for targets in TRANSLATED.values():
+        for ours in targets:
+            assert ours.key in keys_of(ours.section)
+
+
+def test_a_real_file_becomes_a_configuration_that_runs(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["config", "import", str(written(tmp_path, BROKER_CONF))])
+    assert result.exit_code == 0, result.stderr
+    (tmp_path / "ours.toml").write_text(result.stdout)
+    config = load_config(tmp_path / "ours.toml", {})
+    assert config.broker.id == "broker7.example.com:8080"
+    assert config.broker.broker_url == "pulsar://broker7.example.com:6650"
+    assert (config.cluster.name, config.cluster.hash) == ("prod-eu", "crc32")
+    assert (config.zookeeper.hosts, config.zookeeper.chroot) == ("zk1:2181,zk2:2181", "/pulsar")
+    assert (config.leader.round_interval_s, config.shedding.grace_period_s) == (120, 900)
+    assert (config.report.min_interval_s, config.report.max_interval_s) == (2.5, 900)
+    assert config.leader.report_stale_s == 1800
+    assert (config.report.change_fraction, config.report.change_points) == (0.2, 0.2)
+    assert (config.host.nics, config.host.nic_speed_mbit_per_s) == (("eth0", "eth1"), 5000)
+    assert config.shedding.settings == {
+        "loadBalancerBrokerThresholdShedderPercentage": 12,
+        "loadBalancerBandwidthInResourceWeight": 0.5,
+    }
+
+
+def test_what_is_ignored_is_told_with_the_reason(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["config", "import", str(written(tmp_path, BROKER_CONF))])
+    assert "loadManagerClassName ignored: loadmanager is the load manager" in result.stderr
+    assert (
+        "loadBalancerAvgShedderLowThreshold ignored: not a setting of the chosen strategies"
+    ) in result.stderr
+    assert result.stderr.endswith("2 ignored, 1 keys not about load balancing\n")
+
+
+def test_a_switch_that_is_off_under_either_name_is_off() -> None:
+    both = {"loadBalancerEnabled": "false", "loadBalancerSheddingEnabled": "true"}
+    for found in (both, dict(reversed(both.items()))):
+        config = checked(import_settings(found, "localhost").given(Path("broker.conf")))
+        assert not config.shedding.enabled
+
+
+def test_the_misspelt_weight_counts_only_where_the_right_one_has_its_default() -> None:
+    found = {
+        "loadBalancerLoadSheddingStrategy": "ThresholdShedder",
+        "loadBalancerBandwithInResourceWeight": "0.5",
+        "loadBalancerBandwidthInResourceWeight": "0.25",
+    }
+    imported = import_settings(found, "localhost")
+    config = checked(imported.given(Path("broker.conf")))
+    assert config.shedding.settings["loadBalancerBandwidthInResourceWeight"] == 0.25
+    assert "loadBalancerBandwithInResourceWeight" in imported.ignored
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("loadBalancerSheddingEnabled=maybe", "expected true or false"),
+        ("loadBalancerSheddingIntervalMinutes=often", "expected a number"),
+        ("loadBalancerSheddingIntervalMinutes=0", "expected a number from 0.1 to 3600"),
+        ("maxConcurrentLookupRequest=1.5", "expected a whole number"),
+        ("metadataStoreUrl=rocksdb:///data", "expected zk:host:port"),
+        ("webServicePort=eighty", "expected host:port"),
+        ("defaultNamespaceBundleSplitAlgorithm=halve", "expected one of"),
+        ("loadBalancerBandwithInResourceWeight=heavy", "expected a number"),
+        ("loadBalancerLoadSheddingStrategy=Guessing", "expected one of AvgShedder"),
+    ],
+)
+def test_a_value_that_means_nothing_is_named_with_its_file_and_key(
+    line: str, expected: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, line + "\n")
+    result = CliRunner().invoke(main, ["config", "import", str(path), "--host", "localhost"])
+    assert result.exit_code == 1, result.stdout
+    key = line.partition("=")[0]
+    assert key in result.stderr or MISSPELT.get(key, "[shedding] strategy") in result.stderr
+    assert expected in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    with pytest.raises(ConfigError, match=r"expected Pulsar's broker\.conf"):
+        read_broker_conf(path)
+    path.write_bytes(b"\xff\xfe=\\uZZ")
+    with pytest.raises(ConfigError, match=r"expected Pulsar's broker\.conf"):
+        read_broker_conf(path)
+    path.write_text("key=\\uZZZZ")
+    with pytest.raises(ConfigError, match=r"expected Pulsar's broker\.conf"):
+        read_broker_conf(path)
+
+
+def test_units_are_ours() -> None:
+    (ours,) = TRANSLATED["loadBalancerReportUpdateMinIntervalMillis"]
+    assert math.isclose(float(str(ours.read("2500"))), 2.5)
