@@ -7,7 +7,7 @@ import numpy as np
 
 from loadmanager.app.accounting import Accounting
 from loadmanager.app.answering import Answering
-from loadmanager.app.desk import Desk, Rhythm
+from loadmanager.app.desk import Desk
 from loadmanager.app.drain_requests import DrainRequests
 from loadmanager.app.electing import Election, Term
 from loadmanager.app.intention import Intention
@@ -17,6 +17,7 @@ from loadmanager.app.member import Member
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher, Sampler
+from loadmanager.app.rounds import Rhythm
 from loadmanager.app.split_desk import SplitPolicy
 from loadmanager.app.split_requests import SplitRequests
 from loadmanager.app.splitting import Splitter

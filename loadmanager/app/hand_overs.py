@@ -22,8 +22,12 @@ class HandOvers:
         self._ordered_at_s: dict[BundleId, float] = {}
         self._astray_since_s: dict[BundleId, float] = {}
 
-    def ordered(self, bundles: Iterable[BundleId]) -> None:
-        """Begin to measure how long these take to arrive."""
+    async def order(self, moves: Mapping[BundleId, BrokerId]) -> None:
+        """Order bundles to brokers, and time them; raises as `OrderBook.assign`."""
+        await self._book.assign(moves)
+        self._ordered(moves)
+
+    def _ordered(self, bundles: Iterable[BundleId]) -> None:
         now_s = self._parts.clock.monotonic_s()
         self._ordered_at_s.update(dict.fromkeys(bundles, now_s))
         self.observe()
@@ -41,11 +45,11 @@ class HandOvers:
             bundle: self._astray_since_s.get(bundle, now_s) for bundle in astray
         }
 
-    def lost(self) -> Mapping[BundleId, BrokerId]:
-        """Return, with its planned owner, what has not arrived for too long; each once in a while.
+    async def repeat_lost(self) -> None:
+        """Repeat the orders for what has not arrived for too long; each once in a while.
 
         A broker whose orders were deleted or spoilt by hand waits for ever for what
-        nobody writes again, unless its orders are repeated.
+        nobody writes again, unless its orders are repeated. Raises as `OrderBook.assign`.
         """
         now_s = self._parts.clock.monotonic_s()
         late = [b for b, s in self._astray_since_s.items() if now_s - s >= _LOST_AFTER_S]
@@ -54,4 +58,5 @@ class HandOvers:
         for bundle, broker in lost.items():
             self._astray_since_s[bundle] = now_s
             log.warning("bundle.order.repeated", bundle=bundle, target=broker)
-        return lost
+        if lost:
+            await self._book.assign(lost)

@@ -105,7 +105,7 @@ async def test_orders_too_large_for_one_commit_are_written_additions_first(
     source = cluster.server(bundle)
     target = next(host for host in cluster.hosts if host is not source)
     monkeypatch.setattr(order_book, "_COMMIT_NODES", 1)
-    await _desk(cluster)._book.assign({bundle: target.name})
+    await _desk(cluster).book.assign({bundle: target.name})
     nodes = cluster.service.dump()
     added, removed = (nodes[znodes.orders(host.name)].stat.mzxid for host in (target, source))
     assert added < removed
@@ -153,7 +153,7 @@ async def test_after_a_lost_reply_the_book_is_read_again(cluster: Cluster) -> No
     await place_all(cluster, boundaries)
     bundle, second = boundaries.bundles[:2]
     target = next(host for host in cluster.hosts if host is not cluster.server(bundle))
-    book = _desk(cluster)._book
+    book = _desk(cluster).book
     cluster.leader.coordination.lose_next_reply()
     with pytest.raises(Disconnected):
         await book.assign({bundle: target.name})
@@ -167,7 +167,7 @@ async def test_after_a_lost_reply_the_book_is_read_again(cluster: Cluster) -> No
 async def test_a_new_leader_answers_by_the_plans_of_the_one_before(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(3)
     await place_all(cluster, boundaries)
-    plans = dict(_desk(cluster)._book.assigned)
+    plans = dict(_desk(cluster).book.assigned)
     await cluster.hold_lock(parse_bundle("acme/orders2/0x00000000_0xffffffff"))
     leader = cluster.leader
     for agent in cluster.agents:

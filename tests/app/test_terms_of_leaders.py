@@ -14,7 +14,7 @@ from loadmanager.ports import Disconnected, NotLeader
 def _book(leader: Agent) -> OrderBook:
     desk = leader.app.leading.desk
     assert desk is not None
-    return desk._book
+    return desk.book
 
 
 @story()

@@ -13,12 +13,13 @@ from loadmanager.adapters.broker.in_process import InProcessBroker
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.app.accounting import Accounting
-from loadmanager.app.desk import Desk, Rhythm
+from loadmanager.app.desk import Desk
 from loadmanager.app.electing import Term
 from loadmanager.app.identity import Identity
 from loadmanager.app.leading import Leading
 from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
+from loadmanager.app.rounds import Rhythm
 from loadmanager.app.split_desk import SplitPolicy
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries

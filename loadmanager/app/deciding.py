@@ -1,0 +1,94 @@
+"""What one leader decides by: the planner, and what it remembers from decision to decision."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from loadmanager.app.recollection import Recollection
+from loadmanager.app.viewing import Viewing
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Cause, Move, Refusal
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.round_memory import RoundMemory
+
+_NOBODY: Mapping[BundleId, BrokerId] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The next owner of each bundle that has one, and why the others have none."""
+
+    placed: Mapping[BundleId, BrokerId]
+    refusals: Mapping[BundleId, tuple[Refusal, ...]]
+
+
+class Deciding:
+    """The planner of one term, on the view and with the memory of that term."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        viewing: Viewing,
+        recollection: Recollection,
+        rng: np.random.Generator,
+    ) -> None:
+        self.planner = planner
+        self.recollection = recollection
+        self.memory = RoundMemory()
+        self._viewing = viewing
+        self._rng = rng
+
+    def round(self, view: ClusterView, *, session_doubtful: bool) -> Plan:
+        """Return what one round would do, and remember it."""
+        plan = self.planner.round(
+            view, self.memory, self._rng, session_doubtful=session_doubtful, draining=False
+        )
+        self.memory = plan.memory
+        self.recollection.round_done(plan, view.brokers.names)
+        return plan
+
+    def choose(
+        self,
+        bundles: Collection[BundleId],
+        leaving: Mapping[BundleId, BrokerId] = _NOBODY,
+        cause: Cause = Cause.UNOWNED,
+    ) -> Choices:
+        """Return a next owner for each bundle, or why there is none.
+
+        None goes to the broker that it is ``leaving`` for ``cause``.
+        """
+        view = self._viewing.view(afresh=bundles)
+        placed: dict[BundleId, BrokerId] = {}
+        refusals: dict[BundleId, tuple[Refusal, ...]] = {}
+        for bundle in bundles:
+            answer = self.planner.place(
+                view,
+                bundle,
+                self.memory,
+                self._rng,
+                leaving=leaving.get(bundle),
+                cause=cause,
+            )
+            view, self.memory = answer.view, answer.memory
+            if answer.move is None:
+                refusals[bundle] = answer.refusals
+                self.recollection.unplaced(answer.refusals)
+            else:
+                self.recollection.placed([answer.move])
+                placed[bundle] = answer.move.target
+        return Choices(placed, refusals)
+
+    def obey(self, bundles: Mapping[BundleId, BrokerId], destination: BrokerId) -> Choices:
+        """Return the destination that somebody named as the next owner of all of these."""
+        self.recollection.placed(
+            Move(bundle, source, destination, Cause.REQUESTED) for bundle, source in bundles.items()
+        )
+        return Choices(dict.fromkeys(bundles, destination), {})
+
+    def rest(self, bundles: Collection[BundleId], now_s: float) -> None:
+        """Leave these alone for the cool-down, as after a move of a round."""
+        moved_at_s = {**self.memory.moved_at_s, **dict.fromkeys(bundles, now_s)}
+        self.memory = replace(self.memory, moved_at_s=moved_at_s)

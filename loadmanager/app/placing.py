@@ -1,0 +1,131 @@
+"""Placing what nobody owns and what has to leave, between the rounds."""
+
+import asyncio
+from collections.abc import Iterable
+
+from loadmanager.app.changes import Changes
+from loadmanager.app.deciding import Deciding
+from loadmanager.app.emptying import Emptying
+from loadmanager.app.hand_overs import HandOvers
+from loadmanager.app.order_book import OrderBook
+from loadmanager.app.parts import Parts
+from loadmanager.app.split_desk import SplitDesk
+from loadmanager.app.wanted import Wanted
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Cause
+from loadmanager.ports import CoordinationError
+
+_POLL_S = 5.0
+_RETRY_S = 0.2
+
+
+class Placing:
+    """Finds owners for bundles as soon as they need one, for one term."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        book: OrderBook,
+        deciding: Deciding,
+        hand_overs: HandOvers,
+        splits: SplitDesk,
+    ) -> None:
+        self._parts = parts
+        self._book = book
+        self._deciding = deciding
+        self._hand_overs = hand_overs
+        self._splits = splits
+        self._wanted = Wanted(parts.metrics)
+        self._work = Changes()
+        self._emptying = Emptying(parts, book, deciding.planner.settings.in_flight_per_broker)
+
+    @property
+    def unowned(self) -> tuple[BundleId, ...]:
+        """What is to be placed now."""
+        return tuple(dict.fromkeys([*self._wanted, *self._orphans()]))
+
+    def planned(self, bundle: BundleId) -> BrokerId | None:
+        """Return the registered broker that is to own ``bundle``."""
+        planned = self._book.assigned.get(bundle)
+        return planned if planned in self._parts.picture.brokers else None
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Decide who is to own ``bundle``; see `Desk.assign`."""
+        answer, new = self._wanted.ask(bundle)
+        if new:
+            self._work.tell()
+        return await asyncio.shield(answer)
+
+    async def adopt_parts(self) -> None:
+        """Take up the parts of what was cut, and give all but the first a new place.
+
+        The whole was too much for its bundle, if not for its broker; the first part
+        stays, so that at least its clients need not move.
+
+        Raises:
+            CoordinationError: boundaries cannot be read, or the orders not be written.
+        """
+        cut = await self._splits.adopt()
+        others = [part for parts in cut for part in parts[1:]]
+        if others:
+            placed = self._deciding.choose(others).placed
+            moved = {b: to for b, to in placed.items() if to != self._book.assigned.get(b)}
+            if moved:
+                await self._hand_overs.order(moved)
+
+    async def run(self) -> None:
+        """Place what lookups ask for, and what the brokers that left have left behind.
+
+        Raises:
+            Deposed: somebody else leads.
+        """
+        self._parts.picture.changes.subscribe(self._work.tell)
+        try:
+            while True:
+                await self._turn()
+        finally:
+            self._parts.picture.changes.unsubscribe(self._work.tell)
+
+    def end(self, epoch: int) -> None:
+        """Tell all who wait that this leader is none any more."""
+        self._wanted.end(epoch)
+
+    async def _turn(self) -> None:
+        self._wanted.answer_planned(self.planned)
+        bundles = self.unowned
+        try:
+            emptied = await self._empty_draining()
+            if not bundles:
+                if not emptied:
+                    await self._work.wait(_POLL_S)
+                return
+            choices = self._deciding.choose(bundles)
+            await self._hand_overs.order(choices.placed)
+        except CoordinationError as error:
+            self._wanted.refuse_all(f"the order could not be written: {error}")
+            await self._parts.clock.sleep(_RETRY_S)
+            return
+        self._wanted.answer(choices.placed, choices.refusals)
+        if len(choices.placed) < len(bundles):
+            await self._work.wait(_RETRY_S)
+
+    async def _empty_draining(self) -> bool:
+        """Move some of what is on draining brokers; return whether there was anything to try."""
+        leaving = self._emptying.due()
+        if not leaving:
+            return False
+        choices = self._deciding.choose(leaving, leaving, Cause.DRAINING)
+        self._emptying.refused(choices.refusals)
+        if choices.placed:
+            await self._hand_overs.order(choices.placed)
+            left = {bundle: leaving[bundle] for bundle in choices.placed}
+            self._emptying.ordered(left)
+            self._parts.metrics.bundles_unloaded(len(left), len(set(left.values())))
+        return True
+
+    def _orphans(self) -> Iterable[BundleId]:
+        """Return the bundles whose planned owner is not registered any more."""
+        brokers = self._parts.picture.brokers
+        if not brokers or not self._parts.picture.current:
+            return ()
+        return [b for b, planned in self._book.assigned.items() if planned not in brokers]

@@ -1,0 +1,95 @@
+"""The leader's rhythm: samples at every tick, and a look at everything at every round."""
+
+from dataclasses import dataclass
+
+import structlog
+
+from loadmanager.app.deciding import Deciding
+from loadmanager.app.electing import Term
+from loadmanager.app.hand_overs import HandOvers
+from loadmanager.app.inheritance import Inheritance
+from loadmanager.app.parts import Parts
+from loadmanager.app.placing import Placing
+from loadmanager.app.reconciling import Reconciler
+from loadmanager.app.round_log import tell_plan
+from loadmanager.app.split_desk import SplitDesk
+from loadmanager.app.viewing import Viewing
+from loadmanager.core.tally import LoadTally
+from loadmanager.ports import Connection, CoordinationError
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """How often the leader samples the averages, and how often it looks for moves."""
+
+    tick_interval_s: float
+    round_interval_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """The ticks and rounds of one term."""
+
+    parts: Parts
+    term: Term
+    rhythm: Rhythm
+    tally: LoadTally
+    viewing: Viewing
+    deciding: Deciding
+    hand_overs: HandOvers
+    splits: SplitDesk
+    placing: Placing
+    reconciler: Reconciler
+    inheritance: Inheritance
+
+    async def inherit(self) -> None:
+        """Carry on from what the former leader left; raises as `Inheritance.take`."""
+        standby = await self.inheritance.take()
+        if standby is not None:
+            self.deciding.memory = standby.memory
+            self.tally.seed(standby.averages)
+
+    async def tick(self) -> None:
+        """Sample for ever; raises `Deposed`."""
+        while True:
+            await self.parts.clock.sleep(self.rhythm.tick_interval_s)
+            self.viewing.take_reports()
+            self.tally.sample()
+            self.hand_overs.observe()
+            try:
+                await self.placing.adopt_parts()
+            except CoordinationError as error:
+                log.warning("bundle.split.unread", error=str(error))
+
+    async def run(self) -> None:
+        """Look for moves, and for what does not agree, for ever; raises `Deposed`."""
+        while True:
+            await self.parts.clock.sleep(self.rhythm.round_interval_s)
+            started_s = self.parts.clock.monotonic_s()
+            try:
+                outcome = await self._round()
+                await self.inheritance.leave(self.deciding.memory, self.tally.averages())
+            except CoordinationError as error:
+                outcome = "failed"
+                log.warning("round.orders.failed", error=str(error))
+            self.parts.metrics.rounds.labels(outcome).inc()
+            took_s = self.parts.clock.monotonic_s() - started_s
+            self.parts.metrics.round_duration_seconds.observe(took_s)
+
+    async def _round(self) -> str:
+        doubtful = self.parts.coordination.session.connection is not Connection.CONNECTED
+        plan = self.deciding.round(self.viewing.view(), session_doubtful=doubtful)
+        strategy = type(self.deciding.planner.shedder).__name__
+        tell_plan(self.parts.metrics, strategy, plan, self.term.epoch)
+        if not doubtful:
+            await self.splits.look()
+            await self.hand_overs.repeat_lost()
+            await self.reconciler.look()
+        if not plan.moves:
+            return "observed" if plan.observed else "quiet"
+        await self.hand_overs.order({move.bundle: move.target for move in plan.moves})
+        sources = {move.source for move in plan.moves}
+        self.parts.metrics.bundles_unloaded(len(plan.moves), len(sources))
+        return "moved"
