@@ -16,7 +16,7 @@ demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a h
 	@$(BIN)/loadmanager demo --duration 90
 
 test: $(TEST) ## Run every test, the quick ones first; what needs an absent tool is skipped
-	@$(BIN)/pytest -m "not bench" -ra
+	@$(BIN)/pytest -m "not bench" -raR
 
 bench: $(TEST) ## Measure; one JSON line for each figure
 	@$(BIN)/pytest -m bench -s tests/bench

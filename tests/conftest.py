@@ -4,9 +4,14 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+
+# A busy machine makes an example slow, not wrong.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 
 SUITES_BY_COST = (
     "thorough",

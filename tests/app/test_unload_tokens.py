@@ -29,8 +29,8 @@ class Agent:
     ownerships: Ownerships
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let the commands run until ``condition`` holds; five seconds at most."""
-        async with asyncio.timeout(5):
+        """Let the commands run until ``condition`` holds; a minute at most."""
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0)
 

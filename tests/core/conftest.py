@@ -17,9 +17,9 @@ from loadmanager.core.tally import BrokerLoad, view_of
 # Their assertions tell what differs, as those of test files do.
 pytest.register_assert_rewrite("vector_strategies", "vector_bundles", "planner_promises")
 
-# A busy machine makes an example slow, not wrong. HYPOTHESIS_EXAMPLES=5000 looks harder.
+# HYPOTHESIS_EXAMPLES=5000 looks harder.
 _EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "25"))
-settings.register_profile("core", deadline=None, max_examples=_EXAMPLES)
+settings.register_profile("core", max_examples=_EXAMPLES)
 settings.load_profile("core")
 
 MakeView = Callable[..., ClusterView]

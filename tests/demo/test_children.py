@@ -36,7 +36,7 @@ def gone(pid: int) -> bool:
 
 
 async def until_gone(pid: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not gone(pid):  # noqa: ASYNC110 - a process that is not ours gives no event
             await asyncio.sleep(0.02)
 
@@ -49,7 +49,7 @@ async def ready(
     async def silent() -> str:
         return "" if "ready" in child.log_tail() else "silent"
 
-    await children.wait_until(silent, child=child, what="ready", bound_s=20)
+    await children.wait_until(silent, child=child, what="ready", bound_s=60)
 
 
 async def test_stopping_ends_every_child(children: Children) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,6 +12,7 @@ import pytest
 from testcontainers.core.container import DockerContainer
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.demo.children import free_ports
 from loadmanager.ports import Connection, Node, SessionState
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
@@ -22,17 +22,11 @@ SESSION_TIMEOUT_S = 4.0
 LOCK = "/locks/bundle"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Server:
     """One ZooKeeper in a container, always on the same port of this host."""
 
     def __init__(self, image: str) -> None:
-        port = free_port()
+        (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
         # Sessions are from 2 to 20 ticks long: here from 1 s to 10 s.
         self._container = DockerContainer(image, env={"ZOO_TICK_TIME": "500"})
@@ -148,6 +142,6 @@ async def test_session_that_expired_behind_a_cut_is_lost_with_its_locks_and_begu
     kept = await session.get("/kept")
     assert kept is not None
     assert kept.data == b"old"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await told.get() is not None:
             pass

@@ -12,10 +12,10 @@ from loadmanager.core.ids import TopicName
 from loadmanager.demo.cluster import HASH, NAMESPACE, Member
 from loadmanager.demo.weights import topic_names
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
 TOPICS = 40
-TRIES = 40
+TRIES = 1000
 
 
 async def publish(processes: ProcessCluster, topic: TopicName, member: Member) -> None:

@@ -1,6 +1,5 @@
 """Digest, SASL and TLS against a server that is configured for them."""
 
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from zookeeper_proxy import SASL, ZooKeeperProxy
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
+from loadmanager.demo.children import free_ports
 from loadmanager.ports.coordination import Connection, CoordinationError, SessionState
 
 pytestmark = pytest.mark.zookeeper
@@ -83,9 +83,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     make_certificates(folder)
     jaas = folder / "jaas.conf"
     jaas.write_text(JAAS)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        tls_port = probe.getsockname()[1]
+    (tls_port,) = free_ports(1)
     config = {
         "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
         "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",

@@ -15,6 +15,7 @@ from waiting import eventually
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
+from loadmanager.demo.children import free_ports
 from loadmanager.ports.coordination import Connection, Disconnected
 
 pytestmark = pytest.mark.zookeeper
@@ -27,12 +28,13 @@ def session_with(hosts: str, *, timeout_s: float = 3.0) -> ZooKeeperCoordination
 
 
 async def test_a_session_survives_a_restart_of_its_server(tmp_path: Path) -> None:
-    server = EmbeddedZooKeeper(tick_ms=500, data_dir=tmp_path)
+    # Not among the ports of outgoing connections: a client that tries to connect could take it.
+    (port,) = free_ports(1)
+    server = EmbeddedZooKeeper(tick_ms=500, data_dir=tmp_path, port=port)
     async with server:
         session = await connected(session_with(server.address, timeout_s=10))
         before = session.session
         stat = await session.create("/lock", b"", ephemeral=True)
-        port = int(server.address.rpartition(":")[2])
     await eventually(lambda: session.session.connection is Connection.SUSPENDED)
     async with EmbeddedZooKeeper(tick_ms=500, data_dir=tmp_path, port=port):
         await eventually(lambda: session.session == before)
@@ -43,9 +45,7 @@ async def test_a_session_survives_a_restart_of_its_server(tmp_path: Path) -> Non
 
 
 async def test_a_session_started_before_its_server_connects_when_it_comes() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     session = session_with(f"127.0.0.1:{port}")
     await session.start()
     with pytest.raises(Disconnected):
@@ -71,10 +71,12 @@ def frozen(server: EmbeddedZooKeeper) -> Iterator[None]:
         os.kill(server.pid, signal.SIGCONT)
 
 
+# It measures a time: where the machine itself stands still meanwhile, it is measured again.
+@pytest.mark.flaky(reruns=2)
 async def test_a_frozen_server_shows_in_time_and_is_taken_up_again(
     own_server: EmbeddedZooKeeper,
 ) -> None:
-    session = await connected(session_with(own_server.address, timeout_s=4.0))
+    session = await connected(session_with(own_server.address, timeout_s=8.0))
     before = session.session
     with frozen(own_server):
         since_s = time.monotonic()
@@ -93,7 +95,7 @@ async def test_closing_a_session_of_a_frozen_server_takes_a_bounded_time(
     options = ZooKeeperOptions(hosts=own_server.address, session_timeout_s=30, close_timeout_s=0.5)
     session = await connected(ZooKeeperCoordination(options))
     with frozen(own_server):
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(20):
             await session.close()
 
 
@@ -105,17 +107,19 @@ async def test_the_granted_timeout_is_told_when_it_is_not_the_wanted_one(
     await session.close()
 
 
+# It measures a time: where the machine itself stands still meanwhile, it is measured again.
+@pytest.mark.flaky(reruns=2)
 async def test_a_server_that_swallows_everything_does_not_cost_the_session(
     zookeeper_address: str,
 ) -> None:
     """Kazoo would wait for its answer until the whole session timeout is over."""
     with socket.create_server(("127.0.0.1", 0)) as hole:
         hosts = f"127.0.0.1:{hole.getsockname()[1]},{zookeeper_address}"
-        session = session_with(hosts, timeout_s=6.0)
+        session = session_with(hosts, timeout_s=12.0)
         for _ in range(3):
             since_s = time.monotonic()
             await session.start()
             await eventually(lambda it=session: it.session.connection is Connection.CONNECTED)  # type: ignore[misc]  # mypy cannot type a default
-            assert time.monotonic() - since_s < 3.0
+            assert time.monotonic() - since_s < 8.0
             await session.close()
-            session = session_with(hosts, timeout_s=6.0)
+            session = session_with(hosts, timeout_s=12.0)

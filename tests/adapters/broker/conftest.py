@@ -69,10 +69,10 @@ def serve_broker() -> ServeBroker:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], Awaitable[None]]:
-    """Return a wait for a condition that other tasks bring about; ten seconds at most."""
+    """Return a wait for a condition that other tasks bring about; a minute at most."""
 
     async def wait_for(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.001)
 

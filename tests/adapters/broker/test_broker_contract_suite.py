@@ -73,7 +73,7 @@ async def pair(
         yield Pair(fake, fake)
         return
     async with serve_broker(clock) as served:
-        control = HttpBrokerControl(served.url, timeout_s=5.0)
+        control = HttpBrokerControl(served.url, timeout_s=30.0)
         yield Pair(control, served.running)
         await control.close()
 

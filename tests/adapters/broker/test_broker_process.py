@@ -5,10 +5,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import aiohttp
 import pytest
@@ -54,11 +55,11 @@ async def broker_process(*options: str) -> AsyncIterator[Child]:
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         announced = (await process.stdout.readline()).decode()
     assert announced.startswith("broker listening on http://127.0.0.1:")
     url = announced.rpartition(" ")[2].strip()
-    control = HttpBrokerControl(url, timeout_s=10.0)
+    control = HttpBrokerControl(url, timeout_s=60.0)
     try:
         yield Child(process, url, control)
     finally:
@@ -89,7 +90,7 @@ async def test_sigterm_ends_serving_and_the_process(tmp_path: Path) -> None:
     async with broker_process("--record", str(record)) as child:
         await child.give_bundle()
         child.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await child.process.wait() == 0
     (served,) = read_record(record, died_at_s=None)
     assert served.why is EndReason.STOPPED
@@ -101,7 +102,7 @@ async def test_a_frozen_broker_serves_nothing_when_it_wakes_after_its_lease(
 ) -> None:
     record = tmp_path / "record.jsonl"
     async with broker_process("--record", str(record)) as child:
-        await child.give_bundle(lease_s=1.5)
+        await child.give_bundle(lease_s=4.0)
         child.process.send_signal(signal.SIGSTOP)
         posting = asyncio.create_task(child.publish())
         (served,) = read_record(record, died_at_s=None)
@@ -114,19 +115,41 @@ async def test_a_frozen_broker_serves_nothing_when_it_wakes_after_its_lease(
     assert (served.end_s, served.why) == (until_s, EndReason.LEASE_LOST)
 
 
+# It measures CPU time, which other work on the machine makes dearer: the least of a few counts.
+@pytest.mark.flaky(reruns=2)
 async def test_each_message_costs_its_cpu_time_and_idling_next_to_none() -> None:
     async with broker_process("--cpu-ms-per-message", "50") as child:
         pid = (await child.control.stats()).process_id
         assert pid == child.process.pid
         await child.give_bundle()
-        before_s = cpu_s(pid)
-        for _ in range(4):
-            assert await child.publish() == 200
-        assert 0.2 <= cpu_s(pid) - before_s < 0.4
-        before_s = cpu_s(pid)
-        # What is measured is this second of idling.
-        await asyncio.sleep(1.0)
-        assert cpu_s(pid) - before_s <= 0.03
+        costs_s = [await cpu_s_of(pid, child.publish) for _ in range(8)]
+        idle_s = [await cpu_s_of(pid, idle) for _ in range(3)]
+    # The kernel counts in steps of 10 ms, so one count says little.
+    assert sum(costs_s) > 8 * 0.05 - 0.025
+    assert median(costs_s) < 0.15
+    # As much time as five messages, were it to spin.
+    assert min(idle_s) < median(costs_s)
+
+
+async def test_a_message_that_is_to_cost_nothing_costs_next_to_nothing() -> None:
+    async with broker_process("--cpu-ms-per-message", "0") as child:
+        pid = (await child.control.stats()).process_id
+        assert pid is not None
+        await child.give_bundle()
+        costs_s = [await cpu_s_of(pid, child.publish) for _ in range(8)]
+    assert min(costs_s) < 0.04
+
+
+async def cpu_s_of(process_id: int, work: Callable[[], Awaitable[object]]) -> float:
+    """Return the user and system CPU time that a process spends on ``work``."""
+    before_s = cpu_s(process_id)
+    await work()
+    return cpu_s(process_id) - before_s
+
+
+async def idle() -> None:
+    # What is measured is this quarter of a second of idling.
+    await asyncio.sleep(0.25)
 
 
 def cpu_s(process_id: int) -> float:
@@ -178,7 +201,7 @@ async def test_it_listens_on_ipv6_where_there_is_any() -> None:
     announced = (await process.stdout.readline()).decode()
     if has_ipv6_loopback():
         assert announced.startswith("broker listening on http://[::1]:")
-        control = HttpBrokerControl(announced.rpartition(" ")[2].strip(), timeout_s=10.0)
+        control = HttpBrokerControl(announced.rpartition(" ")[2].strip(), timeout_s=60.0)
         assert (await control.stats()).bundles == {}
         await control.close()
         process.terminate()

@@ -209,7 +209,7 @@ async def test_a_lease_ends_by_the_clock_even_if_nobody_asks(
     serve_broker: Any, eventually: Eventually
 ) -> None:
     async with serve_broker(time.monotonic) as served:
-        give_bundle(served, until_s=time.monotonic() + 0.05)
+        give_bundle(served, until_s=time.monotonic() + 0.5)
         await eventually(lambda: isinstance(served.changes[-1], ServingEnded))
     lost, ended = served.changes[3:5]
     assert isinstance(lost, LeaseLost)
@@ -224,7 +224,7 @@ async def test_a_renewal_moves_the_end_that_is_waited_for(
     async with serve_broker(time.monotonic) as served:
         give_bundle(served, until_s=time.monotonic() + 30)
         served.running.renew_lease(
-            agent_epoch=2, until_s=time.monotonic() + 0.05, incarnation="first"
+            agent_epoch=2, until_s=time.monotonic() + 0.5, incarnation="first"
         )
         await eventually(lambda: isinstance(served.changes[-1], LeaseLost))
         assert served.running.state().serving == {BUNDLE: 7}

@@ -314,7 +314,7 @@ async def test_where_nobody_listens_the_broker_is_unreachable() -> None:
     port = server.sockets[0].getsockname()[1]
     server.close()
     await server.wait_closed()
-    control = HttpBrokerControl(f"http://127.0.0.1:{port}", timeout_s=5.0)
+    control = HttpBrokerControl(f"http://127.0.0.1:{port}", timeout_s=30.0)
     with pytest.raises(BrokerUnreachable, match=rf"GET http://127.0.0.1:{port}/.*Connect"):
         await control.stats()
     await control.close()

@@ -77,7 +77,7 @@ async def test_a_suspended_session_refuses_every_request_at_once(
     world: World, session: Coordination, ask: Callable[[Coordination], Awaitable[Any]]
 ) -> None:
     await suspend(world, session)
-    async with asyncio.timeout(0.2):
+    async with asyncio.timeout(SESSION_TIMEOUT_S / 2):
         with pytest.raises(Disconnected, match="nothing was sent"):
             await ask(session)
 
@@ -168,7 +168,7 @@ async def test_closing_before_the_start_is_fine(world: World) -> None:
 
 async def test_closing_while_suspended_returns(world: World, session: Coordination) -> None:
     await suspend(world, session)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await session.close()
 
 

@@ -68,12 +68,13 @@ def test_a_burnt_core_is_seen_even_in_a_child_that_ended_meanwhile(where: str) -
     with worker() as (process_id, burn):
         burn(where, 0.01)
         assert seen.sample(broker_process_id=process_id).cpu is None
-        burn(where, 0.3)
+        burn(where, 0.5)
         clock_s[0] += 1.0
         usage = seen.sample(broker_process_id=process_id)
     assert usage.cpu is not None
-    # 0.3 s of one core in what the probe takes for a second; starting Python adds some.
-    assert 28 <= usage.cpu.usage <= 75
+    # 0.5 s of one core in what the probe takes for a second; starting Python adds some, and
+    # counted twice it would be a whole second.
+    assert 48 <= usage.cpu.usage < 100
     assert usage.cpu.limit == 200.0
     assert usage.memory is not None
     assert 1 < usage.memory.usage < 1000
@@ -83,14 +84,15 @@ def test_a_burnt_core_is_seen_even_in_a_child_that_ended_meanwhile(where: str) -
 def test_an_idle_neighbour_is_not_counted() -> None:
     clock_s = [0.0]
     seen = process_probe(clock_s)
-    with worker() as (idle, _), worker() as (_, burn):
+    with worker() as (idle, started), worker() as (_, burn):
+        started("self", 0.01)
         burn("self", 0.01)
         seen.sample(broker_process_id=idle)
-        burn("self", 0.2)
+        burn("self", 0.5)
         clock_s[0] += 1.0
         usage = seen.sample(broker_process_id=idle)
     assert usage.cpu is not None
-    assert usage.cpu.usage < 15
+    assert usage.cpu.usage < 25
 
 
 def test_the_real_machine_shows_its_own_work_in_every_scope_that_it_has() -> None:
@@ -159,10 +161,14 @@ def test_a_storm_of_short_lived_children_is_neither_missed_nor_counted_twice() -
         assert storm.stdout is not None
         storm.stdout.readline()
         seen = process_probe(cores=1.0)
+        assert seen.sample(broker_process_id=storm.pid).cpu is None
         usages = [seen.sample(broker_process_id=storm.pid) for _ in range(100)]
+        # The kernel counts in steps of 10 ms, and on a busy machine the storm has to wait.
+        while not any(usage.cpu and usage.cpu.usage for usage in usages):
+            usages.append(seen.sample(broker_process_id=storm.pid))
         storm.kill()
     used_s = [u.cpu.usage * u.window_s / 100 for u in usages if u.cpu is not None]
-    assert len(used_s) == 99
+    assert len(used_s) == len(usages)
     assert min(used_s) >= 0
     # Parent and child take turns: together never much more than one core.
     assert 0 < sum(used_s) <= 1.3 * sum(u.window_s for u in usages) + 0.05

@@ -290,7 +290,7 @@ async def door(open_a_door: OpenADoor) -> OpenDoor:
     return await open_a_door()
 
 
-async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
     """Wait until ``condition`` holds, or fail."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - the fake's counters set no event

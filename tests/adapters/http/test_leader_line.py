@@ -25,7 +25,7 @@ def leader_at(url: str, epoch: int = 4) -> LeaderInfo:
 
 @pytest.fixture
 async def line() -> AsyncIterator[LeaderLine]:
-    made = HttpLeaderLine(timeout_s=5.0)
+    made = HttpLeaderLine(timeout_s=30.0)
     yield made
     await made.close()
 
