@@ -58,6 +58,17 @@ def show_defaults() -> None:
     click.echo(annotated_toml(), nl=False)
 
 
+@config_commands.command("show-reference")
+def show_reference() -> None:
+    """Print the reference of all keys, and what becomes of Pulsar's.
+
+    Example: loadmanager config show-reference > docs/configuration.md
+    """
+    from loadmanager.config.reference import configuration_reference  # noqa: PLC0415 - the same
+
+    click.echo(configuration_reference(), nl=False)
+
+
 @config_commands.command("show-strategies")
 def show_strategies() -> None:
     """Print the strategy guide: every shedder and placement with its settings.

@@ -11,6 +11,8 @@ from loadmanager.config.forms import Namespaces, Section, SettingValue, Word
 class ReportSettings(Section):
     """When a sidecar measures its broker and publishes its load."""
 
+    dynamic = True
+
     sample_interval_s: float = Field(
         5, ge=0.1, le=300, description="How often the host and the broker are measured."
     )
@@ -50,6 +52,8 @@ class ReportSettings(Section):
 class LeaderSettings(Section):
     """The rhythm of the leader."""
 
+    dynamic = True
+
     round_interval_s: float = Field(
         60, ge=0.1, le=3600, description="How often the leader looks for bundles to move."
     )
@@ -77,6 +81,8 @@ class LeaderSettings(Section):
 
 class SheddingSettings(Section):
     """Which bundles leave a broker that does too much."""
+
+    dynamic = True
 
     enabled: bool = Field(
         default=True,
@@ -111,6 +117,8 @@ class SheddingSettings(Section):
 class PlacementSettings(Section):
     """Which broker takes a bundle."""
 
+    dynamic = True
+
     strategy: Word = Field(
         "AvgShedder",
         description="The algorithm, by our short name or Pulsar's class name; see the strategy "
@@ -143,6 +151,8 @@ class PlacementSettings(Section):
 
 class PlannerSettings(Section):
     """How far the strategy is trusted, and how much may move at once whatever it wants."""
+
+    dynamic = True
 
     mode: Literal["safe", "parity"] = Field(
         "safe",
@@ -218,6 +228,8 @@ class PlannerSettings(Section):
 
 class SplitSettings(Section):
     """When and how a bundle that has grown too large is cut."""
+
+    dynamic = True
 
     enabled: bool = Field(
         default=True,

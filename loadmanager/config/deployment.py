@@ -220,6 +220,8 @@ class HttpSettings(Section):
 class LogSettings(Section):
     """What is logged, and how."""
 
+    dynamic = frozenset({"level"})
+
     format: Literal["auto", "json", "console"] = Field(
         "auto", description="json: one object a line. auto: console on a terminal, else json."
     )

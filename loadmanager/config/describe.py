@@ -16,6 +16,8 @@ from loadmanager.config.model import Config
 
 ENVIRONMENT_PREFIX: Final = "LOADMANAGER_"
 
+_DYNAMIC: Final = " Dynamic."
+
 Kind = Literal["text", "number", "integer", "switch", "list", "table"]
 
 _UNITS: Final = {
@@ -53,6 +55,7 @@ class KeyDescription:
 
     ``default`` is None for a key that is required or unset by default; ``expected``
     is worded to follow the word "expected"; ``unit`` is empty where there is none.
+    ``dynamic`` keys can be changed for the whole cluster while it runs.
     """
 
     section: str
@@ -64,6 +67,7 @@ class KeyDescription:
     example: object
     required: bool
     secret: bool
+    dynamic: bool
     description: str
 
     @property
@@ -76,7 +80,7 @@ class KeyDescription:
 def describe() -> tuple[KeyDescription, ...]:
     """Return all keys, in the order of the file."""
     return tuple(
-        _key_description(section, key, field)
+        _key_description(section, key, field, dynamic=_is_dynamic(model, key))
         for section, model in section_models().items()
         for key, field in model.model_fields.items()
     )
@@ -110,14 +114,15 @@ def annotated_toml() -> str:
         "# Every key can also be set by an environment variable, which wins over this file:",
         f"# {ENVIRONMENT_PREFIX}<SECTION>__<KEY>, lists and tables as JSON; an empty variable sets",
         "# nothing. `#key = value` is a default: taking the # away changes nothing.",
-        "# `loadmanager config check --config FILE` tells every mistake at once.",
+        "# `loadmanager config check --config FILE` tells every mistake at once. Dynamic keys can",
+        "# be changed for all sidecars while they run: `loadmanager config set SECTION.KEY VALUE`.",
     ]
     for section, model in section_models().items():
         lines += ["", f"[{section}]", *_comment(model.__doc__ or "")]
         for key in keys_of(section).values():
             lines += [
                 "",
-                *_comment(f"{key.description} Expected: {key.expected}."),
+                *_comment(f"{key.description} Expected: {key.expected}.{_DYNAMIC * key.dynamic}"),
                 _assignment(key),
             ]
     return "\n".join(lines) + "\n"
@@ -151,7 +156,11 @@ def _comment(text: str, width: int = 96) -> list[str]:
     return [f"#{line}" for line in lines]
 
 
-def _key_description(section: str, key: str, field: FieldInfo) -> KeyDescription:
+def _is_dynamic(model: type[Section], key: str) -> bool:
+    return model.dynamic if isinstance(model.dynamic, bool) else key in model.dynamic
+
+
+def _key_description(section: str, key: str, field: FieldInfo, *, dynamic: bool) -> KeyDescription:
     plain = _without_none(field.annotation)
     kind: Kind = "table" if get_origin(plain) is not None and _is_table(plain) else _kind(plain)
     default = None if field.is_required() else field.get_default(call_default_factory=True)
@@ -170,6 +179,7 @@ def _key_description(section: str, key: str, field: FieldInfo) -> KeyDescription
         example=(field.examples or [default])[0],
         required=field.is_required(),
         secret=secret,
+        dynamic=dynamic,
         description=field.description or "",
     )
 

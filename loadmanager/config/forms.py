@@ -1,7 +1,7 @@
 """What the sections of the configuration are made of: strictness, and texts with a form."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
@@ -13,7 +13,12 @@ class Section(BaseModel):
 
     Strict: ``"7750"`` is no number and ``1`` is no switch, because a quietly converted
     value hides a mistake. Environment texts are converted before they come here.
+
+    ``dynamic`` are the keys that can be changed while the sidecars run, for the whole
+    cluster at once: all of them, those named, or none.
     """
+
+    dynamic: ClassVar[frozenset[str] | bool] = False
 
     model_config = ConfigDict(
         extra="forbid",

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import javaproperties
 
-from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.describe import as_toml, keys_of, section_models
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.pulsar_keys import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED, times
@@ -16,6 +15,12 @@ from loadmanager.config.sources import Given
 from loadmanager.config.strategies import fields_of
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS
+
+STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
+    "shedding": SHEDDERS,
+    "placement": PLACEMENTS,
+}
+"""The strategies that a section chooses from, by all their names."""
 
 _WEB_PORT: Final = "8080"
 _ZOOKEEPER_PORT: Final = "2181"
@@ -171,36 +176,44 @@ def _give_to_strategies(imported: Imported, found: Mapping[str, str], key: str, 
     if right != key and float(found.get(right, "1.0")) != 1.0:
         imported.ignored[key] = f"{right} is set"
         return
-    users = dict(_users(found, right))
-    if not users:
+    chosen = {
+        "shedding": found.get("loadBalancerLoadSheddingStrategy", _default_strategy("shedding")),
+        "placement": found.get("loadBalancerLoadPlacementStrategy", _default_strategy("placement")),
+    }
+    if not is_of_strategies(right):
         imported.foreign.append(key)
-    for section, strategy in users.items():
-        if strategy:
-            imported.taken.append(Taken(section, "settings", _plain(text), key, right))
-    if users and not any(users.values()):
+        return
+    taken = list(for_strategies(right, text, chosen, source=key))
+    imported.taken += taken
+    if not taken:
         imported.ignored[key] = "not a setting of the chosen strategies"
 
 
-def _users(found: Mapping[str, str], key: str) -> Iterator[tuple[str, str]]:
-    """Yield each section whose strategies know ``key``, with the chosen one if it does."""
-    sections: tuple[tuple[str, str, Mapping[str, type], str], ...] = (
-        (
-            "shedding",
-            "loadBalancerLoadSheddingStrategy",
-            SHEDDERS,
-            SheddingSettings.model_fields["strategy"].default,
-        ),
-        (
-            "placement",
-            "loadBalancerLoadPlacementStrategy",
-            PLACEMENTS,
-            PlacementSettings.model_fields["strategy"].default,
-        ),
-    )
-    for section, choice, known, default in sections:
-        if any(key in fields_of(kind) for kind in set(known.values())):
-            chosen = known.get(found.get(choice, default))
-            yield section, found.get(choice, default) if chosen and key in fields_of(chosen) else ""
+def is_of_strategies(key: str) -> bool:
+    """Return whether any strategy has a setting that Pulsar calls ``key``."""
+    kinds = {kind for known in STRATEGIES.values() for kind in known.values()}
+    return any(key in fields_of(kind) for kind in kinds)
+
+
+def for_strategies(
+    key: str, text: str, chosen: Mapping[str, str], *, source: str
+) -> Iterator[Taken]:
+    """Yield a setting for each chosen strategy that has one called ``key``.
+
+    Args:
+        key: the setting's name, ours or Pulsar's.
+        text: its value, in the unit that goes with the name.
+        chosen: the name of the strategy in each section, ``shedding`` and ``placement``.
+        source: what the value comes from.
+    """
+    for section, known in STRATEGIES.items():
+        kind = known.get(chosen[section])
+        if kind is not None and key in fields_of(kind):
+            yield Taken(section, "settings", _plain(text), source, key)
+
+
+def _default_strategy(section: str) -> str:
+    return str(keys_of(section)["strategy"].default)
 
 
 def _plain(text: str) -> Any:

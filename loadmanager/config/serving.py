@@ -10,6 +10,8 @@ from loadmanager.config.forms import Section
 class OwnershipSettings(Section):
     """How a broker's right to serve ends when its sidecar is cut off."""
 
+    dynamic = frozenset({"drain_deadline_s"})
+
     self_fence_fraction: float = Field(
         0.66,
         ge=0.1,
@@ -36,6 +38,8 @@ class OwnershipSettings(Section):
 
 class LookupSettings(Section):
     """How lookups are answered."""
+
+    dynamic = frozenset({"wait_s", "max_concurrent", "retry_after_s"})
 
     mode: Literal["answer", "redirect"] = Field(
         "answer",

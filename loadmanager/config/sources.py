@@ -91,7 +91,7 @@ def _take_environment(given: Given, environ: Mapping[str, str]) -> None:
         if len(names) == 1:
             _report_single_underscore(given, variable)
         else:
-            _take_text(given, names, text, f"environment {variable}=", text)
+            put_text(given, names, text, f"environment {variable}=", text)
 
 
 def _report_single_underscore(given: Given, variable: str) -> None:
@@ -113,10 +113,15 @@ def _take_override(given: Given, text: str) -> None:
     if not equals or len(names) == 1:
         given.faults.append(f"--set {name}; expected section.key=value")
     else:
-        _take_text(given, names, value, f"--set {name}=", value)
+        put_text(given, names, value, f"--set {name}=", value)
 
 
-def _take_text(given: Given, names: Sequence[str], text: str, place: str, shown: str) -> None:
+def put_text(given: Given, names: Sequence[str], text: str, place: str, shown: str) -> None:
+    """Set the key called ``names`` to what ``text`` stands for; faults are told in ``given``.
+
+    ``names`` are section and key, and the entry where the key is a table. A message
+    names the setting by ``place``, and shows its value as ``shown`` unless it is a secret.
+    """
     section, key, *subkey = names
     known = keys_of(section).get(key)
     if subkey and (known is None or known.kind != "table"):

@@ -1,0 +1,138 @@
+"""Settings changed for the whole cluster while it runs, on top of each sidecar's own.
+
+They are texts by name, as Pulsar keeps its dynamic configuration. A name is one of
+ours, ``leader.round_interval_s`` or ``shedding.settings.threshold``, or one of Pulsar's,
+in Pulsar's unit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from loadmanager.config.describe import KeyDescription, describe, keys_of
+from loadmanager.config.errors import ConfigError
+from loadmanager.config.load import checked
+from loadmanager.config.model import Config
+from loadmanager.config.planning import check_strategies
+from loadmanager.config.pulsar_import import STRATEGIES, for_strategies
+from loadmanager.config.pulsar_keys import TRANSLATED
+from loadmanager.config.sources import Given, put_text
+from loadmanager.config.strategies import fields_of
+
+
+class NotDynamic(ConfigError):
+    """A name that cannot be set while the sidecars run, or is none at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overridden:
+    """A configuration with overrides, and by name what is wrong with those left out."""
+
+    config: Config
+    faults: Mapping[str, str]
+
+
+def dynamic_names() -> tuple[str, ...]:
+    """Return every name that can be set: ours, then Pulsar's."""
+    ours = tuple(f"{known.section}.{known.key}" for known in describe() if known.dynamic)
+    return ours + tuple(sorted(_names_of_pulsar()))
+
+
+def override(config: Config, overrides: Mapping[str, str]) -> Overridden:
+    """Return ``config`` with all overrides that can be taken in together.
+
+    One that is wrong in itself or contradicts the rest is left out and told; it stops no
+    other. What was set first in the order of names counts first.
+    """
+    try:
+        return Overridden(with_overrides(config, overrides), {})
+    except ConfigError:
+        pass
+    taken: dict[str, str] = {}
+    faults: dict[str, str] = {}
+    for name, text in sorted(overrides.items()):
+        try:
+            with_overrides(config, {**taken, name: text})
+        except ConfigError as error:
+            faults[name] = "; ".join(error.faults)
+        else:
+            taken[name] = text
+    return Overridden(with_overrides(config, taken), faults)
+
+
+def with_overrides(config: Config, overrides: Mapping[str, str]) -> Config:
+    """Return ``config`` with every one of ``overrides``.
+
+    Raises:
+        NotDynamic: a name cannot be set while the sidecars run.
+        ConfigError: a value is none for its name, or contradicts another one.
+    """
+    given = _given_by(config)
+    # A strategy goes before the settings of strategies.
+    for name, text in sorted(overrides.items(), key=lambda one: (_is_setting(one[0]), one[0])):
+        _put(given, name, text)
+    changed = checked(given)
+    check_strategies(changed)
+    return changed
+
+
+def _given_by(config: Config) -> Given:
+    given = Given()
+    for known in describe():
+        value = getattr(getattr(config, known.section), known.key)
+        given.put(known, value, f"[{known.section}] {known.key}")
+    return given
+
+
+def _is_setting(name: str) -> bool:
+    return name not in TRANSLATED and not name.endswith(".strategy")
+
+
+def _put(given: Given, name: str, text: str) -> None:
+    known, subkey = _named(name)
+    place = f"{name}={text}"
+    if known is not None and known.dynamic:
+        names = [known.section, known.key, *([subkey] if subkey else [])]
+        _begin_anew(given, known, text)
+        put_text(given, names, text, f"{name}=", text)
+    elif name in TRANSLATED and name in _names_of_pulsar():
+        for ours in TRANSLATED[name]:
+            target = keys_of(ours.section)[ours.key]
+            _begin_anew(given, target, text)
+            try:
+                given.put(target, ours.read(text), place)
+            except ValueError as error:
+                given.faults.append(f"{place}; {error}")
+    elif name in _names_of_pulsar():
+        chosen = {one: str(given.settings[one, "strategy"].value) for one in STRATEGIES}
+        for one in for_strategies(name, text, chosen, source=name):
+            given.put(keys_of(one.section)[one.key], one.value, place, one.subkey)
+    else:
+        why = "it is read when a sidecar starts" if known else "there is no such key"
+        raise NotDynamic([f"{name}: not dynamic, {why}"])
+
+
+def _begin_anew(given: Given, known: KeyDescription, text: str) -> None:
+    """Drop the settings of a strategy that another one replaces."""
+    at = (known.section, known.key)
+    if known.key == "strategy" and given.settings[at].value != text.strip():
+        given.put(keys_of(known.section)["settings"], {}, f"{known.section} = {text}")
+
+
+def _named(name: str) -> tuple[KeyDescription | None, str]:
+    section, _, rest = name.partition(".")
+    key, _, subkey = rest.partition(".")
+    known = keys_of(section).get(key)
+    return (None, "") if known is not None and subkey and known.kind != "table" else (known, subkey)
+
+
+@cache
+def _names_of_pulsar() -> frozenset[str]:
+    translated = {
+        name
+        for name, targets in TRANSLATED.items()
+        if all(keys_of(ours.section)[ours.key].dynamic for ours in targets)
+    }
+    kinds = {kind for known in STRATEGIES.values() for kind in known.values()}
+    settings = {one.doc.pulsar_key for kind in kinds for _, one in fields_of(kind).values()}
+    return frozenset(translated | settings - {""})

@@ -1,0 +1,129 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from loadmanager.config import Config, ConfigError, describe
+from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with_overrides
+from loadmanager.config.planning import planner_of
+from loadmanager.config.pulsar_keys import MISSPELT, UNUSED
+
+PULSAR_KEYS = json.loads((Path(__file__).parent / "pulsar_keys.json").read_text())
+
+
+def config(**sections: object) -> Config:
+    return Config.model_validate({"broker": {"id": "localhost:8080"}, **sections})
+
+
+def test_no_override_changes_nothing() -> None:
+    own = config(zookeeper={"digest_user": "me", "digest_password": "secret"})
+    assert override(own, {}).config == own
+
+
+def test_our_names_and_those_of_pulsar_set_the_same_key() -> None:
+    ours = with_overrides(config(), {"leader.round_interval_s": "120"})
+    pulsars = with_overrides(config(), {"loadBalancerSheddingIntervalMinutes": "2"})
+    assert ours == pulsars
+    assert ours.leader.round_interval_s == 120
+
+
+def test_a_setting_of_a_strategy_is_in_the_unit_of_its_name() -> None:
+    own = config(shedding={"strategy": "ThresholdShedder"})
+    for overrides in (
+        {"shedding.settings.threshold": "0.25"},
+        {"loadBalancerBrokerThresholdShedderPercentage": "25"},
+    ):
+        changed = with_overrides(own, overrides)
+        shedder = planner_of(
+            changed.shedding, changed.placement, changed.planner, changed.leader
+        ).shedder
+        assert getattr(shedder, "threshold", None) == 0.25
+
+
+def test_another_strategy_begins_with_its_own_settings() -> None:
+    own = config(shedding={"strategy": "ThresholdShedder", "settings": {"threshold": 0.3}})
+    changed = with_overrides(
+        own,
+        {
+            "loadBalancerAvgShedderLowThreshold": "20",
+            "loadBalancerLoadSheddingStrategy": "AvgShedder",
+        },
+    )
+    assert changed.shedding.strategy == "AvgShedder"
+    assert changed.shedding.settings == {"loadBalancerAvgShedderLowThreshold": 20}
+
+
+def test_the_same_strategy_keeps_its_settings() -> None:
+    own = config(shedding={"strategy": "ThresholdShedder", "settings": {"threshold": 0.3}})
+    assert with_overrides(own, {"shedding.strategy": "ThresholdShedder"}) == own
+
+
+def test_times_that_only_go_together_are_taken_together() -> None:
+    both = {"leader.report_stale_s": "20", "report.max_interval_s": "10"}
+    assert override(config(), both).faults == {}
+    changed = override(config(), both).config
+    assert (changed.leader.report_stale_s, changed.report.max_interval_s) == (20, 10)
+
+
+def test_a_wrong_override_is_left_out_and_stops_no_other() -> None:
+    result = override(
+        config(),
+        {
+            "leader.round_interval_s": "often",
+            "leader.settle_s": "3",
+            "report.min_interval_s": "100",
+            "zookeeper.hosts": "elsewhere:2181",
+        },
+    )
+    assert result.config == with_overrides(config(), {"leader.settle_s": "3"})
+    assert result.faults == {
+        "leader.round_interval_s": (
+            "leader.round_interval_s=often; expected a number from 0.1 to 3600"
+        ),
+        "report.min_interval_s": (
+            "report.min_interval_s=100; expected at most [report] max_interval_s (60)"
+        ),
+        "zookeeper.hosts": "zookeeper.hosts: not dynamic, it is read when a sidecar starts",
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["zookeeper.hosts", "nothing", "leader.nothing", "leader.settle_s.more", "", "clusterName"],
+)
+def test_what_is_read_at_the_start_only_cannot_be_set(name: str) -> None:
+    assert name not in dynamic_names()
+    with pytest.raises(NotDynamic, match="not dynamic"):
+        with_overrides(config(), {name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("shedding.strategy", "Guessing"),
+        ("shedding.settings.threshold", "0.1"),
+        ("loadBalancerSheddingEnabled", "maybe"),
+        ("loadBalancerAvgShedderLowThreshold", "-5"),
+        ("log.level", "loud"),
+    ],
+)
+def test_a_value_that_means_nothing_is_refused_with_its_name(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected|did you mean") as refused:
+        with_overrides(config(), {name: text})
+    assert not isinstance(refused.value, NotDynamic)
+
+
+def test_pulsars_dynamic_keys_are_dynamic_here_where_they_mean_something() -> None:
+    dynamic = {key["key"] for key in PULSAR_KEYS if key["dynamic"]}
+    assert dynamic - set(dynamic_names()) - set(UNUSED) - set(MISSPELT) == set()
+
+
+def test_every_dynamic_key_of_ours_can_be_set_to_what_it_is() -> None:
+    for known in describe():
+        if known.dynamic and known.default is not None:
+            text = str(known.default) if known.kind == "text" else as_json(known.default)
+            assert with_overrides(config(), {f"{known.section}.{known.key}": text}) == config()
+
+
+def as_json(value: object) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
