@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_of, section_models
-from loadmanager.config.pulsar_import import DEPLOYMENT
-from loadmanager.config.pulsar_keys import TRANSLATED, UNUSED
+from loadmanager.config.pulsar_keys import DEPLOYMENT, TRANSLATED, UNUSED
 
 _HEAD: Final = """\
 # Configuration
@@ -61,8 +60,8 @@ def _pulsar_keys() -> Iterator[str]:
     dynamic = {(known.section, known.key) for known in describe() if known.dynamic}
     yield "## Pulsar's keys\n"
     yield "What `loadmanager config import` makes of them. Settings of strategies are in the"
-    yield "[strategy guide](strategies.md), with our key beside Pulsar's; of others, where broker and"
-    yield f"ZooKeeper are is taken from {', '.join(f'`{key}`' for key in sorted(DEPLOYMENT))}.\n"
+    yield "[strategy guide](strategies.md), with our key beside Pulsar's. Where broker and ZooKeeper"
+    yield f"are is taken from {', '.join(f'`{key}`' for key in sorted(DEPLOYMENT))}.\n"
     yield "| Pulsar's key | ours | dynamic |"
     yield "|---|---|---|"
     for name, targets in sorted(TRANSLATED.items()):
