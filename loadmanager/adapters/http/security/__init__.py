@@ -1,0 +1,16 @@
+"""Who may ask for what over HTTP: TLS, bearer tokens, rights, and the record of changes."""
+
+from loadmanager.adapters.http.security.guard import Caller, Guard, Rights
+from loadmanager.adapters.http.security.tls import TlsFiles, client_context
+from loadmanager.adapters.http.security.tokens import KeyUnusable, TokenRefused, Tokens
+
+__all__ = [
+    "Caller",
+    "Guard",
+    "KeyUnusable",
+    "Rights",
+    "TlsFiles",
+    "TokenRefused",
+    "Tokens",
+    "client_context",
+]

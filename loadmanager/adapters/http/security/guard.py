@@ -1,0 +1,139 @@
+"""Who is asking, and whether they may."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+
+from loadmanager.adapters.http.replies import Refused
+from loadmanager.adapters.http.routes import Role
+from loadmanager.adapters.http.security.tokens import TokenRefused, Tokens
+
+log = structlog.get_logger()
+
+ANONYMOUS: Final = ""
+_EVERYONE: Final = "*"
+_RANK: Final[Mapping[Role, int]] = {role: rank for rank, role in enumerate(Role)}
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who asks: "" is who proved nothing.
+
+    ``until_s`` says how long a request with the same headers on any connection comes
+    from a caller with the same rights, on ``time.perf_counter``; 0 means not at all.
+    """
+
+    name: str
+    role: Role
+    until_s: float
+
+    def may(self, role: Role) -> bool:
+        """Return whether the caller has at least this role."""
+        return _RANK[self.role] >= _RANK[role]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """The highest role of each caller.
+
+    Attributes:
+        admins, readers, lookers: names of callers; ``*`` is everyone who proved a name.
+        anonymous: the role of those who proved none.
+    """
+
+    admins: frozenset[str] = frozenset()
+    readers: frozenset[str] = frozenset()
+    lookers: frozenset[str] = frozenset()
+    anonymous: Role = Role.NOBODY
+
+    def of(self, name: str) -> Role:
+        """Return the highest role of a caller; anybody has at least that of the anonymous."""
+        granted = [self.anonymous]
+        if name != ANONYMOUS:
+            for role, names in (
+                (Role.ADMIN, self.admins),
+                (Role.READ, self.readers),
+                (Role.LOOKUP, self.lookers),
+            ):
+                if name in names or _EVERYONE in names:
+                    granted.append(role)
+        return max(granted, key=_RANK.__getitem__)
+
+
+class Guard:
+    """Admits requests, and writes down every change that was asked for.
+
+    Args:
+        rights: who may do what.
+        tokens: checks bearer tokens; without it they are not looked at.
+    """
+
+    def __init__(self, rights: Rights, tokens: Tokens | None = None) -> None:
+        self._rights = rights
+        self._tokens = tokens
+
+    def admit(self, request: web.BaseRequest, role: Role) -> Caller:
+        """Return who is asking.
+
+        Raises:
+            Refused: 401 if a proof is missing or worthless, 403 if the caller may not.
+        """
+        caller = self._caller(request)
+        if caller.may(role):
+            return caller
+        if caller.name == ANONYMOUS:
+            raise _unauthorized("this needs a proof of who is asking")
+        raise Refused(403, f"{caller.name} may not do this; it needs the role {role.value}")
+
+    def record(self, request: web.BaseRequest, caller: str, status: int) -> None:
+        """Write a line about a request that may have changed something."""
+        if request.method not in _READING:
+            log.info(
+                "admin.change.answered",
+                caller=caller or "anonymous",
+                remote=request.remote,
+                method=request.method,
+                path=request.raw_path,
+                status=status,
+            )
+
+    def _caller(self, request: web.BaseRequest) -> Caller:
+        offered = request.headers.get("Authorization")
+        if offered is not None and self._tokens is not None:
+            return self._bearer(offered, self._tokens)
+        name = _certified_name(request)
+        if name:
+            # The proof is the connection's; the same headers on another one prove nothing.
+            return Caller(name, self._rights.of(name), until_s=0.0)
+        return Caller(ANONYMOUS, self._rights.anonymous, math.inf)
+
+    def _bearer(self, offered: str, tokens: Tokens) -> Caller:
+        scheme, _, token = offered.strip().partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise _unauthorized("the Authorization header must be: Bearer and a token")
+        try:
+            proven = tokens.proven(token.strip())
+        except TokenRefused as error:
+            raise _unauthorized(str(error), 'Bearer error="invalid_token"') from None
+        until_s = time.perf_counter() + tokens.left_s(proven)
+        return Caller(proven.subject, self._rights.of(proven.subject), until_s)
+
+
+def _unauthorized(reason: str, challenge: str = "Bearer") -> Refused:
+    return Refused(401, reason, {"WWW-Authenticate": challenge})
+
+
+def _certified_name(request: web.BaseRequest) -> str:
+    """Return the common name in the client's certificate, which TLS has checked; else ""."""
+    if request.transport is None:
+        return ""
+    certificate: Mapping[str, Any] = request.transport.get_extra_info("peercert") or {}
+    subject = certificate.get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return names[0] if names else ""

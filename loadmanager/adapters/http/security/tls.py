@@ -1,0 +1,129 @@
+"""TLS of the server and of our own questions to other sidecars."""
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+import structlog
+
+from loadmanager.core.errors import LoadManagerError
+
+log = structlog.get_logger()
+
+_VERIFY: Final = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+
+class TlsFilesUnusable(LoadManagerError):
+    """A certificate, key or list of authorities that TLS cannot be spoken with."""
+
+
+@dataclass(slots=True)
+class TlsFiles:
+    """The files of a server's TLS, read again when they change.
+
+    Attributes:
+        certificate: this server's certificate, with those between it and its authority.
+        key: its private key.
+        client_authorities: who signs clients' certificates; "" asks for none.
+        clients: whether a client must show one.
+    """
+
+    certificate: Path
+    key: Path
+    client_authorities: Path | None = None
+    clients: Literal["none", "optional", "required"] = "none"
+    _context: ssl.SSLContext | None = None
+    _seen: tuple[float, ...] = field(default=())
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context to listen with; it is the same one after `refresh`.
+
+        Raises:
+            TlsFilesUnusable: a file cannot be read or does not fit the others.
+        """
+        if self._context is None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.verify_mode = _VERIFY[self.clients]
+            self._load(context)
+            self._context, self._seen = context, self._changed_at()
+        return self._context
+
+    def refresh(self) -> bool:
+        """Read the files again if they changed; new connections get what is in them.
+
+        Returns whether they were read. Files that cannot be used are told in the log,
+        and the former ones stay.
+        """
+        if self._context is None or self._changed_at() == self._seen:
+            return False
+        self._seen = self._changed_at()
+        try:
+            # A trial first: a pair that does not fit must not be half taken in.
+            self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+            self._load(self._context)
+        except TlsFilesUnusable as error:
+            log.warning("tls.files.refused", error=str(error))
+            return False
+        log.info("tls.files.read", certificate=str(self.certificate))
+        return True
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            files = f"{self.certificate} and {self.key}"
+            raise TlsFilesUnusable(
+                f"{files}: {_words(error)}; expected a certificate and its key in PEM"
+            ) from None
+        if self.client_authorities is not None:
+            _trust(context, self.client_authorities)
+
+    def _changed_at(self) -> tuple[float, ...]:
+        files = [self.certificate, self.key, self.client_authorities]
+        return tuple(_changed_at(path) for path in files if path is not None)
+
+
+def client_context(
+    authorities: Path | None, certificate: Path | None = None, key: Path | None = None
+) -> ssl.SSLContext:
+    """Return a context to ask other servers with.
+
+    ``authorities`` sign their certificates; None trusts whom the system trusts. With
+    ``certificate`` and ``key`` this client says who it is.
+
+    Raises:
+        TlsFilesUnusable: a file cannot be read or does not fit the others.
+    """
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if authorities is not None:
+        _trust(context, authorities)
+    if certificate is not None and key is not None:
+        TlsFiles(certificate, key)._load(context)  # noqa: SLF001 - the same file pair, the same words
+    return context
+
+
+def _trust(context: ssl.SSLContext, authorities: Path) -> None:
+    try:
+        context.load_verify_locations(authorities)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsFilesUnusable(
+            f"{authorities}: {_words(error)}; expected certificates in PEM"
+        ) from None
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,178 @@
+"""Bearer tokens as Pulsar issues them: JSON Web Tokens whose subject is the caller's role.
+
+They are signed with a shared secret or with the private key that belongs to a public
+one. Which algorithms count follows from the key alone, never from the token: a token
+cannot have its signature checked as another kind than the key is for.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
+
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.http.recent import Recent
+from loadmanager.core.errors import LoadManagerError
+
+_LEAST_SECRET_BYTES: Final = 32
+_LONGEST_TOKEN: Final = 8_192
+_MAX_REMEMBERED: Final = 4_096
+_SECRET_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
+_RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_CURVE_ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+
+
+def _wall_s() -> float:
+    return SystemClock().wall_ms() / 1000
+
+
+class KeyUnusable(LoadManagerError):
+    """A key file that cannot be read, or holds no key that tokens can be checked with."""
+
+
+class TokenRefused(LoadManagerError):
+    """A token that proves nothing: malformed, signed by somebody else, or expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """Who a token says the caller is, and until when (seconds since 1970, inf for ever)."""
+
+    subject: str
+    until_s: float
+
+
+class Tokens:
+    """Checks tokens, each once: what was proven is remembered until it expires.
+
+    Args:
+        key: a shared secret, or a public key.
+        algorithms: those that go with the key.
+        claim: which claim names the caller.
+        audience: what the token's ``aud`` must hold; "" does not look at it.
+        leeway_s: how far clocks may be apart.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        key: Any,
+        algorithms: tuple[str, ...],
+        *,
+        claim: str = "sub",
+        audience: str = "",
+        leeway_s: float = 5.0,
+        clock: Callable[[], float] = _wall_s,
+    ) -> None:
+        self._key = key
+        self._algorithms = list(algorithms)
+        self._claim = claim
+        self._audience = audience
+        self._leeway_s = leeway_s
+        self._clock = clock
+        # Under a digest: how long a look-up takes then tells nothing about a token.
+        self._proven: Recent[bytes, Proven] = Recent(_MAX_REMEMBERED)
+
+    @classmethod
+    def of_secret_file(cls, path: Path, **options: Any) -> "Tokens":
+        """Return a check with the shared secret that is the whole content of a file.
+
+        Raises:
+            KeyUnusable: it cannot be read, or is shorter than 32 bytes.
+        """
+        secret = _content(path)
+        if len(secret) < _LEAST_SECRET_BYTES:
+            raise KeyUnusable(
+                f"{path}: {len(secret)} bytes; expected a secret of {_LEAST_SECRET_BYTES} or more"
+            )
+        return cls(secret, _SECRET_ALGORITHMS, **options)
+
+    @classmethod
+    def of_public_key_file(cls, path: Path, **options: Any) -> "Tokens":
+        """Return a check with a public key in PEM or DER.
+
+        Raises:
+            KeyUnusable: it cannot be read, or is no RSA or elliptic curve public key.
+        """
+        content = _content(path)
+        load = load_pem_public_key if b"-----BEGIN" in content else load_der_public_key
+        try:
+            key = load(content)
+        except (ValueError, UnsupportedAlgorithm):
+            raise KeyUnusable(f"{path}: expected a public key in PEM or DER") from None
+        if isinstance(key, RSAPublicKey):
+            return cls(key, _RSA_ALGORITHMS, **options)
+        if isinstance(key, EllipticCurvePublicKey) and key.curve.name in _CURVE_ALGORITHMS:
+            return cls(key, (_CURVE_ALGORITHMS[key.curve.name],), **options)
+        raise KeyUnusable(f"{path}: expected an RSA key, or one of P-256, P-384 or P-521")
+
+    def proven(self, token: str) -> Proven:
+        """Return who the token's bearer is.
+
+        Raises:
+            TokenRefused: it proves nothing; the message says why, and never holds the token.
+        """
+        if len(token) > _LONGEST_TOKEN:
+            raise TokenRefused(f"the token is longer than {_LONGEST_TOKEN} characters")
+        digest = hashlib.sha256(token.encode(errors="replace")).digest()
+        known = self._proven.get(digest)
+        if known is None or known.until_s <= self._clock():
+            known = self._check(token)
+            self._proven.put(digest, known)
+        return known
+
+    def left_s(self, proven: Proven) -> float:
+        """Return how long the proof is still good."""
+        return proven.until_s - self._clock()
+
+    def _check(self, token: str) -> Proven:
+        try:
+            claims = jwt.decode(
+                token,
+                self._key,
+                algorithms=self._algorithms,
+                audience=self._audience or None,
+                leeway=self._leeway_s,
+                options={"verify_aud": bool(self._audience), "verify_sub": False},
+            )
+        except jwt.InvalidTokenError as error:
+            raise TokenRefused(f"the token is refused: {_why(error)}") from None
+        subject = claims.get(self._claim)
+        if not isinstance(subject, str) or not subject:
+            raise TokenRefused(f"the token has no {self._claim!r} that names its bearer")
+        expires = claims.get("exp")
+        until_s = float("inf") if expires is None else float(expires) + self._leeway_s
+        if until_s <= self._clock():
+            raise TokenRefused("the token is refused: it has expired")
+        return Proven(subject, until_s)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise KeyUnusable(f"{path}: {error.strerror}; expected a readable key file") from None
+
+
+def _why(error: jwt.InvalidTokenError) -> str:
+    """Return why in our words: the library's may quote what the token holds."""
+    match error:
+        case jwt.ExpiredSignatureError():
+            return "it has expired"
+        case jwt.ImmatureSignatureError():
+            return "it is not valid yet"
+        case jwt.InvalidSignatureError() | jwt.InvalidAlgorithmError():
+            return "it is not signed with the key of this cluster"
+        case jwt.InvalidAudienceError():
+            return "it is for another audience"
+        case jwt.MissingRequiredClaimError():
+            return "a claim is missing"
+        case _:
+            return "it is malformed"

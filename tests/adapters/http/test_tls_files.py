@@ -1,0 +1,83 @@
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+
+from loadmanager.adapters.http.security import TlsFiles, client_context
+from loadmanager.adapters.http.security.tls import TlsFilesUnusable
+
+
+class Files:
+    """An authority, and a server's certificate and key."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = trustme.CA()
+        self.certificate = folder / "server.pem"
+        self.key = folder / "server.key"
+        self.authorities = folder / "authorities.pem"
+        self.authority.cert_pem.write_to_path(str(self.authorities))
+        self.issue()
+
+    def issue(self) -> None:
+        """Give the server another certificate and key."""
+        issued = self.authority.issue_cert("localhost")
+        self.certificate.write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
+        issued.private_key_pem.write_to_path(str(self.key))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def test_files_that_did_not_change_are_not_read_again(files: Files) -> None:
+    tls = TlsFiles(files.certificate, files.key)
+    assert tls.context() is tls.context()
+    assert not tls.refresh()
+
+
+def test_a_new_certificate_is_taken_in_by_the_same_context(files: Files) -> None:
+    tls = TlsFiles(files.certificate, files.key)
+    before = tls.context()
+    files.issue()
+    _age(files.certificate)
+    assert tls.refresh()
+    assert tls.context() is before
+    assert not tls.refresh()
+
+
+def test_a_key_that_does_not_fit_leaves_the_former_pair_in_use(
+    files: Files, tmp_path: Path
+) -> None:
+    tls = TlsFiles(files.certificate, files.key)
+    tls.context()
+    (tmp_path / "other").mkdir()
+    files.key.write_bytes(Files(tmp_path / "other").key.read_bytes())
+    _age(files.key)
+    assert not tls.refresh()
+
+
+def test_what_cannot_be_used_is_named(files: Files, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.pem"
+    with pytest.raises(TlsFilesUnusable, match=f"{missing} and {files.key}: No such file"):
+        TlsFiles(missing, files.key).context()
+    with pytest.raises(TlsFilesUnusable, match=f"{files.key}.*expected a certificate and its key"):
+        TlsFiles(files.authorities, files.key).context()
+    with pytest.raises(TlsFilesUnusable, match=f"{missing}.*expected certificates in PEM"):
+        client_context(missing)
+    with pytest.raises(TlsFilesUnusable, match=f"{files.key}.*expected certificates in PEM"):
+        TlsFiles(files.certificate, files.key, files.key, "required").context()
+
+
+def test_old_versions_of_tls_are_not_spoken(files: Files) -> None:
+    for context in (TlsFiles(files.certificate, files.key).context(), client_context(None)):
+        assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def _age(path: Path) -> None:
+    """Let the file look changed, however coarse the clock of the file system is."""
+    stat = path.stat()
+
+    os.utime(path, (stat.st_atime, stat.st_mtime + 10))

@@ -1,0 +1,160 @@
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+from pathlib import Path
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from loadmanager.adapters.http.security import KeyUnusable, TokenRefused, Tokens
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+NOW_S = 1_800_000_000.0
+
+
+class Clock:
+    """A wall clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = NOW_S
+
+    def __call__(self) -> float:
+        """Return seconds since 1970."""
+        return self.now_s
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    path = tmp_path / "secret.key"
+    path.write_bytes(SECRET)
+    return path
+
+
+def signed(claims: dict[str, object], key: object = SECRET, algorithm: str = "HS256") -> str:
+    return jwt.encode(claims, key, algorithm)  # type: ignore[arg-type] # any key, as a stranger has
+
+
+def test_the_subject_is_the_caller(secret_file: Path) -> None:
+    proven = Tokens.of_secret_file(secret_file).proven(signed({"sub": "operator"}))
+    assert (proven.subject, proven.until_s) == ("operator", float("inf"))
+
+
+def test_a_proof_ends_when_the_token_expires(secret_file: Path) -> None:
+    clock = Clock()
+    tokens = Tokens.of_secret_file(secret_file, leeway_s=5.0, clock=clock)
+    token = signed({"sub": "operator", "exp": 4_000_000_000})
+    assert tokens.proven(token).until_s == 4_000_000_005.0
+    clock.now_s = 4_000_000_006.0
+    with pytest.raises(TokenRefused, match="expired"):
+        tokens.proven(token)
+
+
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        ({"sub": "operator", "exp": 1_000_000_000}, "it has expired"),
+        ({"sub": "operator", "nbf": 32_000_000_000}, "not valid yet"),
+        ({"role": "operator"}, "no 'sub'"),
+        ({"sub": ""}, "no 'sub'"),
+        ({"sub": 7}, "no 'sub'"),
+        ({"sub": "operator", "exp": "soon"}, "malformed"),
+    ],
+)
+def test_a_token_that_proves_nothing_is_refused(
+    claims: dict[str, object], why: str, secret_file: Path
+) -> None:
+    with pytest.raises(TokenRefused, match=why):
+        Tokens.of_secret_file(secret_file).proven(signed(claims))
+
+
+def unsigned(claims: dict[str, object]) -> str:
+    parts = [{"alg": "none", "typ": "JWT"}, claims]
+    coded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts]
+    return ".".join(part.rstrip("=") for part in coded) + "."
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "nonsense",
+        "a.b.c",
+        "ä.ö.ü",
+        "x" * 10_000,
+        unsigned({"sub": "operator"}),
+        signed({"sub": "operator"}, secrets.token_bytes(32)),
+        signed({"sub": "operator"})[:-2],
+    ],
+)
+def test_a_forged_or_broken_token_is_refused_without_being_quoted(
+    token: str, secret_file: Path
+) -> None:
+    with pytest.raises(TokenRefused) as refused:
+        Tokens.of_secret_file(secret_file).proven(token)
+    assert not token or token not in str(refused.value)
+
+
+def test_a_public_key_is_never_taken_for_a_shared_secret(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "public.pem").write_bytes(public)
+    header = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').decode().rstrip("=")
+    claims = base64.urlsafe_b64encode(b'{"sub":"operator"}').decode().rstrip("=")
+    # Signed by hand: the library refuses to be used so.
+    signature = hmac.new(public, f"{header}.{claims}".encode(), hashlib.sha256).digest()
+    token = f"{header}.{claims}." + base64.urlsafe_b64encode(signature).decode().rstrip("=")
+    with pytest.raises(TokenRefused, match="not signed with the key"):
+        Tokens.of_public_key_file(tmp_path / "public.pem").proven(token)
+
+
+@pytest.mark.parametrize("encoding", [Encoding.PEM, Encoding.DER])
+def test_public_keys_of_both_kinds_and_encodings_check_tokens(
+    encoding: Encoding, tmp_path: Path
+) -> None:
+    path = tmp_path / "public"
+    keys: list[tuple[rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, str]] = [
+        (rsa.generate_private_key(65537, 2048), "RS256"),
+        (ec.generate_private_key(ec.SECP256R1()), "ES256"),
+        (ec.generate_private_key(ec.SECP384R1()), "ES384"),
+    ]
+    for key, algorithm in keys:
+        path.write_bytes(key.public_key().public_bytes(encoding, PublicFormat.SubjectPublicKeyInfo))
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        token = signed({"sub": "operator"}, private, algorithm)
+        assert Tokens.of_public_key_file(path).proven(token).subject == "operator"
+
+
+def test_the_name_may_stand_in_another_claim_and_the_audience_counts(secret_file: Path) -> None:
+    tokens = Tokens.of_secret_file(secret_file, claim="role", audience="loadmanager")
+    good = signed({"role": "operator", "aud": ["pulsar", "loadmanager"]})
+    assert tokens.proven(good).subject == "operator"
+    with pytest.raises(TokenRefused, match="another audience"):
+        tokens.proven(signed({"role": "operator", "aud": "pulsar"}))
+    with pytest.raises(TokenRefused, match="a claim is missing"):
+        tokens.proven(signed({"role": "operator"}))
+
+
+def test_key_files_that_hold_no_key_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    with pytest.raises(KeyUnusable, match=f"{path}: No such file"):
+        Tokens.of_secret_file(path)
+    path.write_bytes(b"short")
+    with pytest.raises(KeyUnusable, match=f"{path}: 5 bytes; expected a secret of 32 or more"):
+        Tokens.of_secret_file(path)
+    for content in (b"-----BEGIN nonsense", b"\x30\x00", b""):
+        path.write_bytes(content)
+        with pytest.raises(KeyUnusable, match=f"{path}: expected a public key in PEM or DER"):
+            Tokens.of_public_key_file(path)
+    other = ed25519.Ed25519PrivateKey.generate().public_key()
+    path.write_bytes(other.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    with pytest.raises(KeyUnusable, match="expected an RSA key"):
+        Tokens.of_public_key_file(path)
