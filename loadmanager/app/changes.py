@@ -9,7 +9,8 @@ class Changes:
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
-        self._waiting: set[asyncio.Future[None]] = set()
+        # A dict keeps the order, so that those who wait go on in it, too.
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` after each change."""
@@ -21,7 +22,7 @@ class Changes:
 
     def tell(self) -> None:
         """Say that something changed."""
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         for future in waiting:
             if not future.done():
                 future.set_result(None)
@@ -31,7 +32,7 @@ class Changes:
     async def wait(self, timeout_s: float) -> bool:
         """Return True at the next change, False when ``timeout_s`` passed without one."""
         future = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
+        self._waiting[future] = None
         try:
             # Not `wait_for`: until Python 3.12 it forgets a cancellation that comes
             # together with the change.
@@ -42,4 +43,4 @@ class Changes:
         else:
             return True
         finally:
-            self._waiting.discard(future)
+            self._waiting.pop(future, None)

@@ -1,7 +1,7 @@
 """One sidecar process of a virtual cluster: the real application on adapters of memory."""
 
 import asyncio
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -16,15 +16,22 @@ from loadmanager.app.service import Sidecar
 from loadmanager.config import Config
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
+from loadmanager.faults.clocks import ProcessClock
 from loadmanager.faults.host import BrokerLine, Host, ScriptedProbe
-from loadmanager.faults.service import ClientSession, Gate, Losses, TimedService
-from loadmanager.faults.virtual_time import VirtualClock, wall_ms_at
+from loadmanager.faults.service import TimedService
+from loadmanager.faults.session import ClientSession
+from loadmanager.faults.wires import Gate, Losses
 from loadmanager.joining import Application, join, make_planner
 from loadmanager.ports import LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 
 SESSION_S = 10.0
 LINE_TIMEOUT_S = 2.0
+
+
+def as_built(parts: Parts) -> Parts:
+    """Change nothing."""
+    return parts
 
 
 @dataclass(slots=True)
@@ -37,6 +44,10 @@ class World:
     losses: Losses = field(default_factory=Losses)
     hosts: list[Host] = field(default_factory=list)
     agents: "list[Agent]" = field(default_factory=list)
+    drift_fraction: float = 0.0
+    """How much faster or slower than others the monotonic clock of a process may run."""
+    build: Callable[[Parts], Parts] = field(default=as_built)
+    """What each new sidecar is joined of; a test of the tests breaks something here."""
 
     @property
     def living(self) -> "list[Agent]":
@@ -46,31 +57,6 @@ class World:
     def agent_at(self, url: str) -> "Agent | None":
         """Return the living sidecar with this address."""
         return next((agent for agent in self.living if agent.url == url), None)
-
-
-class HeldClock(VirtualClock):
-    """A process's clock: it goes on while the process is frozen, whose sleep does not end."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._ended = False
-
-    def end(self) -> None:
-        """Let the process be dead: all that it might still have waited for is past."""
-        self._ended = True
-
-    def monotonic_s(self) -> float:
-        """Return the process's time."""
-        return math.inf if self._ended else super().monotonic_s()
-
-    def wall_ms(self) -> int:
-        """Return a wall clock that was never set."""
-        return wall_ms_at(super().monotonic_s())
-
-    async def sleep(self, delay_s: float) -> None:
-        """Return after ``delay_s``, when the process is let go on."""
-        await asyncio.sleep(delay_s)
-        await self._gate.passed()
 
 
 class OpenDoor:
@@ -102,7 +88,7 @@ class Agent:
         self.coordination = ClientSession(
             world.service, self.gate, world.rng, world.losses, timeout_s=SESSION_S
         )
-        self._clock = clock = HeldClock(self.gate)
+        self.clock = clock = ProcessClock(self.gate, world.rng, world.drift_fraction)
         self.registry = CollectorRegistry()
         metrics = Metrics(self.registry)
         self.picture = ClusterPicture(self.coordination, clock, metrics)
@@ -113,8 +99,10 @@ class Agent:
             instance=f"{host.name}/{number}",
             started_at_ms=clock.wall_ms(),
             version="1.0",
+            host=host.machine,
+            process_id=number,
         )
-        self.parts = Parts(
+        parts = Parts(
             identity=identity,
             coordination=self.coordination,
             picture=self.picture,
@@ -122,6 +110,7 @@ class Agent:
             clock=clock,
             metrics=metrics,
         )
+        self.parts = world.build(parts)
         self.door = OpenDoor()
         self.stop = asyncio.Event()
         self.failure: BaseException | None = None
@@ -163,7 +152,7 @@ class Agent:
         self.line.dead = True
         self.coordination.suspend()
         self.gate.open()
-        self._clock.end()  # The dead do not wait for a lease to run out.
+        self.clock.end()  # The dead do not wait for a lease to run out.
         self.task.cancel()
         await asyncio.wait({self.task})
 

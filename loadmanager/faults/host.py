@@ -6,11 +6,13 @@ from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
+from loadmanager.adapters.broker.changes import Change
 from loadmanager.adapters.broker.in_process import InProcessBroker
 from loadmanager.adapters.broker.serving_record import ServingInterval
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import HostUsage, ResourceUsage, TopicTraffic
-from loadmanager.faults.service import Gate, sent
+from loadmanager.faults.clocks import DriftingClock
+from loadmanager.faults.wires import Gate, sent
 from loadmanager.ports import BrokerState, BrokerStats, BrokerUnreachable
 
 T = TypeVar("T")
@@ -20,23 +22,28 @@ LATENCY_S = 0.002
 
 
 class Host:
-    """A broker with a clock of its own in each life, and the host's load as a test sets it.
+    """A broker with a clock of its own in each life, and the host's load as a story sets it.
 
-    ``events`` has one line for each bundle that begins or ends to be served.
+    ``watchers`` are told of each change of what the broker serves, in the moment it is made.
+
+    ``machine`` is where a sidecar believes to run that is started now.
     """
 
-    def __init__(self, broker: BrokerId, rng: Random) -> None:
+    def __init__(self, broker: BrokerId, rng: Random, *, drift_fraction: float = 0.0) -> None:
         self.name = broker
+        self.machine = broker.partition(":")[0]
         self.gate = Gate()
         self.rng = rng
         self.cut = False
         self.dead = False
         self.cpu_fraction = 0.1
         self.life = 0
-        self._clock_offsets: dict[str, float] = {}
-        self._offset_s = rng.uniform(-500.0, 5000.0)
-        self.broker = InProcessBroker(self._clock_s, broker=broker)
-        self._remember_clock()
+        self.watchers: list[Callable[[Host, Change], None]] = []
+        self._drift_fraction = drift_fraction
+        self._clocks: dict[str, DriftingClock] = {}
+        self._clock = self._new_clock()
+        self.broker = InProcessBroker(self._clock_s, broker=broker, told=self._tell)
+        self._clocks[self.broker.incarnation] = self._clock
 
     def kill_broker(self) -> None:
         """Let the broker die; what was on its way to it is lost."""
@@ -48,10 +55,10 @@ class Host:
         """Let another broker process begin, with another clock."""
         self.life += 1
         self.broker.kill()
-        self._offset_s = self.rng.uniform(-500.0, 5000.0)
+        self._clock = self._new_clock()
         self.broker.restart()
+        self._clocks[self.broker.incarnation] = self._clock
         self.dead = False
-        self._remember_clock()
 
     def freeze_broker(self) -> None:
         """Let the broker stand still; commands wait, and are done when it goes on."""
@@ -65,10 +72,15 @@ class Host:
         """Return what the broker served, on the cluster's clock."""
         found = []
         for interval in self.broker.intervals():
-            offset_s = self._clock_offsets[interval.incarnation]
-            start_s, end_s = interval.start_s - offset_s, interval.end_s - offset_s
+            clock = self._clocks[interval.incarnation]
+            start_s, end_s = clock.loop_s(interval.start_s), clock.loop_s(interval.end_s)
             found.append(replace(interval, start_s=start_s, end_s=end_s))
         return found
+
+    @property
+    def obeys(self) -> bool:
+        """Whether a command to the broker is carried out."""
+        return not (self.dead or self.cut or self.gate.shut or self.broker.faulty)
 
     @property
     def serving(self) -> Mapping[BundleId, int]:
@@ -76,10 +88,15 @@ class Host:
         return self.broker.serving
 
     def _clock_s(self) -> float:
-        return asyncio.get_running_loop().time() + self._offset_s
+        return self._clock.monotonic_s()
 
-    def _remember_clock(self) -> None:
-        self._clock_offsets[f"{self.name}#{len(self._clock_offsets) + 1}"] = self._offset_s
+    def _new_clock(self) -> DriftingClock:
+        rate = 1.0 + self.rng.uniform(-self._drift_fraction, self._drift_fraction)
+        return DriftingClock(self.rng.uniform(-500.0, 5000.0), rate)
+
+    def _tell(self, change: Change) -> None:
+        for watcher in self.watchers:
+            watcher(self, change)
 
 
 class BrokerLine:
@@ -156,7 +173,7 @@ class BrokerLine:
 
 
 class ScriptedProbe:
-    """The `HostProbe` that tells what the test says of the host."""
+    """The `HostProbe` that tells what the story says of the host."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

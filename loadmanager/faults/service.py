@@ -1,51 +1,85 @@
-"""The in-process service as a cluster meets it: latency, frozen clients, sessions timed out."""
+"""The in-process service as a cluster meets it: sessions timed out, outages, and watchers."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from random import Random
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
 
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
-from loadmanager.adapters.memory.tree import Draft
+from loadmanager.adapters.memory import MemoryService
+from loadmanager.adapters.memory.tree import Draft, Znode
 from loadmanager.core import znodes
 from loadmanager.core.wire import decode_leader
 from loadmanager.ports import Operation, Stat
 
-T = TypeVar("T")
+NodeChanged = Callable[[str, Znode | None, Znode | None], None]
+"""Called with a path, the node before and the node after, None where there is none."""
 
 
 class TimedService(MemoryService):
     """Expires sessions by virtual time, counted from the last request it heard of each.
 
     A client that lives pings every third of its timeout, so a session whose connection
-    breaks was heard at most that long ago. ``epochs`` are those of every leader elected.
+    breaks was heard at most that long ago. While the service is down no time counts, and
+    when it is up again every session has its whole timeout, as with a new leader of an
+    ensemble. ``epochs`` are those of every leader elected; ``watchers`` are told of each
+    change of a node in the moment it is made, before any client.
     """
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: asyncio.get_running_loop().time())
         self.epochs: list[int] = []
+        self.watchers: list[NodeChanged] = []
+        self._down = False
         self._heard_at_s: dict[int, float] = {}
+
+    @property
+    def down(self) -> bool:
+        """Whether it has no majority: it answers nobody and expires nothing."""
+        return self._down
+
+    def go_down(self) -> None:
+        """Lose the majority."""
+        self._down = True
+
+    def come_up(self) -> None:
+        """Have a majority again: each session's time begins anew."""
+        self._down = False
+        now_s = self._clock()
+        for session_id, session in self._sessions.items():
+            self._heard_at_s[session_id] = now_s
+            if session.silent_since_s is not None:
+                session.silent_since_s = now_s
+                self._expire_after(session.timeout_s)
+
+    def lives(self, session_id: int) -> bool:
+        """Return whether the session has not ended."""
+        return session_id in self._sessions
 
     def silence(self, session_id: int) -> None:
         """Let the session's time run from the last request that was heard."""
+        session = self._sessions.get(session_id)
+        muted_since_s = session.silent_since_s if session else None
         super().silence(session_id)
-        self.mute(session_id)
+        if session is not None and muted_since_s is not None:
+            session.silent_since_s = muted_since_s
+        elif session is not None:
+            session.silent_since_s = None
+            self.mute(session_id)
 
     def mute(self, session_id: int) -> None:
-        """Hear nothing of a session whose connection stands: its client is frozen."""
+        """Hear nothing of a session whose connection stands: its client is frozen or cut off."""
         session = self._sessions.get(session_id)
-        if session is not None:
+        if session is not None and session.silent_since_s is None:
             pinged_at_s = self._clock() - session.timeout_s / 3
             session.silent_since_s = max(self._heard_at_s.get(session_id, 0.0), pinged_at_s)
-            left_s = session.silent_since_s + session.timeout_s - self._clock()
-            asyncio.get_running_loop().call_later(max(left_s, 0.0) + 0.001, self.expire_silent)
+            self._expire_after(session.silent_since_s + session.timeout_s - self._clock())
 
     def unmute(self, session_id: int) -> None:
         """Hear the session again, if it lives."""
         if session_id in self._sessions:
             self.resume_session(session_id)
+
+    def expire_silent(self) -> tuple[int, ...]:
+        """Expire what was silent for its timeout, unless the service is down."""
+        return () if self._down else super().expire_silent()
 
     def apply(self, session_id: int, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         """Note that the session was heard."""
@@ -59,138 +93,20 @@ class TimedService(MemoryService):
         self._heard_at_s[session_id] = self._clock()
         return super().exists(session_id, path, trigger)
 
+    def _expire_after(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(max(delay_s, 0.0) + 0.001, self.expire_silent)
+
     def _adopt(self, draft: Draft) -> None:
         elected = draft.changes.get(znodes.LEADER)
         before = self._tree.get(znodes.LEADER)
         if elected and (before is None or before.node.stat.czxid != elected.node.stat.czxid):
             self.epochs.append(decode_leader(znodes.LEADER, elected.node.data).epoch)
-        super()._adopt(draft)
-
-
-class Gate:
-    """Lets everything through until it is shut; then everything waits until it opens."""
-
-    def __init__(self) -> None:
-        self._open = asyncio.Event()
-        self._open.set()
-
-    @property
-    def shut(self) -> bool:
-        """Whether things wait."""
-        return not self._open.is_set()
-
-    def close(self) -> None:
-        """Let nothing through."""
-        self._open.clear()
-
-    def open(self) -> None:
-        """Let everything through."""
-        self._open.set()
-
-    async def passed(self) -> None:
-        """Return when it is open."""
-        while self.shut:
-            await self._open.wait()
-
-
-class Wire:
-    """A way that takes time: what goes in first comes out first."""
-
-    def __init__(self, gate: Gate, rng: Random, longest_s: float) -> None:
-        self._gate = gate
-        self._rng = rng
-        self._longest_s = longest_s
-        self._last: asyncio.Future[None] | None = None
-
-    async def turn(self) -> None:
-        """Return after the latency, and after everything that went before."""
-        before, mine = self._last, asyncio.get_running_loop().create_future()
-        self._last = mine
-        try:
-            await asyncio.sleep(self._rng.random() * self._longest_s)
-            if before is not None and not before.done():
-                await asyncio.wait({before})
-            await self._gate.passed()
-        finally:
-            mine.set_result(None)
-
-
-class LossPlace(StrEnum):
-    """Where on its way a write is lost."""
-
-    REQUEST = "request"
-    REPLY = "reply"
-
-
-@dataclass(slots=True)
-class Losses:
-    """Which writes lose their request or reply: numbers of writes of the whole cluster."""
-
-    place: LossPlace = LossPlace.REPLY
-    lost: frozenset[int] = frozenset()
-    writes: int = 0
-
-    def next_is_lost(self) -> bool:
-        """Count one write, and say whether it is to be lost."""
-        self.writes += 1
-        return self.writes - 1 in self.lost
-
-
-class ClientSession(MemoryCoordination):
-    """A session whose requests, once made, are on their way: cancelling stops none."""
-
-    def __init__(
-        self, service: TimedService, gate: Gate, rng: Random, losses: Losses, *, timeout_s: float
-    ) -> None:
-        self._gate = gate
-        self._losses = losses
-        self._timed = service
-        self.delay_commits_s = 0.0
-        super().__init__(service, timeout_s=timeout_s, turn=Wire(gate, rng, 0.002).turn)
-
-    async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        """Send it."""
-        await asyncio.sleep(self.delay_commits_s)
-        return await self._sent(lambda: super(ClientSession, self).commit(operations))
-
-    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:
-        """Send it."""
-        return await self._sent(
-            lambda: super(ClientSession, self).create(path, data, ephemeral=ephemeral)
-        )
-
-    async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
-        """Send it."""
-        return await self._sent(lambda: super(ClientSession, self).set(path, data, version=version))
-
-    async def delete(self, path: str, *, version: int = -1) -> None:
-        """Send it."""
-        await self._sent(lambda: super(ClientSession, self).delete(path, version=version))
-
-    def freeze(self) -> None:
-        """Let the client's process stand still, connected as it is."""
-        self._gate.close()
-        self._timed.mute(self.session.session_id)
-
-    def thaw(self) -> None:
-        """Let it go on."""
-        self._gate.open()
-        self._timed.unmute(self.session.session_id)
-
-    async def _sent(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        async def send() -> T:
-            if self._losses.next_is_lost():
-                if self._losses.place is LossPlace.REPLY:
-                    self.lose_next_reply()
-                else:
-                    self.lose_next_request()
-            return await request()
-
-        return await sent(send())
-
-
-async def sent(request: Coroutine[Any, Any, T]) -> T:
-    """Return what ``request`` returns; whoever waits may give up, it goes on all the same."""
-    task = asyncio.ensure_future(request)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return await asyncio.shield(task)
+        if self.watchers:
+            changes = [(path, self._tree.get(path), node) for path, node in draft.changes.items()]
+            super()._adopt(draft)
+            for path, was, now in changes:
+                for watcher in self.watchers:
+                    watcher(path, was, now)
+        else:
+            super()._adopt(draft)

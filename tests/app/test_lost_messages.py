@@ -6,7 +6,7 @@ import pytest
 from stories import place_all
 
 from loadmanager.faults.cluster import Cluster, make_config, play
-from loadmanager.faults.service import Losses, LossPlace
+from loadmanager.faults.wires import Losses, LossPlace
 
 
 async def _story(cluster: Cluster) -> None:

@@ -19,7 +19,7 @@ from loadmanager.core.wire import decode_boundaries
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import NAMESPACE, Cluster, make_config, play, topic_in
 from loadmanager.faults.host import Host
-from loadmanager.faults.service import LossPlace
+from loadmanager.faults.wires import LossPlace
 from loadmanager.ports import CoordinationError, LookupRefused, Owner
 
 SEEDS = range(int(os.environ.get("LOADMANAGER_FAULT_SEEDS", "8")))

@@ -64,6 +64,7 @@ class InProcessBroker:
         broker: ``host:port``, for `intervals`.
         hash_name, window_s: as for `MemoryBroker`.
         process_id: what `stats` tells.
+        told: is called with each change of what it serves, as it happens.
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class InProcessBroker:
         hash_name: HashName = "murmur3",
         window_s: float = 2.0,
         process_id: int | None = None,
+        told: Callable[[Change], None] | None = None,
     ) -> None:
         self._clock_s = clock_s
+        self._told = told
         self._name = broker
         self._hash_name: HashName = hash_name
         self._window_s = window_s
@@ -166,10 +169,15 @@ class InProcessBroker:
             broker=self._name,
             incarnation=self.incarnation,
             clock_s=self._clock_s,
-            record=self._changes.append,
+            record=self._record,
             hash_name=self._hash_name,
             window_s=self._window_s,
         )
+
+    @property
+    def faulty(self) -> bool:
+        """Whether some command is still to fail."""
+        return bool(self._faults)
 
     @property
     def incarnation(self) -> str:
@@ -213,6 +221,11 @@ class InProcessBroker:
     def abandon(self, ticket: Ticket) -> None:
         """End a request in service without its message."""
         self._alive().abandon(ticket)
+
+    def _record(self, change: Change) -> None:
+        self._changes.append(change)
+        if self._told is not None:
+            self._told(change)
 
     def _alive(self) -> RunningBroker:
         if self._broker is None:

@@ -53,14 +53,21 @@ class MemoryLink:
     Args:
         turn: awaited once on each way; a simulation puts its scheduler here. Requests
             of one link must come through in the order they were made in.
+        turn_back: what is awaited on the way back, if that is another.
     """
 
     def __init__(
-        self, service: MemoryService, *, timeout_s: float, turn: Callable[[], Awaitable[None]]
+        self,
+        service: MemoryService,
+        *,
+        timeout_s: float,
+        turn: Callable[[], Awaitable[None]],
+        turn_back: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._service = service
         self._timeout_s = timeout_s
         self._turn = turn
+        self._turn_back = turn_back or turn
         self._changed: Callable[[SessionState], None] = _nobody
         self._state = SessionState(Connection.SUSPENDED, 0, timeout_s)
         self._connection = 0
@@ -161,7 +168,7 @@ class MemoryLink:
             # An error is an answer too, and can be lost like one.
             if loss is Loss.REPLY:
                 self._break()
-            await self._turn()
+            await self._turn_back()
             self._require_still(connection)
         return answer
 

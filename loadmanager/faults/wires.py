@@ -1,0 +1,98 @@
+"""Ways that messages take: they take time, keep their order, and may be blocked."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Gate:
+    """Lets everything through until it is shut; then everything waits until it opens."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @property
+    def shut(self) -> bool:
+        """Whether things wait."""
+        return not self._open.is_set()
+
+    def close(self) -> None:
+        """Let nothing through."""
+        self._open.clear()
+
+    def open(self) -> None:
+        """Let everything through."""
+        self._open.set()
+
+    async def passed(self) -> None:
+        """Return when it is open."""
+        while self.shut:
+            await self._open.wait()
+
+
+class Wire:
+    """A way that takes time: what goes in first comes out first.
+
+    ``lag_s`` is what it takes longer than it should. Everything waits while one of its
+    gates is shut.
+    """
+
+    def __init__(self, gates: tuple[Gate, ...], rng: Random, longest_s: float) -> None:
+        self._gates = gates
+        self._rng = rng
+        self._longest_s = longest_s
+        self._last: asyncio.Future[None] | None = None
+        self.lag_s = 0.0
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is on the way."""
+        return self._last is None or self._last.done()
+
+    async def turn(self) -> None:
+        """Return after the latency, and after everything that went before."""
+        before, mine = self._last, asyncio.get_running_loop().create_future()
+        self._last = mine
+        try:
+            await asyncio.sleep(self._rng.random() * self._longest_s + self.lag_s)
+            if before is not None and not before.done():
+                await asyncio.wait({before})
+            while any(gate.shut for gate in self._gates):
+                for gate in self._gates:
+                    await gate.passed()
+        finally:
+            mine.set_result(None)
+
+
+class LossPlace(StrEnum):
+    """Where on its way a write is lost."""
+
+    REQUEST = "request"
+    REPLY = "reply"
+
+
+@dataclass(slots=True)
+class Losses:
+    """Which writes lose their request or reply: numbers of writes of the whole cluster."""
+
+    place: LossPlace = LossPlace.REPLY
+    lost: frozenset[int] = frozenset()
+    writes: int = 0
+
+    def next_is_lost(self) -> bool:
+        """Count one write, and say whether it is to be lost."""
+        self.writes += 1
+        return self.writes - 1 in self.lost
+
+
+async def sent(request: Coroutine[Any, Any, T]) -> T:
+    """Return what ``request`` returns; whoever waits may give up, it goes on all the same."""
+    task = asyncio.ensure_future(request)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(task)
