@@ -1,6 +1,7 @@
 """Joins adapters to the application: the only module that knows both."""
 
 import asyncio
+import os
 import secrets
 import signal
 import socket
@@ -14,10 +15,12 @@ from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
-from loadmanager.adapters.http.accounts import Accounts
-from loadmanager.adapters.http.drains import Drains
-from loadmanager.adapters.http.splits import Splits
-from loadmanager.adapters.http.unloads import Unloads
+from loadmanager.adapters.http.admin.accounts import Accounts
+from loadmanager.adapters.http.admin.drains import Drains
+from loadmanager.adapters.http.admin.namespaces import Namespaces
+from loadmanager.adapters.http.admin.partitions import Partitions
+from loadmanager.adapters.http.admin.splits import Splits
+from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.app.endings import first_leaf
 from loadmanager.app.identity import Identity
@@ -115,11 +118,14 @@ def make_door(config: Config, application: Application, metrics: Metrics) -> Htt
             mode=config.lookup.mode,
             max_concurrent=config.lookup.max_concurrent,
             retry_after_s=config.lookup.retry_after_s,
-            default_bundles=config.cluster.default_bundles,
             max_body_bytes=config.http.max_body_bytes,
             max_url_bytes=config.http.max_url_bytes,
         ),
         more_routes=[
+            *Namespaces(
+                application.answering, default_bundles=config.cluster.default_bundles
+            ).routes(),
+            *Partitions(application.answering).routes(),
             *Splits(application.split_requests, config.split.algorithm).routes(),
             *Unloads(application.unload_requests).routes(),
             *Drains(application.drain_requests).routes(),
@@ -144,6 +150,8 @@ def make_identity(config: Config, port: int, clock: Clock) -> Identity:
         instance=secrets.token_hex(8),
         started_at_ms=clock.wall_ms(),
         version=config.broker.version,
+        host=socket.gethostname(),
+        process_id=os.getpid(),
     )
 
 

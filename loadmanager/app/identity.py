@@ -12,7 +12,8 @@ class Identity:
     """The broker this sidecar stands beside, and this run of the sidecar.
 
     ``instance`` is drawn anew at each start: two processes that were given the same
-    broker id by mistake still differ in it.
+    broker id by mistake still differ in it. ``host`` and ``process_id`` say where it
+    runs; an empty host is an unknown one.
     """
 
     broker: BrokerId
@@ -21,6 +22,8 @@ class Identity:
     instance: str
     started_at_ms: int
     version: str
+    host: str = ""
+    process_id: int = 0
 
     def lock_content(self, epoch: int) -> bytes:
         """Return what an ownership lock holds; ``epoch`` is that of the order behind it."""

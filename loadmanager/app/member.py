@@ -1,6 +1,7 @@
 """The agent's life: register, lease, own, publish; and again after every lost session."""
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Collection, Mapping
 
@@ -21,6 +22,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher, Sampler
 from loadmanager.app.registration import clear_former_locks, deregister, register
 from loadmanager.app.splitting import Splitter
+from loadmanager.app.succession import StandingBy, Succession
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, belongs_to_a_broker
@@ -35,6 +37,7 @@ _RETRY_S = 0.5
 _COMPARE_S = 0.5
 _CONNECT_POLL_S = 0.1
 _LEAVE_POLL_S = 0.02
+_TELL_EVERY_S = 30.0
 
 
 class Member:
@@ -59,9 +62,11 @@ class Member:
         self._lease_terms = lease_terms
         self._intention = sampler.intention
         self._drain_deadline_s = drain_deadline_s
+        self._succession = Succession(parts.identity, parts.coordination, parts.clock)
         self._membership: Membership | None = None
         self._lease: LeaseKeeper | None = None
         self._stopping = False
+        self._tell_again_s = -math.inf
         self._left_behind: Mapping[BundleId, int] = {}
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)
 
@@ -79,9 +84,11 @@ class Member:
         while not self._stopping:
             try:
                 await self._one_membership()
-            except* Displaced:
+            except* Displaced as displaced:
                 self._ownerships.displaced()
-                raise
+                await self._give_way(displaced)
+            except* StandingBy as waiting:
+                self._stands_by(waiting)
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
                 for error in leaves(ended):
                     why = str(error) or type(error).__name__
@@ -162,6 +169,25 @@ class Member:
         while self._ownerships.phases and while_true() and clock.monotonic_s() < deadline_s:
             await clock.sleep(_LEAVE_POLL_S)
 
+    def _stands_by(self, waiting: BaseExceptionGroup[StandingBy]) -> None:
+        now_s = self._parts.clock.monotonic_s()
+        self._parts.metrics.standing_by.set(1)
+        if now_s >= self._tell_again_s:
+            self._tell_again_s = now_s + _TELL_EVERY_S
+            for error in leaves(waiting):
+                log.error("broker.registration.awaited", why=str(error))
+
+    async def _give_way(self, displaced: BaseExceptionGroup[Displaced]) -> None:
+        """End, unless who took over is gone by now: then this agent registers again.
+
+        Raises:
+            Displaced: another sidecar has this broker; the message says which.
+        """
+        for error in leaves(displaced):
+            log.warning("broker.membership.displaced", why=str(error))
+        with contextlib.suppress(CoordinationError):  # The next registration tells.
+            await self._succession.insist()
+
     async def _one_membership(self) -> None:
         parts = self._parts
         while parts.coordination.session.connection is not Connection.CONNECTED:
@@ -170,7 +196,11 @@ class Member:
         mark = znodes.draining(parts.identity.broker)
         self._intention.mark_read(await parts.coordination.get(mark))
         report = await self._sampler.sample()
-        membership, former = await register(parts.coordination, parts.identity, report)
+        membership, former = await register(
+            parts.coordination, parts.identity, report, self._succession
+        )
+        parts.metrics.standing_by.set(0)
+        self._tell_again_s = -math.inf
         earlier_end_s = self._lease.leased_until_s if self._lease else parts.clock.monotonic_s()
         lease = LeaseKeeper(parts, self._ownerships, self._lease_terms, membership, earlier_end_s)
         self._lease = lease
@@ -228,6 +258,7 @@ class Member:
                 tasks.create_task(self._compare_now_and_then(), name="comparison")
                 tasks.create_task(self._splitter.run(), name="splits")
                 tasks.create_task(self._guard_registration(membership), name="registration")
+                tasks.create_task(self._heed_disobedience(), name="obedience")
                 try:
                     await lease.run()
                 except BrokerLost:
@@ -276,6 +307,15 @@ class Member:
                     )
         finally:
             watch.close()
+
+    async def _heed_disobedience(self) -> None:
+        """End when the broker refuses a command of this agent because it obeys a newer one.
+
+        Raises:
+            Displaced: it does.
+        """
+        await self._ownerships.disobeyed.wait()
+        raise Displaced("the broker obeys a newer agent, and refused a command of this one")
 
     def _orders_changed(self, node: Node | None) -> None:
         if node is None:

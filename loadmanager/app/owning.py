@@ -7,7 +7,8 @@ broker, one command a bundle at a time.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -18,7 +19,7 @@ from loadmanager.app.membership import Membership
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Effect, Event, Phase, may_serve, step
-from loadmanager.ports import BrokerControl, SetData
+from loadmanager.ports import BrokerControl, SetData, StaleAgent
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -64,6 +65,8 @@ class Ownerships:
         self._joined = False
         self._displaced = False
         self._agent_epoch = 0
+        self.disobeyed = asyncio.Event()
+        """Set when the broker refuses a command because it obeys a newer agent."""
 
     @property
     def phases(self) -> Mapping[BundleId, Phase]:
@@ -85,6 +88,8 @@ class Ownerships:
     def registered(self, membership: Membership) -> None:
         """Command the broker under a new registration from now on."""
         self._agent_epoch = membership.agent_epoch
+        self._displaced = False
+        self.disobeyed.clear()
 
     def joined(self, membership: Membership) -> None:
         """Take up work under a new registration; the former session's locks are gone."""
@@ -274,10 +279,22 @@ class Ownerships:
         possible = phase in {Phase.FREE, Phase.ACQUIRING} and bundle not in self._refused
         return wanted and possible
 
+    @contextmanager
+    def _as_newest_agent(self) -> Iterator[int]:
+        """Notice a refusal of the present epoch; one of an earlier epoch means nothing."""
+        epoch = self._agent_epoch
+        try:
+            yield epoch
+        except StaleAgent:
+            if epoch == self._agent_epoch:
+                self.disobeyed.set()
+            raise
+
     async def _load(self, bundle: BundleId) -> None:
         token = self._tokens.get(bundle)
         if token is not None and self._phases.get(bundle) is Phase.OWNED:
-            await self._broker.load(bundle, agent_epoch=self._agent_epoch, fencing_token=token)
+            with self._as_newest_agent() as epoch:
+                await self._broker.load(bundle, agent_epoch=epoch, fencing_token=token)
             log.info("bundle.serving.begun", bundle=bundle, fencing_token=token)
 
     async def _unload(self, bundle: BundleId) -> None:
@@ -290,7 +307,8 @@ class Ownerships:
             await self._unload(whole)
         known = (self._tokens, self._former_tokens, self._told_tokens)
         token = max(tokens.get(bundle, 0) for tokens in known)
-        await self._broker.unload(bundle, agent_epoch=self._agent_epoch, fencing_token=token)
+        with self._as_newest_agent() as epoch:
+            await self._broker.unload(bundle, agent_epoch=epoch, fencing_token=token)
         log.info("bundle.serving.ended", bundle=bundle, fencing_token=token)
         if may_serve(self._phases.get(bundle, Phase.FREE)):
             self._fire(bundle, Event.BROKER_UNLOADED)

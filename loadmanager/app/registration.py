@@ -7,19 +7,20 @@ the folder's watchers never see a gap, and the czxid of the new node, the agent 
 is higher than that of any earlier registration of this broker.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from loadmanager.app.identity import Identity
 from loadmanager.app.membership import Membership
 from loadmanager.app.parts import Parts
+from loadmanager.app.succession import Succession
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BundleId
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import decode_owned, encode_owned
-from loadmanager.core.wire import decode_lock, encode_report
+from loadmanager.core.wire import decode_lock, encode_agent, encode_report
 from loadmanager.ports import (
     CommitRejected,
     Coordination,
@@ -30,6 +31,7 @@ from loadmanager.ports import (
     NodeMissing,
     Operation,
     SessionLost,
+    SetData,
     VersionMismatch,
 )
 
@@ -39,7 +41,7 @@ _ATTEMPTS = 10
 
 
 async def register(
-    coordination: Coordination, identity: Identity, report: LoadReport
+    coordination: Coordination, identity: Identity, report: LoadReport, succession: Succession
 ) -> tuple[Membership, Mapping[BundleId, int]]:
     """Register the broker with its first report and an empty owned list.
 
@@ -48,6 +50,8 @@ async def register(
     confirmed the new epoch.
 
     Raises:
+        Displaced: another agent registered the broker after this one had.
+        StandingBy: another agent has the broker, and must be gone first.
         SessionLost: the session ended meanwhile.
         Disconnected: the reply was lost; to register again is safe.
     """
@@ -55,30 +59,50 @@ async def register(
     broker = identity.broker
     for folder in (znodes.BROKERS, znodes.OWNED, znodes.LOCKS, znodes.agents(broker)):
         await coordination.ensure(folder)
+    mark = znodes.agent(broker, session_id)
     contents = {
-        znodes.agent(broker, session_id): b"",
         znodes.report(broker): encode_report(report),
         znodes.owned(broker): encode_owned({}),
     }
     for _ in range(_ATTEMPTS):
+        # Read before all else: its version tells that nobody registered since.
+        turn = await _turn(coordination, broker)
+        marks, rivals = await succession.marks()
+        contents[mark] = encode_agent(succession.record(rivals))
         former = await coordination.get(znodes.owned(broker))
-        marks = await coordination.children(znodes.agents(broker))
-        operations: list[Operation] = [
-            Delete(f"{znodes.agents(broker)}/{mark}") for mark in marks if mark != f"{session_id:x}"
-        ]
-        for path, content in contents.items():
-            node = await coordination.get(path)
-            if node is not None:
-                operations.append(Delete(path, node.stat.version))
-            operations.append(Create(path, content, ephemeral=True))
+        operations = [turn, *await _replacing(coordination, contents, marks)]
+        before = succession.tried(rivals)
         try:
             await coordination.commit(operations)
         except CommitRejected as rejected:
+            succession.untried(before)
             if not isinstance(rejected.cause, NodeExists | NodeMissing | VersionMismatch):
                 raise rejected.cause from rejected
             continue
-        return await _confirmed(coordination, identity, session_id), _listed(former, broker)
+        membership = await _confirmed(coordination, identity, session_id)
+        succession.registered(membership.agent_epoch)
+        return membership, _listed(former, broker)
     raise SessionLost(f"{znodes.report(broker)} changed at each of {_ATTEMPTS} attempts")
+
+
+async def _turn(coordination: Coordination, broker: BrokerId) -> Operation:
+    """Return what fails if another agent of the broker registers first."""
+    folder = znodes.agents(broker)
+    node = await coordination.get(folder)
+    return SetData(folder, b"", 0 if node is None else node.stat.version)
+
+
+async def _replacing(
+    coordination: Coordination, contents: Mapping[str, bytes], marks: Sequence[str]
+) -> list[Operation]:
+    """Return what puts ``contents`` in the place of what stands, and deletes all ``marks``."""
+    operations: list[Operation] = [Delete(mark) for mark in marks if mark not in contents]
+    for path, content in contents.items():
+        node = await coordination.get(path)
+        if node is not None:
+            operations.append(Delete(path, node.stat.version))
+        operations.append(Create(path, content, ephemeral=True))
+    return operations
 
 
 async def _confirmed(coordination: Coordination, identity: Identity, session_id: int) -> Membership:

@@ -3,8 +3,12 @@
 import os
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
+
+DISPLACED: Final = 3
+"""Exit code of a sidecar whose broker another one has; see the unit in ``deploy/systemd``."""
 
 
 @click.command()
@@ -25,10 +29,13 @@ def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
     """Run the sidecar of one broker until SIGTERM or SIGINT.
 
     On SIGTERM the broker's bundles are handed back in order before the process ends.
+    Exit code 3 says that another sidecar has taken over this broker: a supervisor must
+    not start this one again.
 
     Example: loadmanager agent --config /etc/loadmanager.toml
     """
-    from loadmanager.config import ConfigError, load_config  # noqa: PLC0415 - --help stays quick
+    from loadmanager.app.leasing import Displaced  # noqa: PLC0415 - --help stays quick
+    from loadmanager.config import ConfigError, load_config  # noqa: PLC0415 - the same
     from loadmanager.core.errors import LoadManagerError  # noqa: PLC0415 - the same
     from loadmanager.telemetry.logging import configure_logging  # noqa: PLC0415 - the same
     from loadmanager.wiring import run_sidecar  # noqa: PLC0415 - the same
@@ -41,6 +48,9 @@ def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
         for fault in error.faults:
             click.echo(fault, err=True)
         sys.exit(2)
+    except Displaced as error:
+        click.echo(f"loadmanager agent: {error}", err=True)
+        sys.exit(DISPLACED)
     except (LoadManagerError, OSError) as error:
         click.echo(f"loadmanager agent: {error}", err=True)
         sys.exit(1)

@@ -131,6 +131,9 @@ class Metrics:
             "From the order that names a new owner to the new owner's lock, as the leader sees it.",
             _HAND_OVER_BOUNDS_S,
         )
+        self.standing_by = self._gauge(
+            "standing_by", "1 while a sidecar elsewhere has this broker's id and lives, else 0."
+        )
         self.lease_renewals = self._counter(
             "lease_renewals", "Renewals of the broker's lease, by result.", "result"
         )

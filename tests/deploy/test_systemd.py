@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from loadmanager.cli.agent import DISPLACED
 from loadmanager.config.serving import OwnershipSettings
 
 MOST_EXPOSED = 20
@@ -57,6 +58,11 @@ def test_unit_is_hardened(unit: Path) -> None:
 def test_unit_comes_back_whatever_ends_it(unit: Path) -> None:
     lines = unit.read_text(encoding="utf-8").splitlines()
     assert {"Restart=always", "StartLimitIntervalSec=0"} <= set(lines)
+
+
+def test_unit_leaves_a_sidecar_down_whose_broker_another_one_has(unit: Path) -> None:
+    lines = unit.read_text(encoding="utf-8").splitlines()
+    assert f"RestartPreventExitStatus={DISPLACED}" in lines
 
 
 def test_unit_has_time_to_hand_everything_over_when_it_is_stopped(unit: Path) -> None:

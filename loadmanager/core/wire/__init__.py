@@ -5,6 +5,7 @@ that it can never collide with a field Pulsar may add. Unknown fields are ignore
 content that is truncated, foreign or of a wrong type raises `MalformedContent`.
 """
 
+from loadmanager.core.wire.agents import AgentRecord, decode_agent, encode_agent
 from loadmanager.core.wire.draining import DrainMark, decode_drain_mark, encode_drain_mark
 from loadmanager.core.wire.policies import (
     decode_anti_affinity,
@@ -26,10 +27,12 @@ from loadmanager.core.wire.standby import Standby, decode_standby, encode_standb
 from loadmanager.core.wire.topics import decode_partitions, encode_partitions
 
 __all__ = [
+    "AgentRecord",
     "DrainMark",
     "LeaderRecord",
     "LockRecord",
     "Standby",
+    "decode_agent",
     "decode_anti_affinity",
     "decode_boundaries",
     "decode_drain_mark",
@@ -40,6 +43,7 @@ __all__ = [
     "decode_partitions",
     "decode_report",
     "decode_standby",
+    "encode_agent",
     "encode_boundaries",
     "encode_drain_mark",
     "encode_leader",
