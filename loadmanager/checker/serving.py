@@ -39,6 +39,10 @@ class Spell(Protocol):
     def end_s(self) -> float:
         """When it had ended."""
 
+    @property
+    def ended_by_command(self) -> bool:
+        """Whether its sidecar had the broker stop, as in a hand-over: nothing was lost."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:

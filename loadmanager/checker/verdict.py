@@ -17,8 +17,8 @@ class History:
     """What was written down of a run, and what was done to it.
 
     ``bundles`` should have been served from ``from_s`` to ``until_s``, but for what the
-    disturbances account for. ``tolerated_s`` is how long a bundle may be free without
-    one, as in a hand-over.
+    disturbances account for. ``hand_over_s`` is how long a bundle may be free that its
+    broker was told to let go.
     """
 
     spells: Sequence[Spell]
@@ -28,7 +28,7 @@ class History:
     from_s: float
     until_s: float
     disturbances: Sequence[Disturbance]
-    tolerated_s: float
+    hand_over_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,5 +54,5 @@ def judge(history: History) -> Verdict:
         overlaps=overlaps(history.spells),
         misplaced=misplaced(history.spells, history.publishes, history.hash_name),
         token_faults=token_faults(history.spells, history.publishes),
-        unserved=unaccounted(free, history.disturbances, tolerated_s=history.tolerated_s),
+        unserved=unaccounted(free, history.disturbances, hand_over_s=history.hand_over_s),
     )

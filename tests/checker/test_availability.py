@@ -49,7 +49,7 @@ def test_the_parts_of_a_bundle_serve_it_together() -> None:
     left, right = quarters(0, 2), quarters(2, 4)
     spells = [spell(0, 5), spell(5, 20, bundle=left), spell(6, 20, bundle=right)]
     (gap,) = gaps(spells, [WHOLE], from_s=0, until_s=20)
-    assert str(gap) == f"{right} was served by nobody for 1.000 s from 5.000 s"
+    assert str(gap) == f"{right}, which b1:8080 lost, was served by nobody for 1.000 s from 5.000 s"
 
 
 def test_a_bundle_that_is_not_expected_may_be_free() -> None:
@@ -57,48 +57,73 @@ def test_a_bundle_that_is_not_expected_may_be_free() -> None:
     assert times([spell(0, 20, bundle=left), spell(0, 5)], left) == []
 
 
-GAP = Gap(5, 9, Segment(*("t/n", 0, 1)))  # type: ignore[arg-type]  # a text is name enough here
+AT = Segment(*("t/n", 0, 1))  # type: ignore[arg-type]  # a text is name enough here
+LOST = Gap(5, 9, AT, "b1:8080")
+LET_GO = Gap(5, 9, AT, "b1:8080", handed_over=True)
 KILL = Disturbance(what="kill", began_s=4, healed_s=4, within_s=5)
 
 
+def test_a_gap_tells_who_left_and_whether_it_was_told_to() -> None:
+    lost, let_go = (
+        gaps([spell(0, 5, let_go=told), spell(7, 20, by="b2")], [WHOLE], from_s=0, until_s=20)
+        for told in (False, True)
+    )
+    assert [(gap.left_by, gap.handed_over) for gap in (*lost, *let_go)] == [
+        ("b1:8080", False),
+        ("b1:8080", True),
+    ]
+
+
 def test_a_gap_within_a_disturbances_time_is_accounted_for() -> None:
-    assert unaccounted([GAP], [KILL], tolerated_s=1) == []
+    assert unaccounted([LOST, LET_GO], [KILL], hand_over_s=1) == []
 
 
-def test_a_gap_that_began_before_the_disturbance_is_not() -> None:
-    late = Disturbance(what="kill", began_s=6.1, healed_s=6.1, within_s=5)
-    assert unaccounted([GAP], [late], tolerated_s=1) == [GAP]
+def test_what_was_lost_before_the_disturbance_is_not() -> None:
+    late = Disturbance(what="kill", began_s=5.1, healed_s=5.1, within_s=5)
+    assert unaccounted([LOST], [late], hand_over_s=1) == [LOST]
 
 
 def test_a_hand_over_that_the_disturbance_hit_is_accounted_for() -> None:
     late = Disturbance(what="kill", began_s=6, healed_s=6, within_s=5)
-    assert unaccounted([GAP], [late], tolerated_s=1) == []
+    assert unaccounted([LET_GO], [late], hand_over_s=1) == []
+    assert unaccounted([LET_GO], [late], hand_over_s=0.9) == [LET_GO]
+
+
+def test_what_a_broker_lost_that_was_not_hit_is_not() -> None:
+    other = Disturbance(
+        what="kill", began_s=4, healed_s=4, within_s=5, brokers=frozenset({"b2:8080"})
+    )
+    assert unaccounted([LOST], [other], hand_over_s=1) == [LOST]
+    # It may have been on its way to the one that was.
+    assert unaccounted([LET_GO], [other], hand_over_s=1) == []
 
 
 def test_a_gap_that_outlasts_its_disturbance_is_not() -> None:
     short = Disturbance(what="kill", began_s=4, healed_s=4, within_s=4.5)
-    assert unaccounted([GAP], [short], tolerated_s=1) == [GAP]
+    assert unaccounted([LOST, LET_GO], [short], hand_over_s=1) == [LOST, LET_GO]
 
 
-def test_a_short_gap_needs_no_disturbance() -> None:
-    assert unaccounted([GAP], [], tolerated_s=4) == []
-    assert unaccounted([GAP], [], tolerated_s=3.9) == [GAP]
+def test_a_short_hand_over_needs_no_disturbance_and_a_loss_does_however_short() -> None:
+    assert unaccounted([LET_GO], [], hand_over_s=4) == []
+    assert unaccounted([LET_GO], [], hand_over_s=3.9) == [LET_GO]
+    assert unaccounted([LOST], [], hand_over_s=4) == [LOST]
 
 
 def test_recovery_counts_from_healing_to_the_last_gaps_end() -> None:
-    assert recovery_s([GAP], KILL) == 5
+    assert recovery_s([LOST], KILL, hand_over_s=0) == 5
     healed = Disturbance(what="outage", began_s=4, healed_s=7, within_s=5)
-    assert recovery_s([GAP], healed) == 2
+    assert recovery_s([LOST], healed, hand_over_s=0) == 2
 
 
 def test_a_disturbance_that_freed_nothing_took_no_time() -> None:
-    assert recovery_s([], KILL) == 0
-    assert recovery_s([GAP], KILL, longer_than_s=4) == 0
-    assert recovery_s([GAP], KILL, longer_than_s=3.9) == 5
+    assert recovery_s([], KILL, hand_over_s=0) == 0
+    assert recovery_s([LET_GO], KILL, hand_over_s=4) == 0
+    assert recovery_s([LET_GO], KILL, hand_over_s=3.9) == 5
+    assert recovery_s([LOST], KILL, hand_over_s=4) == 5
     later = Disturbance(what="kill", began_s=9, healed_s=9, within_s=5)
-    assert recovery_s([GAP], later) == 0
+    assert recovery_s([LOST], later, hand_over_s=0) == 0
     hit = Disturbance(what="kill", began_s=8, healed_s=8, within_s=5)
-    assert recovery_s([GAP], hit) == 1
+    assert recovery_s([LOST], hit, hand_over_s=0) == 1
 
 
 spells = st.builds(

@@ -19,7 +19,7 @@ GOOD = History(
     from_s=1,
     until_s=20,
     disturbances=[KILL],
-    tolerated_s=0.5,
+    hand_over_s=0.5,
 )
 
 
@@ -44,8 +44,12 @@ def test_a_good_history_has_no_violation() -> None:
         ),
         (replace(GOOD, disturbances=[]), "was served by nobody for 2.000 s from 9.000 s"),
         (replace(GOOD, disturbances=[replace(KILL, within_s=2.9)]), "was served by nobody"),
+        (
+            replace(GOOD, disturbances=[replace(KILL, brokers=frozenset({"b2:8080"}))]),
+            "which b1:8080 lost, was served by nobody for 2.000 s from 9.000 s",
+        ),
     ],
-    ids=["two owners", "no owner", "token back", "free", "free too long"],
+    ids=["two owners", "no owner", "token back", "free", "free too long", "another was hit"],
 )
 def test_a_broken_history_is_caught(broken: History, found: str) -> None:
     assert any(found in violation for violation in judge(broken).violations)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fault_cluster import WITHIN_S
+from fault_hosts import WITHIN_S
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 

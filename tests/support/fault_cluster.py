@@ -4,45 +4,42 @@ Every broker process and every client writes a record; `History` is made of thes
 """
 
 import asyncio
-import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
 
 import aiohttp
-from fault_hosts import LOOPBACK, SESSION_S, TICK_S, Host, Life, Place, sidecar_settings
+from fault_hosts import LOOPBACK, TICK_S, Host, Life, Place, sidecar_settings
+from fault_questions import Sidecars
+from fault_records import PublishReader
+from fault_stalls import Stalls
 from zookeeper_proxy import ZooKeeperProxy
 from zookeeper_servers import PORTS_PER_MEMBER, Servers, ensemble, standalone
 
 from loadmanager.adapters.broker.serving_record import ServingInterval, read_record
 from loadmanager.checker.availability import Disturbance
-from loadmanager.checker.publishing import Publish, publishes_in
+from loadmanager.checker.publishing import Publish
 from loadmanager.checker.verdict import History
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.demo.children import Child, Children, free_ports
-from loadmanager.demo.cluster import HASH, KNOWN_BROKERS, NAMESPACE, to_toml
+from loadmanager.demo.cluster import HASH, NAMESPACE, to_toml
 from loadmanager.demo.counts import TrafficReport
 from loadmanager.demo.traffic import TrafficSettings
 
-MARGIN_S = 1.0
-"""Beyond session timeout and tick, for placing, taking locks and loading."""
-
-WITHIN_S = SESSION_S + TICK_S + MARGIN_S
-TOLERATED_S = 1.0
-"""How long a bundle may be free in a hand-over."""
+HAND_OVER_S = 0.5
+"""How long a bundle may be free that is handed over; some ten milliseconds are usual."""
 
 BUNDLES = 12
 TOPICS = 24
-RATE_PER_S = 40.0
+RATE_PER_S = 60.0
 CLIENTS = 2
 START_BOUND_S = 60.0
 CONVERGED_BOUND_S = 40.0
 POLL_S = 0.1
-ANSWER_TIMEOUT = aiohttp.ClientTimeout(total=1.0)
+STALLS_SCRIPT = Path(__file__).with_name("fault_stalls.py")
 
 
 class FaultCluster:
@@ -60,37 +57,39 @@ class FaultCluster:
         self.servers = servers
         self.hosts = hosts
         self.children = children
-        self._http = http
+        self._sidecars = Sidecars(http)
         self.bundles = Boundaries.even(Namespace(NAMESPACE), BUNDLES).bundles
+        self._children_of_folders = {data_dir: children}
         self._clients: list[Child] = []
+        self._records: dict[str, PublishReader] = {}
         self._reports: dict[str, TrafficReport] = {}
-        self._reading: list[asyncio.Task[None]] = []
+        self._reading: dict[str, asyncio.Task[None]] = {}
 
     # --- starting ------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start everything; return when clients publish to every bundle."""
+        self._turns.touch()
+        await self.children.start("clock", str(STALLS_SCRIPT), str(self._turns))
         await self.servers.start()
         for host in self.hosts:
             await self.start_broker(host)
             await self.start_sidecar(host)
-        await self._until(self._all_know_each_other, START_BOUND_S)
-        await self._create_namespace()
-        for number in range(1, CLIENTS + 1):
-            await self._start_client(number)
+        await self._until(lambda: self._sidecars.strangers(self.hosts), START_BOUND_S)
+        await self._sidecars.create_namespace(self.hosts[0], BUNDLES)
+        for _ in range(CLIENTS):
+            await self.start_client()
         await self.until_well(since_s=monotonic())
 
     async def move_every_bundle(self) -> None:
         """Have the leader give every bundle another owner, by hand; all must be well."""
-        url = f"{self.hosts[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}/unload"
-        async with self._http.put(url) as answer:
-            if answer.status != HTTPStatus.NO_CONTENT:
-                raise AssertionError(f"PUT {url}: {answer.status} {await answer.text()}")
+        await self._sidecars.unload_all(self.hosts[0])
 
     async def start_broker(self, host: Host) -> None:
         """Start a broker, with a record of its own."""
         name = f"broker-{host.number}"
-        record = self.data_dir / f"{name}.{len(host.lives) + 1}.record"
+        folder = host.place.broker_folder or self.data_dir
+        record = folder / f"{name}.{len(host.lives) + 1}.record"
         record.touch()
         arguments = (
             *host.place.enter,
@@ -98,7 +97,7 @@ class FaultCluster:
             *("--record", str(record), "--cpu-ms-per-message", "1"),
         )
         within = host.place.broker_environment
-        child = await self.children.start(name, *arguments, environment=within)
+        child = await self._children_in(folder).start(name, *arguments, environment=within)
         host.lives.append(Life(record, child))
 
     async def start_sidecar(self, host: Host) -> None:
@@ -108,20 +107,33 @@ class FaultCluster:
         path.write_text(to_toml(sidecar_settings(host)))
         arguments = (*host.place.enter, "-m", "loadmanager", "agent", "--config", str(path))
         within = host.place.sidecar_environment
-        host.sidecar = await self.children.start(name, *arguments, environment=within)
+        children = self._children_in(host.place.sidecar_folder or self.data_dir)
+        host.sidecar = await children.start(name, *arguments, environment=within)
+
+    def _children_in(self, folder: Path) -> Children:
+        """Return what starts processes whose logs lie in a folder."""
+        if folder not in self._children_of_folders:
+            own = Children(folder)
+            own.started = self.children.started
+            self._children_of_folders[folder] = own
+        return self._children_of_folders[folder]
 
     async def restore(self) -> None:
         """Start what was killed; return when every sidecar knows every broker."""
+        while sum(client.running for client in self._clients) < CLIENTS:
+            await self.start_client()
         for host in self.hosts:
             if not host.life.child.running:
                 await self.start_broker(host)
             if host.sidecar is None or not host.sidecar.running:
                 await self.start_sidecar(host)
-        await self._until(self._all_know_each_other, START_BOUND_S)
+        await self._until(lambda: self._sidecars.strangers(self.hosts), START_BOUND_S)
 
-    async def _start_client(self, number: int) -> None:
+    async def start_client(self) -> None:
+        """Start another client that publishes to all topics."""
+        number = len(self._clients) + 1
         name = f"client-{number}"
-        path, record = self.data_dir / f"{name}.json", self._record_of(name)
+        path, record = self.data_dir / f"{name}.json", self.data_dir / f"{name}.publishes"
         record.touch()
         TrafficSettings(
             sidecar_urls=tuple(host.sidecar_url for host in self.hosts),
@@ -138,7 +150,13 @@ class FaultCluster:
         arguments = ("-m", "loadmanager.demo.traffic", str(path))
         child = await self.children.start(name, *arguments, stdout=asyncio.subprocess.PIPE)
         self._clients.append(child)
-        self._reading.append(asyncio.create_task(self._read_reports(child)))
+        self._records[name] = PublishReader(record)
+        self._reading[name] = asyncio.create_task(self._read_reports(child))
+
+    @property
+    def clients(self) -> Sequence[Child]:
+        """The clients that publish."""
+        return [client for client in self._clients if client.running]
 
     async def _read_reports(self, client: Child) -> None:
         stdout = client.process.stdout
@@ -147,11 +165,12 @@ class FaultCluster:
 
     async def finish(self) -> Sequence[TrafficReport]:
         """Let the clients finish what is due, and return what they counted."""
-        for client in self._clients:
+        finishing = self.clients
+        for client in finishing:
             client.send(signal.SIGTERM)
         async with asyncio.timeout(CONVERGED_BOUND_S):
-            await asyncio.gather(*self._reading)
-        return [self._reports[client.name] for client in self._clients]
+            await asyncio.gather(*(self._reading[client.name] for client in finishing))
+        return [self._reports[client.name] for client in finishing]
 
     # --- what was written down -----------------------------------------------------
 
@@ -162,8 +181,15 @@ class FaultCluster:
 
     def publishes(self) -> list[Publish]:
         """Return every attempt of every client."""
-        paths = [self._record_of(client.name) for client in self._clients]
-        return [one for path in paths for one in publishes_in(path.read_text(), str(path))]
+        return [one for record in self._records.values() for one in record.read()]
+
+    def stalls(self) -> Stalls:
+        """Return how the machine let processes run."""
+        return Stalls(self._turns)
+
+    @property
+    def _turns(self) -> Path:
+        return self.data_dir / "clock.turns"
 
     def history(
         self, disturbances: Sequence[Disturbance], *, from_s: float, until_s: float
@@ -177,11 +203,8 @@ class FaultCluster:
             from_s=from_s,
             until_s=until_s,
             disturbances=disturbances,
-            tolerated_s=TOLERATED_S,
+            hand_over_s=HAND_OVER_S,
         )
-
-    def _record_of(self, client: str) -> Path:
-        return self.data_dir / f"{client}.publishes"
 
     # --- how it is -----------------------------------------------------------------
 
@@ -191,7 +214,7 @@ class FaultCluster:
 
         async def agreed() -> str:
             nonlocal found
-            named = {await self._leader_as_told_by(host) for host in self.hosts}
+            named = {await self._sidecars.leader(host) for host in self.hosts}
             found = next((host for host in self.hosts if {host.broker} == named), None)
             return "" if found else f"leaders {named}"
 
@@ -231,38 +254,7 @@ class FaultCluster:
 
     async def until_ready(self, host: Host) -> None:
         """Return when a host's sidecar says that it is of use."""
-        await self._until(lambda: self._unready(host), START_BOUND_S)
-
-    async def _unready(self, host: Host) -> str:
-        status, text = await self._ask(f"{host.sidecar_url}/readyz")
-        return "" if status == HTTPStatus.OK else f"sidecar-{host.number}: {text}"
-
-    async def _all_know_each_other(self) -> str:
-        for host in self.hosts:
-            if unready := await self._unready(host):
-                return unready
-            _, metrics = await self._ask(f"{host.sidecar_url}/metrics")
-            found = KNOWN_BROKERS.search(metrics)
-            if not found or int(float(found[1])) != len(self.hosts):
-                return f"sidecar-{host.number} does not know all brokers"
-        return ""
-
-    async def _leader_as_told_by(self, host: Host) -> str:
-        status, text = await self._ask(f"{host.sidecar_url}/admin/v2/brokers/leaderBroker")
-        return str(json.loads(text)["brokerId"]) if status == HTTPStatus.OK else "nobody"
-
-    async def _ask(self, url: str) -> tuple[int, str]:
-        try:
-            async with self._http.get(url, timeout=ANSWER_TIMEOUT) as answer:
-                return answer.status, await answer.text()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return 0, repr(error)
-
-    async def _create_namespace(self) -> None:
-        url = f"{self.hosts[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}"
-        body = {"bundles": {"numBundles": BUNDLES}}
-        async with self._http.put(url, json=body) as answer:
-            assert answer.status in {200, 204}, await answer.text()
+        await self._until(lambda: self._sidecars.unready(host), START_BOUND_S)
 
 
 @asynccontextmanager

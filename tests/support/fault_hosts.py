@@ -19,13 +19,21 @@ LOOPBACK = "127.0.0.1"
 BUILDS = Path(__file__).parents[1] / "faults" / "builds"
 SESSION_S = 3.0
 TICK_S = 0.3
+"""ZooKeeper's. It ends sessions at whole ticks, so up to one after their timeout."""
+
+MARGIN_S = 1.0
+"""For all that the service has to do: place, take locks, load."""
+
+WITHIN_S = SESSION_S + TICK_S + MARGIN_S
+"""Within this time of a fault every bundle is served again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where a host runs. ``enter`` begins the command line of its processes.
 
-    ``address`` is its own, ``zookeeper`` the one under which it reaches ZooKeeper.
+    ``address`` is its own, ``zookeeper`` the one under which it reaches ZooKeeper. What
+    its broker and its sidecar write goes into folders of theirs, if they are given.
     """
 
     address: str = LOOPBACK
@@ -33,6 +41,8 @@ class Place:
     enter: tuple[str, ...] = ()
     sidecar_environment: Mapping[str, str] = field(default_factory=dict)
     broker_environment: Mapping[str, str] = field(default_factory=dict)
+    broker_folder: Path | None = None
+    sidecar_folder: Path | None = None
 
 
 @dataclass(slots=True)
@@ -115,4 +125,5 @@ def sidecar_settings(host: Host) -> Mapping[str, Mapping[str, Any]]:
 
 def build(name: str) -> Mapping[str, str]:
     """Return the environment of a process that is changed by a ``sitecustomize`` of the tests."""
-    return {"PYTHONPATH": str(BUILDS / name)}
+    others = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{BUILDS / name}{os.pathsep}{others}".rstrip(os.pathsep)}

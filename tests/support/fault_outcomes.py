@@ -3,22 +3,22 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from random import Random
 from time import monotonic
 
-from fault_cluster import WITHIN_S, FaultCluster
-from fault_hosts import SESSION_S, TICK_S
+from fault_cluster import HAND_OVER_S, FaultCluster
+from fault_hosts import SESSION_S, TICK_S, WITHIN_S, Host
+from fault_stalls import Slowness, Stalls
 
-from loadmanager.checker.availability import Disturbance, gaps, recovery_s
+from loadmanager.checker.availability import Disturbance, Gap, gaps, recovery_s
 from loadmanager.checker.publishing import Publish
-from loadmanager.checker.verdict import Verdict, judge
+from loadmanager.checker.verdict import History, Verdict, judge
 
-PAUSE_S = SESSION_S + 2 * TICK_S + 1.0
+PAUSE_S = SESSION_S + TICK_S + 0.8
 """Longer than the session lives, and long enough for others to have taken over."""
 
-SETTLED_S = 1.0
-HAND_OVER_S = 0.5
-"""A bundle that is free no longer was handed over, and not lost."""
+SETTLED_S = 0.5
 
 PUBLISHED_WITHIN_S = WITHIN_S + 3.5
 """A client waits 1.5 s for a frozen broker, and up to a second before each new try."""
@@ -32,39 +32,92 @@ def drawn_from(seed: int) -> Random:
     return Random(seed)  # noqa: S311 - no secret is drawn
 
 
+class Finding(StrEnum):
+    """What a run says of the promises."""
+
+    KEPT = "kept"
+    BROKEN = "BROKEN"
+    INCONCLUSIVE = "inconclusive"
+    """Nobody served a bundle for too long, while the machine itself stood still."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What one fault did.
 
     Times count from the fault, or from when it was mended if the cluster cannot get over
     it by itself: ``recovery_s`` until the last bundle was served again, ``published_s``
-    until the last topic whose messages were refused had one taken.
+    until the last topic whose messages were refused had one taken. ``within_s`` bounds
+    the first. ``slowness`` is the machine's from the fault until all was well.
     """
 
     fault: str
     verdict: Verdict
     recovery_s: float
     published_s: float
+    within_s: float
+    slowness: Slowness
+    finding: Finding
+
+    def __str__(self) -> str:
+        """Tell it to people, with each broken promise on a line of its own."""
+        told = (
+            f"{self.fault:46} served again after {self.recovery_s:5.2f} s of {self.within_s:.2f}, "
+            f"taken again after {self.published_s:5.2f} s: {self.finding}"
+        )
+        why = [str(self.slowness)] if self.finding is Finding.INCONCLUSIVE else []
+        return "\n  ".join((told, *why, *self.verdict.violations))
 
 
 async def observe(cluster: FaultCluster, name: str, fault: Fault, rng: Random) -> Outcome:
     """Let a fault happen to a healthy cluster, and judge everything so far."""
     from_s = monotonic()
     disturbance = await fault(cluster, rng)
-    await cluster.until_well(since_s=disturbance.healed_s)
+    await cluster.until_well(since_s=max(disturbance.healed_s, monotonic() - SETTLED_S))
     await cluster.restore()
     settled_s = monotonic()
     await asyncio.sleep(SETTLED_S)
     await cluster.until_well(since_s=settled_s)
     until_s = monotonic()
     history = cluster.history([disturbance], from_s=from_s, until_s=until_s)
-    found = gaps(history.spells, history.bundles, from_s=from_s, until_s=until_s)
+    return _outcome(name, history, disturbance, cluster.stalls())
+
+
+def _outcome(name: str, history: History, disturbance: Disturbance, stalls: Stalls) -> Outcome:
+    found = gaps(history.spells, history.bundles, from_s=history.from_s, until_s=history.until_s)
+    verdict = judge(history)
+    recovered_s = recovery_s(found, disturbance, hand_over_s=HAND_OVER_S)
     return Outcome(
         fault=name,
-        verdict=judge(history),
-        recovery_s=recovery_s(found, disturbance, longer_than_s=HAND_OVER_S),
+        verdict=verdict,
+        recovery_s=recovered_s,
         published_s=publish_recovery_s(history.publishes, disturbance),
+        within_s=disturbance.within_s,
+        slowness=stalls.between(disturbance.began_s, disturbance.healed_s + recovered_s),
+        finding=_finding(verdict, disturbance, stalls),
     )
+
+
+def _finding(verdict: Verdict, disturbance: Disturbance, stalls: Stalls) -> Finding:
+    """Return what a verdict comes to: only bounds on time are promises of a machine with room."""
+    if verdict.overlaps or verdict.misplaced or verdict.token_faults:
+        return Finding.BROKEN
+    if not verdict.unserved:
+        return Finding.KEPT
+    explained = all(_explained(gap, disturbance, stalls) for gap in verdict.unserved)
+    return Finding.INCONCLUSIVE if explained else Finding.BROKEN
+
+
+def _explained(gap: Gap, disturbance: Disturbance, stalls: Stalls) -> bool:
+    """Return whether the machine stood still for as long as a gap lasted too long.
+
+    That is its time beyond what the fault accounts for; a session that ended by itself
+    was lost in the time before.
+    """
+    felt = gap.end_s > disturbance.began_s and gap.start_s < disturbance.due_s
+    late_s = gap.end_s - disturbance.due_s if felt and gap.end_s > disturbance.due_s else 0.0
+    late_s = late_s or gap.lasted_s
+    return stalls.between(gap.start_s - SESSION_S, gap.end_s).explains(late_s)
 
 
 def publish_recovery_s(publishes: Sequence[Publish], disturbance: Disturbance) -> float:
@@ -82,11 +135,17 @@ def publish_recovery_s(publishes: Sequence[Publish], disturbance: Disturbance) -
     return ended_s - disturbance.healed_s
 
 
-def now(what: str, began_s: float) -> Disturbance:
-    """Return a fault that the cluster has to get over by itself from ``began_s`` on."""
-    return Disturbance(what=what, began_s=began_s, healed_s=began_s, within_s=WITHIN_S)
+def now(what: str, began_s: float, *hosts: Host) -> Disturbance:
+    """Return a fault of these hosts that the cluster gets over by itself from ``began_s`` on."""
+    return Disturbance(
+        what=what,
+        began_s=began_s,
+        healed_s=began_s,
+        within_s=WITHIN_S,
+        brokers=frozenset(host.broker for host in hosts),
+    )
 
 
 def outage(what: str, began_s: float) -> Disturbance:
-    """Return a loss of ZooKeeper that ends now: sessions and locks may be gone."""
+    """Return a loss of ZooKeeper that ends now: sessions and locks may be gone, anybody's."""
     return Disturbance(what=what, began_s=began_s, healed_s=monotonic(), within_s=WITHIN_S)

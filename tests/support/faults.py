@@ -3,12 +3,13 @@
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from time import monotonic
 
-from fault_cluster import WITHIN_S, FaultCluster
-from fault_hosts import SESSION_S, TICK_S, Host
+from fault_cluster import FaultCluster
+from fault_hosts import SESSION_S, TICK_S, WITHIN_S, Host
 from fault_outcomes import PAUSE_S, Fault, Outcome, now, observe, outage
 from server_faults import (
     fill_the_disk,
@@ -49,8 +50,10 @@ def killing(*, sidecar: bool = False, broker: bool = False, leader: bool = False
         host = await (cluster.leader() if leader else victim(cluster, rng))
         began_s = monotonic()
         await host.kill(sidecar=sidecar, broker=broker)
-        await asyncio.sleep(WITHIN_S)
-        return now(f"kill of host {host.number}", began_s)
+        if sidecar:
+            # Its broker serves until the lease ends, and its session lasts longer.
+            await asyncio.sleep(SESSION_S + TICK_S)
+        return now(f"kill of host {host.number}", began_s, host)
 
     return kill
 
@@ -63,7 +66,7 @@ def restarting(*, sidecar: bool = False, broker: bool = False) -> Fault:
         began_s = monotonic()
         await host.kill(sidecar=sidecar, broker=broker)
         await cluster.restore()
-        return now(f"restart on host {host.number}", began_s)
+        return now(f"restart on host {host.number}", began_s, host)
 
     return restart
 
@@ -81,7 +84,7 @@ def freezing(
             await asyncio.sleep(pause_s)
         finally:
             host.send(signal.SIGCONT, sidecar=sidecar, broker=broker)
-        return now(f"freeze of host {host.number}", began_s)
+        return now(f"freeze of host {host.number}", began_s, host)
 
     return freeze
 
@@ -109,7 +112,7 @@ def replacing(*, leader: bool = False) -> Fault:
         if await _one_left((former, host.sidecar)) is former:
             # It woke after its session had ended, and registered again: the later one works.
             host.sidecar, host.sidecar_url = former, former_url
-        return now(f"replacement on host {host.number}", began_s)
+        return now(f"replacement on host {host.number}", began_s, host)
 
     return replace
 
@@ -148,7 +151,7 @@ def cutting(*, silently: bool, leader: bool = False) -> Fault:
             # What was swallowed is lost: such a connection has to be made anew.
             host.proxy.drop()
             host.proxy.mend()
-        return now(f"cut of host {host.number}", began_s)
+        return now(f"cut of host {host.number}", began_s, host)
 
     return cut
 
@@ -170,6 +173,20 @@ async def lose_replies(cluster: FaultCluster, rng: Random) -> Disturbance:
     return outage("lost replies", began_s)
 
 
+async def kill_client(cluster: FaultCluster, rng: Random) -> Disturbance:
+    """Kill a client in the middle of its messages; nobody's bundles are any worse for it."""
+    client = rng.choice(cluster.clients)
+    began_s = monotonic()
+    client.send(signal.SIGKILL)
+    await client.process.wait()
+    return replace(now(f"kill of {client.name}", began_s), within_s=0.0)
+
+
+def _all_hit(felt: Sequence[Disturbance]) -> frozenset[str]:
+    hit = [one.brokers for one in felt]
+    return frozenset().union(*hit) if all(hit) else frozenset()
+
+
 def together(*faults: Fault) -> Fault:
     """Return several faults at the same time; what they broke is due after the last mending."""
 
@@ -180,6 +197,7 @@ def together(*faults: Fault) -> Fault:
             began_s=min(one.began_s for one in felt),
             healed_s=max(one.healed_s for one in felt),
             within_s=WITHIN_S,
+            brokers=_all_hit(felt),
         )
 
     return all_of_them
@@ -190,6 +208,7 @@ FAULTS: Mapping[str, Fault] = {
     "kill broker": killing(broker=True),
     "kill both": killing(sidecar=True, broker=True),
     "kill leader": killing(sidecar=True, broker=True, leader=True),
+    "kill client": kill_client,
     "kill leader's sidecar": killing(sidecar=True, leader=True),
     "restart sidecar": restarting(sidecar=True),
     "restart broker": restarting(broker=True),

@@ -19,6 +19,7 @@ class PlainSpell:
     fencing_token: int
     start_s: float
     end_s: float
+    ended_by_command: bool = False
 
 
 def quarters(first: int, last: int) -> BundleId:
@@ -32,7 +33,13 @@ TOPIC = str(TopicName("persistent", NAMESPACE, "sales"))
 
 
 def spell(
-    start_s: float, end_s: float, *, by: str = "b1", token: int = 1, bundle: BundleId = WHOLE
+    start_s: float,
+    end_s: float,
+    *,
+    by: str = "b1",
+    token: int = 1,
+    bundle: BundleId = WHOLE,
+    let_go: bool = False,
 ) -> PlainSpell:
     """Return that broker ``by`` served; its incarnation follows from its name."""
     return PlainSpell(
@@ -42,6 +49,7 @@ def spell(
         fencing_token=token,
         start_s=start_s,
         end_s=end_s,
+        ended_by_command=let_go,
     )
 
 

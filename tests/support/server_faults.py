@@ -5,7 +5,8 @@ import signal
 from random import Random
 from time import monotonic
 
-from fault_cluster import WITHIN_S, FaultCluster
+from fault_cluster import FaultCluster
+from fault_hosts import WITHIN_S
 from fault_outcomes import PAUSE_S, now, outage
 from zookeeper_servers import Server
 

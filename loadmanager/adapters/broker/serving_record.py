@@ -27,30 +27,54 @@ from loadmanager.adapters.broker.changes import (
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
 
+_PERMITTING: Final = (Started, LeaseGranted, BundleLoaded)
+"""After these a broker may serve what it did not serve before."""
+
 _LINE: Final = TypeAdapter[Change](Annotated[Change, Field(discriminator="event")])
 
 
 class RecordFile:
     """Appends each change to a file as one line.
 
+    On a full disk the broker takes up nothing new, for that raises; but what it stops is
+    stopped all the same, and written when there is room again.
+
     Raises:
-        OSError: on construction or in `write`, when the file cannot be written.
+        OSError: on construction, when the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         # O_APPEND and one write a line: lines of two processes would not mix.
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._owed: list[bytes] = []
 
     def write(self, change: Change) -> None:
-        """Append ``change``; on return it survives the death of this process."""
+        """Append ``change``; on return it survives the death of this process, unless it is owed.
+
+        Raises:
+            OSError: it would let the broker serve, and cannot be written.
+        """
         line = _LINE.dump_json(change) + b"\n"
-        written = os.write(self._file, line)
-        if written != len(line):
-            raise OSError(f"serving record: wrote {written} of {len(line)} bytes; disk full?")
+        try:
+            while self._owed:
+                self._append(self._owed[0])
+                del self._owed[0]
+            self._append(line)
+        except OSError:
+            if isinstance(change, _PERMITTING):
+                raise
+            self._owed.append(line)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
+
+    def _append(self, line: bytes) -> None:
+        size_bytes = os.fstat(self._file).st_size
+        written = os.write(self._file, line)
+        if written != len(line):
+            os.ftruncate(self._file, size_bytes)
+            raise OSError(f"serving record: wrote {written} of {len(line)} bytes; disk full?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +92,11 @@ class ServingInterval:
     start_s: float
     end_s: float
     why: EndReason
+
+    @property
+    def ended_by_command(self) -> bool:
+        """Whether it ended because the agent said so, and nothing was lost."""
+        return self.why in {EndReason.UNLOADED, EndReason.REGRANTED}
 
 
 def read_record(path: Path, died_at_s: float | None) -> list[ServingInterval]:

@@ -89,6 +89,38 @@ def test_a_full_disk_is_an_error() -> None:
     record.close()
 
 
+def test_an_end_that_found_no_room_is_written_when_there_is_some(path: Path) -> None:
+    lease = LeaseGranted(at_s=1.5, agent_epoch=1, until_s=9.0)
+    load = BundleLoaded(at_s=2.0, bundle=BUNDLE, fencing_token=7, agent_epoch=1)
+    lost = LeaseLost(at_s=3.0, agent_epoch=1, until_s=3.0)
+    ended = ServingEnded(
+        at_s=3.0,
+        bundle=BUNDLE,
+        fencing_token=7,
+        agent_epoch=1,
+        start_s=2.0,
+        end_s=3.0,
+        why=EndReason.LEASE_LOST,
+    )
+    record = RecordFile(path)
+    for change in (STARTED, lease, load):
+        record.write(change)
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, unlimited[1]))
+    try:
+        record.write(lost)
+        record.write(ended)
+        with pytest.raises(OSError, match="disk full"):
+            record.write(lease)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    record.write(Stopped(at_s=4.0))
+    record.close()
+    (interval,) = read_record(path, None)
+    assert (interval.end_s, interval.why) == (3.0, EndReason.LEASE_LOST)
+    assert path.read_text().count("\n") == 6
+
+
 def test_half_a_line_is_an_error(path: Path) -> None:
     record = RecordFile(path)
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
