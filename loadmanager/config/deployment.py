@@ -50,6 +50,35 @@ class BrokerSettings(Section):
         description="How long one request to the broker may take. Longer delays the notice that "
         "a broker hangs; shorter takes a slow broker for a dead one.",
     )
+    health_interval_s: float = Field(
+        2,
+        ge=0,
+        le=300,
+        description="Time between two questions after the broker's health. Shorter finds a sick "
+        "broker sooner and asks more. 0: never ask; then only a broker without answers to its "
+        "lease is taken out.",
+    )
+    health_timeout_s: float = Field(
+        2,
+        ge=0.05,
+        le=60,
+        description="How long one answer about its health may take; a slower one counts as a "
+        "failure.",
+    )
+    unhealthy_after: int = Field(
+        3,
+        ge=1,
+        le=100,
+        description="Failures in a row after which the broker is unhealthy: it takes no bundle, "
+        "and those it has go to others in order, a few at a time. Fewer react to a single hiccup.",
+    )
+    healthy_after: int = Field(
+        3,
+        ge=1,
+        le=100,
+        description="Good answers in a row after which it is healthy again and may take bundles. "
+        "More keep a broker away that is well only now and then.",
+    )
     version: str = Field(
         "",
         description="Version of the broker as told in its load reports. Empty: the broker's own "
@@ -156,6 +185,19 @@ class ZookeeperSettings(Section):
     )
     tls_certificate_file: str = Field("", description="This client's certificate. Empty: none.")
     tls_key_file: str = Field("", description="Private key of tls_certificate_file.")
+    tls_verify_hostname: bool = Field(
+        True,
+        description="Whether the servers' certificates must name the hosts as written in hosts. "
+        "false trusts whatever tls_ca_file has signed, so it should sign these servers alone.",
+    )
+    creator_only: bool | None = Field(
+        None,
+        examples=[True],
+        description="Whether nodes that sidecars make can be read and changed with the login of "
+        "their maker alone; all sidecars then need one login. false leaves them open to everyone, "
+        "Pulsar's brokers and tools too. Nodes that exist keep what they have. Unset: true with a "
+        "login (digest or SASL), false without one.",
+    )
 
 
 class HostSettings(Section):
@@ -214,6 +256,27 @@ class HttpSettings(Section):
         ge=256,
         le=65536,
         description="Longest request line; a longer one is answered 400 or 414.",
+    )
+    keepalive_s: float = Field(
+        75,
+        ge=1,
+        le=3600,
+        description="How long an idle connection stays open. It must be longer than a proxy in "
+        "front keeps its own, which otherwise sends requests into connections just closed.",
+    )
+    stop_s: float = Field(
+        5,
+        ge=0,
+        le=300,
+        description="How long requests under way may take when the sidecar stops; then they are "
+        "cut off. It adds to the time that a stop takes.",
+    )
+    backlog: int = Field(
+        1024,
+        ge=1,
+        le=65535,
+        description="Connections the kernel holds until they are accepted; more are refused or "
+        "tried again by the client. The kernel's own limit (net.core.somaxconn) may be lower.",
     )
 
 

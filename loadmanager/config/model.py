@@ -26,6 +26,7 @@ from loadmanager.config.deployment import (
     ZookeeperSettings,
 )
 from loadmanager.config.forms import Section
+from loadmanager.config.security import SecuritySettings, TlsSettings, faults_of_security
 from loadmanager.config.serving import LookupSettings, OwnershipSettings
 
 
@@ -60,6 +61,8 @@ class Config(Section):
     ownership: OwnershipSettings = Field(default_factory=OwnershipSettings)
     lookup: LookupSettings = Field(default_factory=LookupSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
+    tls: TlsSettings = Field(default_factory=TlsSettings)
+    security: SecuritySettings = Field(default_factory=SecuritySettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
     @model_validator(mode="after")
@@ -79,6 +82,8 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _timing(config)
     yield from _addresses(config)
     yield from _credentials(config)
+    for fault in faults_of_security(config.security, config.tls, config.sidecar.listen_host):
+        yield Contradiction(*fault)
 
 
 def _timing(config: Config) -> Iterator[Contradiction]:
@@ -182,6 +187,13 @@ def _credentials(config: Config) -> Iterator[Contradiction]:
             "digest_user",
             "a value, because [zookeeper] digest_password is set",
             (("zookeeper", "digest_password"),),
+        )
+    if zookeeper.creator_only and not (zookeeper.digest_user or zookeeper.sasl_mechanism):
+        yield Contradiction(
+            "zookeeper",
+            "creator_only",
+            "a digest or SASL login with it, because without one a node has no maker to name",
+            (("zookeeper", "digest_user"), ("zookeeper", "sasl_mechanism")),
         )
     if zookeeper.tls_key_file and not zookeeper.tls_certificate_file:
         yield Contradiction(

@@ -110,7 +110,10 @@ def test_the_identity_tells_an_address_that_others_can_reach() -> None:
             {"listen_host": "::1"},
             {"listen_host": "0.0.0.0", "advertised_url": "http://lb:80"},  # noqa: S104 - it is what is tested
         ]
-        made = [make_identity(make_config(sidecar=s), 7750, clock) for s in sections]
+        security = {"anonymous": "lookup"}
+        made = [
+            make_identity(make_config(sidecar=s, security=security), 7750, clock) for s in sections
+        ]
         assert len({identity.instance for identity in made}) == 3
         return [identity.sidecar_url for identity in made]
 

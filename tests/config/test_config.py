@@ -138,7 +138,24 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         (("report.sample_interval_s=61",), "at most [report] max_interval_s (60)"),
         (("leader.tick_interval_s=61",), "at most [leader] round_interval_s (60)"),
         (("ownership.heartbeat_fraction=0.4",), "at most half of [ownership] self_fence_fraction"),
-        (("sidecar.listen_host=0.0.0.0",), "http://host:port that others can reach"),
+        (
+            ("sidecar.listen_host=0.0.0.0", "security.anonymous=lookup"),
+            "http://host:port that others can reach",
+        ),
+        (
+            ("sidecar.listen_host=10.0.0.7",),
+            "admin, read, lookup or none, because [sidecar] listen_host (10.0.0.7) can be reached",
+        ),
+        (("tls.certificate_file=c",), "a file, because [tls] certificate_file is set"),
+        (("tls.key_file=k",), "a file, because [tls] key_file is set"),
+        (
+            ("tls.client_authorities_file=a",),
+            "a file, because [tls] client_authorities_file is set",
+        ),
+        (
+            ("security.token_secret_key_file=s", "security.token_public_key_file=p"),
+            "empty, because [security] token_secret_key_file is set",
+        ),
         (("zookeeper.digest_user=u",), "a value, because [zookeeper] digest_user is set"),
         (("zookeeper.digest_password=p",), "a value, because [zookeeper] digest_password is set"),
         (("zookeeper.tls_key_file=k",), "a value, because [zookeeper] tls_key_file is set"),
@@ -157,7 +174,11 @@ def test_a_login_by_password_needs_both_its_parts() -> None:
 
 
 def test_listening_on_all_addresses_is_fine_with_an_advertised_one() -> None:
-    overrides = ["sidecar.listen_host=0.0.0.0", "sidecar.advertised_url=http://s1:7750"]
+    overrides = [
+        "sidecar.listen_host=0.0.0.0",
+        "sidecar.advertised_url=http://s1:7750",
+        "security.anonymous=lookup",
+    ]
     assert load_config(None, ID, overrides).sidecar.advertised_url == "http://s1:7750"
 
 

@@ -111,6 +111,7 @@ def sidecar_settings(host: Host) -> Mapping[str, Mapping[str, Any]]:
     return {
         "broker": {"id": host.broker, "control_timeout_s": 0.5},
         "sidecar": {"listen_host": listen_host, "listen_port": int(port)},
+        "security": {"anonymous": "admin"},
         "cluster": {"name": "faults", "hash": HASH},
         "zookeeper": {"hosts": host.hosts, "session_timeout_s": SESSION_S},
         "host": {"scope": "process", "cores": 0.1},

@@ -1,0 +1,136 @@
+"""Sections that say who may ask for what, and how that is kept from others."""
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+from typing import Literal
+
+from pydantic import Field
+
+from loadmanager.config.forms import Names, Section
+
+FilePath = str
+
+
+class TlsSettings(Section):
+    """TLS of the sidecar's HTTP server, and of its questions to other sidecars."""
+
+    certificate_file: FilePath = Field(
+        "",
+        description="This sidecar's certificate in PEM, with those between it and its authority. "
+        "Empty: HTTP without TLS. Changed files are read again without a restart.",
+    )
+    key_file: FilePath = Field("", description="Private key of certificate_file.")
+    client_authorities_file: FilePath = Field(
+        "", description="Who signs clients' certificates. Empty: none is asked for."
+    )
+    clients: Literal["optional", "required"] = Field(
+        "optional",
+        description="Whether a client must show a certificate, where client_authorities_file is "
+        "set. Its common name is then the caller's name.",
+    )
+    authorities_file: FilePath = Field(
+        "",
+        description="Who signs the other sidecars' certificates. Empty: whom the system trusts.",
+    )
+    refresh_interval_s: float = Field(
+        60, ge=1, le=86400, description="How often changed files are looked for."
+    )
+
+
+class SecuritySettings(Section):
+    """Who may look up, read and administer.
+
+    A caller has a name by a bearer token or by a client certificate. Each right includes the
+    ones before it: lookup, read, admin.
+    """
+
+    anonymous: Literal["auto", "none", "lookup", "read", "admin"] = Field(
+        "auto",
+        description="What a caller without a name may do. auto: everything (admin) on a loopback "
+        "address where no way to prove a name is set, else nothing. Listening elsewhere without "
+        "tokens or certificates needs a word other than auto.",
+    )
+    token_secret_key_file: FilePath = Field(
+        "",
+        description="The secret that bearer tokens (JWT) are signed with: 32 bytes or more, the "
+        "whole content of the file, as Pulsar's tokenSecretKey. Empty: no such tokens.",
+    )
+    token_public_key_file: FilePath = Field(
+        "",
+        description="The public key, in PEM or DER, of the private one that bearer tokens are "
+        "signed with, as Pulsar's tokenPublicKey. Empty: no such tokens.",
+    )
+    token_claim: str = Field(
+        "sub", min_length=1, description="The claim of a token that is its bearer's name."
+    )
+    token_audience: str = Field(
+        "", description="What a token's audience must hold. Empty: it is not looked at."
+    )
+    admins: Names = Field(
+        (), description='Names of callers that may change things. "*" is everyone with a name.'
+    )
+    readers: Names = Field(
+        (), description='Names of callers that may see everything. "*" is everyone with a name.'
+    )
+    lookers: Names = Field(
+        (), description='Names of callers that may look topics up. "*" is everyone with a name.'
+    )
+    own_token_file: FilePath = Field(
+        "",
+        description="A token that this sidecar proves its own name with when it asks the leader's; "
+        "that name needs the right to look up. Read again at each question. Empty: none.",
+    )
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether bearer tokens are checked."""
+        return bool(self.token_secret_key_file or self.token_public_key_file)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether nobody but this machine reaches ``host``."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def anonymous_right(
+    security: SecuritySettings, tls: TlsSettings, listen_host: str
+) -> Literal["none", "lookup", "read", "admin"]:
+    """Return what a caller without a name may do."""
+    if security.anonymous != "auto":
+        return security.anonymous
+    proofs = security.has_tokens or tls.client_authorities_file
+    return "admin" if is_loopback(listen_host) and not proofs else "none"
+
+
+def faults_of_security(
+    security: SecuritySettings, tls: TlsSettings, listen_host: str
+) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], ...]]]:
+    """Yield what does not go together: section, key, what was expected, and because of what."""
+    if tls.key_file and not tls.certificate_file:
+        yield "tls", "certificate_file", "a file, because [tls] key_file is set", (_KEY_FILE,)
+    if tls.certificate_file and not tls.key_file:
+        yield "tls", "key_file", "a file, because [tls] certificate_file is set", (_CERTIFICATE,)
+    if tls.client_authorities_file and not tls.certificate_file:
+        because = "a file, because [tls] client_authorities_file is set"
+        yield "tls", "certificate_file", because, (("tls", "client_authorities_file"),)
+    if security.token_secret_key_file and security.token_public_key_file:
+        yield (
+            "security",
+            "token_public_key_file",
+            "empty, because [security] token_secret_key_file is set: tokens have one key",
+            (("security", "token_secret_key_file"),),
+        )
+    unproven = not security.has_tokens and not tls.client_authorities_file
+    if security.anonymous == "auto" and unproven and not is_loopback(listen_host):
+        expected = (
+            f"admin, read, lookup or none, because [sidecar] listen_host ({listen_host}) can be "
+            "reached by others and neither tokens nor client certificates say who is asking"
+        )
+        yield "security", "anonymous", expected, (("sidecar", "listen_host"),)
+
+
+_CERTIFICATE = ("tls", "certificate_file")
+_KEY_FILE = ("tls", "key_file")
