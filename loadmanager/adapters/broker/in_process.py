@@ -9,10 +9,10 @@ from typing import Literal, TypeVar
 
 from loadmanager.adapters.broker.changes import Change
 from loadmanager.adapters.broker.contract import LeaseRequest, LoadRequest, UnloadRequest
-from loadmanager.adapters.broker.memory_broker import Ticket
 from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
 from loadmanager.adapters.broker.running_broker import RunningBroker
 from loadmanager.adapters.broker.serving_record import ServingInterval, intervals_of
+from loadmanager.adapters.broker.serving_set import Ticket
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import TopicTraffic

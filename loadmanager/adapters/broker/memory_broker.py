@@ -14,7 +14,6 @@ its predecessor's.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from loadmanager.adapters.broker.changes import (
     BundleLoaded,
@@ -35,20 +34,12 @@ from loadmanager.adapters.broker.outcomes import (
     PublishRefused,
     StaleToken,
 )
-from loadmanager.adapters.broker.serving_set import Served, ServingSet
+from loadmanager.adapters.broker.serving_set import Served, ServingSet, Ticket
 from loadmanager.adapters.broker.traffic import BundleTraffic
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import TopicTraffic
 from loadmanager.ports import BrokerState, BrokerStats, StaleAgent
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A request in service, from `MemoryBroker.begin_publish` to its end."""
-
-    topic: TopicName
-    served: Served
 
 
 class MemoryBroker:
@@ -184,19 +175,25 @@ class MemoryBroker:
         self._record(UnloadBegun(at_s=now_s, bundle=bundle, fencing_token=served.fencing_token))
         self._end_if_drained(served, now_s)
 
-    def begin_publish(self, topic: TopicName, now_s: float) -> Ticket | PublishRefused:
+    def holding(self, topic: TopicName) -> Served | None:
+        """Return the bundle that takes requests of ``topic``, as of the last `expire`."""
+        return self._serving.find(topic)
+
+    def begin_publish(
+        self, topic: TopicName, now_s: float, messages: int = 1
+    ) -> Ticket | PublishRefused:
         """Take a request into service: pass the ticket to `finish_publish` or `abandon`."""
         self.expire(now_s)
         served = self._serving.find(topic)
         if served is None:
             return self._refused(topic)
         served.in_service += 1
-        return Ticket(topic, served)
+        return Ticket(topic, served, messages)
 
     def finish_publish(
-        self, ticket: Ticket, *, producer: str, payload_bytes: int, now_s: float
+        self, ticket: Ticket, *, producer: str | None, payload_bytes: int, now_s: float
     ) -> Accepted | PublishRefused:
-        """Take the message, unless the right to serve its bundle was lost meanwhile.
+        """Take messages, unless the right to serve their bundle was lost meanwhile.
 
         This is the instant that counts: nothing is taken after the lease ran out.
         """
@@ -205,7 +202,11 @@ class MemoryBroker:
         if served not in self._serving:
             return self._refused(ticket.topic)
         served.traffic.add(
-            topic=ticket.topic, producer=producer, payload_bytes=payload_bytes, now_s=now_s
+            topic=ticket.topic,
+            producer=producer,
+            payload_bytes=payload_bytes,
+            now_s=now_s,
+            messages=ticket.messages,
         )
         self._leave(served, now_s)
         return Accepted(bundle=served.bundle, fencing_token=served.fencing_token, clock_s=now_s)

@@ -5,14 +5,25 @@ Both doors to it, HTTP and the in-process one of tests, go through this class.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from loadmanager.adapters.broker.changes import Change
-from loadmanager.adapters.broker.memory_broker import MemoryBroker, Ticket
+from loadmanager.adapters.broker.memory_broker import MemoryBroker
 from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
+from loadmanager.adapters.broker.serving_set import Ticket
+from loadmanager.adapters.broker.traffic import Clients
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import TopicTraffic
 from loadmanager.ports import BrokerState, BrokerStats
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A bundle that is served, and the fencing token it is served under."""
+
+    bundle: BundleId
+    fencing_token: int
 
 
 class RunningBroker:
@@ -85,12 +96,12 @@ class RunningBroker:
         while self._machine.serves(bundle, up_to_token=fencing_token):
             await self._changed.wait()
 
-    def begin_publish(self, topic: TopicName) -> Ticket | PublishRefused:
+    def begin_publish(self, topic: TopicName, messages: int = 1) -> Ticket | PublishRefused:
         """See `MemoryBroker.begin_publish`."""
-        return self._machine.begin_publish(topic, self._clock_s())
+        return self._machine.begin_publish(topic, self._clock_s(), messages)
 
     def finish_publish(
-        self, ticket: Ticket, *, producer: str, payload_bytes: int
+        self, ticket: Ticket, *, producer: str | None, payload_bytes: int
     ) -> Accepted | PublishRefused:
         """See `MemoryBroker.finish_publish`."""
         return self._machine.finish_publish(
@@ -100,6 +111,30 @@ class RunningBroker:
     def abandon(self, ticket: Ticket) -> None:
         """See `MemoryBroker.abandon`."""
         self._machine.abandon(ticket, self._clock_s())
+
+    def grant(self, topic: TopicName) -> Grant | None:
+        """Return the bundle under which ``topic`` is served now, leases checked."""
+        self._machine.expire(self._clock_s())
+        return self.last_grant(topic)
+
+    def last_grant(self, topic: TopicName) -> Grant | None:
+        """Return the same as of the last command: for those who hear of a change in its midst."""
+        served = self._machine.holding(topic)
+        return None if served is None else Grant(served.bundle, served.fencing_token)
+
+    def count_out(self, topic: TopicName, messages: int, payload_bytes: int) -> None:
+        """Count messages that were sent to a consumer of ``topic``."""
+        served = self._machine.holding(topic)
+        if served is not None:
+            served.traffic.add_out(
+                topic=topic, messages=messages, payload_bytes=payload_bytes, now_s=self._clock_s()
+            )
+
+    def count_clients(self, topic: TopicName, clients: Clients) -> None:
+        """Take note of who is connected to ``topic`` now."""
+        served = self._machine.holding(topic)
+        if served is not None:
+            served.traffic.connected(topic, clients)
 
     def stop(self) -> None:
         """Serve nothing any more and obey no command."""

@@ -38,6 +38,15 @@ class Served:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A request in service, with so many messages, from `MemoryBroker.begin_publish` to its end."""
+
+    topic: TopicName
+    served: Served
+    messages: int = 1
+
+
 class ServingSet:
     """Bundles by name and by namespace. A broker knows no others: it asks nobody.
 

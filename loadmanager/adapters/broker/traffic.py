@@ -13,12 +13,24 @@ SLOTS = 10
 
 @dataclass(slots=True)
 class _Count:
+    """Messages and bytes, in from producers and out to consumers."""
+
     messages: int = 0
     payload_bytes: int = 0
+    messages_out: int = 0
+    payload_bytes_out: int = 0
 
     def add(self, messages: int, payload_bytes: int) -> None:
         self.messages += messages
         self.payload_bytes += payload_bytes
+
+    def add_out(self, messages: int, payload_bytes: int) -> None:
+        self.messages_out += messages
+        self.payload_bytes_out += payload_bytes
+
+    def merge(self, other: "_Count") -> None:
+        self.add(other.messages, other.payload_bytes)
+        self.add_out(other.messages_out, other.payload_bytes_out)
 
 
 @dataclass(slots=True)
@@ -28,13 +40,22 @@ class _Slot:
     topics: dict[TopicName, _Count] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """How many producers and consumers are connected to one topic."""
+
+    producers: int
+    consumers: int
+
+
 class BundleTraffic:
     """Messages and bytes of one bundle and its topics over the last ``window_s`` seconds.
 
     Time is cut into a tenth of the window each; a rate is what the slots of the last
     window hold over the time they cover, never less than one slot, so that the first
-    message after a load is no burst. Topics are counted since the load, producers
-    over the last window.
+    message after a load is no burst. Topics are counted since the load. Producers that
+    only publish are counted over the last window; clients that stay connected count for
+    as long as they are.
     """
 
     def __init__(self, window_s: float, since_s: float) -> None:
@@ -45,32 +66,62 @@ class BundleTraffic:
         self._topics: set[TopicName] = set()
         # Ordered by when each was last seen, so that old ones leave from the front.
         self._producers: dict[str, float] = {}
+        self._clients: dict[TopicName, Clients] = {}
 
-    def add(self, *, topic: TopicName, producer: str, payload_bytes: int, now_s: float) -> None:
-        """Count one message of ``payload_bytes``."""
+    def add(
+        self,
+        *,
+        topic: TopicName,
+        producer: str | None,
+        payload_bytes: int,
+        now_s: float,
+        messages: int = 1,
+    ) -> None:
+        """Count messages of ``payload_bytes``; a producer without a name is a connected one."""
+        for count in self._counts(topic, now_s):
+            count.add(messages, payload_bytes)
+        if producer is not None:
+            self._producers.pop(producer, None)
+            self._producers[producer] = now_s
+
+    def add_out(self, *, topic: TopicName, messages: int, payload_bytes: int, now_s: float) -> None:
+        """Count messages sent to a consumer."""
+        for count in self._counts(topic, now_s):
+            count.add_out(messages, payload_bytes)
+
+    def connected(self, topic: TopicName, clients: Clients) -> None:
+        """Take note of who is connected to ``topic`` now."""
+        self._topics.add(topic)
+        self._clients[topic] = clients
+
+    def _counts(self, topic: TopicName, now_s: float) -> tuple[_Count, _Count]:
         self._forget_old(now_s)
         index = self._index(now_s)
         if not self._slots or self._slots[-1].index != index:
             self._slots.append(_Slot(index))
         slot = self._slots[-1]
-        slot.total.add(1, payload_bytes)
         of_topic = slot.topics.get(topic)
         if of_topic is None:
             of_topic = slot.topics[topic] = _Count()
             self._topics.add(topic)
-        of_topic.add(1, payload_bytes)
-        self._producers.pop(producer, None)
-        self._producers[producer] = now_s
+        return slot.total, of_topic
 
     def stats(self, now_s: float) -> BundleStats:
         """Return the rates and counts as of ``now_s``."""
         self._forget_old(now_s)
         covered_s = self._covered_s(now_s)
+        total = _Count()
+        for slot in self._slots:
+            total.merge(slot.total)
+        clients = self._clients.values()
         return BundleStats(
-            msgs_in_per_s=sum(slot.total.messages for slot in self._slots) / covered_s,
-            bytes_in_per_s=sum(slot.total.payload_bytes for slot in self._slots) / covered_s,
+            msgs_in_per_s=total.messages / covered_s,
+            msgs_out_per_s=total.messages_out / covered_s,
+            bytes_in_per_s=total.payload_bytes / covered_s,
+            bytes_out_per_s=total.payload_bytes_out / covered_s,
             topics=len(self._topics),
-            producers=len(self._producers),
+            producers=len(self._producers) + sum(one.producers for one in clients),
+            consumers=sum(one.consumers for one in clients),
         )
 
     def topics(self, now_s: float) -> Mapping[TopicName, TopicTraffic]:
@@ -80,11 +131,13 @@ class BundleTraffic:
         counts = {topic: _Count() for topic in self._topics}
         for slot in self._slots:
             for topic, count in slot.topics.items():
-                counts[topic].add(count.messages, count.payload_bytes)
+                counts[topic].merge(count)
         return {
             topic: TopicTraffic(
                 msgs_in_per_s=count.messages / covered_s,
+                msgs_out_per_s=count.messages_out / covered_s,
                 bytes_in_per_s=count.payload_bytes / covered_s,
+                bytes_out_per_s=count.payload_bytes_out / covered_s,
             )
             for topic, count in counts.items()
         }

@@ -10,8 +10,8 @@ import pytest
 
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.broker.in_process import InProcessBroker
-from loadmanager.adapters.broker.memory_broker import Ticket
 from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
+from loadmanager.adapters.broker.serving_set import Ticket
 from loadmanager.core.ids import TopicName, parse_bundle, parse_topic, topic_from_parts
 from loadmanager.core.load import BundleStats, TopicTraffic
 from loadmanager.ports import BrokerControl, BrokerRefused, BrokerState, StaleAgent

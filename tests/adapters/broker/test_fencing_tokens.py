@@ -3,8 +3,9 @@
 import pytest
 
 from loadmanager.adapters.broker.changes import Change
-from loadmanager.adapters.broker.memory_broker import MemoryBroker, Ticket
+from loadmanager.adapters.broker.memory_broker import MemoryBroker
 from loadmanager.adapters.broker.outcomes import NotNow, StaleToken
+from loadmanager.adapters.broker.serving_set import Ticket
 from loadmanager.core.ids import parse_bundle, parse_topic
 
 WHOLE = parse_bundle("t/n/0x00000000_0xffffffff")

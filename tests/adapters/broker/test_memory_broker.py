@@ -13,13 +13,14 @@ from loadmanager.adapters.broker.changes import (
     Stopped,
     UnloadBegun,
 )
-from loadmanager.adapters.broker.memory_broker import MemoryBroker, Ticket
+from loadmanager.adapters.broker.memory_broker import MemoryBroker
 from loadmanager.adapters.broker.outcomes import (
     Accepted,
     NotNow,
     PublishRefusal,
     PublishRefused,
 )
+from loadmanager.adapters.broker.serving_set import Ticket
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, parse_topic
 from loadmanager.core.load import BundleStats

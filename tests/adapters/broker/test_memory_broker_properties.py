@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.adapters.broker.changes import Change
-from loadmanager.adapters.broker.memory_broker import MemoryBroker, Ticket
+from loadmanager.adapters.broker.memory_broker import MemoryBroker
 from loadmanager.adapters.broker.outcomes import Accepted
 from loadmanager.adapters.broker.serving_record import intervals_of
+from loadmanager.adapters.broker.serving_set import Ticket
 from loadmanager.core.ids import BundleId, parse_bundle, parse_topic
 from loadmanager.ports import BrokerRefused
 
