@@ -60,8 +60,8 @@ def _pulsar_keys() -> Iterator[str]:
     dynamic = {(known.section, known.key) for known in describe() if known.dynamic}
     yield "## Pulsar's keys\n"
     yield "What `loadmanager config import` makes of them. Settings of strategies are in the"
-    yield "[strategy guide](strategies.md), with our key beside Pulsar's. The addresses of broker and"
-    yield f"ZooKeeper are read from {', '.join(f'`{key}`' for key in sorted(DEPLOYMENT))}.\n"
+    yield "[strategy guide](strategies.md), with our key beside Pulsar's. The addresses of broker"
+    yield f"and ZooKeeper are read from {', '.join(f'`{key}`' for key in sorted(DEPLOYMENT))}.\n"
     yield "| Pulsar's key | ours | dynamic |"
     yield "|---|---|---|"
     for name, targets in sorted(TRANSLATED.items()):
