@@ -5,6 +5,11 @@ application runs the same on ZooKeeper and on the in-memory coordination, beside
 real broker and beside a fake one.
 """
 
+from loadmanager.ports.administration import (
+    Conflict,
+    Missing,
+    Unfit,
+)
 from loadmanager.ports.broker import (
     BrokerControl,
     BrokerError,
@@ -67,6 +72,7 @@ __all__ = [
     "Check",
     "Clock",
     "CommitRejected",
+    "Conflict",
     "Connection",
     "Coordination",
     "CoordinationError",
@@ -82,6 +88,7 @@ __all__ = [
     "LeaderLine",
     "LookupRefused",
     "LookupService",
+    "Missing",
     "NamespaceTaken",
     "NamespaceUnknown",
     "Node",
@@ -102,6 +109,7 @@ __all__ = [
     "Stat",
     "SubjectUnknown",
     "Unavailable",
+    "Unfit",
     "UnloadRefused",
     "UnloadService",
     "VersionMismatch",

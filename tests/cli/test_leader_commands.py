@@ -13,7 +13,7 @@ from snapshot_samples import hot_and_idle
 from telling_desk import B1, BUNDLE, BUNDLE_STORY, TellingDesk
 
 from loadmanager.adapters.http import HttpDoor
-from loadmanager.adapters.http.accounts import Accounts
+from loadmanager.adapters.http.admin.accounts import Accounts
 from loadmanager.cli import main
 from loadmanager.core.explaining import Candidate
 from loadmanager.core.ids import BrokerId

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpDoor
-from loadmanager.adapters.http.drains import Drains
-from loadmanager.adapters.http.unloads import Unloads
+from loadmanager.adapters.http.admin.drains import Drains
+from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.cli import main
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.wire import DrainMark

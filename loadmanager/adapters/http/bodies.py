@@ -6,7 +6,9 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 from aiohttp.web import RequestPayloadError
+from pydantic import TypeAdapter, ValidationError
 
+from loadmanager.adapters.http.parameters import told
 from loadmanager.adapters.http.replies import Refused
 
 
@@ -17,23 +19,66 @@ async def json_object(request: web.BaseRequest) -> dict[str, Any]:
         Refused: the body is too large (413), not JSON or no object (400), or the client
             expects something of us that we do not do (417).
     """
+    text = await body_bytes(request)
+    value = _parsed(text) if text.strip() else {}
+    if not isinstance(value, dict):
+        raise Refused(400, f"the body must be a JSON object, not {type(value).__name__}")
+    return value
+
+
+async def json_body(
+    request: web.BaseRequest, form: "TypeAdapter[Any]", *, optional: bool = False
+) -> Any:
+    """Return the body as a value of the given form; None for an ``optional`` one not sent.
+
+    Raises:
+        Refused: as `json_object`; or the body is of another type (415) or form (400).
+    """
+    text = await body_bytes(request)
+    if not text.strip():
+        if optional:
+            return None
+        raise Refused(400, "the body is missing; expected JSON")
+    if not _is_json(request.headers.get("Content-Type")):
+        kind = request.content_type
+        raise Refused(415, f"the body is {kind}; expected application/json")
+    value = _parsed(text)
+    try:
+        # By way of Python's parser: its messages name the place, and it takes no NaN.
+        return form.validate_json(json.dumps(value, allow_nan=False), strict=True)
+    except ValidationError as error:
+        raise Refused(400, f"the body: {told(error)}") from None
+    except ValueError as error:
+        raise Refused(400, f"the body: {error}") from None
+
+
+async def body_bytes(request: web.BaseRequest) -> bytes:
+    """Return the body as it came; raises 400, 413 and 417 as `json_object`."""
     await _invite(request)
     try:
-        text = await request.read()
+        return await request.read()
     except web.HTTPRequestEntityTooLarge:
         limit = request.client_max_size
         raise Refused(413, f"the body is longer than {limit} bytes") from None
     except RequestPayloadError as error:
         raise Refused(400, f"the body cannot be read: {error}") from error
-    if not text.strip():
-        return {}
+
+
+def _is_json(given: str | None) -> bool:
+    """Say whether a content type is JSON; none at all counts as such, too."""
+    if given is None:
+        return True
+    kind = given.partition(";")[0].strip().lower()
+    return kind == "application/json" or (
+        kind.startswith("application/") and kind.endswith("+json")
+    )
+
+
+def _parsed(text: bytes) -> Any:
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise Refused(400, f"the body must be a JSON object, not {type(value).__name__}")
-    return value
 
 
 async def _invite(request: web.BaseRequest) -> None:

@@ -1,14 +1,15 @@
 """The HTTP door: one server for lookups, admin calls, the leader's line and metrics."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http.admin import Admin
+from loadmanager.adapters.http.admin.health import Health
 from loadmanager.adapters.http.answers import Answers
+from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.express import Express
 from loadmanager.adapters.http.leading import Leading
 from loadmanager.adapters.http.lookups import DoorMode, Lookups
@@ -22,6 +23,9 @@ from loadmanager.telemetry.lookups import LookupMetrics
 
 log = structlog.get_logger()
 
+Guard = Callable[[web.BaseRequest, Route], Awaitable[None]]
+"""Raises `Refused` for a request whose caller may not do what the route's role asks for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorSettings:
@@ -32,7 +36,6 @@ class DoorSettings:
             decides, as Pulsar's brokers do.
         max_concurrent: lookups that may wait for an owner at once; more get 503.
         retry_after_s: when those are told to come back, and up to 4 s later.
-        default_bundles: bundles of a namespace created without saying how many.
         max_body_bytes: a longer request body gets 413.
         max_url_bytes: a longer URL gets 414.
         keepalive_s: how long an idle connection stays open. Longer than the idle time
@@ -45,7 +48,6 @@ class DoorSettings:
     mode: DoorMode = "answer"
     max_concurrent: int = 50_000
     retry_after_s: float = 1.0
-    default_bundles: int = 32
     max_body_bytes: int = 1_048_576
     max_url_bytes: int = 8_190
     keepalive_s: float = 75.0
@@ -61,9 +63,10 @@ class HttpDoor:
         lookup: the application.
         metrics: told of each lookup's outcome.
         registry: what ``/metrics`` exposes.
-        version: what ``/admin/v2/brokers/version`` tells.
+        version: what ``/admin/v2/brokers/version`` and the API's description tell.
         settings: see `DoorSettings`.
         more_routes: routes of others, such as a dashboard's; the door's own come first.
+        guard: asked before each request that is not answered from memory.
     """
 
     def __init__(
@@ -75,7 +78,9 @@ class HttpDoor:
         version: str,
         settings: DoorSettings | None = None,
         more_routes: Sequence[Route] = (),
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard
         self._settings = settings = settings or DoorSettings()
         answers = Answers(lookup, settings.max_remembered_answers)
         self._express = Express(answers, metrics)
@@ -88,11 +93,11 @@ class HttpDoor:
             max_concurrent=settings.max_concurrent,
             retry_after_s=settings.retry_after_s,
         )
-        admin = Admin(lookup, default_bundles=settings.default_bundles, version=version)
         self._table = RouteTable(
             [
                 *self._lookups.routes(),
-                *admin.routes(),
+                *Health(lookup, version).routes(),
+                *Describing(version).routes(),
                 *Leading(lookup).routes(),
                 *Watching(lookup, registry).routes(),
                 *more_routes,
@@ -137,7 +142,9 @@ class HttpDoor:
         if known is not None:
             return known
         try:
-            handler, target = self._table.find(request.method, target_of(request.raw_path))
-            return await handler(request, target)
+            route, target = self._table.find(request.method, target_of(request.raw_path))
+            if self._guard is not None:
+                await self._guard(request, route)
+            return await route.handler(request, target)
         except LoadManagerError as error:
             return refusal_reply(refusal_of(error))

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from loadmanager.adapters.http.bodies import json_object
 from loadmanager.adapters.http.replies import Refused, json_reply
-from loadmanager.adapters.http.routes import Route, Target
+from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_bundle
 from loadmanager.ports import LookupService
@@ -20,7 +20,7 @@ class Leading:
 
     def routes(self) -> list[Route]:
         """Return the routes of this file."""
-        return [Route("POST", ASSIGN_PATH, self.assign)]
+        return [Route("POST", ASSIGN_PATH, self.assign, Role.ADMIN)]
 
     async def assign(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         """Decide who is to own the bundle named in the body.

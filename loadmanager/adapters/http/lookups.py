@@ -9,11 +9,14 @@ from urllib.parse import quote
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
+from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.answers import Answer, Answers
 from loadmanager.adapters.http.express import LISTENER_HEADER, Express, KnownReply
+from loadmanager.adapters.http.operations import TEXT, Reply, operation, routes_of
+from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import Refused, bytes_reply, empty_reply, unavailable
-from loadmanager.adapters.http.routes import ANY_METHOD, Route, Target
+from loadmanager.adapters.http.routes import ANY_METHOD, Role, Route, Target
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import TopicName, topic_from_parts
 from loadmanager.ports import LookupService, Owner, Redirection
@@ -21,11 +24,30 @@ from loadmanager.telemetry.lookups import LookupMetrics
 
 DoorMode = Literal["answer", "redirect"]
 LOOKUP_PREFIX: Final = "/lookup/v2/topic/"
+_TOPIC_PATH: Final = "{domain}/{tenant}/{namespace}/{topic}"
 _REDIRECT_PREFIX: Final = "/redirect"
 _TOPIC_SEGMENTS: Final = 4
 _MOVED: Final = 307
 # Refused clients are told to wait up to 4 s longer, in turn, so that they do not return as one.
 _RETRY_SPREAD_S: Final = 5
+
+
+class LookupData(BaseModel):
+    """Where a topic's owner is reached; a door that it does not have is an empty text."""
+
+    broker_url: str = Field(serialization_alias="brokerUrl")
+    broker_url_tls: str = Field(serialization_alias="brokerUrlTls")
+    http_url: str = Field(serialization_alias="httpUrl")
+    http_url_tls: str = Field(serialization_alias="httpUrlTls")
+    native_url: str = Field(serialization_alias="nativeUrl")
+    broker_url_ssl: str = Field(serialization_alias="brokerUrlSsl")
+
+
+class LookupQuery(Query):
+    """What a lookup may say beside the topic."""
+
+    authoritative: str = Field("", description="`true` in the leader's own redirects.")
+    listener_name: str = Field("", alias="listenerName", description="An advertised listener.")
 
 
 class Lookups:
@@ -59,10 +81,9 @@ class Lookups:
     def routes(self) -> list[Route]:
         """Return the routes of this file."""
         return [
-            Route("GET", LOOKUP_PREFIX + "{}/{}/{}/{}", self.owner),
-            Route("GET", LOOKUP_PREFIX + "{}/{}/{}/{}/bundle", self.bundle),
-            Route("GET", "/lookup/v2/destination/{...}", self.name_with_cluster),
-            Route(ANY_METHOD, _REDIRECT_PREFIX + "/{...}", self.redirect_to_owner),
+            *routes_of(self),
+            Route("GET", "/lookup/v2/destination/{...}", self.name_with_cluster, Role.LOOKUP),
+            Route(ANY_METHOD, _REDIRECT_PREFIX + "/{...}", self.redirect_to_owner, Role.LOOKUP),
         ]
 
     def remembered(self, request: web.BaseRequest) -> KnownReply | None:
@@ -73,6 +94,22 @@ class Lookups:
         response = self._express.response_under(line)
         return None if response is None else KnownReply(response, line)
 
+    @operation(
+        "GET",
+        LOOKUP_PREFIX + _TOPIC_PATH,
+        tag="lookup",
+        summary="Who serves a topic.",
+        role=Role.LOOKUP,
+        replies=(
+            Reply(200, "The owner and where it is reached.", LookupData),
+            Reply(307, "In redirect mode: ask at `Location`, once."),
+            Reply(404, "There is no such namespace."),
+            Reply(405, "The topic's domain is unknown."),
+            Reply(412, "The topic's name cannot be one, or no such listener is advertised."),
+        ),
+        query=LookupQuery,
+        raw=True,
+    )
     async def owner(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         """Answer ``GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}``."""
         started_s = time.perf_counter()
@@ -88,6 +125,19 @@ class Lookups:
             self._metrics.answered(seconds)
         return reply
 
+    @operation(
+        "GET",
+        LOOKUP_PREFIX + _TOPIC_PATH + "/bundle",
+        tag="lookup",
+        summary="The bundle a topic is in.",
+        role=Role.LOOKUP,
+        replies=(
+            Reply(200, "The bare range, as Pulsar's brokers say it.", TEXT),
+            Reply(404, "There is no such namespace."),
+            Reply(405, "The topic's domain is unknown."),
+        ),
+        raw=True,
+    )
     async def bundle(self, _request: web.BaseRequest, target: Target) -> web.StreamResponse:
         """Answer with the bare range of the topic's bundle, unquoted as Pulsar does."""
         found = await self._lookup.bundle_of(_topic(target.captured))

@@ -9,16 +9,29 @@ from aiohttp import web
 
 from loadmanager.core.errors import InvalidName, LoadManagerError
 from loadmanager.ports import (
+    BrokerUnknown,
+    BundleUnknown,
+    Conflict,
+    Missing,
     NamespaceTaken,
     NamespaceUnknown,
     NotLeader,
+    SplitRefused,
     SubjectUnknown,
     Unavailable,
+    Unfit,
+    UnloadRefused,
 )
 
 SERVER_NAME: Final = "loadmanager"
 _JSON_TYPE: Final = "application/json"
 _TEXT_TYPE: Final = "text/plain; charset=utf-8"
+
+_STATUSES: Final[tuple[tuple[tuple[type[LoadManagerError], ...], int], ...]] = (
+    ((NamespaceUnknown, SubjectUnknown, BundleUnknown, BrokerUnknown, Missing), 404),
+    ((NamespaceTaken, NotLeader, UnloadRefused, Conflict), 409),
+    ((InvalidName, SplitRefused, Unfit), 412),
+)
 
 
 class Refused(LoadManagerError):
@@ -79,22 +92,17 @@ def refusal_of(error: LoadManagerError) -> Refused:
     Raises:
         LoadManagerError: the error itself, if it is not one a client can have caused.
     """
-    reason = str(error)
     match error:
         case Refused():
             return error
         case InvalidName(kind="topic domain"):
-            return Refused(405, reason, {"Allow": "GET"})
-        case InvalidName():
-            return Refused(412, reason)
-        case NamespaceUnknown() | SubjectUnknown():
-            return Refused(404, reason or "Namespace not found")
-        case NamespaceTaken() | NotLeader():
-            return Refused(409, reason)
+            return Refused(405, str(error), {"Allow": "GET"})
         case Unavailable():
-            return unavailable(reason, error.retry_after_s)
-        case _:
-            raise error
+            return unavailable(str(error), error.retry_after_s)
+    for kinds, status in _STATUSES:
+        if isinstance(error, kinds):
+            return Refused(status, str(error))
+    raise error
 
 
 def unavailable(reason: str, retry_after_s: float) -> Refused:

@@ -5,16 +5,27 @@ would make two segments of one. So patterns are matched on the raw segments, and
 captured segment is decoded exactly once.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from aiohttp import web
 
-from loadmanager.adapters.http.replies import Refused
+from loadmanager.adapters.http.replies import Refused, empty_reply
 
 ANY_METHOD: Final = "*"
+_CAPTURES: Final = frozenset({"{}", "{...}"})
+
+
+class Role(StrEnum):
+    """What a caller must be allowed for a request; each includes the ones before it."""
+
+    NOBODY = "none"
+    LOOKUP = "lookup"
+    READ = "read"
+    ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +55,14 @@ class Route:
     """``pattern`` is a path whose ``{}`` segments capture one segment each.
 
     A last segment ``{...}`` captures all that is left, at least one segment. The
-    method ``*`` stands for any; ``GET`` serves ``HEAD`` too.
+    method ``*`` stands for any; ``GET`` serves ``HEAD`` too. ``role`` is what a caller
+    must be allowed, for the door's guard; what does not say is for administrators.
     """
 
     method: str
     pattern: str
     handler: Handler
+    role: Role = Role.ADMIN
 
 
 def target_of(raw: str) -> Target:
@@ -70,51 +83,69 @@ def target_of(raw: str) -> Target:
 
 
 class RouteTable:
-    """Finds the route for a method and a raw path; the first that fits, in their order."""
+    """Finds the route for a method and a raw path.
+
+    Of several patterns that fit the path, the one counts that has a word where the others
+    capture, at the first segment in which they differ: ``/a/mine`` is never a captured
+    ``mine``. Of two routes with one pattern and method the first counts.
+    """
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._routes = [(tuple(route.pattern.split("/")[1:]), route) for route in routes]
+        self._root = _Place()
+        for route in routes:
+            place = self._root
+            for part in route.pattern.split("/")[1:]:
+                place = place.next.setdefault(part, _Place())
+            place.methods.setdefault(route.method, route)
 
-    def find(self, method: str, target: Target) -> tuple[Handler, Target]:
-        """Return the handler, and the target with what its pattern captured.
+    def find(self, method: str, target: Target) -> tuple[Route, Target]:
+        """Return the route, and the target with what its pattern captured.
 
         Raises:
             Refused: no route has this path (404), or none of them this method (405).
         """
-        segments = target.path.split("/")[1:]
-        method = "GET" if method == "HEAD" else method
-        allowed: list[str] = []
-        for pattern, route in self._routes:
-            raw = _captures(pattern, segments)
-            if raw is None:
-                continue
-            if route.method in {method, ANY_METHOD}:
-                captured = tuple(decoded(segment) for segment in raw)
-                return route.handler, Target(target.path, target.query_text, captured)
-            allowed.append(route.method)
-        if allowed:
-            allow = {"Allow": ", ".join(dict.fromkeys(allowed))}
-            raise Refused(405, f"{method} is not for this path", allow)
-        raise Refused(404, "there is nothing at this path")
+        found = _descend(self._root, target.path.split("/")[1:])
+        if found is None:
+            raise Refused(404, "there is nothing at this path")
+        methods, raw = found
+        route = methods.get("GET" if method == "HEAD" else method) or methods.get(ANY_METHOD)
+        if route is None:
+            allow = {"Allow": ", ".join(methods)}
+            if method != "OPTIONS":
+                raise Refused(405, f"{method} is not for this path", allow)
+            route = Route(method, target.path, _telling(allow), Role.NOBODY)
+        captured = tuple(decoded(segment) for segment in raw)
+        return route, Target(target.path, target.query_text, captured)
 
 
-def _captures(pattern: tuple[str, ...], segments: list[str]) -> list[str] | None:
-    """Return the segments that fall on ``{}`` and ``{...}``, None if the pattern does not fit."""
-    tail: list[str] = []
-    if pattern[-1] == "{...}":
-        pattern = pattern[:-1]
-        segments, tail = segments[: len(pattern)], segments[len(pattern) :]
-        if not tail:
-            return None
-    if len(pattern) != len(segments):
-        return None
-    captures = []
-    for part, segment in zip(pattern, segments, strict=True):
-        if part == "{}" and segment:
-            captures.append(segment)
-        elif part != segment:
-            return None
-    return captures + tail
+@dataclass(slots=True)
+class _Place:
+    """One segment of the patterns: what may follow, and the routes that end here."""
+
+    next: "dict[str, _Place]" = field(default_factory=dict)
+    methods: dict[str, Route] = field(default_factory=dict)
+
+
+def _descend(place: _Place, segments: Sequence[str]) -> tuple[dict[str, Route], list[str]] | None:
+    """Return the routes of the pattern that fits, and the raw segments it captures."""
+    if not segments:
+        return (place.methods, []) if place.methods else None
+    first, rest = segments[0], segments[1:]
+    word = place.next.get(first) if first not in _CAPTURES else None
+    found = _descend(word, rest) if word is not None else None
+    if found is None and "{}" in place.next and first:
+        inner = _descend(place.next["{}"], rest)
+        found = inner and (inner[0], [first, *inner[1]])
+    if found is None and "{...}" in place.next:
+        found = (place.next["{...}"].methods, list(segments))
+    return found
+
+
+def _telling(headers: Mapping[str, str]) -> Handler:
+    async def tell(_request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        return empty_reply(204, headers)
+
+    return tell
 
 
 def decoded(segment: str) -> str:

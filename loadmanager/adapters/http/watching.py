@@ -3,10 +3,21 @@
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from pydantic import BaseModel
 
+from loadmanager.adapters.http.operations import TEXT, Reply, operation, routes_of
 from loadmanager.adapters.http.replies import bytes_reply, json_reply, text_reply
-from loadmanager.adapters.http.routes import Route, Target
+from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.ports import LookupService
+
+_TAG = "watching"
+
+
+class Readiness(BaseModel):
+    """Whether this sidecar can answer for the cluster; if not, why not."""
+
+    ready: bool
+    reasons: list[str]
 
 
 class Watching:
@@ -18,21 +29,47 @@ class Watching:
 
     def routes(self) -> list[Route]:
         """Return the routes of this file."""
-        return [
-            Route("GET", "/metrics", self.metrics),
-            Route("GET", "/healthz", self.alive),
-            Route("GET", "/readyz", self.ready),
-        ]
+        return routes_of(self)
 
+    @operation(
+        "GET",
+        "/metrics",
+        tag=_TAG,
+        summary="All metrics, for Prometheus.",
+        role=Role.READ,
+        replies=(Reply(200, "Text, or OpenMetrics to those who accept it.", TEXT),),
+        raw=True,
+    )
     async def metrics(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         """Expose all metrics, as OpenMetrics to those who accept it."""
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return bytes_reply(encode(self._registry), content_type)
 
+    @operation(
+        "GET",
+        "/healthz",
+        tag=_TAG,
+        summary="Whether the process answers at all.",
+        role=Role.NOBODY,
+        replies=(Reply(200, "`ok`.", TEXT),),
+        raw=True,
+    )
     async def alive(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         """Say that the event loop runs: that this is answered is the answer."""
         return text_reply("ok")
 
+    @operation(
+        "GET",
+        "/readyz",
+        tag=_TAG,
+        summary="Whether lookups can be answered from a current picture.",
+        role=Role.NOBODY,
+        replies=(
+            Reply(200, "They can.", Readiness),
+            Reply(503, "They cannot; `reason` says why."),
+        ),
+        raw=True,
+    )
     async def ready(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         """Tell whether lookups can be answered from a current picture, and if not, why."""
         readiness = self._lookup.readiness()

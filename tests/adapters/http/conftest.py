@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry
 from yarl import URL
 
 from loadmanager.adapters.http import DoorSettings, HttpDoor, Route
+from loadmanager.adapters.http.admin.namespaces import Namespaces
+from loadmanager.adapters.http.admin.partitions import Partitions
 from loadmanager.adapters.http.protocol import DoorProtocol
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
@@ -253,6 +255,7 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
         lookup: FakeLookup | None = None,
         settings: DoorSettings | None = None,
         more_routes: tuple[Route, ...] = (),
+        default_bundles: int = 32,
     ) -> OpenDoor:
         lookup = lookup or FakeLookup()
         registry = CollectorRegistry()
@@ -264,7 +267,11 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
             registry=registry,
             version="1.2.3",
             settings=settings or DoorSettings(stop_s=2.0),
-            more_routes=more_routes,
+            more_routes=[
+                *Namespaces(lookup, default_bundles=default_bundles).routes(),
+                *Partitions(lookup).routes(),
+                *more_routes,
+            ],
         )
         port = await door.start("127.0.0.1", 0)
         one = OpenDoor(lookup, port, door, aiohttp.ClientSession(), registry)

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from telling_desk import AT_MS, B1, B3, BUNDLE, TellingDesk
 
-from loadmanager.adapters.http.accounts import Accounts
+from loadmanager.adapters.http.admin.accounts import Accounts
 from loadmanager.core.planner import Planner
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import ThresholdShedder
@@ -94,10 +94,22 @@ async def test_as_many_decisions_are_told_as_asked_for(
         ("/explain", 400, "subject is missing; expected a bundle or a broker"),
         ("/explain?subject=x", 412, "subject 'x' is not valid; expected a broker or a bundle"),
         ("/explain?subject=b9:8080", 404, "b9:8080: no such broker is registered"),
-        ("/decisions?limit=0", 400, "limit = '0'; expected a whole number from 1 to 10000"),
-        ("/decisions?limit=x", 400, "limit = 'x'; expected a whole number from 1 to 10000"),
-        ("/decisions?limit=%C2%B2", 400, "limit = '²'; expected a whole number from 1 to 10000"),
-        ("/decisions?limit=10001", 400, "limit = '10001'; expected a whole number from 1 to"),
+        ("/decisions?limit=0", 400, "the query parameter limit = 0: Input should be greater than"),
+        (
+            "/decisions?limit=x",
+            400,
+            "the query parameter limit = 'x': Input should be a valid integer",
+        ),
+        (
+            "/decisions?limit=%C2%B2",
+            400,
+            "the query parameter limit = '\\xb2': Input should be a valid",
+        ),
+        (
+            "/decisions?limit=10001",
+            400,
+            "the query parameter limit = 10001: Input should be less than",
+        ),
     ],
 )
 async def test_a_question_without_an_answer_is_refused(

@@ -13,6 +13,7 @@ from loadmanager.ports import LeaderInfo
 from tests.adapters.http.conftest import PUBLIC, FakeLookup, OpenADoor, OpenDoor, until
 
 NEW = "/admin/v2/namespaces/acme/prod"
+JSON = {"Content-Type": "application/json"}
 LEADER = LeaderInfo(
     broker=BrokerId("b1:8080"),
     service_url="http://b1:8080",
@@ -51,7 +52,7 @@ async def test_partitions_are_told_for_both_domains(door: OpenDoor) -> None:
 async def test_a_namespace_is_created_with_the_bundles_asked_for(
     open_a_door: OpenADoor, body: Any, bounds: tuple[int, ...]
 ) -> None:
-    door = await open_a_door(settings=DoorSettings(default_bundles=5))
+    door = await open_a_door(default_bundles=5)
     got = await door.ask(NEW, "PUT", json=body) if body is not None else await door.ask(NEW, "PUT")
     assert (got.status, got.text) == (204, "")
     assert door.lookup.namespaces[Namespace("acme/prod")].bounds == bounds
@@ -67,15 +68,30 @@ async def test_a_namespace_is_created_with_the_bundles_asked_for(
     ("body", "status", "said"),
     [
         (b"{", 400, "the body is not JSON"),
-        (b"[1]", 400, "the body must be a JSON object, not list"),
+        (b"[1]", 400, "the body: as a whole = [1]: Input should be an object"),
         (b"\xff", 400, "the body is not JSON"),
         (b"[" * 100_000, 400, "the body is not JSON"),
-        (b'{"bundles":3}', 400, "bundles = 3; expected an object"),
-        (b'{"bundles":{"numBundles":true}}', 400, "numBundles = True; expected a whole number"),
+        (b'{"bundles":3}', 400, "bundles = 3: Input should be an object"),
+        (
+            b'{"bundles":{"numBundles":true}}',
+            400,
+            "numBundles = True: Input should be a valid integer",
+        ),
         (b'{"bundles":{"numBundles":0}}', 412, "numBundles = 0; expected 1 to 65536"),
         (b'{"bundles":{"numBundles":65537}}', 412, "numBundles = 65537; expected 1 to 65536"),
-        (b'{"bundles":{"boundaries":"0x0"}}', 400, "expected an array"),
-        (b'{"bundles":{"boundaries":[1]}}', 412, "boundaries holds 1; expected texts"),
+        (
+            b'{"bundles":{"boundaries":"0x0"}}',
+            400,
+            "boundaries = '0x0': Input should be a valid array",
+        ),
+        (
+            b'{"bundles":{"boundaries":[1]}}',
+            400,
+            "boundaries.0 = 1: Input should be a valid string",
+        ),
+        (b'{"bundles":{"boundaries":["1"]}}', 412, "boundaries holds '1'; expected texts"),
+        (b'{"bundles":{"numBundles":NaN}}', 400, "not JSON compliant"),
+        (b'{"x":"\\ud800"}', 400, "the body: as a whole"),
         (b'{"bundles":{"boundaries":[%s]}}' % b",".join([b'"0x0"'] * 65_538), 412, "at most 65537"),
         (b'{"bundles":{"boundaries":["0x00000000"]}}', 412, "growing bounds from 0x00000000"),
     ],
@@ -83,7 +99,7 @@ async def test_a_namespace_is_created_with_the_bundles_asked_for(
 async def test_a_wrong_policies_object_is_refused_by_field(
     door: OpenDoor, body: bytes, status: int, said: str
 ) -> None:
-    got = await door.ask(NEW, "PUT", data=body)
+    got = await door.ask(NEW, "PUT", data=body, headers=JSON)
     assert got.status == status
     assert said in got.json()["reason"]
     assert Namespace("acme/prod") not in door.lookup.namespaces

@@ -3,12 +3,16 @@ from aiohttp import web
 
 from loadmanager.adapters.http import Refused, Route, Target, text_reply
 from loadmanager.adapters.http.replies import refusal_of
-from loadmanager.adapters.http.routes import RouteTable, target_of
+from loadmanager.adapters.http.routes import Role, RouteTable, target_of
 from loadmanager.core.errors import LoadManagerError
 
 
 async def answer(_request: web.BaseRequest, _target: Target) -> web.StreamResponse:
     return text_reply("")
+
+
+async def other(_request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+    return text_reply("other")
 
 
 TABLE = RouteTable(
@@ -62,6 +66,37 @@ def test_a_wrong_method_is_told_every_right_one() -> None:
     with pytest.raises(Refused, match="DELETE is not for this path") as raised:
         TABLE.find("DELETE", target_of("/a/x"))
     assert raised.value.headers == {"Allow": "GET, PUT"}
+
+
+def test_options_tell_the_methods_of_a_path() -> None:
+    route, target = TABLE.find("OPTIONS", target_of("/a/x"))
+    assert (route.method, route.role, target.captured) == ("OPTIONS", Role.NOBODY, ("x",))
+
+
+def test_a_word_in_a_pattern_is_never_captured_by_another() -> None:
+    table = RouteTable(
+        [
+            Route("GET", "/a/{}/{}", answer),
+            Route("PUT", "/a/{}/mine", answer),
+            Route("GET", "/a/yours/{...}", answer),
+            Route("GET", "/a/{}/{}", other),
+        ]
+    )
+    found = {
+        path: table.find("GET", target_of(path))[0].pattern
+        for path in ("/a/x/y", "/a/yours/x", "/a/yours/x/y", "/a/%7B%7D/x", "/a/{}/x")
+    }
+    assert found == {
+        "/a/x/y": "/a/{}/{}",
+        "/a/yours/x": "/a/yours/{...}",
+        "/a/yours/x/y": "/a/yours/{...}",
+        "/a/%7B%7D/x": "/a/{}/{}",
+        "/a/{}/x": "/a/{}/{}",
+    }
+    assert table.find("GET", target_of("/a/x/y"))[0].handler is answer
+    with pytest.raises(Refused) as raised:
+        table.find("GET", target_of("/a/x/mine"))
+    assert (raised.value.status, raised.value.headers) == (405, {"Allow": "PUT"})
 
 
 def test_query_parameters_are_decoded_and_the_first_counts() -> None:

@@ -8,13 +8,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpDoor
-from loadmanager.adapters.http.splits import Splits
+from loadmanager.adapters.http.admin.splits import Splits
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.ports import BundleUnknown, LeaderInfo, NotLeader, SplitRefused, Unavailable
 from loadmanager.telemetry.lookups import LookupMetrics
 from tests.adapters.http.conftest import FakeLookup
 
+JSON = {"Content-Type": "application/json"}
 PATH = "/admin/v2/namespaces/public/default/0x00000000_0x40000000/split"
 LEADER = LeaderInfo(
     broker=BrokerId("b2:8080"),
@@ -63,7 +64,7 @@ async def put(url: str, body: bytes = b"") -> tuple[int, str, str]:
     """Return status, body and Location of a PUT."""
     async with (
         aiohttp.ClientSession() as client,
-        client.put(url, data=body, allow_redirects=False) as answer,
+        client.put(url, data=body, headers=JSON, allow_redirects=False) as answer,
     ):
         return answer.status, await answer.text(), answer.headers.get("Location", "")
 
@@ -119,11 +120,11 @@ async def test_each_refusal_has_its_status_and_says_why(
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"[1", "the body is no JSON"),
-        (b"7", "positions 7; expected whole numbers up to 4294967295"),
-        (b'["7"]', "expected whole numbers"),
-        (b"[true]", "expected whole numbers"),
-        (b"[4294967296]", "expected whole numbers"),
+        (b"[1", "the body is not JSON"),
+        (b"7", "as a whole = 7: Input should be a valid array"),
+        (b'["7"]', "0 = '7': Input should be a valid integer"),
+        (b"[true]", "0 = True: Input should be a valid integer"),
+        (b"[4294967296]", "0 = 4294967296: Input should be less than or equal to 4294967295"),
     ],
 )
 async def test_a_malformed_body_is_refused_unasked(

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpDoor
-from loadmanager.adapters.http.unloads import Unloads
+from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.ports import (
     BundleUnknown,

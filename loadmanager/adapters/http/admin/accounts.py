@@ -1,22 +1,35 @@
 """What the leader tells of its decisions; other sidecars send those who ask to it."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
+from pydantic import Field
 
+from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import Refused, bytes_reply, json_reply
-from loadmanager.adapters.http.routes import Handler, Route, Target
+from loadmanager.adapters.http.routes import Role, Route
 from loadmanager.core.explaining import Candidate, Decision, Ground
 from loadmanager.core.plan import Reason
 from loadmanager.core.snapshot import in_force_to_json
 from loadmanager.core.telling import REASONS, sentence
-from loadmanager.ports import Account, LeaderDesk, LeaderElsewhere
+from loadmanager.ports import Account, LeaderDesk
 
+_TAG: Final = "decisions"
 _DEFAULT_LIMIT: Final = 100
 _MOST: Final = 10_000
 
-_Answer = Callable[[Target], Awaitable[web.StreamResponse]]
+
+class ExplainQuery(Query):
+    """Of what the place is to be explained."""
+
+    subject: str = Field("", description="A bundle, `tenant/namespace/0x.._0x..`, or a broker.")
+
+
+class DecisionsQuery(Query):
+    """Which decisions are told."""
+
+    limit: Whole = Field(_DEFAULT_LIMIT, ge=1, le=_MOST, description="At most so many.")
 
 
 class Accounts:
@@ -27,43 +40,60 @@ class Accounts:
 
     def routes(self) -> list[Route]:
         """Return the routes of this file."""
-        return [
-            Route("GET", "/admin/v2/loadmanager/snapshot", at_the_leader(self.snapshot)),
-            Route("GET", "/admin/v2/loadmanager/explain", at_the_leader(self.explain)),
-            Route("GET", "/admin/v2/loadmanager/decisions", at_the_leader(self.decisions)),
-        ]
+        return routes_of(self)
 
-    async def snapshot(self, _target: Target) -> web.StreamResponse:
-        """Give the cluster as one document, to decide on elsewhere."""
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/snapshot",
+        tag=_TAG,
+        summary="The cluster as the leader sees it, as one document.",
+        role=Role.READ,
+        replies=(Reply(200, "`loadmanager decide` takes it.", dict[str, Any]),),
+        leader=True,
+    )
+    async def snapshot(self, _call: Call) -> web.StreamResponse:
+        """Give the cluster as one document, to decide on elsewhere.
+
+        Its format is told in `docs/snapshot-format.md`.
+        """
         return bytes_reply(await self._desk.snapshot(), "application/json")
 
-    async def explain(self, target: Target) -> web.StreamResponse:
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/explain",
+        tag=_TAG,
+        summary="Why a bundle or a broker is where it is.",
+        role=Role.READ,
+        replies=(
+            Reply(200, "The account.", dict[str, Any]),
+            Reply(404, "The leader knows no such bundle or broker."),
+            Reply(412, "The subject is neither a bundle's name nor a broker's."),
+        ),
+        query=ExplainQuery,
+        leader=True,
+    )
+    async def explain(self, call: Call) -> web.StreamResponse:
         """Tell why a bundle or a broker is where it is."""
-        subject = target.query("subject")
-        if not subject:
+        query: ExplainQuery = call.query
+        if not query.subject:
             raise Refused(400, "subject is missing; expected a bundle or a broker")
-        return json_reply(account_to_json(self._desk.explain(subject)))
+        return json_reply(account_to_json(self._desk.explain(query.subject)))
 
-    async def decisions(self, target: Target) -> web.StreamResponse:
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/decisions",
+        tag=_TAG,
+        summary="The last decisions of the leader, newest first.",
+        role=Role.READ,
+        replies=(Reply(200, "The decisions.", dict[str, Any]),),
+        query=DecisionsQuery,
+        leader=True,
+    )
+    async def decisions(self, call: Call) -> web.StreamResponse:
         """Tell the last decisions, newest first."""
-        text = target.query("limit") or str(_DEFAULT_LIMIT)
-        if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _MOST):
-            raise Refused(400, f"limit = {text[:40]!r}; expected a whole number from 1 to {_MOST}")
-        told = self._desk.decisions(int(text))
+        query: DecisionsQuery = call.query
+        told = self._desk.decisions(query.limit)
         return json_reply({"decisions": [decision_to_json(one) for one in told]})
-
-
-def at_the_leader(answer: _Answer) -> Handler:
-    """Return a handler that redirects to the leader's sidecar where another one leads."""
-
-    async def handle(_request: web.BaseRequest, target: Target) -> web.StreamResponse:
-        try:
-            return await answer(target)
-        except LeaderElsewhere as error:
-            location = error.sidecar_url.rstrip("/") + target.path_and_query
-            raise Refused(307, str(error), {"Location": location}) from error
-
-    return handle
 
 
 def account_to_json(account: Account) -> dict[str, Any]:

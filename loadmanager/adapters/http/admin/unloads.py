@@ -1,0 +1,94 @@
+"""Unloading bundles by hand, as Pulsar's admin REST has it."""
+
+from typing import Final
+
+from aiohttp import web
+from pydantic import Field
+
+from loadmanager.adapters.http.admin.names import namespace_in
+from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.parameters import Flag, Query
+from loadmanager.adapters.http.replies import empty_reply
+from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.core.ids import BrokerId, parse_broker
+from loadmanager.ports import UnloadService
+
+_SCHEMES: Final = ("http://", "https://")
+
+
+class UnloadQuery(Query):
+    """How all bundles of a namespace are unloaded."""
+
+    authoritative: Flag = Field(
+        default=False, description="Of no effect: redirects go to the leader."
+    )
+
+
+class BundleUnloadQuery(UnloadQuery):
+    """How one bundle is unloaded."""
+
+    destination: str = Field(
+        "",
+        alias="destinationBroker",
+        description="Where the bundle is to go: a broker's id, `host:port`, or the URL of its web "
+        "service. Isolation, anti-affinity and load do not count then.",
+    )
+
+
+class Unloads:
+    """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/unload``."""
+
+    def __init__(self, service: UnloadService) -> None:
+        self._service = service
+
+    def routes(self) -> list[Route]:
+        """Return the routes of this file."""
+        return routes_of(self)
+
+    @operation(
+        "PUT",
+        "/admin/v2/namespaces/{tenant}/{namespace}/unload",
+        tag="bundles",
+        summary="Move all bundles of a namespace to other brokers.",
+        role=Role.ADMIN,
+        replies=(
+            Reply(204, "The next owners have them; what nobody owned was left alone."),
+            Reply(404, "There is no such namespace."),
+        ),
+        query=UnloadQuery,
+        leader=True,
+    )
+    async def unload_all(self, call: Call) -> web.StreamResponse:
+        """Have bundles move, a few at a time."""
+        await self._service.unload(namespace_in(call), None, None)
+        return empty_reply(204)
+
+    @operation(
+        "PUT",
+        "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/unload",
+        tag="bundles",
+        summary="Move one bundle to another broker.",
+        role=Role.ADMIN,
+        replies=(
+            Reply(204, "The next owner has it, or nobody owned it."),
+            Reply(404, "There is no such namespace, or it has no such bundle."),
+            Reply(409, "The destination is not registered, drains, or does not report."),
+        ),
+        query=BundleUnloadQuery,
+        leader=True,
+    )
+    async def unload(self, call: Call) -> web.StreamResponse:
+        """Have a bundle move, to the best place but the one it has."""
+        query: BundleUnloadQuery = call.query
+        destination = _destination(query.destination)
+        await self._service.unload(namespace_in(call), call.path["bundle"], destination)
+        return empty_reply(204)
+
+
+def _destination(text: str) -> BrokerId | None:
+    """Return the broker named by its id or by its web service's URL, None for no name."""
+    text = text.strip()
+    for scheme in _SCHEMES:
+        if text.lower().startswith(scheme):
+            return parse_broker(text[len(scheme) :].rstrip("/"))
+    return parse_broker(text) if text else None

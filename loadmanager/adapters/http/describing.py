@@ -1,0 +1,68 @@
+"""The API's own description: for programs at ``/openapi.json``, for people at ``/docs``."""
+
+import json
+from functools import cached_property
+from typing import Any
+
+from aiohttp import web
+
+from loadmanager.adapters.http.openapi import openapi_document
+from loadmanager.adapters.http.operations import Operation, Reply, operation, routes_of
+from loadmanager.adapters.http.page import page
+from loadmanager.adapters.http.replies import bytes_reply
+from loadmanager.adapters.http.routes import Role, Route, Target
+
+_TAG = "watching"
+_HTML = "text/html"
+
+
+class Describing:
+    """Answers ``/openapi.json`` and ``/docs``."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+
+    def routes(self) -> list[Route]:
+        """Return the routes of this file."""
+        return routes_of(self)
+
+    @operation(
+        "GET",
+        "/openapi.json",
+        tag=_TAG,
+        summary="This API as an OpenAPI document.",
+        role=Role.NOBODY,
+        replies=(Reply(200, "The document.", dict[str, Any]),),
+        raw=True,
+    )
+    async def document(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        """Describe the API to programs."""
+        return bytes_reply(self._document, "application/json")
+
+    @operation(
+        "GET",
+        "/docs",
+        tag=_TAG,
+        summary="This API as a page to read.",
+        role=Role.NOBODY,
+        replies=(Reply(200, "A page that needs nothing from elsewhere.", str),),
+        raw=True,
+        media_type=_HTML,
+    )
+    async def page(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        """Describe the API to people."""
+        return bytes_reply(self._page, f"{_HTML}; charset=utf-8")
+
+    @cached_property
+    def _document(self) -> bytes:
+        return json.dumps(openapi_document(_surface(), self._version)).encode()
+
+    @cached_property
+    def _page(self) -> bytes:
+        return page(_surface(), self._version).encode()
+
+
+def _surface() -> tuple[Operation, ...]:
+    from loadmanager.adapters.http.surface import surface  # noqa: PLC0415 - it lists this module too
+
+    return surface()

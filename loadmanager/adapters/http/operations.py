@@ -1,0 +1,237 @@
+"""One declaration per operation of the HTTP API; everything else is made from it.
+
+A resource is a class whose methods answer requests, each declared right above it::
+
+    class Domains:
+        @operation(
+            "GET",
+            "/admin/v2/clusters/{cluster}/failureDomains/{domain}",
+            tag="clusters",
+            summary="One failure domain.",
+            role=Role.READ,
+            replies=(Reply(200, "Its brokers.", Domain), Reply(404, "There is no such domain.")),
+        )
+        async def one(self, call: Call) -> web.StreamResponse: ...
+
+The declaration says method, path, parameters, body, answers, the role a caller needs and
+whether only the leader can answer. From it come the route with its checks (`routes_of`),
+the OpenAPI document (`openapi`), the tables for people (`reference`), and, where a guard
+is set (`HttpDoor`), who may do it: each `Route` carries the role of its operation.
+
+- A name in braces in the path is described in `parameters.PATH_PARAMETERS`; a method finds
+  its text, decoded once, in ``call.path``.
+- ``query`` is a pydantic model; its fields are the query parameters, and an instance of
+  it is ``call.query``. What it does not know is ignored, as Pulsar does.
+- ``body`` is any type that pydantic can read from JSON; the value is ``call.body``, None
+  where an optional body is missing.
+- ``leader``: a method may raise `LeaderElsewhere`; the client is then sent there by 307.
+- ``raw``: the method reads the request itself, as ``method(request, target)``. Lookups do.
+- `replies` are those that mean something of this operation. Those that every operation
+  of its kind can give (400, 401, 403, 405, 412, 413, 415, 503) are added by `all_replies`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, TypeAdapter
+
+from loadmanager.adapters.http.bodies import json_body
+from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Parameter, read_query
+from loadmanager.adapters.http.replies import Refused
+from loadmanager.adapters.http.routes import Handler, Role, Route, Target
+from loadmanager.ports import LeaderElsewhere
+
+TEXT: Final = "text/plain"
+"""As a reply's content: plain text."""
+
+_MARK: Final = "_loadmanager_operations"
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One status an operation may answer with: what it means, and the type of its body.
+
+    ``content`` is a type for pydantic, `TEXT`, or None for an empty body; refusals (400
+    and above) always have ``{"reason": ...}``.
+    """
+
+    status: int
+    meaning: str
+    content: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What is declared of one method and path; see the module's description."""
+
+    name: str
+    method: str
+    path: str
+    tag: str
+    summary: str
+    details: str
+    role: Role
+    replies: tuple[Reply, ...]
+    query: type[BaseModel] | None = None
+    body: Any = None
+    body_optional: bool = False
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    leader: bool = False
+    raw: bool = False
+    media_type: str = "application/json"
+
+    @property
+    def ours(self) -> bool:
+        """Whether Pulsar has nothing like it."""
+        return not self.path.startswith(("/admin/v2/", "/lookup/")) or self.path.startswith(
+            "/admin/v2/loadmanager/"
+        )
+
+    @property
+    def captures(self) -> tuple[str, ...]:
+        """The names in the path, in order."""
+        parts = self.path.split("/")
+        return tuple(part[1:-1] for part in parts if part.startswith("{"))
+
+    @property
+    def pattern(self) -> str:
+        """The path as a route has it."""
+        parts = self.path.split("/")
+        return "/".join("{}" if part.startswith("{") else part for part in parts)
+
+    def parameter(self, name: str) -> Parameter:
+        """Return what is known of a name in the path."""
+        return self.parameters.get(name) or PATH_PARAMETERS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, read and checked as its operation declares."""
+
+    request: web.BaseRequest
+    target: Target
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+
+
+def operation(
+    method: str,
+    path: str,
+    *,
+    tag: str,
+    summary: str,
+    role: Role,
+    replies: tuple[Reply, ...],
+    query: type[BaseModel] | None = None,
+    body: Any = None,
+    body_optional: bool = False,
+    parameters: Mapping[str, Parameter] | None = None,
+    leader: bool = False,
+    raw: bool = False,
+    media_type: str = "application/json",
+) -> Callable[[Method], Method]:
+    """Declare a method as the answer to ``method path``; it may answer several."""
+
+    def declare(function: Method) -> Method:
+        declared: list[Operation] = getattr(function, _MARK, [])
+        one = Operation(
+            name=f"{tag.replace(' ', '_')}.{function.__name__}",
+            method=method,
+            path=path,
+            tag=tag,
+            summary=summary,
+            details=_details(function),
+            role=role,
+            replies=replies,
+            query=query,
+            body=body,
+            body_optional=body_optional,
+            parameters=parameters or {},
+            leader=leader,
+            raw=raw,
+            media_type=media_type,
+        )
+        # Decorators are applied from the bottom: the first written comes first.
+        setattr(function, _MARK, [one, *declared])
+        return function
+
+    return declare
+
+
+def operations_of(*kinds: type) -> tuple[Operation, ...]:
+    """Return what the methods of these classes are declared to answer, in their order."""
+    return tuple(one for kind in kinds for _, one in _declared(kind))
+
+
+def routes_of(resource: object) -> list[Route]:
+    """Return the routes of a resource: each checks its request and calls the method."""
+    found = []
+    for name, one in _declared(type(resource)):
+        method = getattr(resource, name)
+        handler: Handler = method if one.raw else partial(_answer, one, _body_of(one), method)
+        found.append(Route(one.method, one.pattern, handler, one.role))
+    return found
+
+
+def all_replies(one: Operation) -> tuple[Reply, ...]:
+    """Return every reply an operation may give, by status."""
+    told = {reply.status: reply for reply in (*_usual(one), *one.replies)}
+    return tuple(told[status] for status in sorted(told))
+
+
+def _usual(one: Operation) -> Iterator[Reply]:
+    if one.leader:
+        yield Reply(307, "Another sidecar leads; it is at `Location`.")
+    if one.captures or one.query or one.body:
+        yield Reply(400, "A parameter or the body is malformed.")
+        yield Reply(414, "The URL is too long.")
+    if one.captures:
+        yield Reply(412, "A name in the path cannot be one.")
+    if one.body:
+        yield Reply(413, "The body is too long.")
+        yield Reply(415, "The body is not `application/json`.")
+    if one.role is not Role.NOBODY:
+        yield Reply(401, "Nobody is logged in, where a login is asked for.")
+        yield Reply(403, f"The caller may not: the role `{one.role}` is needed.")
+        yield Reply(503, "Not now: no leader, no ZooKeeper or no place; come back later.")
+
+
+def _declared(kind: type) -> Iterator[tuple[str, Operation]]:
+    for name, function in vars(kind).items():
+        for one in getattr(function, _MARK, ()):
+            yield name, one
+
+
+def _details(function: Callable[..., Any]) -> str:
+    """Return what a docstring says after its first line, on one line a paragraph."""
+    _, _, rest = (function.__doc__ or "").partition("\n")
+    paragraphs = rest.strip().split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _body_of(one: Operation) -> "TypeAdapter[Any] | None":
+    return None if one.body is None else TypeAdapter(one.body)
+
+
+async def _answer(
+    one: Operation,
+    body: "TypeAdapter[Any] | None",
+    method: Callable[[Call], Any],
+    request: web.BaseRequest,
+    target: Target,
+) -> web.StreamResponse:
+    query = None if one.query is None else read_query(one.query, target.query_text)
+    value = None if body is None else await json_body(request, body, optional=one.body_optional)
+    path = dict(zip(one.captures, target.captured, strict=True))
+    try:
+        answer: web.StreamResponse = await method(Call(request, target, path, query, value))
+    except LeaderElsewhere as error:
+        location = error.sidecar_url.rstrip("/") + target.path_and_query
+        raise Refused(307, str(error), {"Location": location}) from error
+    return answer

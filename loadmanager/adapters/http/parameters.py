@@ -1,0 +1,121 @@
+"""Parameters of operations: those in paths by name, and reading those in queries."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, ValidationError
+
+from loadmanager.adapters.http.replies import Refused
+
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_FLAGS: Final = {"true": True, "false": False}
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A name in a path: its JSON schema, and what it is for people."""
+
+    schema: Mapping[str, Any]
+    description: str
+
+
+class Query(BaseModel):
+    """The query parameters of an operation, unknown ones ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+
+
+def _flag(value: object) -> object:
+    return _FLAGS.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
+
+
+# Pydantic alone would also take "yes", "1", "1_0" and " 1 ".
+Flag = Annotated[bool, Strict(), BeforeValidator(_flag)]
+"""``true`` or ``false``, in any case."""
+
+Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
+"""A whole number in decimal digits."""
+
+
+def read_query(model: type[Model], text: str) -> Model:
+    """Return the query's parameters; one that is a list may be given several times.
+
+    Raises:
+        Refused: a value is wrong, not UTF-8, or given twice with different values (400).
+    """
+    found: dict[str, list[str]] = {}
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict")
+    except ValueError:
+        raise Refused(400, "the query is not percent-encoded UTF-8") from None
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    values: dict[str, object] = {}
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        given = found.get(key)
+        if given is None:
+            continue
+        several = getattr(field.annotation, "__origin__", None) in {list, tuple}
+        if not several and len(set(given)) > 1:
+            raise Refused(400, f"{key} is given {len(given)} times, with different values")
+        values[key] = given if several else given[0]
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise Refused(400, f"the query parameter {told(error)}") from None
+
+
+def told(error: ValidationError) -> str:
+    """Return the first faults of a value, each as place, value and what was expected."""
+    faults = error.errors(include_url=False, include_context=False)
+    lines = []
+    for fault in faults[:3]:
+        place = ".".join(str(part) for part in fault["loc"])
+        shown = ascii(fault["input"])
+        if len(shown) > 60:  # noqa: PLR2004 - characters that a person still reads
+            shown = f"{shown[:60]}..."
+        lines.append(f"{place or 'as a whole'} = {shown}: {fault['msg']}")
+    more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""  # noqa: PLR2004 - those shown
+    return "; ".join(lines) + more
+
+
+_ENTITY: Final = {"type": "string", "pattern": r"^(?!\.{1,2}$)[-=:.A-Za-z0-9_]+$", "maxLength": 200}
+_RANGE: Final = {"type": "string", "pattern": r"^0x[0-9a-f]{8}_0x[0-9a-f]{8}$"}
+_BROKER: Final = {"type": "string", "pattern": r"^[-.A-Za-z0-9_]+:[1-9][0-9]{0,3}$"}
+_NAME: Final = {"type": "string", "pattern": r"^(?!\.{1,2}$)[-=:.A-Za-z0-9_]+$", "maxLength": 200}
+
+PATH_PARAMETERS: Final[Mapping[str, Parameter]] = {
+    "tenant": Parameter(_ENTITY, "A tenant: letters, digits and `-=:._`."),
+    "namespace": Parameter(_ENTITY, "A namespace of the tenant: letters, digits and `-=:._`."),
+    "bundle": Parameter(
+        _RANGE, "A bundle by its range, `0xLLLLLLLL_0xUUUUUUUU`, as the namespace has it now."
+    ),
+    "topic": Parameter(
+        {"type": "string", "minLength": 1, "maxLength": 200},
+        "A topic's local name, percent-encoded once; a `/` in it is `%2F`.",
+    ),
+    "domain": Parameter(
+        {"type": "string", "enum": ["persistent", "non-persistent", "topic"]},
+        "A topic's domain.",
+    ),
+    "broker": Parameter(_BROKER, "A broker's id, `host:port` of its web service."),
+    "cluster": Parameter(_NAME, "The cluster's name, `[cluster] name` of the configuration."),
+    "policy": Parameter(_NAME, "The name of an isolation policy."),
+    "failure_domain": Parameter(_NAME, "The name of a failure domain."),
+    "group": Parameter(_NAME, "The name of an anti-affinity group."),
+    "key": Parameter(_NAME, "A configuration key, percent-encoded."),
+    "value": Parameter(
+        {"type": "string", "minLength": 1, "maxLength": 1000},
+        "The value, percent-encoded; a `/` in it is `%2F`.",
+    ),
+}

@@ -1,0 +1,54 @@
+"""The API's description: true of the routes, valid, and readable without a network."""
+
+import re
+from collections import Counter
+
+import pytest
+from openapi_spec_validator import validate
+
+from loadmanager.adapters.http.openapi import openapi_document
+from loadmanager.adapters.http.operations import Operation, all_replies
+from loadmanager.adapters.http.parameters import PATH_PARAMETERS
+from loadmanager.adapters.http.routes import Role
+from loadmanager.adapters.http.surface import surface
+from tests.adapters.http.conftest import OpenDoor
+
+OPERATIONS = surface()
+
+
+def names(one: Operation) -> str:
+    return f"{one.method} {one.path}"
+
+
+async def test_the_document_is_valid_openapi(door: OpenDoor) -> None:
+    got = await door.ask("/openapi.json")
+    assert (got.status, got.headers["Content-Type"]) == (200, "application/json")
+    validate(got.json())
+    assert got.json() == openapi_document(OPERATIONS, "1.2.3")
+
+
+def test_nothing_is_declared_twice() -> None:
+    assert not [name for name, count in Counter(map(names, OPERATIONS)).items() if count > 1]
+
+
+@pytest.mark.parametrize("one", OPERATIONS, ids=names)
+def test_each_operation_says_enough(one: Operation) -> None:
+    assert one.summary.endswith(".")
+    assert set(one.captures) <= {*PATH_PARAMETERS, *one.parameters}
+    assert len(set(one.captures)) == len(one.captures)
+    assert any(reply.status < 400 for reply in one.replies)
+    assert all(reply.meaning.endswith(".") for reply in all_replies(one))
+
+
+@pytest.mark.parametrize("one", OPERATIONS, ids=names)
+def test_what_changes_something_is_for_administrators(one: Operation) -> None:
+    assert one.method == "GET" or one.role is Role.ADMIN
+
+
+async def test_the_page_names_every_operation_and_loads_nothing(door: OpenDoor) -> None:
+    got = await door.ask("/docs")
+    assert (got.status, got.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert all(f"<code>{one.path}</code>" in got.text for one in OPERATIONS)
+    assert not re.findall(r"(?:src|href)\s*=\s*\"(?!#|openapi\.json)", got.text)
+    assert "<script" not in got.text
+    assert "@import" not in got.text
