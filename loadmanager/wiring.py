@@ -114,13 +114,7 @@ def make_door(config: Config, application: Application, metrics: Metrics) -> Htt
         metrics=metrics.lookup,
         registry=REGISTRY,
         version=__version__,
-        settings=DoorSettings(
-            mode=config.lookup.mode,
-            max_concurrent=config.lookup.max_concurrent,
-            retry_after_s=config.lookup.retry_after_s,
-            max_body_bytes=config.http.max_body_bytes,
-            max_url_bytes=config.http.max_url_bytes,
-        ),
+        settings=door_settings(config),
         more_routes=[
             *Namespaces(
                 application.answering, default_bundles=config.cluster.default_bundles
@@ -131,6 +125,20 @@ def make_door(config: Config, application: Application, metrics: Metrics) -> Htt
             *Drains(application.drain_requests).routes(),
             *Accounts(application.accounting).routes(),
         ],
+    )
+
+
+def door_settings(config: Config) -> DoorSettings:
+    """Return how the HTTP server behaves."""
+    return DoorSettings(
+        mode=config.lookup.mode,
+        max_concurrent=config.lookup.max_concurrent,
+        retry_after_s=config.lookup.retry_after_s,
+        max_body_bytes=config.http.max_body_bytes,
+        max_url_bytes=config.http.max_url_bytes,
+        keepalive_s=config.http.keepalive_s,
+        stop_s=config.http.stop_s,
+        backlog=config.http.backlog,
     )
 
 
@@ -169,6 +177,8 @@ def zookeeper_options(settings: ZookeeperSettings) -> ZooKeeperOptions:
         tls_ca_file=settings.tls_ca_file,
         tls_certificate_file=settings.tls_certificate_file,
         tls_key_file=settings.tls_key_file,
+        tls_verify_hostname=settings.tls_verify_hostname,
+        creator_only=settings.creator_only,
     )
 
 

@@ -186,13 +186,13 @@ class ZookeeperSettings(Section):
     tls_certificate_file: str = Field("", description="This client's certificate. Empty: none.")
     tls_key_file: str = Field("", description="Private key of tls_certificate_file.")
     tls_verify_hostname: bool = Field(
-        True,
+        default=True,
         description="Whether the servers' certificates must name the hosts as written in hosts. "
         "false trusts whatever tls_ca_file has signed, so it should sign these servers alone.",
     )
     creator_only: bool | None = Field(
         None,
-        examples=[True],
+        examples=[False],
         description="Whether nodes that sidecars make can be read and changed with the login of "
         "their maker alone; all sidecars then need one login. false leaves them open to everyone, "
         "Pulsar's brokers and tools too. Nodes that exist keep what they have. Unset: true with a "

@@ -20,7 +20,7 @@ from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
 from loadmanager.faults.cluster import make_config
 from loadmanager.faults.virtual_time import VirtualClock, run
 from loadmanager.joining import make_planner, make_split_policy
-from loadmanager.wiring import free_port, make_identity, zookeeper_options
+from loadmanager.wiring import door_settings, free_port, make_identity, zookeeper_options
 
 
 def _shedding(strategy: str, **settings: Any) -> SheddingSettings:
@@ -125,6 +125,20 @@ def test_zookeeper_s_secrets_reach_its_options() -> None:
     options = zookeeper_options(config.zookeeper)
     assert (options.digest_user, options.digest_password) == ("me", "s3cret")
     assert options.hosts == config.zookeeper.hosts
+
+
+def test_access_and_host_name_checks_reach_zookeeper_s_options() -> None:
+    login = {"digest_user": "me", "digest_password": "s3cret"}
+    options = zookeeper_options(make_config(zookeeper=login).zookeeper)
+    assert (options.tls_verify_hostname, options.creator_only) == (True, None)
+    section = {**login, "tls_verify_hostname": False, "creator_only": False}
+    options = zookeeper_options(make_config(zookeeper=section).zookeeper)
+    assert (options.tls_verify_hostname, options.creator_only) == (False, False)
+
+
+def test_the_door_s_times_are_those_of_the_configuration() -> None:
+    made = door_settings(make_config(http={"keepalive_s": 20, "stop_s": 0.5, "backlog": 7}))
+    assert (made.keepalive_s, made.stop_s, made.backlog) == (20.0, 0.5, 7)
 
 
 def test_a_split_policy_is_made_of_the_configuration() -> None:

@@ -159,6 +159,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         (("zookeeper.digest_user=u",), "a value, because [zookeeper] digest_user is set"),
         (("zookeeper.digest_password=p",), "a value, because [zookeeper] digest_password is set"),
         (("zookeeper.tls_key_file=k",), "a value, because [zookeeper] tls_key_file is set"),
+        (("zookeeper.creator_only=true",), "a digest or SASL login with it"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_was_expected(
