@@ -14,6 +14,7 @@ from loadmanager.app.intention import Intention
 from loadmanager.app.leading import Leading
 from loadmanager.app.leasing import LeaseTerms
 from loadmanager.app.member import Member
+from loadmanager.app.naming import Naming
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher, Sampler
@@ -86,10 +87,12 @@ def join(
             rng=rng,
         )
 
-    member = make_member(config, parts, probe, commands, rng)
+    ownerships = make_ownerships(parts, commands)
+    member = make_member(config, parts, ownerships, probe, rng)
     leading = Leading(open_desk, parts.metrics)
     answering = Answering(
         parts,
+        Naming(parts, ownerships),
         leader_line,
         leading,
         hash_name=config.cluster.hash,
@@ -118,23 +121,27 @@ def join(
     )
 
 
-def make_member(
-    config: Config,
-    parts: Parts,
-    probe: HostProbe,
-    commands: asyncio.TaskGroup,
-    rng: np.random.Generator,
-) -> Member:
-    """Join the parts that keep this broker in the cluster."""
+def make_ownerships(parts: Parts, commands: asyncio.TaskGroup) -> Ownerships:
+    """Return the bundles of this broker: none yet; ``commands`` runs what it is told."""
     me, owners = parts.identity.broker, parts.picture.owners
 
     def claimed_elsewhere(bundle: BundleId) -> bool:
         holding = owners.get(bundle)
         return holding is not None and holding.broker != me
 
-    ownerships = Ownerships(
+    return Ownerships(
         parts.broker, parts.metrics, claimed_elsewhere=claimed_elsewhere, tasks=commands
     )
+
+
+def make_member(
+    config: Config,
+    parts: Parts,
+    ownerships: Ownerships,
+    probe: HostProbe,
+    rng: np.random.Generator,
+) -> Member:
+    """Join the parts that keep this broker in the cluster."""
     sampler = Sampler(parts, probe, Intention())
     report = config.report
     publisher = Publisher(

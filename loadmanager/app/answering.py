@@ -5,6 +5,7 @@ from typing import Protocol
 
 import structlog
 
+from loadmanager.app.naming import Naming
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -53,6 +54,7 @@ class Answering:
     def __init__(
         self,
         parts: Parts,
+        naming: Naming,
         leader_line: LeaderLine,
         assigner: Assigner,
         *,
@@ -64,6 +66,7 @@ class Answering:
         self._picture = parts.picture
         self._identity = parts.identity
         self._clock = parts.clock
+        self._naming = naming
         self._leader_line = leader_line
         self._assigner = assigner
         self._hash_name: HashName = hash_name
@@ -74,7 +77,7 @@ class Answering:
     @property
     def picture_version(self) -> int:
         """See `LookupService`."""
-        return self._picture.version
+        return self._naming.version
 
     @property
     def leader(self) -> LeaderInfo | None:
@@ -98,7 +101,7 @@ class Answering:
         boundaries = self._picture.known_boundaries(topic.namespace)
         if boundaries is None:
             return None
-        return self._known_owner(boundaries.at(position(topic, self._hash_name)))
+        return self._naming.owner(boundaries.at(position(topic, self._hash_name)))
 
     async def find_owner(self, topic: TopicName) -> Owner:
         """Return the owner; this sidecar walks the chain itself."""
@@ -167,20 +170,6 @@ class Answering:
 
     # --- waiting -------------------------------------------------------------------
 
-    def _known_owner(self, bundle: BundleId) -> Owner | None:
-        holding = self._picture.live_owner(bundle)
-        if holding is None:
-            return None
-        report = self._picture.brokers[holding.broker].report
-        return Owner(
-            bundle=bundle,
-            broker=holding.broker,
-            urls=report.urls,
-            listeners=report.advertised_listeners,
-            fencing_token=holding.fencing_token,
-            epoch=self._picture.leader.epoch if self._picture.leader else 0,
-        )
-
     async def _follow(
         self, topic: TopicName, mode: LookupMode, *, authoritative: bool
     ) -> Owner | Redirection:
@@ -201,7 +190,7 @@ class Answering:
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
     ) -> Owner | Redirection:
         """Find the owner; lookups of one bundle that come together wait together."""
-        owner = self._known_owner(bundle)
+        owner = self._naming.owner(bundle)
         if owner:
             return owner
         key = (bundle, mode, authoritative)
@@ -220,35 +209,45 @@ class Answering:
     async def _walk(
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
     ) -> Owner | Redirection:
-        """Do one step of the chain after another, until an answer or the time is up."""
-        deadline_s = self._clock.monotonic_s() + self._wait_s
+        """Do one step of the chain after another, until an answer or the time is up.
+
+        The leader is not troubled with what is on its way, unless that takes long.
+        """
+        begun_s = self._clock.monotonic_s()
+        deadline_s = begun_s + self._wait_s
         ask_again_at_s = 0.0
         why = "nobody owns it yet"
         while True:
-            owner = self._known_owner(bundle)
-            step = next_step(
-                mode, self._leader_place(), owned=owner is not None, authoritative=authoritative
-            )
+            owner = self._naming.owner(bundle)
             if owner is not None:
                 return owner
             now_s = self._clock.monotonic_s()
+            coming = self._naming.coming(bundle) if now_s - begun_s < _ASK_AGAIN_S else None
+            step = self._next_step(mode, coming, authoritative=authoritative)
             if self._was_cut(bundle):
                 raise BundleCut(f"{bundle} is no bundle of its namespace now")
             if step is LookupStep.REDIRECT_TO_LEADER and self._picture.leader:
                 return Redirection(self._picture.leader.sidecar_url, authoritative=False)
-            if step is LookupStep.AWAIT_OWNER:
-                why = "no leader is elected" if self._picture.leader is None else why
+            if step is LookupStep.REDIRECT_TO_COMING and (onward := self._onward(coming, mode)):
+                return onward
+            if step in {LookupStep.AWAIT_OWNER, LookupStep.REDIRECT_TO_COMING}:
+                why = self._what_is_awaited(coming, why)
             elif now_s >= ask_again_at_s:
                 planned, why = await self._ask(bundle, step, deadline_s - now_s)
                 ask_again_at_s = self._clock.monotonic_s() + _ASK_AGAIN_S
-                redirection = self._onward(planned, mode)
-                if redirection:
-                    return redirection
+                if onward := self._onward(planned, mode):
+                    return onward
                 continue
             if now_s >= deadline_s:
                 raise Unavailable(f"{bundle}: {why}")
             pause_s = min(deadline_s - now_s, _ASK_AGAIN_S)
-            await self._picture.changes.wait(pause_s)
+            await self._naming.changes.wait(pause_s)
+
+    def _next_step(
+        self, mode: LookupMode, coming: BrokerId | None, *, authoritative: bool
+    ) -> LookupStep:
+        on_its_way, place = coming is not None, self._leader_place()
+        return next_step(mode, place, owned=False, authoritative=authoritative, coming=on_its_way)
 
     async def _ask(
         self, bundle: BundleId, step: LookupStep, left_s: float
@@ -266,10 +265,15 @@ class Answering:
         except (NotLeader, Unavailable) as error:
             log.debug("lookup.assignment.failed", bundle=bundle, why=str(error))
             return None, str(error)
-        return planned, f"{planned} is to own it and has not taken it yet"
+        return planned, f"{planned} is to own it and does not serve it yet"
+
+    def _what_is_awaited(self, coming: BrokerId | None, before: str) -> str:
+        if coming is not None:
+            return f"{coming} is to own it and does not serve it yet"
+        return "no leader is elected" if self._picture.leader is None else before
 
     def _onward(self, planned: BrokerId | None, mode: LookupMode) -> Redirection | None:
-        """Return where the leader sends the client that follows redirects itself."""
+        """Return where the client is sent that follows redirects itself."""
         if planned is None or mode is not LookupMode.REDIRECT or planned == self._identity.broker:
             return None
         known = self._picture.brokers.get(planned)

@@ -8,6 +8,7 @@ same broker deletes as it registers: what a former one still sends is refused.
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import structlog
 
@@ -39,6 +40,7 @@ log = structlog.get_logger()
 
 _BATCH = 64
 _IDLE_S = 5.0
+_GATHER_S = 0.01
 _RECONNECT_POLL_S = 0.1
 
 
@@ -57,6 +59,9 @@ class LockKeeper:
         # had on its way then, frozen perhaps, must not touch the locks of that one.
         self._still_ours = Check(znodes.agent(membership.broker, membership.session_id), 0)
         self._list_version = 0
+        # Which of its bundles the list says are not served yet, as written and as last sent.
+        self._listed_loading: AbstractSet[BundleId] = frozenset()
+        self._sent_loading: AbstractSet[BundleId] = frozenset()
         self._replace: dict[BundleId, int] = {}
         self._missing: set[BundleId] = set()
 
@@ -73,6 +78,8 @@ class LockKeeper:
                 await self._change(takes, drops)
             elif cut is not None:
                 await self._cut(cut)
+            elif self._ownerships.serving.loading != self._listed_loading:
+                await self._list()
             else:
                 await self._ownerships.lock_work.wait(_IDLE_S)
 
@@ -92,7 +99,7 @@ class LockKeeper:
             written = await self._outcome()
         if written is None:
             return
-        self._list_version = written.version
+        self._written(written)
         for bundle in takes:
             self._replace.pop(bundle, None)
         self._missing.difference_update(drops)
@@ -105,9 +112,10 @@ class LockKeeper:
         Raises:
             Disconnected: the reply was lost; the commit may have been applied.
         """
-        while takes or drops:
+        only_list = not takes and not drops
+        while takes or drops or only_list:
             versions = await self._boundary_versions(takes)
-            if not takes and not drops:
+            if not takes and not drops and not only_list:
                 # To set the list to what it is would tell everybody of a change, us as well.
                 break
             operations = self._operations(takes, drops, versions)
@@ -166,9 +174,28 @@ class LockKeeper:
             if bundle in self._replace:
                 operations.append((bundle, Delete(path, self._replace[bundle])))
             operations.append((bundle, Create(path, lock_content, ephemeral=True)))
-        content = encode_owned(after)
-        operations.append((None, SetData(self._list_path, content, self._list_version)))
+        operations.append((None, self._own_list(after, takes)))
         return operations
+
+    def _own_list(
+        self, after: Mapping[BundleId, int | None], takes: Sequence[BundleId] = ()
+    ) -> SetData:
+        self._sent_loading = (self._ownerships.serving.loading | set(takes)) & after.keys()
+        content = encode_owned(after, self._sent_loading)
+        return SetData(self._list_path, content, self._list_version)
+
+    def _written(self, own_list: Stat) -> None:
+        self._list_version = own_list.version
+        self._listed_loading = self._sent_loading
+
+    async def _list(self) -> None:
+        """Tell lookups what the broker serves by now: the one write that nobody waits for.
+
+        Whatever changes locks says it too; alone it goes only when there is nothing else.
+        """
+        if self._ownerships.serving.loading:
+            await self._clock.sleep(_GATHER_S)  # More will be served in a moment.
+        await self._change([], [])
 
     async def _give_way(
         self,
@@ -237,7 +264,7 @@ class LockKeeper:
         after.pop(cut.whole, None)
         after |= dict.fromkeys(cut.parts)
         locks = [Create(znodes.lock(part), lock_content, ephemeral=True) for part in cut.parts]
-        own_list = SetData(self._list_path, encode_owned(after), self._list_version)
+        own_list = self._own_list(after)
         gone = Delete(znodes.lock(cut.whole))
         operations: list[Operation] = [self._still_ours, cut.boundaries, *locks, gone, own_list]
         try:
@@ -251,7 +278,7 @@ class LockKeeper:
         except Disconnected:
             written = await self._outcome()
         if written is not None:
-            self._list_version = written.version
+            self._written(written)
             self._ownerships.was_cut(cut, written.mzxid)
 
     async def _outcome(self) -> Stat | None:

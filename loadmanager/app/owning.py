@@ -16,6 +16,7 @@ import structlog
 from loadmanager.app.changes import Changes
 from loadmanager.app.commanding import BrokerCommands
 from loadmanager.app.membership import Membership
+from loadmanager.app.serving import Serving
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Effect, Event, Phase, may_serve, step
@@ -55,6 +56,7 @@ class Ownerships:
         self._told_tokens: Mapping[BundleId, int] = {}
         self._refused: set[BundleId] = set()
         self._commands = BrokerCommands(tasks)
+        self.serving = Serving()
         self.orders: Orders | None = None
         self.takes: dict[BundleId, None] = {}
         self.drops: dict[BundleId, None] = {}
@@ -82,6 +84,10 @@ class Ownerships:
     def handovers(self) -> Mapping[BundleId, BrokerId]:
         """Who gets the bundles that this broker is to let go."""
         return self.orders.handovers if self.orders else {}
+
+    def serves(self, bundle: BundleId) -> bool:
+        """Say whether the broker serves ``bundle`` and is to go on: lookups may name it."""
+        return self._phases.get(bundle) is Phase.OWNED and bundle not in self.serving.loading
 
     # --- what happens --------------------------------------------------------------
 
@@ -171,7 +177,10 @@ class Ownerships:
                 continue
             if phase is Phase.OWNED and serving.get(bundle) != self._tokens[bundle]:
                 # Not served, or under an earlier lock: that load did not come through.
+                self.serving.awaited(bundle)
                 self._fire(bundle, Event.BROKER_FORGOT)
+            elif phase is Phase.OWNED:
+                self._serving_begun(bundle)
             elif may_serve(phase) and bundle not in serving:
                 # Not proof enough: a load of it may still be on its way to the broker, and
                 # only an unload that was confirmed keeps it from being obeyed.
@@ -190,6 +199,7 @@ class Ownerships:
             self.takes.pop(bundle, None)
             self._metrics.ownership_changed("acquired")
             log.info("bundle.lock.taken", bundle=bundle, fencing_token=tokens[bundle])
+            self.serving.awaited(bundle)
             self._fire(bundle, Event.LOCK_TAKEN)
 
     def lock_refused(self, bundle: BundleId) -> None:
@@ -243,6 +253,7 @@ class Ownerships:
         if after is not before:
             log.debug("bundle.phase.changed", bundle=bundle, was=before, now=after, by=event)
             self._metrics.phase_changed(before, after)
+            self.serving.phase_changed(bundle, after)
         if after is Phase.HALTING and bundle in self._tokens:
             self._former_tokens[bundle] = self._tokens[bundle]
         if after is Phase.FREE:
@@ -296,6 +307,12 @@ class Ownerships:
             with self._as_newest_agent() as epoch:
                 await self._broker.load(bundle, agent_epoch=epoch, fencing_token=token)
             log.info("bundle.serving.begun", bundle=bundle, fencing_token=token)
+            if self._tokens.get(bundle) == token:
+                self._serving_begun(bundle)
+
+    def _serving_begun(self, bundle: BundleId) -> None:
+        if self.serving.begun(bundle):
+            self.lock_work.tell()  # The list is to say so.
 
     async def _unload(self, bundle: BundleId) -> None:
         if self._phases.get(bundle) is Phase.OWNED:

@@ -41,10 +41,14 @@ class KnownBroker:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Who lists a bundle as owned, with the fencing token of the lock."""
+    """Who lists a bundle as owned, with the fencing token of the lock.
+
+    ``serving`` is False while the broker has the lock and not loaded the bundle yet.
+    """
 
     broker: BrokerId
     fencing_token: int
+    serving: bool = True
 
 
 class ClusterPicture:
@@ -122,6 +126,11 @@ class ClusterPicture:
         holding = self._owners.get(bundle)
         return holding if holding and holding.broker in self._brokers.values else None
 
+    def serving_owner(self, bundle: BundleId) -> Holding | None:
+        """Return the owner of ``bundle`` if that broker is registered and serves it."""
+        holding = self.live_owner(bundle)
+        return holding if holding and holding.serving else None
+
     @property
     def namespaces(self) -> int:
         """How many namespaces' bundles are known here."""
@@ -185,6 +194,7 @@ class ClusterPicture:
     def _owned_changed(self, name: str, before: OwnedList | None, after: OwnedList | None) -> None:
         broker = BrokerId(name)
         now = after.tokens if after else {}
+        loading = after.loading if after else frozenset()
         for bundle in before.tokens if before else ():
             holding = self._owners.get(bundle)
             if bundle not in now and holding and holding.broker == broker:
@@ -194,14 +204,14 @@ class ClusterPicture:
             holding = self._owners.get(bundle)
             # Two lists may name a bundle for a moment; the later lock is the owner.
             if holding is None or holding.broker == broker or holding.fencing_token < token:
-                self._owners[bundle] = Holding(broker, token)
+                self._owners[bundle] = Holding(broker, token, bundle not in loading)
         self._answers_changed()
         self.owner_changes.tell()
         self.changes.tell()
 
     def _take_from_other_lists(self, bundle: BundleId) -> None:
         claims = [
-            Holding(BrokerId(name), listed.tokens[bundle])
+            Holding(BrokerId(name), listed.tokens[bundle], bundle not in listed.loading)
             for name, listed in self._owned.values.items()
             if bundle in listed.tokens
         ]

@@ -113,9 +113,12 @@ class UnloadRequests:
         await self._until_arrived(moving, destination)
         return staying
 
-    def _owners(self, bundles: Sequence[BundleId]) -> Iterator[tuple[BundleId, BrokerId]]:
+    def _owners(
+        self, bundles: Sequence[BundleId], *, serving: bool = False
+    ) -> Iterator[tuple[BundleId, BrokerId]]:
+        picture = self._parts.picture
         for bundle in bundles:
-            holding = self._parts.picture.live_owner(bundle)
+            holding = picture.serving_owner(bundle) if serving else picture.live_owner(bundle)
             if holding is not None:
                 yield bundle, holding.broker
 
@@ -125,7 +128,7 @@ class UnloadRequests:
         picture, clock = self._parts.picture, self._parts.clock
         deadline_s = clock.monotonic_s() + self._wait_s
         while True:
-            now_owning = dict(self._owners(list(moving)))
+            now_owning = dict(self._owners(list(moving), serving=True))
             late = [
                 bundle
                 for bundle, source in moving.items()

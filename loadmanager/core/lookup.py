@@ -32,26 +32,33 @@ class LookupStep(StrEnum):
     ASSIGN_HERE = "assign_here"
     ASK_LEADER = "ask_leader"
     REDIRECT_TO_LEADER = "redirect_to_leader"
+    REDIRECT_TO_COMING = "redirect_to_coming"
     AWAIT_OWNER = "await_owner"
 
 
 def next_step(
-    mode: LookupMode, leader: LeaderPlace, *, owned: bool, authoritative: bool
+    mode: LookupMode,
+    leader: LeaderPlace,
+    *,
+    owned: bool,
+    authoritative: bool,
+    coming: bool = False,
 ) -> LookupStep:
     """Return what to do next for a lookup.
 
-    ``owned`` says that the picture has an owner that is registered. Without a leader
-    the lookup waits for the next one: a follower that decided for itself would do so
-    on its own view, and two of them on two views.
+    ``owned`` says that the picture has an owner that is registered and serves.
+    ``coming`` says that it is on its way to a broker that is known here: the leader
+    could tell no more than that, so it is not asked. Without a leader the lookup waits
+    for the next one: a follower that decided for itself would do so on its own view,
+    and two of them on two views.
     """
     if owned:
         return LookupStep.ANSWER_OWNER
-    if authoritative and mode is LookupMode.REDIRECT:
-        return LookupStep.AWAIT_OWNER
-    if leader is LeaderPlace.NOWHERE:
+    redirects = mode is LookupMode.REDIRECT
+    if coming and redirects and not authoritative:
+        return LookupStep.REDIRECT_TO_COMING
+    if coming or leader is LeaderPlace.NOWHERE or (redirects and authoritative):
         return LookupStep.AWAIT_OWNER
     if leader is LeaderPlace.HERE:
         return LookupStep.ASSIGN_HERE
-    if mode is LookupMode.REDIRECT:
-        return LookupStep.REDIRECT_TO_LEADER
-    return LookupStep.ASK_LEADER
+    return LookupStep.REDIRECT_TO_LEADER if redirects else LookupStep.ASK_LEADER

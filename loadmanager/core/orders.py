@@ -48,9 +48,13 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class OwnedList:
-    """What one broker owns: each bundle with the fencing token of its lock."""
+    """What one broker owns: each bundle with the fencing token of its lock.
+
+    Those in ``loading`` are locked and not served yet: their lookups wait.
+    """
 
     tokens: Mapping[BundleId, int]
+    loading: frozenset[BundleId] = frozenset()
 
 
 def encode_orders(orders: Orders) -> bytes:
@@ -58,10 +62,7 @@ def encode_orders(orders: Orders) -> bytes:
     return _pack(
         {
             "epoch": orders.epoch,
-            "bundles": {
-                namespace: [_range_text(bundle) for bundle in bundles]
-                for namespace, bundles in _by_namespace(orders.bundles)
-            },
+            "bundles": _ranges(orders.bundles),
             "handovers": dict(sorted(orders.handovers.items())),
             "splits": {
                 bundle: {"algorithm": order.algorithm, "positions": list(order.positions)}
@@ -81,11 +82,7 @@ def decode_orders(where: str, data: bytes) -> Orders:
     epoch = document.get("epoch")
     if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
         raise MalformedContent(where, f"epoch = {epoch!r}", "a whole number, 0 or more")
-    bundles = []
-    for namespace, ranges in _mapping(where, document, "bundles").items():
-        if not isinstance(ranges, list):
-            raise MalformedContent(where, f"bundles.{namespace} = {ranges!r}", "a list of ranges")
-        bundles += [_bundle(where, f"{namespace}/{hash_range}") for hash_range in ranges]
+    bundles = _bundles_in(where, document, "bundles")
     handovers = {
         _bundle(where, bundle): _broker(where, broker)
         for bundle, broker in _mapping(where, document, "handovers").items()
@@ -94,24 +91,26 @@ def decode_orders(where: str, data: bytes) -> Orders:
         _bundle(where, bundle): _split_order(where, bundle, order)
         for bundle, order in _mapping(where, document, "splits").items()
     }
-    return Orders(epoch, frozenset(bundles), MappingProxyType(handovers), MappingProxyType(splits))
+    return Orders(epoch, bundles, MappingProxyType(handovers), MappingProxyType(splits))
 
 
-def encode_owned(tokens: Mapping[BundleId, int | None]) -> bytes:
+def encode_owned(tokens: Mapping[BundleId, int | None], loading: Iterable[BundleId] = ()) -> bytes:
     """Return the content of ``/loadbalance/owned/{broker}``.
 
     A lock's fencing token is known only when the commit that creates it is done, and
     the list is set in that same commit. So the token of a bundle new in it is None:
     it is the list's own mzxid, because all nodes of a commit carry the same zxid.
     """
-    return _pack(
-        {
-            "bundles": {
-                namespace: {_range_text(bundle): tokens[bundle] for bundle in bundles}
-                for namespace, bundles in _by_namespace(tokens)
-            }
+    document: dict[str, object] = {
+        "bundles": {
+            namespace: {_range_text(bundle): tokens[bundle] for bundle in bundles}
+            for namespace, bundles in _by_namespace(tokens)
         }
-    )
+    }
+    unserved = _ranges(loading)
+    if unserved:
+        document["loading"] = unserved
+    return _pack(document)
 
 
 def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
@@ -121,7 +120,8 @@ def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
         MalformedContent: it is not what `encode_owned` writes.
     """
     tokens = {}
-    for namespace, ranges in _mapping(where, _unpack(where, data), "bundles").items():
+    document = _unpack(where, data)
+    for namespace, ranges in _mapping(where, document, "bundles").items():
         if not isinstance(ranges, dict):
             raise MalformedContent(where, f"bundles.{namespace} = {ranges!r}", "ranges to tokens")
         for hash_range, token in ranges.items():
@@ -129,7 +129,23 @@ def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
                 what = f"token of {namespace}/{hash_range} = {token!r}"
                 raise MalformedContent(where, what, "a whole number or null")
             tokens[_bundle(where, f"{namespace}/{hash_range}")] = mzxid if token is None else token
-    return OwnedList(MappingProxyType(tokens))
+    return OwnedList(MappingProxyType(tokens), _bundles_in(where, document, "loading"))
+
+
+def _ranges(bundles: Iterable[BundleId]) -> dict[str, list[str]]:
+    return {
+        namespace: [_range_text(bundle) for bundle in group]
+        for namespace, group in _by_namespace(bundles)
+    }
+
+
+def _bundles_in(where: str, document: Mapping[str, Any], key: str) -> frozenset[BundleId]:
+    found: list[BundleId] = []
+    for namespace, ranges in _mapping(where, document, key).items():
+        if not isinstance(ranges, list):
+            raise MalformedContent(where, f"{key}.{namespace} = {ranges!r}", "a list of ranges")
+        found += [_bundle(where, f"{namespace}/{hash_range}") for hash_range in ranges]
+    return frozenset(found)
 
 
 def _split_order(where: str, bundle: str, order: object) -> SplitOrder:

@@ -51,3 +51,22 @@ def test_without_a_leader_nobody_decides_for_himself() -> None:
     for mode, authoritative in itertools.product(LookupMode, [False, True]):
         step = next_step(mode, NOWHERE, owned=False, authoritative=authoritative)
         assert step is LookupStep.AWAIT_OWNER
+
+
+@pytest.mark.parametrize("leader", LeaderPlace)
+def test_what_is_on_its_way_is_waited_for_without_asking_the_leader(leader: LeaderPlace) -> None:
+    step = next_step(ANSWER, leader, owned=False, authoritative=False, coming=True)
+    assert step is LookupStep.AWAIT_OWNER
+
+
+@pytest.mark.parametrize("leader", LeaderPlace)
+@pytest.mark.parametrize(
+    ("authoritative", "want"),
+    [(False, LookupStep.REDIRECT_TO_COMING), (True, LookupStep.AWAIT_OWNER)],
+)
+def test_the_client_walks_to_where_the_bundle_is_going_and_waits_there(
+    leader: LeaderPlace, authoritative: bool, want: LookupStep
+) -> None:
+    assert (
+        next_step(REDIRECT, leader, owned=False, authoritative=authoritative, coming=True) is want
+    )

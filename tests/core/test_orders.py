@@ -12,6 +12,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.orders import (
     Orders,
+    OwnedList,
     SplitOrder,
     decode_orders,
     decode_owned,
@@ -60,6 +61,20 @@ def test_an_owned_list_comes_back_with_the_commit_as_token_of_its_newest(
 ) -> None:
     want = {bundle: 77 if token is None else token for bundle, token in tokens.items()}
     assert decode_owned(WHERE, encode_owned(tokens), mzxid=77).tokens == want
+
+
+@given(bundles=st.frozensets(bundle_ids(), max_size=20), loading=st.data())
+def test_an_owned_list_says_what_is_locked_and_not_served_yet(
+    bundles: frozenset[BundleId], loading: st.DataObject
+) -> None:
+    unserved = loading.draw(st.frozensets(st.sampled_from(sorted(bundles)))) if bundles else None
+    content = encode_owned(dict.fromkeys(bundles, 5), unserved or frozenset())
+    assert decode_owned(WHERE, content, mzxid=77).loading == (unserved or frozenset())
+
+
+def test_a_list_from_before_it_told_what_is_not_served_yet_says_that_all_is() -> None:
+    listed = decode_owned(WHERE, b'{"bundles":{"t/ns":{"0x00000000_0x80000000":5}}}', mzxid=77)
+    assert listed == OwnedList({B1: 5}, frozenset())
 
 
 def test_twenty_thousand_bundles_stay_far_below_the_limit_of_a_znode() -> None:

@@ -1,0 +1,80 @@
+"""Whom a lookup may name for a bundle: its owner once that serves it, and nobody before.
+
+The owned lists say who holds which lock, and which of those bundles the broker has not
+loaded yet. Of its own broker a sidecar knows better: it commands it.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from loadmanager.app.changes import Changes
+from loadmanager.app.parts import Parts
+from loadmanager.app.serving import Serving
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.ports import Owner
+
+
+class OwnBundles(Protocol):
+    """The bundles of this sidecar's own broker."""
+
+    @property
+    def serving(self) -> Serving:
+        """What changes about them."""
+
+    @property
+    def handovers(self) -> Mapping[BundleId, BrokerId]:
+        """Who gets those that the broker is to let go."""
+
+    def serves(self, bundle: BundleId) -> bool:
+        """Say whether the broker serves ``bundle`` and is to go on."""
+
+
+class Naming:
+    """Names owners from the picture and from what this sidecar does itself.
+
+    ``changes`` tells whenever an answer may have become another one.
+    """
+
+    def __init__(self, parts: Parts, own: OwnBundles) -> None:
+        self._picture = parts.picture
+        self._me = parts.identity.broker
+        self._own = own
+        self.changes = Changes()
+        parts.picture.changes.subscribe(self.changes.tell)
+        own.serving.changes.subscribe(self.changes.tell)
+
+    @property
+    def version(self) -> int:
+        """Grows with every change that could change an answer."""
+        return self._picture.version + self._own.serving.version
+
+    def owner(self, bundle: BundleId) -> Owner | None:
+        """Return the owner if it serves ``bundle``."""
+        holding = self._picture.live_owner(bundle)
+        if holding is None:
+            return None
+        if not (self._own.serves(bundle) if holding.broker == self._me else holding.serving):
+            return None
+        report = self._picture.brokers[holding.broker].report
+        return Owner(
+            bundle=bundle,
+            broker=holding.broker,
+            urls=report.urls,
+            listeners=report.advertised_listeners,
+            fencing_token=holding.fencing_token,
+            epoch=self._picture.leader.epoch if self._picture.leader else 0,
+        )
+
+    def coming(self, bundle: BundleId) -> BrokerId | None:
+        """Return the broker that ``bundle`` is on its way to, as far as it is known here.
+
+        It is known once that broker holds the lock; and before, where the bundle comes
+        from: the orders of the former owner say who is next.
+        """
+        holding = self._picture.live_owner(bundle)
+        if holding is not None and holding.broker != self._me:
+            return None if holding.serving else holding.broker
+        planned = self._own.handovers.get(bundle)
+        if planned in self._picture.brokers:
+            return planned
+        return None if holding is None else holding.broker
