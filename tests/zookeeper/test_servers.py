@@ -83,7 +83,7 @@ async def test_a_frozen_server_shows_in_time_and_is_taken_up_again(
         with pytest.raises(Disconnected):
             await session.heartbeat()
         assert session.session.connection is Connection.SUSPENDED
-        assert time.monotonic() - since_s < before.timeout_s / 2
+        assert time.monotonic() - since_s < before.timeout_s * 2 / 3
     await eventually(lambda: session.session == before)
     await session.heartbeat()
     await session.close()
