@@ -6,10 +6,10 @@ a bundle at once, fencing tokens and epochs only grew, and nothing was raised un
 """
 
 import asyncio
+import functools
 import inspect
-import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -21,12 +21,22 @@ from loadmanager.checker.serving import overlaps
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.hashing import position
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker, parse_topic
+from loadmanager.core.hashing import FULL_RANGE_END, position
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    TopicName,
+    namespace_of,
+    parse_broker,
+    parse_topic,
+    range_of,
+)
 from loadmanager.core.orders import Orders, decode_orders
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.faults.agent import Agent, World
 from loadmanager.faults.host import Host
+from loadmanager.faults.trace import listen
 from loadmanager.faults.violation import Invariant, Violation
 from loadmanager.faults.virtual_time import run
 from loadmanager.ports import Connection, CoordinationError, NotLeader
@@ -267,7 +277,7 @@ def play(
 
     async def program() -> None:
         cluster = Cluster(config or make_config(), Random(seed))  # noqa: S311 - to be repeatable
-        _listen(cluster.told)
+        listen(cluster.told.append)
         try:
             for _ in range(sidecars):
                 cluster.start(cluster.add_host())
@@ -285,22 +295,20 @@ def play(
         structlog.reset_defaults()
 
 
-def _listen(told: list[Mapping[str, Any]]) -> None:
-    def keep(_logger: object, level: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-        told.append({**event, "level": level, "at_s": asyncio.get_running_loop().time()})
-        raise structlog.DropEvent
-
-    structlog.configure(
-        processors=[keep],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        cache_logger_on_first_use=False,
-    )
-
-
 def topic_in(boundaries: Boundaries, bundle: BundleId) -> TopicName:
-    """Return a topic that falls in ``bundle``."""
-    for number in range(100_000):
-        topic = parse_topic(f"persistent://{boundaries.namespace}/topic-{number}")
-        if boundaries.at(position(topic, "murmur3")) == bundle:
+    """Return a topic that falls in ``bundle``, one of ``boundaries``."""
+    if bundle not in boundaries.bundles:
+        raise ValueError(f"{bundle} is none of {boundaries.bundles}")
+    return topic_of(bundle)
+
+
+@functools.lru_cache(maxsize=10_000)
+def topic_of(bundle: BundleId) -> TopicName:
+    """Return a topic whose hash lies in the bundle's range."""
+    lower, upper = range_of(bundle)
+    for number in range(1_000_000):
+        topic = parse_topic(f"persistent://{namespace_of(bundle)}/topic-{number}")
+        hashed = position(topic, "murmur3")
+        if lower <= hashed < upper or hashed == upper == FULL_RANGE_END:
             return topic
     raise AssertionError(f"no topic falls in {bundle}")

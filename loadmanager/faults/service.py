@@ -1,7 +1,7 @@
 """The in-process service as a cluster meets it: sessions timed out, outages, and watchers."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from loadmanager.adapters.memory import MemoryService
 from loadmanager.adapters.memory.tree import Draft, Znode
@@ -34,6 +34,11 @@ class TimedService(MemoryService):
     def down(self) -> bool:
         """Whether it has no majority: it answers nobody and expires nothing."""
         return self._down
+
+    @property
+    def nodes(self) -> Mapping[str, Znode]:
+        """Every node by path, in no order: to look at, not to keep."""
+        return self._tree
 
     def go_down(self) -> None:
         """Lose the majority."""

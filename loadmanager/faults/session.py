@@ -11,7 +11,7 @@ from loadmanager.adapters.coordination.link import Trigger
 from loadmanager.adapters.memory.link import Loss, MemoryLink
 from loadmanager.faults.service import TimedService
 from loadmanager.faults.wires import Gate, Losses, LossPlace, Wire, sent
-from loadmanager.ports import Connection, Operation, SessionState, Stat
+from loadmanager.ports import Connection, Node, Operation, SessionState, Stat, Watch
 
 T = TypeVar("T")
 
@@ -53,11 +53,6 @@ class FaultyLink(MemoryLink):
             service, timeout_s=timeout_s, turn=self.way_there.turn, turn_back=self.way_back.turn
         )
 
-    @property
-    def cut(self) -> bool:
-        """Whether it cannot connect until somebody lets it."""
-        return self._cut
-
     def deliver(self, trigger: Trigger) -> None:
         """Carry an event to the client."""
         loop = asyncio.get_running_loop()
@@ -69,6 +64,10 @@ class FaultyLink(MemoryLink):
             task.add_done_callback(self._late_events.discard)
         else:
             loop.call_soon(trigger)
+
+    def drop(self) -> None:
+        """Lose the connection without being cut."""
+        self._drop()
 
     def wake(self) -> None:
         """Find out, after a freeze, what became of the connection meanwhile."""
@@ -99,7 +98,8 @@ class ClientSession(LinkedCoordination):
     """A session whose requests, once made, are on their way: cancelling stops none.
 
     ``before_commit`` is called with the operations of every commit as the process makes
-    it. ``freeze_at_next_commit`` lets the process freeze in the moment its next commit
+    it, ``after_read`` with every node it reads, ``after_told`` with every one that a watch
+    tells it of. ``freeze_at_next_commit`` lets the process freeze in the moment its next commit
     is on its way.
     """
 
@@ -113,6 +113,8 @@ class ClientSession(LinkedCoordination):
         self.delay_commits_s = 0.0
         self.freeze_at_next_commit = False
         self.before_commit: Callable[[Sequence[Operation]], None] | None = None
+        self.after_read: Callable[[str, Node | None], None] | None = None
+        self.after_told: Callable[[str, Node | None], None] | None = None
         super().__init__(self._faulty, chroot="", timeout_s=timeout_s)
 
     # --- what happens to the connection ---------------------------------------------
@@ -144,6 +146,16 @@ class ClientSession(LinkedCoordination):
             self._faulty.network.open()
             self._faulty.wake()
         self._faulty.reconnect()
+
+    def lose_connection(self) -> None:
+        """Break the connection; the client connects again as soon as the service is up."""
+        self._faulty.network.open()
+        self._faulty.drop()
+
+    def connect_again(self) -> None:
+        """Connect now that the service is up, unless the session is cut or frozen."""
+        if self._opened and not self.swallowing:
+            self._faulty.wake()
 
     def swallow(self) -> None:
         """Let all messages vanish both ways until `reconnect`; nobody is told.
@@ -191,6 +203,23 @@ class ClientSession(LinkedCoordination):
             self._faulty.wake()
 
     # --- what the process asks ------------------------------------------------------
+
+    async def get(self, path: str) -> Node | None:
+        """Read it."""
+        node = await super().get(path)
+        if self.after_read is not None:
+            self.after_read(path, node)
+        return node
+
+    def watch(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+        """Watch it."""
+
+        def told(node: Node | None) -> None:
+            if self.after_told is not None:
+                self.after_told(path, node)
+            callback(node)
+
+        return super().watch(path, told)
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         """Send it."""

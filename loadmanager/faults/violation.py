@@ -1,6 +1,7 @@
 """What a run of faults may find: a promise that was not kept."""
 
 from enum import StrEnum
+from typing import Protocol
 
 
 class Invariant(StrEnum):
@@ -37,3 +38,10 @@ class Violation(AssertionError):
         self.at_s = at_s
         self.subject = subject
         self.seen = seen
+
+
+class Tell(Protocol):
+    """Takes up what was found, and lets the run end there."""
+
+    def __call__(self, invariant: Invariant, subject: str, seen: str) -> None:
+        """Tell that ``invariant`` is broken at ``subject``."""

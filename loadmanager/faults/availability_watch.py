@@ -1,0 +1,102 @@
+"""Watching bundles that nobody serves: how long, and whether a fault accounts for it.
+
+The clock of the bound runs for a bundle that was served before and whose namespace
+exists, while nobody serves it and nothing was disturbed: from the last fault on, as
+long as the service has a majority and one broker is fit. A broker is fit if it obeys,
+no drain mark stands, and its sidecar is registered, connected and not asked to stop.
+"""
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from loadmanager.checker.serving import share_positions
+from loadmanager.config import Config
+from loadmanager.core import znodes
+from loadmanager.core.ids import BundleId
+from loadmanager.faults.agent import SESSION_S, Agent
+from loadmanager.faults.host import CONTROL_TIMEOUT_S, Host
+from loadmanager.faults.violation import Invariant, Tell
+
+LOOK_EVERY_S: Final = 0.5
+
+_RETRIES_S: Final = 4.0
+"""A lost election, a lost order, a refused lock and a failed load, each tried again once."""
+
+
+def served_again_within_s(config: Config) -> float:
+    """Return the bound: what the slowest way to a new owner takes after the last fault.
+
+    The session of the dead or cut off owner, or leader, has to expire: a whole timeout.
+    A fault may hit the next owner as it is being chosen: its broker is given up when its
+    lease has run out, and its sidecar registers again. The leader notices within a tick.
+    """
+    lease_s = config.ownership.self_fence_fraction * SESSION_S
+    renewal_s = config.ownership.heartbeat_fraction * SESSION_S + CONTROL_TIMEOUT_S
+    return SESSION_S + lease_s + renewal_s + config.leader.tick_interval_s + _RETRIES_S
+
+
+@dataclass(slots=True)
+class AvailabilityWatch:
+    """Looks every `LOOK_EVERY_S`, which is how exact its times are."""
+
+    within_s: float
+    tell: Tell
+    longest_s: float = 0.0
+    """The longest that the clock of the bound ran for any bundle."""
+    _undisturbed_since_s: float = 0.0
+    _wanted: set[BundleId] = field(default_factory=set)
+    _missing_since_s: dict[BundleId, float] = field(default_factory=dict)
+
+    def disturbed(self, at_s: float) -> None:
+        """Begin to count anew: something has just been broken."""
+        self._undisturbed_since_s = at_s
+
+    def look(
+        self,
+        bundles: Iterable[BundleId],
+        hosts: Iterable[Host],
+        fit: bool,
+        at_s: float,
+    ) -> None:
+        """Compare what should be served with what is."""
+        if not fit:
+            self.disturbed(at_s)
+        served = {bundle for host in hosts for bundle in host.serving}
+        self._wanted |= served
+        expected = [bundle for bundle in bundles if bundle in self._wanted]
+        missing = [bundle for bundle in expected if bundle not in served]
+        self._missing_since_s = {
+            bundle: self._missing_since_s.get(bundle, at_s) for bundle in missing
+        }
+        for bundle in missing:
+            since_s = max(self._missing_since_s[bundle], self._undisturbed_since_s)
+            self.longest_s = max(self.longest_s, at_s - since_s)
+            if at_s - since_s > self.within_s:
+                seen = f"served by nobody for {at_s - since_s:.1f} s; bound {self.within_s:.1f} s"
+                self.tell(Invariant.SERVED_AGAIN, bundle, seen)
+
+    def cut(self, wholes: Iterable[BundleId], parts: Iterable[BundleId]) -> None:
+        """Expect the parts of what was cut, if that was expected."""
+        gone = [whole for whole in set(wholes) - set(parts) if whole in self._wanted]
+        self._wanted.update(
+            part for part in parts if any(share_positions(part, whole) for whole in gone)
+        )
+
+    def forget(self, bundles: Iterable[BundleId]) -> None:
+        """Expect these no more, until they are served again: their namespace is gone."""
+        self._wanted.difference_update(bundles)
+
+
+def anybody_fit(agents: Iterable[Agent], nodes: Container[str]) -> bool:
+    """Return whether one broker could take a bundle now."""
+    return any(
+        agent.host.obeys
+        and agent.coordination.in_touch
+        and not agent.coordination.lag_s
+        and not agent.stop.is_set()
+        and agent.application is not None
+        and agent.app.member.registered
+        and znodes.draining(agent.host.name) not in nodes
+        for agent in agents
+    )

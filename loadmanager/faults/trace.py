@@ -1,0 +1,78 @@
+"""What happened in one run, in order: to be told after a failure, and compared as a digest."""
+
+import asyncio
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Final
+
+import structlog
+
+_KEPT_LINES: Final = 400
+
+Entry = Mapping[str, Any]
+
+
+class Trace:
+    """Every step, change and log event of a run, one line each.
+
+    Two runs are the same if their digests are. Only the last lines are kept.
+    """
+
+    def __init__(self, kept_lines: int = _KEPT_LINES) -> None:
+        self._digest = hashlib.sha256()
+        self._lines: deque[str] = deque(maxlen=kept_lines)
+        self._closed = False
+        self.length = 0
+
+    @property
+    def digest(self) -> str:
+        """The digest of all lines up to now."""
+        return self._digest.hexdigest()
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """The lines that are kept."""
+        return tuple(self._lines)
+
+    def add(self, kind: str, text: str) -> None:
+        """Add one line, with the cluster's time."""
+        if self._closed:
+            return
+        line = f"{asyncio.get_running_loop().time():.6f} {kind} {text}"
+        self._digest.update(line.encode())
+        self._digest.update(b"\n")
+        self._lines.append(line)
+        self.length += 1
+
+    def close(self) -> None:
+        """Add no more: what is being torn down is no part of the run."""
+        self._closed = True
+
+    def add_entry(self, entry: Entry) -> None:
+        """Add a log event."""
+        fields = " ".join(
+            f"{key}={value}" for key, value in sorted(entry.items()) if key not in _NAMED
+        )
+        self.add(entry["level"], f"{entry['event']} {fields}")
+
+
+_NAMED: Final = frozenset({"event", "level", "at_s"})
+
+
+def listen(heard: Callable[[Entry], None]) -> None:
+    """Have every event that is logged as info or worse told to ``heard``, and to no log.
+
+    `structlog.reset_defaults` ends it.
+    """
+
+    def keep(_logger: object, level: str, event: MutableMapping[str, Any]) -> Entry:
+        heard({**event, "level": level, "at_s": asyncio.get_running_loop().time()})
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[keep],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        cache_logger_on_first_use=False,
+    )
