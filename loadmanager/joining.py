@@ -72,6 +72,7 @@ def join(
     rhythm = Rhythm(
         tick_interval_s=config.leader.tick_interval_s,
         round_interval_s=config.leader.round_interval_s,
+        return_wait_s=config.leader.return_wait_s,
     )
 
     split_policy = make_split_policy(config)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import structlog
 
+from loadmanager.app.absences import Absences
 from loadmanager.app.accounting import Look
 from loadmanager.app.constraints import Constraints
 from loadmanager.app.deciding import Deciding
@@ -54,7 +55,20 @@ class Desk:
         self.recollection = Recollection(parts.clock, term.epoch)
         self._deciding = Deciding(planner, self._viewing, self.recollection, rng)
         self._hand_overs = HandOvers(parts, self.book)
-        self._placing = Placing(parts, self.book, self._deciding, self._hand_overs, self._splits)
+        absences = Absences(
+            parts,
+            self.book,
+            wait_s=rhythm.return_wait_s,
+            many_fraction=planner.settings.max_lost_fraction,
+        )
+        self._placing = Placing(
+            parts,
+            self.book,
+            absences=absences,
+            deciding=self._deciding,
+            hand_overs=self._hand_overs,
+            splits=self._splits,
+        )
         self._rounds = Rounds(
             parts=parts,
             term=term,

@@ -61,6 +61,8 @@ class ClusterPicture:
         self.changes = Changes()
         self.owner_changes = Changes()
         self.version = 0
+        self.connected_at_s = clock.monotonic_s()
+        """Since when this sidecar's connection stands, or when it broke last."""
         self.leader: LeaderInfo | None = None
         self.incumbent: Incumbent | None = None
         self._leader_read = False
@@ -260,6 +262,7 @@ class ClusterPicture:
         self.changes.tell()
 
     def _session_changed(self, _state: SessionState) -> None:
+        self.connected_at_s = self._clock.monotonic_s()
         self.changes.tell()
 
     def _answers_changed(self) -> None:

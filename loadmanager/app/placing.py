@@ -1,8 +1,8 @@
 """Placing what nobody owns and what has to leave, between the rounds."""
 
 import asyncio
-from collections.abc import Iterable
 
+from loadmanager.app.absences import Absences
 from loadmanager.app.changes import Changes
 from loadmanager.app.deciding import Deciding
 from loadmanager.app.emptying import Emptying
@@ -26,12 +26,15 @@ class Placing:
         self,
         parts: Parts,
         book: OrderBook,
+        *,
+        absences: Absences,
         deciding: Deciding,
         hand_overs: HandOvers,
         splits: SplitDesk,
     ) -> None:
         self._parts = parts
         self._book = book
+        self._absences = absences
         self._deciding = deciding
         self._hand_overs = hand_overs
         self._splits = splits
@@ -41,8 +44,8 @@ class Placing:
 
     @property
     def unowned(self) -> tuple[BundleId, ...]:
-        """What is to be placed now."""
-        return tuple(dict.fromkeys([*self._wanted, *self._orphans()]))
+        """What is to be placed, now or when its broker was waited for long enough."""
+        return tuple(dict.fromkeys([*self._wanted, *self._absences.orphans()]))
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
         """Return the registered broker that is to own ``bundle``."""
@@ -92,12 +95,14 @@ class Placing:
 
     async def _turn(self) -> None:
         self._wanted.answer_planned(self.planned)
-        bundles = self.unowned
+        orphans = self._absences.orphans()
+        awaited = self._absences.awaited(orphans)
+        bundles = [b for b in dict.fromkeys([*self._wanted, *orphans]) if b not in awaited]
         try:
             emptied = await self._empty_draining()
             if not bundles:
                 if not emptied:
-                    await self._work.wait(_POLL_S)
+                    await self._work.wait(min([_POLL_S, *awaited.values()]))
                 return
             choices = self._deciding.choose(bundles)
             await self._hand_overs.order(choices.placed)
@@ -122,10 +127,3 @@ class Placing:
             self._emptying.ordered(left)
             self._parts.metrics.bundles_unloaded(len(left), len(set(left.values())))
         return True
-
-    def _orphans(self) -> Iterable[BundleId]:
-        """Return the bundles whose planned owner is not registered any more."""
-        brokers = self._parts.picture.brokers
-        if not brokers or not self._parts.picture.current:
-            return ()
-        return [b for b, planned in self._book.assigned.items() if planned not in brokers]

@@ -22,10 +22,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """How often the leader samples the averages, and how often it looks for moves."""
+    """How often the leader samples the averages, and how often it looks for moves.
+
+    ``return_wait_s`` is for how long it waits for brokers that vanished together.
+    """
 
     tick_interval_s: float
     round_interval_s: float
+    return_wait_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,6 +71,15 @@ class LeaderSettings(Section):
         description="How long the set of brokers must be unchanged before bundles are moved, so "
         "that a rolling restart is not answered with a wave of moves.",
     )
+    return_wait_s: float = Field(
+        10,
+        ge=0,
+        le=3600,
+        description="How long the bundles of brokers that vanished together, or are missing just "
+        "after the leader connected, are kept for their return before others get them. More rides "
+        "out longer outages of ZooKeeper, less serves sooner when many brokers really died. A "
+        "single broker that crashes is never waited for.",
+    )
     report_stale_s: float = Field(
         180,
         ge=1,

@@ -112,6 +112,9 @@ class Metrics:
         self.moves_in_flight = self._gauge(
             "moves_in_flight", "Bundles ordered to another broker that it does not own yet."
         )
+        self.bundles_awaiting_return = self._gauge(
+            "bundles_awaiting_return", "Bundles without an owner kept for brokers to come back."
+        )
         self.stray_locks = self._gauge(
             "stray_locks", "Ownership locks that no broker lists, at two rounds in a row."
         )

@@ -330,7 +330,7 @@ async def test_a_sidecar_that_thaws_after_another_took_over_changes_nothing_any_
     await cluster.move(bundle, host)
     await cluster.until(lambda: cluster.servers(bundle) == [host])
     # The new list has come to the very version that the frozen commit names.
-    assert cluster.service.dump()[path].stat.version == list_version
+    await cluster.until(lambda: cluster.service.dump()[path].stat.version == list_version)
     lock = cluster.service.dump()[znodes.lock(bundle)]
     former.coordination.thaw()
     await cluster.until(lambda: not former.alive, within_s=SESSION_S)

@@ -122,7 +122,7 @@ async def leader_at_work(
         clock=clock,
         metrics=metrics,
     )
-    rhythm = Rhythm(tick_interval_s=0.01, round_interval_s=round_interval_s)
+    rhythm = Rhythm(tick_interval_s=0.01, round_interval_s=round_interval_s, return_wait_s=0.0)
     policy = SplitPolicy(
         enabled=False, rules=SplitRules(), algorithm="range_equally_divide", most_per_round=1
     )
