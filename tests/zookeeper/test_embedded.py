@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,27 @@ def test_the_command_says_when_it_is_ready_and_stops_in_good_order(stop: signal.
         _, errors = command.communicate(timeout=50)
         assert (command.returncode, errors) == (0, "")
     assert four_letter_word(found[1], int(found[2]), "ruok") == ""
+
+
+def server_pids(parent: int) -> list[int]:
+    children = Path(f"/proc/{parent}/task").glob("*/children")
+    return [int(pid) for listed in children for pid in listed.read_text().split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of the end")
+def test_the_server_does_not_outlive_a_command_that_is_killed() -> None:
+    with start_command("--port", "0", "--tick-ms", "300") as command:
+        try:
+            assert command.stdout is not None
+            assert any("ZooKeeper is ready" in line for line in command.stdout)
+            (server,) = server_pids(command.pid)
+            assert "ZooKeeperServerMain" in Path(f"/proc/{server}/cmdline").read_text()
+        finally:
+            command.kill()
+    deadline_s = time.monotonic() + 60
+    while is_running(server):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
 
 
 def test_the_command_fails_with_a_sentence_when_its_server_dies() -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +27,7 @@ log = structlog.get_logger()
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 10.0
 LONGEST_SESSION_MS: Final = 120_000
+TIED: Final = Path(__file__).with_name("tied.py")
 _POLL_INTERVAL_S: Final = 0.05
 _ANSWER_TIMEOUT_S: Final = 2.0
 _LOG_TAIL_LINES: Final = 15
@@ -32,7 +35,7 @@ _FREE_PORT_ATTEMPTS: Final = 3
 
 
 class EmbeddedZooKeeper:
-    """One standalone ZooKeeper server.
+    """One standalone ZooKeeper server, which ends with this process, however that ends.
 
     Use it in a ``with`` or ``async with`` block, or call `start` and `stop`.
 
@@ -185,6 +188,8 @@ class EmbeddedZooKeeper:
         settings = self._settings(self._folder)
         settings_file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         command: tuple[str | Path, ...] = (
+            # By way of a program that ties it to us: it must not outlive a killed parent.
+            *(sys.executable, "-I", "-S", TIED, str(os.getpid())),
             java,
             f"-Xmx{self._heap_mib}m",
             # One small heap and short life: start quickly rather than run fast.

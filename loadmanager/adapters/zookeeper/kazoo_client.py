@@ -9,6 +9,7 @@ This is the one file that reaches behind kazoo's documented interface, for want 
 - kazoo calls itself connected before it has logged in. Here a connection counts once
   the login is done.
 - kazoo tells nobody the granted session timeout.
+- kazoo's pauses between attempts know nothing of the session timeout.
 - kazoo waits up to a whole session timeout for one server to accept a connection.
 - kazoo's TLS trusts every public authority and does not compare host names; and bytes
   that OpenSSL has decrypted already do not wake kazoo's ``select``.
@@ -32,7 +33,7 @@ from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
-from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
+from loadmanager.adapters.zookeeper.options import SHORTEST_PAUSE_S, ZooKeeperOptions
 from loadmanager.ports.coordination import CoordinationError
 
 _KAZOO_LOG: Final = logging.getLogger("loadmanager.kazoo")
@@ -97,8 +98,8 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
             default_acl=options.access_list(),
             connection_retry=KazooRetry(
                 max_tries=-1,
-                delay=0.1,
-                max_delay=options.reconnect_delay_max_s,
+                delay=min(SHORTEST_PAUSE_S, options.longest_pause_s),
+                max_delay=options.longest_pause_s,
                 sleep_func=handler.sleep_func,
             ),
             logger=_KAZOO_LOG,

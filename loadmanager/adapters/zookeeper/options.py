@@ -12,6 +12,10 @@ from loadmanager.ports.coordination import CoordinationError
 SHORTEST_CONNECT_TIMEOUT_S: Final = 0.5
 """Below this a healthy but busy server would be given up."""
 
+PAUSE_FRACTION: Final = 1 / 20
+SHORTEST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 2.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperOptions:
@@ -33,7 +37,8 @@ class ZooKeeperOptions:
         creator_only: whether nodes made here may be touched by this login alone. None:
             so it is with a login, and without one everybody may.
         reconnect_delay_max_s: the pause between attempts to connect doubles from 0.1 s up
-            to this, give or take 40 %.
+            to this, give or take 40 %. None: a twentieth of the session timeout, so that an
+            outage costs the session little beyond its own length.
         close_timeout_s: how long `close` waits for the server to confirm.
 
     Raises:
@@ -53,7 +58,7 @@ class ZooKeeperOptions:
     tls_key_file: str = ""
     tls_verify_hostname: bool = True
     creator_only: bool | None = None
-    reconnect_delay_max_s: float = 3.0
+    reconnect_delay_max_s: float | None = None
     close_timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
@@ -97,6 +102,18 @@ class ZooKeeperOptions:
         """
         share_s = self.session_timeout_s / 3 / self.host_count
         return max(share_s, SHORTEST_CONNECT_TIMEOUT_S)
+
+    @property
+    def longest_pause_s(self) -> float:
+        """The longest pause between two attempts to connect, but for the jitter.
+
+        Every sidecar of a cluster begins to try when the servers break down, so it is
+        bounded from below; more than a few seconds spare the servers nothing more.
+        """
+        if self.reconnect_delay_max_s is not None:
+            return self.reconnect_delay_max_s
+        wanted_s = self.session_timeout_s * PAUSE_FRACTION
+        return min(max(wanted_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
 
     def access_list(self) -> Any:
         """Return the access list, in kazoo's form, that new nodes get."""

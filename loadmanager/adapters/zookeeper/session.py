@@ -195,7 +195,7 @@ class KazooSession:
         just like that. The session lives on in the service, so it is not LOST.
         """
         self._failed_clients += 1
-        ceiling_s = min(0.1 * 2**self._failed_clients, self._options.reconnect_delay_max_s)
+        ceiling_s = min(0.1 * 2**self._failed_clients, self._options.longest_pause_s)
         delay_s = ceiling_s * (0.6 + 0.4 * secrets.randbelow(1000) / 1000)
         log.error("zookeeper.login.failed", state=state, retry_s=round(delay_s, 2))
         if self._resumption is not None:

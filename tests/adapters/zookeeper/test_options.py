@@ -77,3 +77,16 @@ async def test_files_that_are_no_certificates_show_at_the_start(tmp_path: Path) 
     with pytest.raises(CoordinationError, match="readable PEM"):
         await session.start()
     await session.close()
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "told_s", "expected_s"),
+    [(10.0, None, 0.5), (4.0, None, 0.2), (1.0, None, 0.1), (120.0, None, 2.0), (10.0, 3.0, 3.0)],
+)
+def test_pauses_between_attempts_are_a_small_part_of_the_session(
+    timeout_s: float, told_s: float | None, expected_s: float
+) -> None:
+    options = ZooKeeperOptions(
+        hosts="a:1", session_timeout_s=timeout_s, reconnect_delay_max_s=told_s
+    )
+    assert options.longest_pause_s == pytest.approx(expected_s)
