@@ -232,7 +232,7 @@ class Answering:
                 return onward
             if step in {LookupStep.AWAIT_OWNER, LookupStep.REDIRECT_TO_COMING}:
                 why = self._what_is_awaited(coming, why)
-            elif now_s > ask_again_at_s:
+            elif ask_again_at_s <= now_s and (now_s < deadline_s or not ask_again_at_s):
                 planned, why = await self._ask(bundle, step, deadline_s - now_s)
                 ask_again_at_s = self._clock.monotonic_s() + _ASK_AGAIN_S
                 if onward := self._onward(planned, mode):
