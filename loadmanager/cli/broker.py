@@ -1,5 +1,6 @@
 """``loadmanager broker``: the in-memory broker, for demonstrations and tests."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
@@ -8,6 +9,13 @@ import click
 from loadmanager.core.hashing import HashName
 
 _MAX_PORT: Final = 65_535
+
+
+def _optional_address(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> tuple[str, int] | None:
+    """Return host and port if there are any."""
+    return None if value is None else _address(context, option, value)
 
 
 def _address(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, int]:
@@ -61,6 +69,37 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
     show_default=True,
     help="Longer messages are refused.",
 )
+@click.option(
+    "--pulsar-listen",
+    metavar="HOST:PORT",
+    callback=_optional_address,
+    help="Serve Pulsar's own clients here, over its binary protocol. Port 0 takes any free one.",
+)
+@click.option(
+    "--pulsar-url",
+    metavar="URL",
+    default="",
+    help="How clients reach that port, as in the sidecar's broker.broker_url.  "
+    "[default: pulsar://HOST:PORT]",
+)
+@click.option(
+    "--ledger",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for what Pulsar's clients send; brokers that share it keep it when a bundle "
+    "moves, and after a kill. Without it, it goes with the process.",
+)
+@click.option(
+    "--sidecar-url",
+    metavar="URL",
+    default="",
+    help="The sidecar's HTTP address: there the broker asks where a bundle went, so that "
+    "Pulsar's clients are told.",
+)
+@click.option(
+    "--sidecar-token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the bearer token for that, where the sidecar wants one.",
+)
 def broker(
     *,
     listen: tuple[str, int],
@@ -69,11 +108,18 @@ def broker(
     window_s: float,
     hash_name: str,
     max_body_bytes: int,
+    pulsar_listen: tuple[str, int] | None,
+    pulsar_url: str,
+    ledger: Path | None,
+    sidecar_url: str,
+    sidecar_token_file: Path | None,
 ) -> None:
     """Run an in-memory broker that a sidecar commands over the HTTP contract.
 
-    It keeps no message: it burns CPU for each, counts it and answers. It serves nothing
-    until a sidecar gives it a lease and loads bundles.
+    Of what is published over HTTP it keeps nothing: it burns CPU for each message, counts
+    it and answers. With --pulsar-listen it also serves Pulsar's clients, and keeps what
+    they send until it is consumed. It serves nothing until a sidecar gives it a lease and
+    loads bundles.
 
     Example: loadmanager broker --listen 127.0.0.1:8081 --record broker-1.jsonl
     """
@@ -82,11 +128,24 @@ def broker(
 
     from loadmanager.adapters.broker.broker_process import (  # noqa: PLC0415 - the same
         BrokerSettings,
+        PulsarSettings,
         run_broker,
     )
     from loadmanager.telemetry.logging import configure_logging  # noqa: PLC0415 - the same
 
     configure_logging("auto", "info", sys.stderr)
+    pulsar = None
+    if pulsar_listen is not None:
+        _require_protobuf()
+        token = "" if sidecar_token_file is None else sidecar_token_file.read_text().strip()
+        pulsar = PulsarSettings(
+            host=pulsar_listen[0],
+            port=pulsar_listen[1],
+            url=pulsar_url,
+            ledger=ledger,
+            sidecar_url=sidecar_url,
+            sidecar_token=token,
+        )
     settings = BrokerSettings(
         host=listen[0],
         port=listen[1],
@@ -95,6 +154,7 @@ def broker(
         window_s=window_s,
         hash_name=cast("HashName", hash_name),
         max_body_bytes=max_body_bytes,
+        pulsar=pulsar,
     )
     try:
         asyncio.run(run_broker(settings, _announce))
@@ -102,5 +162,22 @@ def broker(
         raise click.ClickException(f"broker on {listen[0]}:{listen[1]}: {error}") from None
 
 
-def _announce(broker_name: str) -> None:
-    click.echo(f"broker listening on http://{broker_name}")
+def _require_protobuf() -> None:
+    from importlib.util import find_spec  # noqa: PLC0415 - --help stays quick
+
+    absent = [name for name in ("google.protobuf", "google_crc32c") if not _has(find_spec, name)]
+    if absent:
+        raise click.ClickException(
+            f"--pulsar-listen needs {' and '.join(absent)}: pip install 'loadmanager[pulsar]'"
+        )
+
+
+def _has(find_spec: Callable[[str], object], name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _announce(url: str) -> None:
+    click.echo(f"broker listening on {url}")

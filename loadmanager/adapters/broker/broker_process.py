@@ -7,10 +7,12 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -21,7 +23,27 @@ from loadmanager.adapters.broker.server import ServerOptions, serve
 from loadmanager.adapters.broker.serving_record import RecordFile
 from loadmanager.core.hashing import HashName
 
+if TYPE_CHECKING:
+    from loadmanager.adapters.pulsar.door import PulsarDoor
+
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulsarSettings:
+    """Where and how Pulsar's clients are served. Port 0 takes any free one.
+
+    ``url`` is the address clients are told, "" for the one listened on. ``ledger`` is the
+    folder of the topics' logs; None is one that goes with the process. ``sidecar_url`` is
+    who is asked for owners, "" for nobody.
+    """
+
+    host: str
+    port: int
+    url: str = ""
+    ledger: Path | None = None
+    sidecar_url: str = ""
+    sidecar_token: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,32 +57,41 @@ class BrokerSettings:
     window_s: float = 2.0
     hash_name: HashName = "murmur3"
     max_body_bytes: int = 1024 * 1024
+    pulsar: PulsarSettings | None = None
 
 
 async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; ``announce`` the address once connections are taken.
+    """Serve until SIGTERM or SIGINT; ``announce`` the URLs once connections are taken.
 
     Raises:
-        OSError: the address or the record file is not to be had.
+        OSError: an address, the record file or the ledger is not to be had.
     """
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    address = (settings.host, settings.port)
-    with socket.create_server(address, family=family, backlog=1024) as listening:
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        broker_name = f"{host}:{listening.getsockname()[1]}"
-        with _recording(settings.record) as write:
-            announced = partial(announce, broker_name)
-            await _serve(
-                settings,
-                broker_name=broker_name,
-                listening=listening,
-                stopping=stopping,
-                announce=announced,
-                write=write,
-            )
+    with ExitStack() as held:
+        listening = held.enter_context(_listening(settings.host, settings.port))
+        broker_name = _address(settings.host, listening)
+        write = held.enter_context(_recording(settings.record))
+        urls = [f"http://{broker_name}"]
+        place = None
+        if settings.pulsar is not None:
+            place = _place(settings.pulsar, held)
+            urls.append(place.url)
+
+        def announced() -> None:
+            for url in urls:
+                announce(url)
+
+        await _serve(
+            settings,
+            broker_name=broker_name,
+            listening=listening,
+            stopping=stopping,
+            announce=announced,
+            write=write,
+            place=place,
+        )
 
 
 async def _serve(
@@ -71,10 +102,13 @@ async def _serve(
     stopping: asyncio.Event,
     announce: Callable[[], None],
     write: Callable[[Change], None],
+    place: "_Place | None",
 ) -> None:
+    hearers: list[Callable[[Change], None]] = [write, partial(_log, broker_name)]
+
     def record(change: Change) -> None:
-        write(change)
-        _log(broker_name, change)
+        for hear in hearers:
+            hear(change)
 
     incarnation = uuid.uuid4().hex
     broker = RunningBroker(
@@ -92,9 +126,68 @@ async def _serve(
         cpu_s_per_message=settings.cpu_ms_per_message / 1000,
         max_body_bytes=settings.max_body_bytes,
     )
-    # The socket has listened since it was made: who connects from now on is served.
-    announce()
-    await serve(broker, listening, options, stopping)
+    async with asyncio.TaskGroup() as tasks:
+        doing = None
+        if place is not None:
+            door = _door(settings, place, broker, incarnation)
+            hearers.append(door.heard)
+            doing = tasks.create_task(door.serve(place.listening))
+        # The sockets have listened since they were made: who connects from now on is served.
+        announce()
+        await serve(broker, listening, options, stopping)
+        if doing is not None:
+            doing.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where Pulsar's clients are served: a socket, the URL they are told, and the logs."""
+
+    listening: socket.socket
+    url: str
+    ledger: Path
+
+
+def _place(settings: PulsarSettings, held: ExitStack) -> _Place:
+    listening = held.enter_context(_listening(settings.host, settings.port))
+    url = settings.url or f"pulsar://{_address(settings.host, listening)}"
+    if settings.ledger is not None:
+        settings.ledger.mkdir(parents=True, exist_ok=True)
+        return _Place(listening, url, settings.ledger)
+    return _Place(listening, url, Path(held.enter_context(TemporaryDirectory())))
+
+
+def _door(
+    settings: BrokerSettings, place: _Place, broker: RunningBroker, incarnation: str
+) -> "PulsarDoor":
+    """Return the door for Pulsar's clients; only this needs protobuf."""
+    from loadmanager.adapters.pulsar.door import (  # noqa: PLC0415 - an extra brings what it needs
+        DoorOptions,
+        PulsarDoor,
+    )
+
+    assert settings.pulsar is not None  # noqa: S101 - there is a place for it
+    options = DoorOptions(
+        own_url=place.url,
+        ledger=place.ledger,
+        incarnation=incarnation,
+        version=__version__,
+        hash_name=settings.hash_name,
+        sidecar_url=settings.pulsar.sidecar_url,
+        sidecar_token=settings.pulsar.sidecar_token,
+        cpu_s_per_message=settings.cpu_ms_per_message / 1000,
+    )
+    return PulsarDoor(broker, options)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=1024)
+
+
+def _address(host: str, listening: socket.socket) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{listening.getsockname()[1]}"
 
 
 def _log(broker_name: str, change: Change) -> None:

@@ -111,11 +111,12 @@ def encode(command: Command, **fields: Any) -> bytes:
     )
 
 
-def decode(data: bytes) -> tuple[Command | None, Any]:
-    """Return a command and its fields; None is a command this broker does not know.
+def decode(data: bytes) -> tuple[Command, Any]:
+    """Return a command and its fields.
 
     Raises:
-        ProtocolBroken: the bytes are no command, or lack what it must have.
+        ProtocolBroken: the bytes are no command, or one that is not known here, or lack
+            what it must have.
     """
     try:
         base = _CLASSES["BaseCommand"].FromString(data)
@@ -124,7 +125,7 @@ def decode(data: bytes) -> tuple[Command | None, Any]:
     try:
         command = Command(base.type)
     except ValueError:
-        return None, base.type
+        raise ProtocolBroken(f"command {base.type} is not known here") from None
     field = command.name.lower()
     if not base.HasField(field):
         raise ProtocolBroken(f"command {command.name} came without its fields")

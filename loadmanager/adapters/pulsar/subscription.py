@@ -130,8 +130,10 @@ class Subscription:
     def _deliver(self, consumer: Consumer, number: int, entry: Entry) -> None:
         consumer.permits -= entry.messages
         consumer.unacked[number] = None
-        position = {"ledger_id": entry.position.ledger, "entry_id": entry.position.entry}
-        fields = {"consumer_id": consumer.consumer_id, "message_id": position}
+        fields = {
+            "consumer_id": consumer.consumer_id,
+            "message_id": {"ledger_id": entry.position.ledger, "entry_id": entry.position.entry},
+        }
         again = self._redeliveries.get(number, 0)
         command = encode(Command.MESSAGE, **fields, redelivery_count=again)
         consumer.line.send(command, entry.payload)

@@ -11,12 +11,10 @@ from loadmanager.adapters.pulsar.frames import PayloadFacts
 from loadmanager.adapters.pulsar.protocol import ServerError, SubscriptionType
 from loadmanager.adapters.pulsar.subscription import Subscription
 from loadmanager.adapters.pulsar.topic_log import Entry, Fenced, Position, TopicLog
-from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.hashing import FULL_RANGE_END
+from loadmanager.core.ids import BundleId, TopicName, namespace_of, range_of
 
 MAX_SUBSCRIPTIONS: Final = 1_000
-
-LATEST: Final = Position(2**63 - 1, 2**63 - 1)
-"""The message id that clients use for "what comes from now on"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +34,7 @@ class ServedTopic:
 
     Args:
         name: the topic.
+        at: its position on the hash circle.
         bundle: the bundle it is in now; a split changes that.
         log: its log, opened under the bundle's token.
         delivered: is told messages and payload bytes of what was sent to consumers.
@@ -44,11 +43,13 @@ class ServedTopic:
     def __init__(
         self,
         name: TopicName,
+        at: int,
         bundle: BundleId,
         log: TopicLog,
         delivered: Callable[[int, int], None],
     ) -> None:
         self.name = name
+        self._at = at
         self.bundle = bundle
         self.closed = False
         self.producers: dict[str, Producer] = {}
@@ -62,6 +63,12 @@ class ServedTopic:
     def consumers(self) -> list[Consumer]:
         """All consumers of all subscriptions."""
         return [one for each in self.subscriptions.values() for one in each.consumers]
+
+    def is_in(self, bundle: BundleId) -> bool:
+        """Tell whether ``bundle`` is one that holds this topic."""
+        lower, upper = range_of(bundle)
+        within = lower <= self._at < upper or self._at == upper == FULL_RANGE_END
+        return within and namespace_of(bundle) == self.name.namespace
 
     def add_producer(self, producer: Producer) -> None:
         """Connect a producer; a client that comes back takes the place of its former self.
@@ -82,6 +89,11 @@ class ServedTopic:
         """Disconnect a producer, unless it was replaced."""
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
+
+    @property
+    def full(self) -> bool:
+        """Whether the log took no more the last time."""
+        return self._log.full
 
     def publish(self, facts: PayloadFacts, payload: bytes) -> Entry:
         """Append to the log; `deliver` hands it on.
@@ -149,10 +161,13 @@ class ServedTopic:
         """Return the number of the entry with this message id, None if it is gone."""
         return self._log.holds(position)
 
-    def last_position(self) -> Position:
-        """Return the message id of the newest entry; (-1, -1) when there is none."""
+    def last_message(self) -> tuple[Position, int]:
+        """Return the newest message id and batch index; (-1, -1) and -1 when there is none."""
         end = self._log.end_number
-        return self._log.position(end - 1) if end > self._log.first_number else Position(-1, -1)
+        if end == self._log.first_number:
+            return Position(-1, -1), -1
+        last = self._log.read(end - 1)
+        return last.position, last.messages - 1 if last.messages > 1 else -1
 
     def mark_delete_position(self, subscription: Subscription) -> Position:
         """Return the last message id up to which all is acknowledged."""

@@ -89,6 +89,8 @@ class TopicLog:
         self._folder = folder
         self._roll_bytes = roll_bytes
         self._max_bytes = max_bytes
+        self.full = False
+        """Whether the last append found no room."""
         folder.mkdir(parents=True, exist_ok=True)
         before = names_in(folder)
         opening = 1 + max((name.opening for name in before if name.token == token), default=0)
@@ -250,6 +252,7 @@ class TopicLog:
     def _make_room(self, payload_bytes: int) -> None:
         while sum(one.size_bytes for one in self._segments) + payload_bytes > self._max_bytes:
             if self._saved or len(self._segments) == 1:
+                self.full = True
                 raise LogFull(f"{self._folder}: {self._max_bytes} bytes are not consumed")
             self._drop_first()
 
@@ -265,6 +268,7 @@ class TopicLog:
             self._drop_first()
 
     def _drop_first(self) -> None:
+        self.full = False
         (self._folder / str(self._segments.pop(0).name)).unlink(missing_ok=True)
 
     def _read(self, number: int, length: int | None = None) -> bytes:
