@@ -35,6 +35,7 @@ def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
     Example: loadmanager agent --config /etc/loadmanager.toml
     """
     from loadmanager.app.leasing import Displaced  # noqa: PLC0415 - --help stays quick
+    from loadmanager.cli.garbage import spare_what_stays  # noqa: PLC0415 - the same
     from loadmanager.config import ConfigError, load_config  # noqa: PLC0415 - the same
     from loadmanager.core.errors import LoadManagerError  # noqa: PLC0415 - the same
     from loadmanager.telemetry.logging import configure_logging  # noqa: PLC0415 - the same
@@ -43,6 +44,7 @@ def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
     try:
         config = load_config(config_file, os.environ, overrides)
         configure_logging(config.log.format, config.log.level, sys.stderr)
+        spare_what_stays()
         run_sidecar(config)
     except ConfigError as error:
         for fault in error.faults:

@@ -131,6 +131,7 @@ def broker(
         PulsarSettings,
         run_broker,
     )
+    from loadmanager.cli.garbage import spare_what_stays  # noqa: PLC0415 - the same
     from loadmanager.telemetry.logging import configure_logging  # noqa: PLC0415 - the same
 
     configure_logging("auto", "info", sys.stderr)
@@ -156,6 +157,7 @@ def broker(
         max_body_bytes=max_body_bytes,
         pulsar=pulsar,
     )
+    spare_what_stays()
     try:
         asyncio.run(run_broker(settings, _announce))
     except OSError as error:

@@ -1,0 +1,45 @@
+"""The processes that answer do not stop to look through what their imports made."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from loadmanager import wiring
+from loadmanager.adapters.broker import broker_process
+from loadmanager.cli import main
+from loadmanager.cli.garbage import spare_what_stays
+
+
+@pytest.fixture(autouse=True)
+def _unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_what_exists_already_is_looked_through_no_more() -> None:
+    spare_what_stays()
+    assert gc.get_freeze_count() > 10_000
+    assert len(gc.get_objects()) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "name"),
+    [
+        (["agent", "--set", "broker.id=localhost:8080"], wiring, "run_sidecar"),
+        (["broker", "--listen", "127.0.0.1:0"], broker_process, "run_broker"),
+    ],
+)
+def test_agent_and_broker_spare_it_before_they_begin(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], module: object, name: str
+) -> None:
+    spared: list[int] = []
+
+    def begin(*_arguments: object) -> None:
+        spared.append(gc.get_freeze_count())
+        raise OSError("seen enough")
+
+    monkeypatch.setattr(module, name, begin)
+    assert CliRunner().invoke(main, command).exit_code == 1
+    assert spared[0] > 10_000
