@@ -14,7 +14,7 @@ from loadmanager import __version__
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.host import PsutilHostProbe
-from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
+from loadmanager.adapters.http import DoorSettings, HttpDoor
 from loadmanager.adapters.http.admin.accounts import Accounts
 from loadmanager.adapters.http.admin.drains import Drains
 from loadmanager.adapters.http.admin.namespaces import Namespaces
@@ -28,11 +28,13 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.service import Sidecar
 from loadmanager.config import Config, ZookeeperSettings
+from loadmanager.config.model import address
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.planner import Planner
 from loadmanager.joining import Application, join, make_planner
 from loadmanager.ports import Clock
+from loadmanager.securing import make_guard, make_leader_line, make_tls
 from loadmanager.telemetry.metrics import Metrics
 
 _LEAVE_S = 10.0
@@ -80,7 +82,7 @@ def build_sidecar(
         zookeeper_options(config.zookeeper), metrics.coordination_asked
     )
     broker = HttpBrokerControl(config.broker.control_url, config.broker.control_timeout_s)
-    leader_line = HttpLeaderLine()
+    leader_line = make_leader_line(config)
     parts = Parts(
         identity=make_identity(config, port, clock),
         coordination=coordination,
@@ -115,6 +117,9 @@ def make_door(config: Config, application: Application, metrics: Metrics) -> Htt
         registry=REGISTRY,
         version=__version__,
         settings=door_settings(config),
+        guard=make_guard(config),
+        tls=make_tls(config.tls),
+        tls_refresh_s=config.tls.refresh_interval_s,
         more_routes=[
             *Namespaces(
                 application.answering, default_bundles=config.cluster.default_bundles
@@ -144,8 +149,6 @@ def door_settings(config: Config) -> DoorSettings:
 
 def make_identity(config: Config, port: int, clock: Clock) -> Identity:
     """Return who this sidecar is; the instance is drawn anew at each start."""
-    host = config.sidecar.listen_host
-    shown_host = f"[{host}]" if ":" in host else host
     return Identity(
         broker=config.broker.id,
         urls=BrokerUrls(
@@ -154,7 +157,8 @@ def make_identity(config: Config, port: int, clock: Clock) -> Identity:
             broker_url=config.broker.broker_url,
             broker_url_tls=config.broker.broker_url_tls,
         ),
-        sidecar_url=config.sidecar.advertised_url or f"http://{shown_host}:{port}",
+        sidecar_url=config.sidecar.advertised_url
+        or address(config.sidecar.listen_host, port, tls=bool(config.tls.certificate_file)),
         instance=secrets.token_hex(8),
         started_at_ms=clock.wall_ms(),
         version=config.broker.version,

@@ -121,22 +121,8 @@ class SidecarSettings(Section):
     advertised_url: HttpUrl = Field(
         "",
         description="Where the other sidecars and redirected clients reach this one. "
-        "Empty: http://{listen_host}:{listen_port}.",
+        "Empty: http or https, as [tls] says, and listen_host and listen_port.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _derive_url(cls, values: Any) -> Any:
-        """Fill in the address, unless the port is only known after listening."""
-        if not isinstance(values, dict) or values.get("advertised_url"):
-            return values
-        fields = cls.model_fields
-        host = values.get("listen_host", fields["listen_host"].default)
-        port = values.get("listen_port", fields["listen_port"].default)
-        if host in EVERY_ADDRESS or port == 0 or not isinstance(host, str):
-            return values
-        shown = f"[{host}]" if ":" in host else host
-        return {**values, "advertised_url": f"http://{shown}:{port}"}
 
 
 class ClusterSettings(Section):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -65,6 +65,26 @@ class Config(Section):
     security: SecuritySettings = Field(default_factory=SecuritySettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_url(cls, values: Any) -> Any:
+        """Fill in the sidecar's address, unless the port is only known after listening."""
+        if not isinstance(values, dict):
+            return values
+        sidecar, tls = values.get("sidecar", {}), values.get("tls", {})
+        if not isinstance(sidecar, dict) or sidecar.get("advertised_url"):
+            return values
+        fields = SidecarSettings.model_fields
+        host = sidecar.get("listen_host", fields["listen_host"].default)
+        port = sidecar.get("listen_port", fields["listen_port"].default)
+        if host in EVERY_ADDRESS or port == 0 or not isinstance(host, str):
+            return values
+        has_tls = isinstance(tls, dict) and bool(tls.get("certificate_file"))
+        return {
+            **values,
+            "sidecar": {**sidecar, "advertised_url": address(host, port, tls=has_tls)},
+        }
+
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         found = tuple(contradictions(self))
@@ -75,6 +95,12 @@ class Config(Section):
                 "contradiction", "{text}", {"text": text, "contradictions": found}
             )
         return self
+
+
+def address(host: str, port: int, *, tls: bool) -> str:
+    """Return the URL of a server that listens on ``host``, which may be an IPv6 address."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if tls else 'http'}://{shown}:{port}"
 
 
 def contradictions(config: Config) -> Iterator[Contradiction]:

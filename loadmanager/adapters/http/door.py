@@ -1,6 +1,7 @@
 """The HTTP door: one server for lookups, admin calls, the leader's line and metrics."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -15,16 +16,15 @@ from loadmanager.adapters.http.leading import Leading
 from loadmanager.adapters.http.lookups import DoorMode, Lookups
 from loadmanager.adapters.http.protocol import DoorServer
 from loadmanager.adapters.http.replies import refusal_of, refusal_reply
-from loadmanager.adapters.http.routes import Route, RouteTable, target_of
+from loadmanager.adapters.http.routes import Role, Route, RouteTable, target_of
+from loadmanager.adapters.http.security.guard import Guard
+from loadmanager.adapters.http.security.tls import TlsFiles, TlsFilesUnusable
 from loadmanager.adapters.http.watching import Watching
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.ports import LookupService
 from loadmanager.telemetry.lookups import LookupMetrics
 
 log = structlog.get_logger()
-
-Guard = Callable[[web.BaseRequest, Route], Awaitable[None]]
-"""Raises `Refused` for a request whose caller may not do what the route's role asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,9 @@ class HttpDoor:
         version: what ``/admin/v2/brokers/version`` and the API's description tell.
         settings: see `DoorSettings`.
         more_routes: routes of others, such as a dashboard's; the door's own come first.
-        guard: asked before each request that is not answered from memory.
+        guard: says who may do what; without it everybody may do everything.
+        tls: the files to speak TLS with; without them it is plain HTTP.
+        tls_refresh_s: how often those are looked at for changes.
     """
 
     def __init__(
@@ -79,8 +81,13 @@ class HttpDoor:
         settings: DoorSettings | None = None,
         more_routes: Sequence[Route] = (),
         guard: Guard | None = None,
+        tls: TlsFiles | None = None,
+        tls_refresh_s: float = 60.0,
     ) -> None:
         self._guard = guard
+        self._tls = tls
+        self._tls_refresh_s = tls_refresh_s
+        self._refreshing: asyncio.Task[None] | None = None
         self._settings = settings = settings or DoorSettings()
         answers = Answers(lookup, settings.max_remembered_answers)
         self._express = Express(answers, metrics)
@@ -110,6 +117,7 @@ class HttpDoor:
 
         Raises:
             OSError: the address cannot be listened on.
+            TlsFilesUnusable: TLS cannot be spoken with the files given.
         """
         server = DoorServer(
             self._handle,
@@ -121,11 +129,19 @@ class HttpDoor:
         runner = web.ServerRunner(server, shutdown_timeout=self._settings.stop_s)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port, backlog=self._settings.backlog).start()
-        except OSError:
+            await web.TCPSite(
+                runner,
+                host,
+                port,
+                backlog=self._settings.backlog,
+                ssl_context=None if self._tls is None else self._tls.context(),
+            ).start()
+        except (OSError, TlsFilesUnusable):
             await runner.cleanup()
             raise
         self._runner = runner
+        if self._tls is not None:
+            self._refreshing = asyncio.create_task(self._refresh(self._tls), name="tls files")
         bound = int(runner.addresses[0][1])
         log.info("http.door.opened", host=host, port=bound, mode=self._settings.mode)
         return bound
@@ -133,18 +149,29 @@ class HttpDoor:
     async def stop(self) -> None:
         """Take no more connections, let requests under way finish within ``stop_s``, close."""
         runner, self._runner = self._runner, None
+        if self._refreshing is not None:
+            self._refreshing.cancel()
         if runner is not None:
             await runner.cleanup()
             log.info("http.door.closed")
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        known = self._lookups.remembered(request)
-        if known is not None:
-            return known
         try:
+            known = self._lookups.remembered(request)
+            if known is not None:
+                if self._guard is not None:
+                    known.until_s = self._guard.admit(request, Role.LOOKUP).until_s
+                return known
             route, target = self._table.find(request.method, target_of(request.raw_path))
-            if self._guard is not None:
-                await self._guard(request, route)
-            return await route.handler(request, target)
+            if self._guard is None or route.role is Role.NOBODY:
+                return await route.handler(request, target)
+            return await self._guard.through(
+                request, route.role, lambda: route.handler(request, target)
+            )
         except LoadManagerError as error:
             return refusal_reply(refusal_of(error))
+
+    async def _refresh(self, tls: TlsFiles) -> None:
+        while True:
+            await asyncio.sleep(self._tls_refresh_s)
+            tls.refresh()

@@ -15,10 +15,12 @@ What makes this safe:
   that was handed over was one whole request, and its response is out. A connection
   that ever pipelines, sends bodies or splits a request is aiohttp's from then on.
 
-Lookups know no callers. If they ever do, the block of headers (it holds the credentials)
-must become part of what an answer is remembered under.
+- Where callers must prove who they are, their proof is among the headers: a block is learnt
+  from a caller who was admitted, for as long as that proof is good (`Caller.until_s`). A
+  proof that is the connection's, a client certificate, is never learnt.
 """
 
+import math
 import time
 from email.utils import formatdate
 from typing import Final
@@ -38,15 +40,18 @@ _MAX_HEADS: Final = 1_024
 class KnownReply(web.StreamResponse):
     """A remembered answer on its way through aiohttp, for HTTP/1.1 requests that keep alive.
 
-    ``line`` is the first line under which the answer is remembered. The response is
-    written as it was rendered: building headers again would cost a third of the request.
+    ``line`` is the first line under which the answer is remembered; ``until_s`` says how
+    long, on ``time.perf_counter``, the same headers come from a caller who may have it.
+    The response is written as it was rendered: building headers again would cost a third
+    of the request.
     """
 
-    def __init__(self, response: bytes, line: bytes) -> None:
+    def __init__(self, response: bytes, line: bytes, until_s: float = math.inf) -> None:
         super().__init__()
         self._response = response
         self._writer: AbstractStreamWriter | None = None
         self.line = line
+        self.until_s = until_s
 
     @property
     def keep_alive(self) -> bool:
@@ -71,14 +76,15 @@ class Express:
     def __init__(self, answers: Answers, metrics: LookupMetrics) -> None:
         self._answers = answers
         self._metrics = metrics
-        self._heads: Recent[bytes, bool] = Recent(_MAX_HEADS)
+        self._heads: Recent[bytes, float] = Recent(_MAX_HEADS)
         self._date = b""
         self._date_until_s = 0.0
 
     def response_to(self, data: bytes) -> bytes | None:
         """Return the whole response to ``data`` if that is one known lookup request."""
         line_end = data.find(b"\r\n")
-        if self._heads.get(data[line_end:]) is None:
+        until_s = self._heads.get(data[line_end:])
+        if until_s is None or until_s <= time.perf_counter():
             return None
         return self.response_under(data[:line_end])
 
@@ -95,12 +101,15 @@ class Express:
         self._metrics.answered(time.perf_counter() - started_s)
         return response
 
-    def learn(self, data: bytes, line: bytes) -> None:
+    def learn(self, data: bytes, line: bytes, until_s: float) -> None:
         """Remember the headers of ``data``, a whole request with nothing special in them.
 
-        ``line`` is the first line its answer is remembered under.
+        ``line`` is the first line its answer is remembered under; ``until_s`` says how
+        long whoever sends these headers may have answers.
         """
+        if until_s <= time.perf_counter():
+            return
         line_end = data.find(b"\r\n")
         head = data[line_end:]
         if data[:line_end] == line and len(head) <= _MAX_HEAD_BYTES:
-            self._heads.put(head, True)  # noqa: FBT003 - a set in all but name
+            self._heads.put(head, until_s)

@@ -1,6 +1,8 @@
 """The asking side of the line to the leader's sidecar."""
 
 import json
+import ssl
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -20,6 +22,9 @@ class HttpLeaderLine:
         connect_timeout_s: for opening a connection: a dead host is found out soon.
         max_connections: questions asked at once; further ones wait for a turn, within
             their timeout.
+        tls: for leaders that speak TLS; None trusts whom the system trusts.
+        token: returns what this sidecar proves its own name with, "" for nothing; may
+            raise OSError.
     """
 
     def __init__(
@@ -28,9 +33,13 @@ class HttpLeaderLine:
         timeout_s: float = 5.0,
         connect_timeout_s: float = 1.0,
         max_connections: int = 64,
+        tls: ssl.SSLContext | None = None,
+        token: Callable[[], str] = str,
     ) -> None:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
         self._max_connections = max_connections
+        self._tls = tls
+        self._token = token
         self._session: aiohttp.ClientSession | None = None
 
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
@@ -64,11 +73,17 @@ class HttpLeaderLine:
         if self._session is None:
             # Made late: a session belongs to the event loop it is made in.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._max_connections),
+                connector=aiohttp.TCPConnector(
+                    limit=self._max_connections, ssl=True if self._tls is None else self._tls
+                ),
                 timeout=self._timeout,
             )
+        token = self._token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         # A leader never redirects; following one would ask somebody else.
-        async with self._session.post(url, json=value, allow_redirects=False) as response:
+        async with self._session.post(
+            url, json=value, headers=headers, allow_redirects=False
+        ) as response:
             return response.status, response.headers.get("Retry-After", ""), await response.text()
 
 

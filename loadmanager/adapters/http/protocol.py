@@ -81,7 +81,7 @@ class DoorProtocol(web.RequestHandler):
             return sent, reset
         self._aligned = True
         if isinstance(sent, KnownReply):
-            self._express.learn(data, sent.line)
+            self._express.learn(data, sent.line, sent.until_s)
         return sent, reset
 
     def close(self) -> None:

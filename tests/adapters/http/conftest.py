@@ -17,6 +17,7 @@ from loadmanager.adapters.http import DoorSettings, HttpDoor, Route
 from loadmanager.adapters.http.admin.namespaces import Namespaces
 from loadmanager.adapters.http.admin.partitions import Partitions
 from loadmanager.adapters.http.protocol import DoorProtocol
+from loadmanager.adapters.http.security import Guard, TlsFiles
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import (
@@ -206,11 +207,12 @@ class OpenDoor:
     door: HttpDoor
     client: aiohttp.ClientSession
     registry: CollectorRegistry
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
         """Where the door listens."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     async def ask(self, path: str, method: str = "GET", **options: Any) -> Reply:
         """Send one request and read its response whole."""
@@ -251,11 +253,13 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
     """Yield a function that opens one more door; all are closed at the end."""
     opened: list[OpenDoor] = []
 
-    async def open_one(
+    async def open_one(  # noqa: PLR0913, PLR0917 - a door has so many sides
         lookup: FakeLookup | None = None,
         settings: DoorSettings | None = None,
         more_routes: tuple[Route, ...] = (),
         default_bundles: int = 32,
+        guard: Guard | None = None,
+        tls: TlsFiles | None = None,
     ) -> OpenDoor:
         lookup = lookup or FakeLookup()
         registry = CollectorRegistry()
@@ -267,6 +271,8 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
             registry=registry,
             version="1.2.3",
             settings=settings or DoorSettings(stop_s=2.0),
+            guard=guard,
+            tls=tls,
             more_routes=[
                 *Namespaces(lookup, default_bundles=default_bundles).routes(),
                 *Partitions(lookup).routes(),
@@ -274,7 +280,8 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
             ],
         )
         port = await door.start("127.0.0.1", 0)
-        one = OpenDoor(lookup, port, door, aiohttp.ClientSession(), registry)
+        scheme = "http" if tls is None else "https"
+        one = OpenDoor(lookup, port, door, aiohttp.ClientSession(), registry, scheme)
         opened.append(one)
         return one
 

@@ -3,28 +3,10 @@ import ssl
 from pathlib import Path
 
 import pytest
-import trustme
+from tls_files import Files
 
 from loadmanager.adapters.http.security import TlsFiles, client_context
 from loadmanager.adapters.http.security.tls import TlsFilesUnusable
-
-
-class Files:
-    """An authority, and a server's certificate and key."""
-
-    def __init__(self, folder: Path) -> None:
-        self.authority = trustme.CA()
-        self.certificate = folder / "server.pem"
-        self.key = folder / "server.key"
-        self.authorities = folder / "authorities.pem"
-        self.authority.cert_pem.write_to_path(str(self.authorities))
-        self.issue()
-
-    def issue(self) -> None:
-        """Give the server another certificate and key."""
-        issued = self.authority.issue_cert("localhost")
-        self.certificate.write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
-        issued.private_key_pem.write_to_path(str(self.key))
 
 
 @pytest.fixture

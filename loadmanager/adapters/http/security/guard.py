@@ -2,16 +2,17 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 from aiohttp import web
 
-from loadmanager.adapters.http.replies import Refused
+from loadmanager.adapters.http.replies import Refused, refusal_of
 from loadmanager.adapters.http.routes import Role
 from loadmanager.adapters.http.security.tokens import TokenRefused, Tokens
+from loadmanager.core.errors import LoadManagerError
 
 log = structlog.get_logger()
 
@@ -85,23 +86,36 @@ class Guard:
             Refused: 401 if a proof is missing or worthless, 403 if the caller may not.
         """
         caller = self._caller(request)
-        if caller.may(role):
-            return caller
-        if caller.name == ANONYMOUS:
-            raise _unauthorized("this needs a proof of who is asking")
-        raise Refused(403, f"{caller.name} may not do this; it needs the role {role.value}")
+        _allow(caller, role)
+        return caller
 
-    def record(self, request: web.BaseRequest, caller: str, status: int) -> None:
-        """Write a line about a request that may have changed something."""
-        if request.method not in _READING:
-            log.info(
-                "admin.change.answered",
-                caller=caller or "anonymous",
-                remote=request.remote,
-                method=request.method,
-                path=request.raw_path,
-                status=status,
-            )
+    async def through(
+        self,
+        request: web.BaseRequest,
+        role: Role,
+        handle: Callable[[], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        """Return what ``handle`` answers, if the caller may have it; write down changes.
+
+        Raises:
+            Refused: as `admit`.
+            LoadManagerError: as ``handle``.
+        """
+        name, status = ANONYMOUS, 500
+        try:
+            caller = self._caller(request)
+            name = caller.name
+            _allow(caller, role)
+            reply = await handle()
+        except LoadManagerError as error:
+            status = refusal_of(error).status
+            raise
+        else:
+            status = reply.status
+            return reply
+        finally:
+            if request.method not in _READING:
+                _record(request, name, status)
 
     def _caller(self, request: web.BaseRequest) -> Caller:
         offered = request.headers.get("Authorization")
@@ -123,6 +137,25 @@ class Guard:
             raise _unauthorized(str(error), 'Bearer error="invalid_token"') from None
         until_s = time.perf_counter() + tokens.left_s(proven)
         return Caller(proven.subject, self._rights.of(proven.subject), until_s)
+
+
+def _allow(caller: Caller, role: Role) -> None:
+    if caller.may(role):
+        return
+    if caller.name == ANONYMOUS:
+        raise _unauthorized("this needs a proof of who is asking")
+    raise Refused(403, f"{caller.name} may not do this; it needs the role {role.value}")
+
+
+def _record(request: web.BaseRequest, name: str, status: int) -> None:
+    log.info(
+        "admin.change.answered",
+        caller=name or "anonymous",
+        remote=request.remote,
+        method=request.method,
+        path=request.raw_path,
+        status=status,
+    )
 
 
 def _unauthorized(reason: str, challenge: str = "Bearer") -> Refused:

@@ -1,0 +1,70 @@
+"""From the configuration to who may do what, and to TLS."""
+
+from pathlib import Path
+
+from loadmanager.adapters.http import HttpLeaderLine
+from loadmanager.adapters.http.routes import Role
+from loadmanager.adapters.http.security import Guard, Rights, TlsFiles, Tokens, client_context
+from loadmanager.config import Config
+from loadmanager.config.security import SecuritySettings, TlsSettings, anonymous_right
+
+
+def make_guard(config: Config) -> Guard:
+    """Return who says what callers may do.
+
+    Raises:
+        KeyUnusable: the key that tokens are checked with cannot be read, or is none.
+    """
+    security = config.security
+    rights = Rights(
+        admins=frozenset(security.admins),
+        readers=frozenset(security.readers),
+        lookers=frozenset(security.lookers),
+        anonymous=Role(anonymous_right(security, config.tls, config.sidecar.listen_host)),
+    )
+    return Guard(rights, _tokens(security))
+
+
+def make_tls(tls: TlsSettings) -> TlsFiles | None:
+    """Return the files to speak TLS with, None to speak plain HTTP."""
+    if not tls.certificate_file:
+        return None
+    authorities = Path(tls.client_authorities_file) if tls.client_authorities_file else None
+    return TlsFiles(
+        Path(tls.certificate_file),
+        Path(tls.key_file),
+        authorities,
+        tls.clients if authorities else "none",
+    )
+
+
+def make_leader_line(config: Config) -> HttpLeaderLine:
+    """Return the line to the leader's sidecar.
+
+    Raises:
+        TlsFilesUnusable: a certificate or key to ask with cannot be used.
+    """
+    tls, token_file = config.tls, config.security.own_token_file
+    context = None
+    if tls.certificate_file or tls.authorities_file:
+        context = client_context(
+            Path(tls.authorities_file) if tls.authorities_file else None,
+            Path(tls.certificate_file) if tls.certificate_file else None,
+            Path(tls.key_file) if tls.key_file else None,
+        )
+
+    def token() -> str:
+        return Path(token_file).read_text(encoding="utf-8").strip() if token_file else ""
+
+    return HttpLeaderLine(tls=context, token=token)
+
+
+def _tokens(security: SecuritySettings) -> Tokens | None:
+    claim, audience = security.token_claim, security.token_audience
+    if security.token_secret_key_file:
+        path = Path(security.token_secret_key_file)
+        return Tokens.of_secret_file(path, claim=claim, audience=audience)
+    if security.token_public_key_file:
+        path = Path(security.token_public_key_file)
+        return Tokens.of_public_key_file(path, claim=claim, audience=audience)
+    return None

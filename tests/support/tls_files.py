@@ -1,0 +1,32 @@
+"""Certificates for tests: an authority, a server's files, and clients' files."""
+
+from pathlib import Path
+
+import trustme
+
+
+class Files:
+    """An authority, and a server's certificate and key for 127.0.0.1 and localhost."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.authority = trustme.CA()
+        self.certificate = folder / "server.pem"
+        self.key = folder / "server.key"
+        self.authorities = folder / "authorities.pem"
+        self.authority.cert_pem.write_to_path(str(self.authorities))
+        self.issue()
+
+    def issue(self) -> None:
+        """Give the server another certificate and key."""
+        issued = self.authority.issue_cert("localhost", "127.0.0.1")
+        self.certificate.write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
+        issued.private_key_pem.write_to_path(str(self.key))
+
+    def client(self, name: str) -> tuple[Path, Path]:
+        """Return the files of a client's certificate and key, with ``name`` as its common name."""
+        issued = self.authority.issue_cert(f"{name}.example.com", common_name=name)
+        certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
+        certificate.write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
+        issued.private_key_pem.write_to_path(str(key))
+        return certificate, key
