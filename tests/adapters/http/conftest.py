@@ -253,7 +253,7 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
     """Yield a function that opens one more door; all are closed at the end."""
     opened: list[OpenDoor] = []
 
-    async def open_one(  # noqa: PLR0913, PLR0917 - a door has so many sides
+    async def open_one(  # noqa: PLR0917 - a door has so many sides
         lookup: FakeLookup | None = None,
         settings: DoorSettings | None = None,
         more_routes: tuple[Route, ...] = (),
