@@ -1,0 +1,183 @@
+"""A cluster of real processes whose brokers speak Pulsar's protocol, and its real clients."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+import aiohttp
+import pytest
+from cluster_processes import ProcessCluster
+
+from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import Namespace, TopicName
+from loadmanager.demo.children import Child, Children, free_ports
+from loadmanager.demo.cluster import HOST, NAMESPACE, Cluster, Member
+from loadmanager.demo.settings import DemoSettings
+
+SUBSCRIPTION: Final = "all"
+RECEIVE_MS: Final = 200
+ADMIN_TIMEOUT: Final = aiohttp.ClientTimeout(total=60)
+
+
+class PulsarCluster(Cluster):
+    """The demo's cluster with a port for Pulsar's clients and one folder for all logs."""
+
+    def __init__(
+        self, settings: DemoSettings, children: Children, http: aiohttp.ClientSession
+    ) -> None:
+        super().__init__(settings, children, http)
+        # The same ones come first as for the others, so the last of more are taken.
+        ports = free_ports(1 + 3 * len(self.members))[-len(self.members) :]
+        self.pulsar_ports: Mapping[int, int] = {
+            member.number: port for member, port in zip(self.members, ports, strict=True)
+        }
+
+    async def _start_broker(self, member: Member) -> Child:
+        return await self._children.start(
+            member.name,
+            *("-m", "loadmanager", "broker"),
+            *("--listen", member.broker),
+            *("--record", str(member.record_path)),
+            *("--cpu-ms-per-message", "0.05"),
+            *("--pulsar-listen", f"{HOST}:{self.pulsar_ports[member.number]}"),
+            *("--ledger", str(self._settings.data_dir / "ledger")),
+            *("--sidecar-url", member.sidecar_url),
+        )
+
+    def _sidecar_settings(self, member: Member) -> Mapping[str, Mapping[str, Any]]:
+        told = dict(super()._sidecar_settings(member))
+        url = f"pulsar://{HOST}:{self.pulsar_ports[member.number]}"
+        return {**told, "broker": {**told["broker"], "broker_url": url}}
+
+
+@asynccontextmanager
+async def pulsar_cluster(
+    data_dir: Path, *, brokers: int, bundles: int
+) -> AsyncIterator[ProcessCluster]:
+    """Yield a cluster that is ready to start, and end all its processes afterwards."""
+    try:
+        find_java()
+    except EmbeddedZooKeeperError as error:
+        pytest.skip(str(error))
+    settings = DemoSettings(data_dir=data_dir, brokers=brokers, bundles=bundles, topics=bundles)
+    children = Children(data_dir)
+    boundaries = Boundaries.even(Namespace(NAMESPACE), bundles)
+    try:
+        async with aiohttp.ClientSession(timeout=ADMIN_TIMEOUT) as http:
+            yield ProcessCluster(PulsarCluster(settings, children, http), http, boundaries)
+    finally:
+        await children.stop()
+
+
+@dataclass(slots=True)
+class Timed:
+    """Something a client did, from when to when."""
+
+    began_s: float
+    ended_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """How long it took."""
+        return self.ended_s - self.began_s
+
+    def overlaps(self, began_s: float, ended_s: float) -> bool:
+        """Tell whether any of it was in this time."""
+        return self.began_s <= ended_s and self.ended_s >= began_s
+
+
+@dataclass(slots=True)
+class Stream:
+    """One topic with a producer that sends again and again and a consumer that reads it.
+
+    Every message is a number that counts up; the threads end at `stop_sending` and
+    `stop_receiving`, or at the first error a client reports, which is kept.
+    """
+
+    client: Any
+    topic: TopicName
+    consumer_type: Any
+    pause_s: float = 0.003
+    acknowledged: list[int] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)
+    sends: list[Timed] = field(default_factory=list)
+    receipts_s: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    _sending: threading.Event = field(default_factory=threading.Event)
+    _receiving: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Subscribe, create the producer and begin both loops."""
+        consumer = self.client.subscribe(
+            str(self.topic), SUBSCRIPTION, consumer_type=self.consumer_type
+        )
+        producer = self.client.create_producer(str(self.topic), send_timeout_millis=60_000)
+        for loop, end in ((self._receive, consumer), (self._send, producer)):
+            thread = threading.Thread(target=self._guarded, args=(loop, end), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    async def stop_sending(self) -> None:
+        """Send no more; return when the last send was answered."""
+        self._sending.set()
+        await asyncio.to_thread(self._threads[1].join)
+
+    async def stop_receiving(self) -> None:
+        """Receive no more."""
+        self._receiving.set()
+        await asyncio.to_thread(self._threads[0].join)
+
+    @property
+    def missing(self) -> set[int]:
+        """What was acknowledged to the producer and has not been received."""
+        return set(self.acknowledged) - set(self.received)
+
+    @property
+    def repeated(self) -> int:
+        """How many deliveries were of messages that had been delivered before."""
+        return len(self.received) - len(set(self.received))
+
+    def longest_send(self, began_s: float, ended_s: float) -> float:
+        """Return the longest send that was under way at some time between these two."""
+        during = [one.duration_s for one in self.sends if one.overlaps(began_s, ended_s)]
+        return max(during, default=0.0)
+
+    def longest_silence(self, began_s: float, ended_s: float) -> float:
+        """Return the longest time between two receipts around the time between these two."""
+        silences = [Timed(*pair) for pair in pairwise(self.receipts_s)]
+        during = [one.duration_s for one in silences if one.overlaps(began_s, ended_s)]
+        return max(during, default=0.0)
+
+    def _guarded(self, loop: Callable[[Any], None], end: Any) -> None:
+        try:
+            loop(end)
+        except Exception as error:  # noqa: BLE001 - the client's errors have no common parent
+            self.errors.append(f"{self.topic}: {loop.__name__}: {error!r}")
+
+    def _send(self, producer: Any) -> None:
+        number = 0
+        while not self._sending.is_set():
+            began_s = monotonic()
+            producer.send(str(number).encode())
+            self.sends.append(Timed(began_s, monotonic()))
+            self.acknowledged.append(number)
+            number += 1
+            self._sending.wait(self.pause_s)
+
+    def _receive(self, consumer: Any) -> None:
+        import pulsar  # noqa: PLC0415 - absent where its tests are skipped
+
+        while not self._receiving.is_set():
+            with suppress(pulsar.Timeout):
+                message = consumer.receive(timeout_millis=RECEIVE_MS)
+                self.receipts_s.append(monotonic())
+                self.received.append(int(message.data()))
+                consumer.acknowledge(message)
