@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, cast
 
 import structlog
 
@@ -39,14 +39,15 @@ def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa:
     least = logging.getLevelNamesMapping()[level.upper()]
     shared = _shared_processors()
     rendering = _rendering_processors(console=console, colors=console and stream.isatty())
+    lossy = cast("TextIO", _LossyStream(stream, [*shared, *rendering]))
     structlog.configure(
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(lossy),
         # Loggers are made when modules are imported, before this is called.
         cache_logger_on_first_use=False,
     )
-    handler = _OurHandler(stream)
+    handler = _OurHandler(lossy)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
@@ -54,6 +55,40 @@ def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa:
         )
     )
     _install(handler, least)
+
+
+class _LossyStream:
+    """A stream whose lines are lost where they cannot be written, on a full disk say.
+
+    A sidecar that ended for want of a log line would take its broker's bundles along.
+    """
+
+    def __init__(self, stream: TextIO, processors: Sequence[structlog.typing.Processor]) -> None:
+        self._stream = stream
+        self._processors = processors
+        self._lost = 0
+
+    def write(self, text: str) -> None:
+        """Write, or count what was lost; tell of that as soon as there is room."""
+        try:
+            self._stream.write(f"{self._notice()}{text}")
+            self._stream.flush()
+        except OSError:
+            self._lost += 1
+        else:
+            self._lost = 0
+
+    def _notice(self) -> str:
+        # Not through a logger: whoever writes here holds the lock of all of them.
+        if not self._lost:
+            return ""
+        event: Any = {"event": "log.lines.lost", "count": self._lost}
+        for processor in self._processors:
+            event = processor(None, "warning", event)
+        return f"{event}\n"
+
+    def flush(self) -> None:
+        """Do nothing: each line is flushed as it is written."""
 
 
 def _install(handler: _OurHandler, least: int) -> None:

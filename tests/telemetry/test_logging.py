@@ -1,3 +1,4 @@
+import errno
 import io
 import json
 import logging
@@ -34,6 +35,18 @@ class Terminal(io.StringIO):
     def isatty(self) -> bool:
         """Return that it is one."""
         return True
+
+
+class Disk(io.StringIO):
+    """A stream to a disk that may be full."""
+
+    full = False
+
+    def write(self, text: str) -> int:
+        """Write, if there is room."""
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
 
 
 def events(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -155,3 +168,17 @@ def test_a_warning_of_python_becomes_an_event() -> None:
     (event,) = events(stream)
     assert event["logger"] == "py.warnings"
     assert "old way" in event["event"]
+
+
+def test_a_full_disk_costs_lines_and_nothing_else_and_is_told_of_later() -> None:
+    disk = Disk()
+    configure_logging("json", "info", disk)
+    disk.full = True
+    structlog.get_logger().info("a.thing.done")
+    logging.getLogger("some.library").warning("something")
+    disk.full = False
+    structlog.get_logger().info("a.thing.begun")
+    assert [(e["event"], e.get("count")) for e in events(disk)] == [
+        ("log.lines.lost", 2),
+        ("a.thing.begun", None),
+    ]
