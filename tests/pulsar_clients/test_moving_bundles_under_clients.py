@@ -107,3 +107,28 @@ async def test_clients_follow_their_bundles_and_lose_no_message(
         await progress(streams)
         await everything_consumed(streams)
     assert overlaps(processes.intervals()) == []
+
+
+async def test_what_a_killed_broker_acknowledged_is_consumed_too(
+    tmp_path: Path, pulsar: Any, quiet: Any
+) -> None:
+    async with AsyncExitStack() as held:
+        processes = await held.enter_async_context(
+            pulsar_cluster(tmp_path, brokers=BROKERS, bundles=BUNDLES)
+        )
+        await processes.start()
+        streams = await held.enter_async_context(streaming(processes, pulsar, quiet, TOPICS))
+        # The clients ask the first member's sidecar, which has to stay.
+        survivors, victim = processes.cluster.members[:2], processes.cluster.members[2]
+        first = processes.boundaries.bundles[0]
+        await put(
+            processes, survivors[0], f"namespaces/{first}/unload", destinationBroker=victim.broker
+        )
+        lost = set(processes.served_now([victim]))
+        assert lost
+        await progress(streams)
+        await processes.cluster.kill(victim)
+        await eventually(lambda: lost <= set(processes.served_now(survivors)))
+        await progress(streams)
+        await everything_consumed(streams)
+    assert overlaps(processes.intervals()) == []
