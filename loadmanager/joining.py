@@ -10,9 +10,11 @@ from loadmanager.app.answering import Answering
 from loadmanager.app.desk import Desk
 from loadmanager.app.drain_requests import DrainRequests
 from loadmanager.app.electing import Election, Term
+from loadmanager.app.health import HealthWatch
 from loadmanager.app.intention import Intention
 from loadmanager.app.leading import Leading
 from loadmanager.app.leasing import LeaseTerms
+from loadmanager.app.leaving import Leaving
 from loadmanager.app.member import Member
 from loadmanager.app.naming import Naming
 from loadmanager.app.owning import Ownerships
@@ -25,6 +27,7 @@ from loadmanager.app.splitting import Splitter
 from loadmanager.app.unload_requests import UnloadRequests
 from loadmanager.config import Config
 from loadmanager.config.planning import planner_of, split_limits_of, split_rules_of
+from loadmanager.core.health import HealthRules
 from loadmanager.core.ids import BundleId
 from loadmanager.core.lookup import LookupMode
 from loadmanager.core.planner import Planner
@@ -165,10 +168,22 @@ def make_member(
         parts,
         ownerships,
         sampler=sampler,
+        health=HealthWatch(parts, sampler, health_rules(config)),
         publisher=publisher,
         splitter=splitter,
         lease_terms=terms,
-        drain_deadline_s=config.ownership.drain_deadline_s,
+        leaving=Leaving(parts, ownerships, config.ownership.drain_deadline_s),
+    )
+
+
+def health_rules(config: Config) -> HealthRules:
+    """Return how the broker is asked after its health."""
+    broker = config.broker
+    return HealthRules(
+        interval_s=broker.health_interval_s,
+        timeout_s=broker.health_timeout_s,
+        unhealthy_after=broker.unhealthy_after,
+        healthy_after=broker.healthy_after,
     )
 
 

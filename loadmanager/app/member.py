@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import structlog
 
 from loadmanager.app.endings import heed_cancellation, leaves
+from loadmanager.app.health import HealthWatch
 from loadmanager.app.leasing import (
     BrokerLost,
     Displaced,
@@ -15,6 +16,7 @@ from loadmanager.app.leasing import (
     LeaseTerms,
     MembershipEnded,
 )
+from loadmanager.app.leaving import Leaving
 from loadmanager.app.locking import LockKeeper
 from loadmanager.app.membership import Membership
 from loadmanager.app.owning import Ownerships
@@ -25,10 +27,9 @@ from loadmanager.app.splitting import Splitter
 from loadmanager.app.succession import StandingBy, Succession
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BundleId, belongs_to_a_broker
+from loadmanager.core.ids import BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import decode_orders
-from loadmanager.core.ownership import may_serve
 from loadmanager.ports import BrokerError, Connection, CoordinationError, Node, StaleAgent
 
 log = structlog.get_logger()
@@ -36,7 +37,6 @@ log = structlog.get_logger()
 _RETRY_S = 0.5
 _COMPARE_S = 0.5
 _CONNECT_POLL_S = 0.1
-_LEAVE_POLL_S = 0.02
 _TELL_EVERY_S = 30.0
 
 
@@ -52,7 +52,8 @@ class Member:
         publisher: Publisher,
         splitter: Splitter,
         lease_terms: LeaseTerms,
-        drain_deadline_s: float,
+        health: HealthWatch,
+        leaving: Leaving,
     ) -> None:
         self._parts = parts
         self._ownerships = ownerships
@@ -61,7 +62,8 @@ class Member:
         self._splitter = splitter
         self._lease_terms = lease_terms
         self._intention = sampler.intention
-        self._drain_deadline_s = drain_deadline_s
+        self._health = health
+        self._leaving = leaving
         self._succession = Succession(parts.identity, parts.coordination, parts.clock)
         self._membership: Membership | None = None
         self._lease: LeaseKeeper | None = None
@@ -81,6 +83,12 @@ class Member:
         Raises:
             ExceptionGroup: with `Displaced`: another sidecar took over this broker.
         """
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(self._health.run(), name="health")
+            await self._live()
+            asking.cancel()
+
+    async def _live(self) -> None:
         while not self._stopping:
             try:
                 await self._one_membership()
@@ -101,73 +109,21 @@ class Member:
             await self._parts.clock.sleep(_RETRY_S)
 
     async def drain(self) -> None:
-        """Tell the leader that this broker stops, and wait while it hands everything over.
-
-        That ends at once where nobody could take anything: without the service, and
-        where no other broker stays.
-        """
+        """Tell the leader that this broker stops, and wait while it hands everything over."""
         self._intention.stop()
-        if self._membership is None or not self._has_heirs():
-            return
-        bundles, begun_s = len(self._ownerships.phases), self._parts.clock.monotonic_s()
-        # A broker's own bundles never move, so nobody waits for them.
-        await self._let_go(
-            begun_s + self._drain_deadline_s,
-            while_true=lambda: (
-                self._has_heirs() and not all(map(belongs_to_a_broker, self._ownerships.phases))
-            ),
-        )
-        log.info(
-            "broker.drain.ended",
-            bundles=bundles,
-            left=len(self._ownerships.phases),
-            took_s=round(self._parts.clock.monotonic_s() - begun_s, 3),
-        )
+        if self._membership is not None:
+            await self._leaving.drain()
 
     async def leave(self, within_s: float) -> None:
-        """Give everything back in order, so that nobody waits for the session to expire.
-
-        The registration goes first: the leader then plans new owners while this broker
-        still serves, and recalls each bundle when it has. What is not recalled after
-        half of ``within_s``, or has nobody to go to, is given back all the same.
-        """
+        """Give everything back in order, so that nobody waits for the session to expire."""
         self._stopping = True
-        if self._membership is None:
-            return
-        try:
-            await deregister(self._parts.coordination, self._membership)
-        except CoordinationError as error:
-            log.warning("broker.registration.kept", why=str(error))
-        begun_s = self._parts.clock.monotonic_s()
-        await self._let_go(begun_s + within_s / 2, while_true=self._has_heirs)
-        self._ownerships.recall_all()
-        await self._let_go(begun_s + within_s)
+        if self._membership is not None:
+            await self._leaving.leave(self._membership, within_s)
 
     async def serving_ended(self) -> None:
-        """Return when the broker surely serves nothing that this session's locks protect.
-
-        To be awaited before the session is closed, which frees the locks at once: what
-        the broker was not seen to stop, it serves until its lease runs out.
-        """
-        if self._lease and self._may_serve():
-            log.warning("broker.lease.awaited", bundles=len(self._ownerships.phases))
-            await self._let_go(self._lease.leased_until_s, while_true=self._may_serve)
-
-    def _has_heirs(self) -> bool:
-        me, picture = self._parts.identity.broker, self._parts.picture
-        return picture.current and any(
-            broker != me and not known.report.draining for broker, known in picture.brokers.items()
-        )
-
-    def _may_serve(self) -> bool:
-        return any(may_serve(phase) for phase in self._ownerships.phases.values())
-
-    async def _let_go(
-        self, deadline_s: float, *, while_true: Callable[[], bool] = lambda: True
-    ) -> None:
-        clock = self._parts.clock
-        while self._ownerships.phases and while_true() and clock.monotonic_s() < deadline_s:
-            await clock.sleep(_LEAVE_POLL_S)
+        """Return when the broker surely serves nothing that this session's locks protect."""
+        if self._lease:
+            await self._leaving.serving_ended(self._lease.leased_until_s)
 
     def _stands_by(self, waiting: BaseExceptionGroup[StandingBy]) -> None:
         now_s = self._parts.clock.monotonic_s()
@@ -270,10 +226,8 @@ class Member:
 
     async def _drop_everything(self) -> None:
         """Drop all locks of a broker that cannot serve any more, while the keeper runs."""
-        ownerships = self._ownerships
-        ownerships.broker_lost()
-        while ownerships.phases:
-            await self._parts.clock.sleep(_LEAVE_POLL_S)
+        self._ownerships.broker_lost()
+        await self._leaving.let_go(math.inf)
 
     async def _compare_now_and_then(self) -> None:
         while True:
@@ -299,7 +253,7 @@ class Member:
                 if node is None:
                     # The leader gives our bundles to others, so we give them back.
                     self._ownerships.recall_all()
-                    await self._let_go(math.inf)
+                    await self._leaving.let_go(math.inf)
                     raise MembershipEnded("the registration was deleted")
                 if node.stat.ephemeral_owner != membership.session_id:
                     raise Displaced(

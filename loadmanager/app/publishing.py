@@ -52,6 +52,7 @@ class Sampler:
             bandwidth_out=usage.bandwidth_out,
             bundles=stats.bundles,
             draining=self.intention.draining,
+            healthy=self.intention.healthy,
         )
 
 
@@ -115,12 +116,20 @@ class Publisher:
             BrokerError: the broker gave no stats.
         """
         intention = self._intention
-        if intention.draining is before.draining:
+        if not _intends_otherwise(intention, before):
             await intention.changes.wait(self._sample_interval_s)
-        if intention.draining is before.draining:
+        if not _intends_otherwise(intention, before):
             return await self._sampler.sample()
-        now_ms = self._sampler.parts.clock.wall_ms()
-        return replace(before, draining=intention.draining, reported_at_ms=now_ms)
+        return replace(
+            before,
+            draining=intention.draining,
+            healthy=intention.healthy,
+            reported_at_ms=self._sampler.parts.clock.wall_ms(),
+        )
+
+
+def _intends_otherwise(intention: Intention, report: LoadReport) -> bool:
+    return (intention.draining, intention.healthy) != (report.draining, report.healthy)
 
 
 def _with_changes(report: LoadReport, before: LoadReport) -> LoadReport:

@@ -130,6 +130,7 @@ class LoadReport:
     persistent_topics: bool = True
     non_persistent_topics: bool = True
     draining: bool = False
+    healthy: bool = True
     protocols: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     advertised_listeners: Mapping[str, BrokerUrls] = field(
         default_factory=lambda: MappingProxyType({})

@@ -160,6 +160,7 @@ def _registration(report: LoadReport) -> tuple[object, ...]:
         report.persistent_topics,
         report.non_persistent_topics,
         report.draining,
+        report.healthy,
         report.protocols,
         report.advertised_listeners,
     )

@@ -111,6 +111,10 @@ class BrokerLine:
         self._own_gate = own_gate
         self.dead = False
 
+    async def health(self, timeout_s: float) -> None:
+        """See `BrokerControl`."""
+        await self._asked(lambda: self._host.broker.health(timeout_s))
+
     async def stats(self) -> BrokerStats:
         """See `BrokerControl`."""
         return await self._asked(self._host.broker.stats)

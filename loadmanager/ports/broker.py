@@ -63,6 +63,9 @@ class BrokerControl(Protocol):
     All methods raise `BrokerUnreachable`, `BrokerRefused` or `StaleAgent`.
     """
 
+    async def health(self, timeout_s: float) -> None:
+        """Return if the broker says within ``timeout_s`` that it works."""
+
     async def stats(self) -> BrokerStats:
         """Return the traffic of each bundle over the last window."""
 

@@ -134,6 +134,20 @@ class Metrics:
             "From the order that names a new owner to the new owner's lock, as the leader sees it.",
             _HAND_OVER_BOUNDS_S,
         )
+        self.broker_healthy = self._gauge(
+            "broker_healthy", "1 while the broker's health is good, 0 once it failed for a while."
+        )
+        self.broker_healthy.set(1)
+        self._broker_probes = self._counter(
+            "broker_probes", "Questions after the broker's health, by result.", "result"
+        )
+        for result in ("passed", "failed"):
+            self._broker_probes.labels(result)
+        self._broker_probe_duration_seconds = self._histogram(
+            "broker_probe_duration_seconds",
+            "From a question after the broker's health to its answer.",
+            _OPERATION_BOUNDS_S,
+        )
         self.standing_by = self._gauge(
             "standing_by", "1 while a sidecar elsewhere has this broker's id and lives, else 0."
         )
@@ -226,6 +240,11 @@ class Metrics:
     def ownership_changed(self, change: str, bundles: int = 1) -> None:
         """Count locks acquired, released or lost."""
         self._ownership_changes.labels(change).inc(bundles)
+
+    def broker_probed(self, result: str, seconds: float) -> None:
+        """Count one question after the broker's health, how it ended and how long it took."""
+        self._broker_probes.labels(result).inc()
+        self._broker_probe_duration_seconds.observe(seconds)
 
     def session_changed(self, state: str) -> None:
         """Show and count the session's new state: connected, suspended or lost."""

@@ -82,6 +82,10 @@ class HttpBrokerControl:
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
+    async def health(self, timeout_s: float) -> None:
+        """Return if the broker says within ``timeout_s`` that it works."""
+        await self._command("GET", f"{self.root}/health", _OK, timeout_s=timeout_s)
+
     async def stats(self) -> BrokerStats:
         """Return the traffic of each bundle over the last window."""
         url = f"{self.root}/stats"

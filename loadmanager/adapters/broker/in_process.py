@@ -24,7 +24,7 @@ from loadmanager.ports import (
     BrokerUnreachable,
 )
 
-CommandName = Literal["stats", "topics", "renew_lease", "load", "unload"]
+CommandName = Literal["health", "stats", "topics", "renew_lease", "load", "unload"]
 
 _T = TypeVar("_T")
 
@@ -93,6 +93,11 @@ class InProcessBroker:
         self.commands: list[CommandName] = []
         """Every command that was asked, refused ones included, in order."""
         self.restart()
+
+    async def health(self, timeout_s: float) -> None:
+        """See `BrokerControl.health`. It answers at once or, hanging, not before `heal`."""
+        del timeout_s
+        await self._command("health", self._alive)
 
     async def stats(self) -> BrokerStats:
         """See `BrokerControl.stats`."""

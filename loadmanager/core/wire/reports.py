@@ -51,7 +51,11 @@ def report_to_json(report: LoadReport) -> dict[str, Any]:
         "lastBundleLosses": sorted(report.losses),
         "brokerVersionString": report.version,
         "maxResourceUsage": report_max_usage(report),
-        OURS: {"sidecarUrl": report.sidecar_url, "draining": report.draining},
+        OURS: {
+            "sidecarUrl": report.sidecar_url,
+            "draining": report.draining,
+            "healthy": report.healthy,
+        },
     }
 
 
@@ -88,6 +92,7 @@ def report_from(fields: Fields) -> LoadReport:
         persistent_topics=fields.flag("persistentTopicsEnabled", default=True),
         non_persistent_topics=fields.flag("nonPersistentTopicsEnabled", default=True),
         draining=ours.flag("draining", default=False),
+        healthy=ours.flag("healthy", default=True),
         protocols=_protocols_from(fields),
         advertised_listeners=listeners_from(fields),
     )

@@ -91,6 +91,10 @@ async def test_a_fresh_broker_tells_its_clock_and_serves_nothing(pair: Pair) -> 
     assert (await pair.control.stats()).bundles == {}
 
 
+async def test_a_broker_that_works_says_so(pair: Pair) -> None:
+    await pair.control.health(30.0)
+
+
 async def test_a_load_makes_it_serve_under_that_token(pair: Pair) -> None:
     await load(pair)
     state = await pair.control.renew_lease(agent_epoch=EPOCH, until_s=None, incarnation=None)

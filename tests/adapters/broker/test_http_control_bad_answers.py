@@ -367,3 +367,16 @@ def test_a_url_that_is_none_is_refused_at_once(url: str) -> None:
 def test_limits_must_leave_room(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="above zero"):
         HttpBrokerControl("http://127.0.0.1:1", **options)
+
+
+@pytest.mark.parametrize("status", [204, 404, 429, 500, 503])
+async def test_only_200_is_good_health(status: int) -> None:
+    async with control_of(always(status, {"reason": "the disk is full"})) as control:
+        with pytest.raises(BrokerRefused, match=f"GET .*/health: status {status}"):
+            await control.health(10.0)
+
+
+async def test_health_that_is_told_late_is_no_health() -> None:
+    async with control_of_bytes(b"HTTP/1.1 200 OK\r\n", then_hang=True, timeout_s=60.0) as control:
+        with pytest.raises(BrokerUnreachable, match=r"/health: no whole answer within 0\.2 s"):
+            await control.health(0.2)

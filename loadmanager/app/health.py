@@ -1,0 +1,65 @@
+"""Asking the broker after its health, and letting an unhealthy one give its bundles away.
+
+The lease takes care of a broker that does not answer at all. This is for one that does,
+and yet cannot do its work: it is emptied in order, as a draining one, and takes part
+again once it has been well for a while.
+"""
+
+from typing import Final
+
+import structlog
+
+from loadmanager.app.parts import Parts
+from loadmanager.app.publishing import Sampler
+from loadmanager.core.health import Health, HealthRules, after, may_be_let_off
+from loadmanager.ports import BrokerError
+
+log = structlog.get_logger()
+
+_IDLE_S: Final = 3600.0
+
+
+class HealthWatch:
+    """Asks for ever, and keeps the intention up to date."""
+
+    def __init__(self, parts: Parts, sampler: Sampler, rules: HealthRules) -> None:
+        self._parts = parts
+        self._intention = sampler.intention
+        self._rules = rules
+        self._health = Health()
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        clock = self._parts.clock
+        while True:
+            await clock.sleep(self._rules.interval_s or _IDLE_S)
+            if self._rules.interval_s:
+                self._learn(await self._complaint())
+
+    async def _complaint(self) -> str:
+        """Return what is wrong with the broker, "" if nothing."""
+        begun_s = self._parts.clock.monotonic_s()
+        try:
+            await self._parts.broker.health(self._rules.timeout_s)
+        except BrokerError as error:
+            self._parts.metrics.broker_probed("failed", self._parts.clock.monotonic_s() - begun_s)
+            return str(error)
+        self._parts.metrics.broker_probed("passed", self._parts.clock.monotonic_s() - begun_s)
+        return ""
+
+    def _learn(self, complaint: str) -> None:
+        before, self._health = self._health, after(self._rules, self._health, good=not complaint)
+        if complaint:
+            log.warning("broker.health.failed", error=complaint)
+        if self._health.healthy is not before.healthy:
+            log.warning("broker.health.changed", healthy=self._health.healthy, error=complaint)
+            self._parts.metrics.broker_healthy.set(self._health.healthy)
+        self._intention.health_found(
+            healthy=self._health.healthy, let_off=not self._health.healthy and self._may_be_off()
+        )
+
+    def _may_be_off(self) -> bool:
+        brokers = self._parts.picture.brokers
+        me = self._parts.identity.broker
+        draining = [b for b, known in brokers.items() if b != me and known.report.draining]
+        return may_be_let_off(me, brokers, draining)

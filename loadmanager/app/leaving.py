@@ -1,0 +1,95 @@
+"""How a broker's bundles leave it when its sidecar stops."""
+
+from collections.abc import Callable
+
+import structlog
+
+from loadmanager.app.membership import Membership
+from loadmanager.app.owning import Ownerships
+from loadmanager.app.parts import Parts
+from loadmanager.app.registration import deregister
+from loadmanager.core.ids import belongs_to_a_broker
+from loadmanager.core.ownership import may_serve
+from loadmanager.ports import CoordinationError
+
+log = structlog.get_logger()
+
+_POLL_S = 0.02
+
+
+class Leaving:
+    """Waits while bundles go, and gives back what does not go by itself.
+
+    ``drain_deadline_s`` is how long the leader has to hand everything over.
+    """
+
+    def __init__(self, parts: Parts, ownerships: Ownerships, drain_deadline_s: float) -> None:
+        self._parts = parts
+        self._ownerships = ownerships
+        self._drain_deadline_s = drain_deadline_s
+
+    async def drain(self) -> None:
+        """Wait while the leader hands everything over, as the report asks it to.
+
+        That ends at once where nobody could take anything: without the service, and
+        where no other broker stays.
+        """
+        if not self._has_heirs():
+            return
+        bundles, begun_s = len(self._ownerships.phases), self._parts.clock.monotonic_s()
+        # A broker's own bundles never move, so nobody waits for them.
+        await self.let_go(
+            begun_s + self._drain_deadline_s,
+            while_true=lambda: (
+                self._has_heirs() and not all(map(belongs_to_a_broker, self._ownerships.phases))
+            ),
+        )
+        log.info(
+            "broker.drain.ended",
+            bundles=bundles,
+            left=len(self._ownerships.phases),
+            took_s=round(self._parts.clock.monotonic_s() - begun_s, 3),
+        )
+
+    async def leave(self, membership: Membership, within_s: float) -> None:
+        """Give everything back in order, so that nobody waits for the session to expire.
+
+        The registration goes first: the leader then plans new owners while this broker
+        still serves, and recalls each bundle when it has. What is not recalled after
+        half of ``within_s``, or has nobody to go to, is given back all the same.
+        """
+        try:
+            await deregister(self._parts.coordination, membership)
+        except CoordinationError as error:
+            log.warning("broker.registration.kept", why=str(error))
+        begun_s = self._parts.clock.monotonic_s()
+        await self.let_go(begun_s + within_s / 2, while_true=self._has_heirs)
+        self._ownerships.recall_all()
+        await self.let_go(begun_s + within_s)
+
+    async def serving_ended(self, leased_until_s: float) -> None:
+        """Return when the broker surely serves nothing that this session's locks protect.
+
+        To be awaited before the session is closed, which frees the locks at once: what
+        the broker was not seen to stop, it serves until its lease runs out.
+        """
+        if self._may_serve():
+            log.warning("broker.lease.awaited", bundles=len(self._ownerships.phases))
+            await self.let_go(leased_until_s, while_true=self._may_serve)
+
+    async def let_go(
+        self, deadline_s: float, *, while_true: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Return when nothing is left, at the deadline, or when the condition ends."""
+        clock = self._parts.clock
+        while self._ownerships.phases and while_true() and clock.monotonic_s() < deadline_s:
+            await clock.sleep(_POLL_S)
+
+    def _has_heirs(self) -> bool:
+        me, picture = self._parts.identity.broker, self._parts.picture
+        return picture.current and any(
+            broker != me and not known.report.draining for broker, known in picture.brokers.items()
+        )
+
+    def _may_serve(self) -> bool:
+        return any(may_serve(phase) for phase in self._ownerships.phases.values())
