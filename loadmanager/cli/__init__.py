@@ -4,10 +4,15 @@ import click
 
 from loadmanager.cli.agent import agent
 from loadmanager.cli.broker import broker
+from loadmanager.cli.cluster import brokers_command, leader_command, lookup_command
+from loadmanager.cli.completion import completion_command
 from loadmanager.cli.config import config_commands
 from loadmanager.cli.decide import decide
 from loadmanager.cli.demo import demo_command
+from loadmanager.cli.dynamic import get_command, set_command, show_command, unset_command
+from loadmanager.cli.isolation import isolation_commands
 from loadmanager.cli.leader import explain_command, snapshot_command
+from loadmanager.cli.namespaces import bundles_command, namespaces_commands, split_command
 from loadmanager.cli.steering import drain_command, unload_command
 from loadmanager.cli.zookeeper import zookeeper_command
 
@@ -19,11 +24,21 @@ def main() -> None:
 
 main.add_command(agent)
 main.add_command(broker)
+main.add_command(brokers_command)
+main.add_command(bundles_command)
+main.add_command(completion_command)
 main.add_command(config_commands)
 main.add_command(decide)
 main.add_command(demo_command)
 main.add_command(drain_command)
 main.add_command(explain_command)
+main.add_command(isolation_commands)
+main.add_command(leader_command)
+main.add_command(lookup_command)
+main.add_command(namespaces_commands)
 main.add_command(snapshot_command)
+main.add_command(split_command)
 main.add_command(unload_command)
 main.add_command(zookeeper_command)
+for command in (get_command, set_command, show_command, unset_command):
+    config_commands.add_command(command)

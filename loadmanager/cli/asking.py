@@ -1,22 +1,193 @@
 """Asking a sidecar over HTTP, for commands: the answer, or an end with a clear message."""
 
+import functools
 import json
 import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import Final, NoReturn
+from pathlib import Path
+from typing import Any, Final, NoReturn
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode, urlsplit
-from urllib.request import Request, urlopen
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
 
 import click
 
+from loadmanager.cli.profiles import Profile, read_profile
+
+DEFAULT_URL: Final = "http://127.0.0.1:7750"
 _BAD_INPUT: Final = frozenset({400, 404, 412})
 _MOST_REDIRECTS: Final = 3
 
 
-def check_url(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    """Return a sidecar's address without a slash at the end; for an option's callback."""
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A sidecar, and as whom it is asked.
+
+    Attributes:
+        url: its address, without a slash at the end; any sidecar knows the leader's.
+        timeout_s: for each question.
+        token: a bearer token, "" for none.
+        tls: how its certificate is checked, and ours shown.
+    """
+
+    url: str
+    timeout_s: float
+    token: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = None
+
+    def ask(self, path: str, *, method: str = "GET", body: object = None, **query: str) -> bytes:
+        """Return what ``path`` answers; redirects to the leader are followed.
+
+        ``body`` is sent as JSON unless it is None.
+
+        Raises:
+            click.exceptions.Exit: after a message; 2 for a question that has no answer, 1
+                if the sidecar cannot be reached, refuses, or has no leader to ask now.
+        """
+        full = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            return self._answer(full, method, body)
+        except HTTPError as error:
+            with error:
+                _end(_reason(error), 2 if error.code in _BAD_INPUT else 1)
+        except (URLError, HTTPException, OSError) as error:
+            why = error.reason if isinstance(error, URLError) else error
+            slow = isinstance(why, socket.timeout)
+            _end(f"{self.url}: {f'no answer within {self.timeout_s:g} s' if slow else why}", 1)
+
+    def json(self, path: str, *, method: str = "GET", body: object = None, **query: str) -> Any:
+        """Return the JSON that ``path`` answers, None for an empty answer; see `ask`."""
+        content = self.ask(path, method=method, body=body, **query)
+        try:
+            return json.loads(content) if content.strip() else None
+        except ValueError:
+            _end(f"{self.url}{path}: answered {content[:120]!r}; expected JSON", 1)
+
+    def _answer(
+        self, full: str, method: str, body: object, redirects: int = _MOST_REDIRECTS
+    ) -> bytes:
+        headers = {"Accept": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(full, data=data, headers=headers, method=method)  # noqa: S310 - only http and https get here
+        try:
+            with _opener(self.tls).open(request, timeout=self.timeout_s) as reply:
+                content: bytes = reply.read()
+                return content
+        except HTTPError as error:
+            # urllib follows only what asks; what changes something goes on to the leader here.
+            location = error.headers.get("Location", "")
+            leads_on = error.code == HTTPStatus.TEMPORARY_REDIRECT and redirects > 0
+            if method == "GET" or not leads_on or not location.startswith(("http://", "https://")):
+                raise
+            error.close()
+            return self._answer(location, method, body, redirects - 1)
+
+
+def reaching(
+    default_timeout_s: float = 30.0, *, waits: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that say whom to ask, and a `Reach` as ``reach``.
+
+    ``waits`` False leaves ``--timeout`` to the command.
+    """
+    options = [
+        click.option(
+            "--url",
+            envvar="LOADMANAGER_URL",
+            callback=_check_url,
+            help=f"Any sidecar; it knows the leader's.  [default: {DEFAULT_URL}]",
+        ),
+        click.option(
+            "--profile",
+            envvar="LOADMANAGER_PROFILE",
+            default="",
+            metavar="NAME",
+            help="Whom to ask, from profiles.toml.  [default: default, if there is one]",
+        ),
+        click.option(
+            "--token-file",
+            envvar="LOADMANAGER_TOKEN_FILE",
+            default="",
+            help="A file with the bearer token to ask with.",
+        ),
+        click.option(
+            "--ca-file",
+            envvar="LOADMANAGER_CA_FILE",
+            default="",
+            help="Who signs the sidecars' certificates.  [default: whom the system trusts]",
+        ),
+    ]
+    if waits:
+        options.append(
+            click.option(
+                "--timeout",
+                "timeout_s",
+                default=default_timeout_s,
+                show_default=True,
+                type=click.FloatRange(0.1, 3600),
+                help="Seconds to wait for an answer.",
+            )
+        )
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_reach(
+            *, url: str | None, profile: str, token_file: str, ca_file: str, **arguments: Any
+        ) -> None:
+            timeout_s = arguments.pop("timeout_s") if waits else default_timeout_s
+            given = Profile(url=url or "", token_file=token_file, ca_file=ca_file)
+            arguments["reach"] = _reach(given, profile, timeout_s)
+            command(**arguments)
+
+        for option in reversed(options):
+            with_reach = option(with_reach)
+        return with_reach
+
+    return decorate
+
+
+def segment(text: str) -> str:
+    """Return a name as one segment of a path."""
+    return quote(text, safe=":[]")
+
+
+def whole_segment(text: str) -> str:
+    """Return any text as one segment of a path, whatever is in it."""
+    return quote(text, safe="")
+
+
+def name_of(text: str) -> str:
+    """Return ``tenant/namespace`` or ``tenant/namespace/range`` as segments of a path."""
+    return "/".join(segment(part) for part in text.split("/"))
+
+
+def _reach(given: Profile, name: str, timeout_s: float) -> Reach:
+    # A profile that is not asked for is of no use where the address is given.
+    known = Profile() if given.url and not name else read_profile(name)
+    url = given.url or _check_url(None, None, known.url or None) or DEFAULT_URL
+    token_file = given.token_file or known.token_file
+    ca_file = given.ca_file or known.ca_file
+    return Reach(
+        url=url,
+        timeout_s=timeout_s,
+        token=_read(token_file).strip() if token_file else "",
+        tls=_context(ca_file, known) if url.startswith("https:") else None,
+    )
+
+
+def _check_url(
+    _context: click.Context | None, _option: click.Parameter | None, value: str | None
+) -> str | None:
+    if value is None:
+        return None
     try:
         parts = urlsplit(value)
         sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -27,49 +198,31 @@ def check_url(_context: click.Context, _option: click.Parameter, value: str) -> 
     return value.rstrip("/")
 
 
-URL_OPTION = click.option(
-    "--url",
-    default="http://127.0.0.1:7750",
-    show_default=True,
-    callback=check_url,
-    envvar="LOADMANAGER_URL",
-    help="Any sidecar; it knows the leader's.",
-)
-
-
-def ask(url: str, path: str, timeout_s: float, *, method: str = "GET", **query: str) -> bytes:
-    """Return what ``path`` answers; redirects to the leader are followed.
-
-    Raises:
-        click.exceptions.Exit: after a message; 2 for a question that has no answer, 1 if
-            the sidecar cannot be reached or has no leader to ask now.
-    """
-    full = f"{url}{path}" + (f"?{urlencode(query)}" if query else "")
+def _read(file: str) -> str:
     try:
-        return _answer(full, method, timeout_s)
-    except HTTPError as error:
-        with error:
-            _end(_reason(error), 2 if error.code in _BAD_INPUT else 1)
-    except (URLError, HTTPException, OSError) as error:
-        why = error.reason if isinstance(error, URLError) else error
-        told = f"no answer within {timeout_s:g} s" if isinstance(why, socket.timeout) else why
-        _end(f"{url}: {told}", 1)
+        return Path(file).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise click.UsageError(f"{file}: {why}; expected a file with a token") from None
 
 
-def _answer(full: str, method: str, timeout_s: float, redirects: int = _MOST_REDIRECTS) -> bytes:
-    request = Request(full, headers={"Accept": "application/json"}, method=method)  # noqa: S310 - only http and https get here
+def _context(ca_file: str, known: Profile) -> ssl.SSLContext:
+    from loadmanager.adapters.http.security.tls import (  # noqa: PLC0415 - --help stays quick
+        TlsFilesUnusable,
+        client_context,
+    )
+
+    def path(file: str) -> Path | None:
+        return Path(file).expanduser() if file else None
+
     try:
-        with urlopen(request, timeout=timeout_s) as reply:  # noqa: S310 - the same
-            content: bytes = reply.read()
-            return content
-    except HTTPError as error:
-        # urllib follows only what asks; what changes something goes on to the leader here.
-        location = error.headers.get("Location", "")
-        leads_on = error.code == HTTPStatus.TEMPORARY_REDIRECT and redirects > 0
-        if method == "GET" or not leads_on or not location.startswith(("http://", "https://")):
-            raise
-        error.close()
-        return _answer(location, method, timeout_s, redirects - 1)
+        return client_context(path(ca_file), path(known.certificate_file), path(known.key_file))
+    except TlsFilesUnusable as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _opener(tls: ssl.SSLContext | None) -> OpenerDirector:
+    return build_opener(*([] if tls is None else [HTTPSHandler(context=tls)]))
 
 
 def _reason(error: HTTPError) -> str:

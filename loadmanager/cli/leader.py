@@ -4,16 +4,7 @@ from pathlib import Path
 
 import click
 
-from loadmanager.cli.asking import URL_OPTION, ask
-
-_TIMEOUT = click.option(
-    "--timeout",
-    "timeout_s",
-    default=30.0,
-    show_default=True,
-    type=click.FloatRange(0.1, 3600),
-    help="Seconds to wait for an answer.",
-)
+from loadmanager.cli.asking import Reach, reaching
 
 
 @click.command("snapshot")
@@ -24,9 +15,8 @@ _TIMEOUT = click.option(
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     help="Where to write it; - for stdout.",
 )
-@URL_OPTION
-@_TIMEOUT
-def snapshot_command(*, file: Path, url: str, timeout_s: float) -> None:
+@reaching()
+def snapshot_command(*, file: Path, reach: Reach) -> None:
     """Take a snapshot of the cluster as its leader sees it now.
 
     It holds load reports, averages, owners, orders, constraints, what the strategies
@@ -34,7 +24,7 @@ def snapshot_command(*, file: Path, url: str, timeout_s: float) -> None:
 
     Example: loadmanager snapshot --url http://sidecar:7750 --out cluster.json
     """
-    content = ask(url, "/admin/v2/loadmanager/snapshot", timeout_s)
+    content = reach.ask("/admin/v2/loadmanager/snapshot")
     if str(file) == "-":
         click.echo(content, nl=False)
         return
@@ -47,10 +37,9 @@ def snapshot_command(*, file: Path, url: str, timeout_s: float) -> None:
 
 @click.command("explain")
 @click.argument("subject", metavar="BUNDLE|BROKER")
-@URL_OPTION
-@_TIMEOUT
 @click.option("--json", "as_json", is_flag=True, help="Print the leader's answer as it is.")
-def explain_command(*, subject: str, url: str, timeout_s: float, as_json: bool) -> None:
+@reaching()
+def explain_command(*, subject: str, as_json: bool, reach: Reach) -> None:
     """Tell why a bundle or a broker was moved or left alone, and what it would take.
 
     Ends with 2 if the leader knows no such bundle or broker, with 1 if no leader answers.
@@ -61,8 +50,8 @@ def explain_command(*, subject: str, url: str, timeout_s: float, as_json: bool) 
 
     from loadmanager.cli.explaining import print_account  # noqa: PLC0415 - the same
 
-    content = ask(url, "/admin/v2/loadmanager/explain", timeout_s, subject=subject)
+    account = reach.json("/admin/v2/loadmanager/explain", subject=subject)
     if as_json:
-        click.echo(json.dumps(json.loads(content), indent=2))
+        click.echo(json.dumps(account, indent=2))
     else:
-        print_account(json.loads(content))
+        print_account(account)

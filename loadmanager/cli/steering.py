@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from loadmanager.cli.asking import URL_OPTION, ask
+from loadmanager.cli.asking import Reach, name_of, reaching, segment
 
 _POLL_S: Final = 0.25
 _QUESTION_S: Final = 30.0
@@ -15,7 +15,6 @@ _QUESTION_S: Final = 30.0
 @click.argument("broker", metavar="BROKER")
 @click.option("--undo", is_flag=True, help="Let the broker take bundles again.")
 @click.option("--reason", default="", help="Why; whoever asks for the state is told.")
-@URL_OPTION
 @click.option(
     "--timeout",
     "timeout_s",
@@ -25,8 +24,9 @@ _QUESTION_S: Final = 30.0
     help="Seconds to wait until the broker is empty. It goes on being emptied afterwards.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the last state as JSON.")
+@reaching(_QUESTION_S, waits=False)
 def drain_command(
-    *, broker: str, undo: bool, reason: str, url: str, timeout_s: float, as_json: bool
+    *, broker: str, undo: bool, reason: str, timeout_s: float, as_json: bool, reach: Reach
 ) -> None:
     """Empty a broker, and show how many bundles are left until none is.
 
@@ -37,22 +37,21 @@ def drain_command(
     Example: loadmanager drain broker-1.example.org:8080 --reason "new disk"
     """
     import json  # noqa: PLC0415 - --help stays quick
-    from urllib.parse import quote  # noqa: PLC0415 - the same
 
-    path = f"/admin/v2/loadmanager/brokers/{quote(broker, safe=':[]')}/drain"
+    path = f"/admin/v2/loadmanager/brokers/{segment(broker)}/drain"
 
     def state() -> Mapping[str, Any]:
-        found: dict[str, Any] = json.loads(ask(url, path, _QUESTION_S))
+        found: dict[str, Any] = reach.json(path)
         return found
 
     if undo:
-        ask(url, path, _QUESTION_S, method="DELETE")
+        reach.ask(path, method="DELETE")
         if not as_json:
             click.echo(f"{broker} may take bundles again")
             return
         click.echo(json.dumps(state(), indent=2))
         return
-    ask(url, path, _QUESTION_S, method="PUT", by=_somebody(), reason=reason)
+    reach.ask(path, method="PUT", by=somebody(), reason=reason)
     last = _follow(broker, state, timeout_s)
     if as_json:
         click.echo(json.dumps(last, indent=2))
@@ -64,16 +63,8 @@ def drain_command(
 @click.command("unload")
 @click.argument("bundle", metavar="BUNDLE|NAMESPACE")
 @click.option("--to", "destination", default="", metavar="BROKER", help="Where it is to go.")
-@URL_OPTION
-@click.option(
-    "--timeout",
-    "timeout_s",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(0.1, 3600),
-    help="Seconds to wait for an answer.",
-)
-def unload_command(*, bundle: str, destination: str, url: str, timeout_s: float) -> None:
+@reaching(60.0)
+def unload_command(*, bundle: str, destination: str, reach: Reach) -> None:
     """Move a bundle to another broker, or all bundles of a namespace to other brokers.
 
     Without --to each goes to the best place but the one it has. Returns when the next
@@ -82,17 +73,14 @@ def unload_command(*, bundle: str, destination: str, url: str, timeout_s: float)
 
     Example: loadmanager unload public/default/0x00000000_0x08000000
     """
-    from urllib.parse import quote  # noqa: PLC0415 - --help stays quick
-
     parts = bundle.split("/")
     if len(parts) not in {2, 3} or not all(parts):
         expected = "tenant/namespace/0xLLLLLLLL_0xUUUUUUUU or tenant/namespace"
         raise click.BadParameter(f"{bundle!r}; expected {expected}")
     if destination and len(parts) == 2:  # noqa: PLR2004 - tenant and namespace
         raise click.BadParameter("--to is for one bundle, not for a namespace")
-    path = "/".join(quote(part, safe="") for part in parts)
     query = {"destinationBroker": destination} if destination else {}
-    ask(url, f"/admin/v2/namespaces/{path}/unload", timeout_s, method="PUT", **query)
+    reach.ask(f"/admin/v2/namespaces/{name_of(bundle)}/unload", method="PUT", **query)
     click.echo(f"{bundle} is unloaded")
 
 
@@ -129,7 +117,7 @@ def _why_not_empty(state: Mapping[str, Any], timeout_s: float) -> str:
     )
 
 
-def _somebody() -> str:
+def somebody() -> str:
     """Return who asks, as far as the system knows."""
     import getpass  # noqa: PLC0415 - --help stays quick
     import socket  # noqa: PLC0415 - the same

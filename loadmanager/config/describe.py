@@ -16,6 +16,9 @@ from loadmanager.config.model import Config
 
 ENVIRONMENT_PREFIX: Final = "LOADMANAGER_"
 
+HIDDEN: Final = "********"
+"""Stands for a secret wherever values are shown."""
+
 _DYNAMIC: Final = " Dynamic."
 
 Kind = Literal["text", "number", "integer", "switch", "list", "table"]
@@ -100,6 +103,20 @@ def section_models() -> Mapping[str, type[Section]]:
         for name, field in Config.model_fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
     }
+
+
+def shown(config: Config) -> Mapping[str, str]:
+    """Return every value of a configuration as a text under ``section.key``, secrets hidden."""
+    return {
+        f"{known.section}.{known.key}": _as_text(getattr(getattr(config, known.section), known.key))
+        for known in describe()
+    }
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return HIDDEN if value.get_secret_value() else ""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def annotated_toml() -> str:

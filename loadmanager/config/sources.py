@@ -9,14 +9,13 @@ from pathlib import Path
 
 from loadmanager.config.describe import (
     ENVIRONMENT_PREFIX,
+    HIDDEN,
     KeyDescription,
     as_toml,
     describe,
     keys_of,
     section_models,
 )
-
-_HIDDEN = "********"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ def put_text(given: Given, names: Sequence[str], text: str, place: str, shown: s
     section, key, *subkey = names
     known = keys_of(section).get(key)
     if subkey and (known is None or known.kind != "table"):
-        given.faults.append(f"{place}{_HIDDEN}; expected a section and a key only")
+        given.faults.append(f"{place}{HIDDEN}; expected a section and a key only")
         return
     value = _from_text(known, text) if known and not subkey else _from_json(text)
     _take(given, (section, key), value, place=place, shown=shown, subkey="".join(subkey))
@@ -141,7 +140,7 @@ def _take(
         why = _no_such_key(*at) if at[0] in section_models() else _no_such_section(at[0])
         given.faults.append(f"{unknown}; {why}")
     else:
-        given.put(known, value, place + (_HIDDEN if known.secret else shown), subkey)
+        given.put(known, value, place + (HIDDEN if known.secret else shown), subkey)
 
 
 def _from_text(known: KeyDescription, text: str) -> object:

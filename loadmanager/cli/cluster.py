@@ -1,0 +1,168 @@
+"""``loadmanager brokers``, ``leader`` and ``lookup``: who is there, and who owns what."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadmanager.cli.asking import Reach, name_of, reaching, whole_segment
+
+if TYPE_CHECKING:
+    from loadmanager.core.load import ResourceUsage
+    from loadmanager.core.snapshot import Snapshot
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+@click.command("brokers")
+@_JSON
+@reaching()
+def brokers_command(*, as_json: bool, reach: Reach) -> None:
+    """List the brokers with their load, as the leader sees them.
+
+    Example: loadmanager brokers --url http://broker-1.example.org:7750
+    """
+    import json  # noqa: PLC0415 - --help stays quick
+
+    from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
+
+    snapshot = snapshot_of(reach)
+    leader = leader_of(reach)
+    rows = list(broker_rows(snapshot, leader.get("brokerId", "")))
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    columns = [
+        *("broker", "state", "bundles>", "topics>", "msg/s in>", "msg/s out>", "MB/s in>"),
+        *("MB/s out>", "CPU>", "memory>", "net in>", "net out>", "report age>", "version"),
+    ]
+    print_table(f"{len(rows)} brokers", columns, [_shown(row) for row in rows])
+
+
+@click.command("leader")
+@_JSON
+@reaching()
+def leader_command(*, as_json: bool, reach: Reach) -> None:
+    """Tell which broker's sidecar leads.
+
+    Ends with 2 if nobody does.
+
+    Example: loadmanager leader
+    """
+    import json  # noqa: PLC0415 - --help stays quick
+
+    leader = leader_of(reach)
+    if as_json:
+        click.echo(json.dumps(leader, indent=2))
+    else:
+        click.echo(f"{leader.get('brokerId', '')}  {leader.get('serviceUrl', '')}".strip())
+
+
+@click.command("lookup")
+@click.argument("topic", metavar="TOPIC")
+@_JSON
+@reaching()
+def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
+    """Tell which broker serves a topic, and in which bundle it is.
+
+    A short name stands for persistent://public/default/NAME. Ends with 2 if the
+    namespace does not exist, with 1 if no broker can serve it.
+
+    Example: loadmanager lookup persistent://acme/orders/payments
+    """
+    import json  # noqa: PLC0415 - --help stays quick
+
+    from loadmanager.core.errors import InvalidName  # noqa: PLC0415 - the same
+    from loadmanager.core.ids import parse_topic  # noqa: PLC0415 - the same
+
+    try:
+        name = parse_topic(topic)
+    except InvalidName as error:
+        raise click.BadParameter(str(error)) from None
+    path = f"{name.domain}/{name_of(name.namespace)}/{whole_segment(name.local)}"
+    owner: dict[str, Any] = reach.json(f"/lookup/v2/topic/{path}")
+    owner["bundle"] = reach.ask(f"/lookup/v2/topic/{path}/bundle").decode().strip('" \n')
+    if as_json:
+        click.echo(json.dumps(owner, indent=2))
+        return
+    for label, key in (
+        ("bundle", "bundle"),
+        ("broker", "brokerUrl"),
+        ("broker with TLS", "brokerUrlTls"),
+        ("web", "httpUrl"),
+        ("web with TLS", "httpUrlTls"),
+    ):
+        if owner.get(key):
+            click.echo(f"{label + ':':<16} {owner[key]}")
+
+
+def snapshot_of(reach: Reach) -> "Snapshot":
+    """Return the cluster as its leader sees it."""
+    from loadmanager.core.errors import MalformedContent  # noqa: PLC0415 - --help stays quick
+    from loadmanager.core.snapshot import decode_snapshot  # noqa: PLC0415 - the same
+
+    content = reach.ask("/admin/v2/loadmanager/snapshot")
+    try:
+        return decode_snapshot(reach.url, content, lenient=True)
+    except MalformedContent as error:
+        click.echo(str(error), err=True)
+        raise click.exceptions.Exit(1) from None
+
+
+def leader_of(reach: Reach) -> dict[str, Any]:
+    """Return who leads: ``brokerId`` and ``serviceUrl``."""
+    found: dict[str, Any] = reach.json("/admin/v2/brokers/leaderBroker")
+    return found
+
+
+def broker_rows(snapshot: "Snapshot", leader: str) -> Iterator[dict[str, Any]]:
+    """Yield each broker with its load; rates are per second, usages are fractions."""
+    owned: dict[str, int] = {}
+    for broker in snapshot.owners.values():
+        owned[broker] = owned.get(broker, 0) + 1
+    for broker, report in sorted(snapshot.reports.items()):
+        yield {
+            "broker": broker,
+            "leads": broker == leader,
+            "draining": report.draining,
+            "healthy": report.healthy,
+            "bundles": owned.get(broker, 0),
+            "topics": report.topics,
+            "msgsInPerS": report.msgs_in_per_s,
+            "msgsOutPerS": report.msgs_out_per_s,
+            "bytesInPerS": report.bytes_in_per_s,
+            "bytesOutPerS": report.bytes_out_per_s,
+            "cpuFraction": _fraction(report.cpu),
+            "memoryFraction": _fraction(report.memory),
+            "bandwidthInFraction": _fraction(report.bandwidth_in),
+            "bandwidthOutFraction": _fraction(report.bandwidth_out),
+            "reportAgeS": snapshot.age_s.get(broker, 0.0),
+            "version": report.version,
+        }
+
+
+def _fraction(usage: "ResourceUsage | None") -> float | None:
+    return None if usage is None else usage.fraction
+
+
+def _shown(row: dict[str, Any]) -> list[str]:
+    states = (
+        ("leader", row["leads"]),
+        ("draining", row["draining"]),
+        ("unhealthy", not row["healthy"]),
+    )
+    state = " ".join(word for word, holds in states if holds)
+    usages = ("cpuFraction", "memoryFraction", "bandwidthInFraction", "bandwidthOutFraction")
+    return [
+        row["broker"],
+        state,
+        str(row["bundles"]),
+        str(row["topics"]),
+        f"{row['msgsInPerS']:,.0f}",
+        f"{row['msgsOutPerS']:,.0f}",
+        f"{row['bytesInPerS'] / 1e6:,.2f}",
+        f"{row['bytesOutPerS'] / 1e6:,.2f}",
+        *("-" if row[usage] is None else f"{row[usage]:.0%}" for usage in usages),
+        f"{row['reportAgeS']:.0f} s",
+        row["version"],
+    ]

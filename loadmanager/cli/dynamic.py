@@ -1,0 +1,109 @@
+"""``loadmanager config get|set|unset|show``: settings of a cluster that runs."""
+
+from pathlib import Path
+
+import click
+
+from loadmanager.cli.asking import Reach, reaching, whole_segment
+
+_PATH = "/admin/v2/brokers/configuration"
+
+
+@click.command("get")
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@reaching()
+def get_command(*, name: str | None, as_json: bool, reach: Reach) -> None:
+    """Print what is set for the whole cluster: all of it, or one name.
+
+    Ends with 2 if NAME is not set.
+
+    Example: loadmanager config get leader.round_interval_s
+    """
+    import json  # noqa: PLC0415 - --help stays quick
+
+    values = reach.json(f"{_PATH}/values")
+    if name is not None:
+        if name not in values:
+            click.echo(f"{name} is not set; every sidecar uses its own value", err=True)
+            raise click.exceptions.Exit(2)
+        values = {name: values[name]}
+    if as_json:
+        click.echo(json.dumps(values, indent=2))
+    elif name is not None:
+        click.echo(values[name])
+    else:
+        for known, value in sorted(values.items()):
+            click.echo(f"{known} = {value}")
+
+
+@click.command("set")
+@click.argument("name", metavar="NAME")
+@click.argument("value", metavar="VALUE")
+@reaching()
+def set_command(*, name: str, value: str, reach: Reach) -> None:
+    """Set a dynamic key for all sidecars; they follow within seconds.
+
+    NAME is section.key as in docs/configuration.md, or Pulsar's, and then VALUE is in
+    Pulsar's unit. Ends with 2 if it cannot be set while the sidecars run, or VALUE is
+    no value for it.
+
+    Example: loadmanager config set leader.round_interval_s 120
+    """
+    reach.ask(f"{_PATH}/{whole_segment(name)}/{whole_segment(value)}", method="POST")
+    click.echo(f"{name} is set to {value}")
+
+
+@click.command("unset")
+@click.argument("name", metavar="NAME")
+@reaching()
+def unset_command(*, name: str, reach: Reach) -> None:
+    """Let every sidecar use its own value again.
+
+    Example: loadmanager config unset leader.round_interval_s
+    """
+    reach.ask(f"{_PATH}/{whole_segment(name)}", method="DELETE")
+    click.echo(f"{name} is not set any more")
+
+
+@click.command("show")
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Show what this file and the environment say, instead of asking a sidecar.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@reaching()
+def show_command(*, path: Path | None, as_json: bool, reach: Reach) -> None:
+    """Print all settings in force on one sidecar, secrets hidden.
+
+    Example: loadmanager config show --url http://broker-1.example.org:7750
+    """
+    import json  # noqa: PLC0415 - --help stays quick
+
+    values = reach.json(f"{_PATH}/runtime") if path is None else _of_file(path)
+    if as_json:
+        click.echo(json.dumps(values, indent=2))
+        return
+    section = ""
+    for name, value in values.items():
+        here, _, key = name.partition(".")
+        if here != section:
+            click.echo(f"[{here}]" if not section else f"\n[{here}]")
+            section = here
+        click.echo(f"{key} = {value}")
+
+
+def _of_file(path: Path) -> dict[str, str]:
+    import os  # noqa: PLC0415 - --help stays quick
+
+    from loadmanager.config import ConfigError, load_config  # noqa: PLC0415 - the same
+    from loadmanager.config.describe import shown  # noqa: PLC0415 - the same
+
+    try:
+        return dict(shown(load_config(path, os.environ)))
+    except ConfigError as error:
+        for fault in error.faults:
+            click.echo(fault, err=True)
+        raise click.exceptions.Exit(1) from None

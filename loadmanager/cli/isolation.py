@@ -1,0 +1,154 @@
+"""``loadmanager isolation``: which brokers a namespace may be on."""
+
+import click
+
+from loadmanager.cli.asking import Reach, reaching, segment
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+_CLUSTER = click.option(
+    "--cluster",
+    default="standalone",
+    show_default=True,
+    envvar="LOADMANAGER_CLUSTER",
+    help="Name of the cluster, as in its configuration.",
+)
+
+
+@click.group("isolation")
+def isolation_commands() -> None:
+    """Keep namespaces on certain brokers.
+
+    Example: loadmanager isolation list
+    """
+
+
+@isolation_commands.command("list")
+@_CLUSTER
+@_JSON
+@reaching()
+def list_command(*, cluster: str, as_json: bool, reach: Reach) -> None:
+    """List the isolation policies.
+
+    Example: loadmanager isolation list --cluster production
+    """
+    import json  # noqa: PLC0415 - --help stays quick
+
+    from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
+
+    found = reach.json(_path(cluster))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    rows = []
+    for name, policy in sorted(found.items()):
+        limits = policy["auto_failover_policy"]["parameters"]
+        rows.append(
+            (
+                name,
+                " ".join(policy["namespaces"]),
+                " ".join(policy["primary"]),
+                " ".join(policy["secondary"]),
+                limits["min_limit"],
+                f"{limits['usage_threshold']}%",
+            )
+        )
+    columns = ["policy", "namespaces", "primary", "secondary", "at least>", "busy from>"]
+    print_table(f"{len(rows)} isolation policies", columns, rows)
+
+
+@isolation_commands.command("set")
+@click.argument("name", metavar="POLICY")
+@click.option("--namespaces", required=True, multiple=True, metavar="REGEX", help="Whom it is for.")
+@click.option("--primary", required=True, multiple=True, metavar="REGEX", help="Their brokers.")
+@click.option("--secondary", multiple=True, metavar="REGEX", help="Brokers to fail over to.")
+@click.option(
+    "--min-brokers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="With fewer primary brokers that can take more, the secondary ones take bundles, too.",
+)
+@click.option(
+    "--usage-threshold",
+    default=100,
+    show_default=True,
+    type=click.IntRange(0, 100),
+    help="Percent of usage from which a primary broker cannot take more.",
+)
+@_CLUSTER
+@reaching()
+def set_command(
+    *,
+    name: str,
+    namespaces: tuple[str, ...],
+    primary: tuple[str, ...],
+    secondary: tuple[str, ...],
+    min_brokers: int,
+    usage_threshold: int,
+    cluster: str,
+    reach: Reach,
+) -> None:
+    """Create an isolation policy, or replace the one of that name.
+
+    Example: loadmanager isolation set gold --namespaces 'gold/.*' --primary 'broker-[12].*'
+    """
+    policy = {
+        "namespaces": list(namespaces),
+        "primary": list(primary),
+        "secondary": list(secondary),
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {
+                "min_limit": str(min_brokers),
+                "usage_threshold": str(usage_threshold),
+            },
+        },
+    }
+    reach.ask(f"{_path(cluster)}/{segment(name)}", method="POST", body=policy)
+    click.echo(f"{name} is set")
+
+
+@isolation_commands.command("delete")
+@click.argument("name", metavar="POLICY")
+@_CLUSTER
+@reaching()
+def delete_command(*, name: str, cluster: str, reach: Reach) -> None:
+    """Delete an isolation policy. Ends with 2 if there is none of that name.
+
+    Example: loadmanager isolation delete gold
+    """
+    reach.ask(f"{_path(cluster)}/{segment(name)}", method="DELETE")
+    click.echo(f"{name} is deleted")
+
+
+@isolation_commands.command("brokers")
+@_CLUSTER
+@_JSON
+@reaching()
+def brokers_command(*, cluster: str, as_json: bool, reach: Reach) -> None:
+    """List the brokers, and the policies each is named by.
+
+    Example: loadmanager isolation brokers
+    """
+    import json  # noqa: PLC0415 - --help stays quick
+
+    from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
+
+    found = reach.json(f"{_path(cluster)}/brokers")
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    rows = [
+        (
+            one["brokerName"],
+            one.get("policyName") or "",
+            "primary" if one.get("isPrimary") else "",
+            " ".join(one.get("namespaceRegex") or ()),
+        )
+        for one in found
+    ]
+    print_table(f"{len(rows)} brokers", ["broker", "policy", "", "namespaces"], rows)
+
+
+def _path(cluster: str) -> str:
+    return f"/admin/v2/clusters/{segment(cluster)}/namespaceIsolationPolicies"

@@ -1,0 +1,170 @@
+"""``loadmanager namespaces``, ``bundles``, ``split`` and ``merge``."""
+
+from typing import Any
+
+import click
+
+from loadmanager.cli.asking import Reach, name_of, reaching, segment
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+_SPLIT_ALGORITHMS = (
+    "range_equally_divide",
+    "topic_count_equally_divide",
+    "specified_positions_divide",
+    "flow_or_qps_equally_divide",
+)
+
+
+@click.group("namespaces")
+def namespaces_commands() -> None:
+    """List, create and delete namespaces.
+
+    Example: loadmanager namespaces list acme
+    """
+
+
+@namespaces_commands.command("list")
+@click.argument("tenant", metavar="TENANT")
+@_JSON
+@reaching()
+def list_command(*, tenant: str, as_json: bool, reach: Reach) -> None:
+    """List the namespaces of a tenant.
+
+    Example: loadmanager namespaces list acme
+    """
+    import json  # noqa: PLC0415 - --help stays quick
+
+    found = reach.json(f"/admin/v2/namespaces/{segment(tenant)}")
+    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(found))
+
+
+@namespaces_commands.command("create")
+@click.argument("namespace", metavar="TENANT/NAMESPACE")
+@click.option("--bundles", type=click.IntRange(1, 65536), help="How many; else the default.")
+@reaching()
+def create_command(*, namespace: str, bundles: int | None, reach: Reach) -> None:
+    """Create a namespace. Ends with 1 if it exists.
+
+    Example: loadmanager namespaces create acme/orders --bundles 16
+    """
+    body = {} if bundles is None else {"bundles": {"numBundles": bundles}}
+    reach.ask(f"/admin/v2/namespaces/{_namespace(namespace)}", method="PUT", body=body)
+    click.echo(f"{namespace} is created")
+
+
+@namespaces_commands.command("delete")
+@click.argument("namespace", metavar="TENANT/NAMESPACE")
+@click.confirmation_option("--yes", prompt="Delete the namespace?", help="Do not ask.")
+@reaching()
+def delete_command(*, namespace: str, reach: Reach) -> None:
+    """Delete a namespace that has no topics. Ends with 1 if it has some.
+
+    Example: loadmanager namespaces delete acme/orders --yes
+    """
+    reach.ask(f"/admin/v2/namespaces/{_namespace(namespace)}", method="DELETE")
+    click.echo(f"{namespace} is deleted")
+
+
+@click.command("bundles")
+@click.argument("namespace", metavar="TENANT/NAMESPACE")
+@_JSON
+@reaching()
+def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
+    """List the bundles of a namespace, who owns them, and their traffic.
+
+    Example: loadmanager bundles acme/orders
+    """
+    import json  # noqa: PLC0415 - --help stays quick
+    from itertools import pairwise  # noqa: PLC0415 - the same
+
+    from loadmanager.cli.cluster import snapshot_of  # noqa: PLC0415 - the same
+    from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
+    from loadmanager.core.ids import BundleId  # noqa: PLC0415 - the same
+
+    told = reach.json(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")
+    bounds = told["boundaries"]
+    snapshot = snapshot_of(reach)
+    rows: list[dict[str, Any]] = []
+    for low, high in pairwise(bounds):
+        bundle = BundleId(f"{namespace}/{low}_{high}")
+        owner = snapshot.owners.get(bundle)
+        report = snapshot.reports.get(owner) if owner else None
+        load = report.bundles.get(bundle) if report else None
+        rows.append(
+            {
+                "bundle": bundle,
+                "owner": owner,
+                "underWayTo": snapshot.in_flight.get(bundle),
+                "topics": load.topics if load else 0,
+                "msgsPerS": load.msgs_per_s if load else 0.0,
+                "bytesPerS": load.bytes_per_s if load else 0.0,
+            }
+        )
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    cells = [
+        (
+            str(row["bundle"]).rpartition("/")[2],
+            row["owner"] or "nobody",
+            row["underWayTo"] or "",
+            row["topics"],
+            f"{row['msgsPerS']:,.0f}",
+            f"{row['bytesPerS'] / 1e6:,.2f}",
+        )
+        for row in rows
+    ]
+    columns = ["bundle", "owner", "under way to", "topics>", "msg/s>", "MB/s>"]
+    print_table(f"{namespace}: {len(rows)} bundles", columns, cells)
+
+
+@click.command("split")
+@click.argument("bundle", metavar="BUNDLE")
+@click.option("--algorithm", type=click.Choice(_SPLIT_ALGORITHMS), help="Where to cut.")
+@click.option(
+    "--at",
+    "positions",
+    multiple=True,
+    metavar="POSITION",
+    help="A position to cut at, such as 0x40000000, for specified_positions_divide.",
+)
+@click.option("--unload", is_flag=True, help="Let go of the parts, so that they are placed anew.")
+@reaching(60.0)
+def split_command(
+    *,
+    bundle: str,
+    algorithm: str | None,
+    positions: tuple[str, ...],
+    unload: bool,
+    reach: Reach,
+) -> None:
+    """Cut a bundle in parts. BUNDLE may end in LARGEST or HOT instead of a range.
+
+    LARGEST is the namespace's bundle with the most topics, HOT the one with the most
+    traffic. Ends with 2 if there is no such bundle, with 1 if it cannot be cut now.
+
+    Example: loadmanager split acme/orders/HOT --algorithm flow_or_qps_equally_divide
+    """
+    if bundle.count("/") != 2:  # noqa: PLR2004 - tenant, namespace, range
+        raise click.BadParameter(f"{bundle!r}; expected tenant/namespace/0xLLLLLLLL_0xUUUUUUUU")
+    query = {"unload": "true"} if unload else {}
+    if positions and algorithm is None:
+        algorithm = "specified_positions_divide"
+    if algorithm is not None:
+        query["splitAlgorithmName"] = algorithm
+    body = [_position(text) for text in positions] or None
+    reach.ask(f"/admin/v2/namespaces/{name_of(bundle)}/split", method="PUT", body=body, **query)
+    click.echo(f"{bundle} is split")
+
+
+def _position(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise click.BadParameter(f"--at {text}; expected a number, such as 0x40000000") from None
+
+
+def _namespace(text: str) -> str:
+    if text.count("/") != 1 or not all(text.split("/")):
+        raise click.BadParameter(f"{text!r}; expected tenant/namespace")
+    return name_of(text)

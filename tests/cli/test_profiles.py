@@ -1,0 +1,127 @@
+"""Whom commands ask, and as whom: options, the environment, and profiles."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from loadmanager.cli import main
+
+
+class Asked:
+    """A server that answers every question with a leader, and remembers the questions."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+        asked = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.tokens.append(self.headers.get("Authorization", ""))
+                body = b'{"brokerId": "b1:8080", "serviceUrl": "http://b1:8080"}'
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Stay silent."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def asked() -> Iterator[Asked]:
+    server = Asked()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("URL", "PROFILE", "TOKEN_FILE", "CA_FILE"):
+        monkeypatch.delenv(f"LOADMANAGER_{name}", raising=False)
+    (tmp_path / "loadmanager").mkdir()
+    return tmp_path / "loadmanager"
+
+
+def leader(*arguments: str, **environ: str) -> Result:
+    return CliRunner().invoke(main, ["leader", *arguments], env=environ)
+
+
+def test_the_default_profile_says_whom_to_ask_and_as_whom(asked: Asked, home: Path) -> None:
+    (home / "token").write_text("abc.def.ghi\n")
+    (home / "profiles.toml").write_text(
+        f'[default]\nurl = "{asked.url}"\ntoken_file = "{home / "token"}"\n'
+    )
+    assert leader().exit_code == 0
+    assert asked.tokens == ["Bearer abc.def.ghi"]
+
+
+def test_another_profile_is_asked_for_by_name(asked: Asked, home: Path) -> None:
+    (home / "profiles.toml").write_text(
+        f'[default]\nurl = "http://127.0.0.1:1"\n[test]\nurl = "{asked.url}"\n'
+    )
+    assert leader("--profile", "test").exit_code == 0
+    assert leader(LOADMANAGER_PROFILE="test").exit_code == 0
+    assert leader().exit_code == 1
+
+
+def test_an_address_given_by_hand_takes_nothing_from_the_default_profile(
+    asked: Asked, home: Path
+) -> None:
+    (home / "token").write_text("abc")
+    (home / "profiles.toml").write_text(
+        f'[default]\nurl = "http://127.0.0.1:1"\ntoken_file = "{home / "token"}"\n'
+    )
+    assert leader("--url", asked.url).exit_code == 0
+    assert leader(LOADMANAGER_URL=asked.url).exit_code == 0
+    assert asked.tokens == ["", ""]
+
+
+def test_a_token_can_stand_in_a_file_of_its_own(asked: Asked, home: Path) -> None:
+    (home / "token").write_text("abc")
+    assert leader("--url", asked.url, "--token-file", str(home / "token")).exit_code == 0
+    assert asked.tokens == ["Bearer abc"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[test]\nurl = 'http://x:1'", "no profile 'missing'; it has test"),
+        ("missing = 3", "missing is no table; expected texts under url, token_file"),
+        ("[missing]\nurl = 3", "[missing] url = 3; expected texts under url, token_file"),
+        ("[missing]\nuri = 'x'", "[missing] uri = 'x'; expected texts under url, token_file"),
+        ("[missing", "expected TOML with a table for each profile"),
+        ("[missing]\nurl = 'nowhere'", "'nowhere'; expected http://host:port"),
+        ("[missing]\ntoken_file = '/nowhere'", "/nowhere: No such file or directory; expected"),
+        (
+            "[missing]\nurl = 'https://x:1'\nca_file = '/nowhere'",
+            "/nowhere: No such file or directory; expected certificates in PEM",
+        ),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_told_with_its_place(
+    content: str, told: str, home: Path
+) -> None:
+    (home / "profiles.toml").write_text(content)
+    result = leader("--profile", "missing")
+    assert result.exit_code == 2
+    assert told in result.stderr.replace("\n", " ")
+
+
+def test_a_token_is_never_shown(home: Path) -> None:
+    (home / "token").write_text("abc.def.ghi")
+    result = leader("--url", "http://127.0.0.1:1", "--token-file", str(home / "token"))
+    assert (result.exit_code, "abc" in result.output) == (1, False)
