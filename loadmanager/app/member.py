@@ -35,6 +35,7 @@ from loadmanager.ports import BrokerError, Connection, CoordinationError, Node, 
 log = structlog.get_logger()
 
 _RETRY_S = 0.5
+_ANSWER_S = 2.0
 _COMPARE_S = 0.5
 _CONNECT_POLL_S = 0.1
 _TELL_EVERY_S = 30.0
@@ -69,6 +70,7 @@ class Member:
         self._lease: LeaseKeeper | None = None
         self._stopping = False
         self._tell_again_s = -math.inf
+        self._newest_epoch = 0
         self._left_behind: Mapping[BundleId, int] = {}
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)
 
@@ -151,6 +153,8 @@ class Member:
         self._orders_changed(await parts.coordination.get(znodes.orders(parts.identity.broker)))
         mark = znodes.draining(parts.identity.broker)
         self._intention.mark_read(await parts.coordination.get(mark))
+        # One that does not answer cannot be leased: registered, it would only be counted on.
+        await parts.broker.health(_ANSWER_S)
         report = await self._sampler.sample()
         membership, former = await register(
             parts.coordination, parts.identity, report, self._succession
@@ -276,8 +280,16 @@ class Member:
             return
         path = znodes.orders(self._parts.identity.broker)
         try:
-            self._ownerships.obey(decode_orders(path, node.data))
+            orders = decode_orders(path, node.data)
         except MalformedContent as error:
             # The former orders stand: to own nothing would be the worst reading of garbage.
             log.warning("znode.content.refused", path=path, error=str(error))
             self._parts.metrics.malformed("orders")
+            return
+        if orders.epoch < self._newest_epoch:
+            # ZooKeeper's check keeps a former leader from writing; whoever did it is no leader.
+            log.error("orders.epoch.refused", epoch=orders.epoch, newest=self._newest_epoch)
+            self._parts.metrics.stale_orders.inc()
+            return
+        self._newest_epoch = orders.epoch
+        self._ownerships.obey(orders)

@@ -134,6 +134,9 @@ class Metrics:
             "From the order that names a new owner to the new owner's lock, as the leader sees it.",
             _HAND_OVER_BOUNDS_S,
         )
+        self.stale_orders = self._counter(
+            "stale_orders", "Orders not obeyed because they are of an older leader than obeyed."
+        )
         self.broker_healthy = self._gauge(
             "broker_healthy", "1 while the broker's health is good, 0 once it failed for a while."
         )

@@ -6,6 +6,7 @@ from stories import place_all, story
 from loadmanager.app.electing import Deposed
 from loadmanager.app.order_book import OrderBook
 from loadmanager.core import znodes
+from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import Cluster
 from loadmanager.ports import Disconnected, NotLeader
@@ -63,6 +64,29 @@ async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster)
         await book.assign({boundaries.bundles[0]: former.host.name})
     assert cluster.orders(former.host) == before
     assert former.metric("loadmanager_leader") == 0.0
+
+
+@story()
+async def test_orders_of_an_older_leader_than_obeyed_are_refused_by_the_agent_too(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(3)
+    await place_all(cluster, boundaries)
+    former = cluster.leader
+    await former.kill()
+    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
+    await cluster.settled(boundaries.bundles)
+    agent = next(a for a in cluster.living if a.host.serving)
+    await cluster.move(next(iter(agent.host.serving)), agent.host)
+    served = dict(agent.host.serving)
+    assert cluster.orders(agent.host).epoch == 2
+    # Past ZooKeeper's check, as nothing but a foreign hand can write them.
+    await cluster.write(znodes.orders(agent.host.name), encode_orders(Orders(1)))
+    await asyncio.sleep(0.5)
+    assert agent.host.serving == served
+    (refused,) = cluster.warnings("orders.epoch.refused")
+    assert (refused["epoch"], refused["newest"]) == (1, 2)
+    assert agent.metric("loadmanager_stale_orders_total") == 1
 
 
 @story()
