@@ -21,6 +21,7 @@ from loadmanager.adapters.pulsar.protocol import (
     decode,
     encode,
 )
+from loadmanager.adapters.pulsar.segments import Fenced
 
 log = structlog.get_logger()
 
@@ -123,7 +124,7 @@ class Connection:
             log.warning("client.protocol.broken", peer=str(peer), why=str(error))
         except _ENDINGS:
             pass
-        except OSError as error:
+        except (OSError, Fenced) as error:
             log.warning("client.connection.failed", peer=str(peer), why=str(error))
         finally:
             for task in (pinging, self._catching_up):

@@ -33,6 +33,7 @@ _HEAD: Final = Struct(">II")
 _NAME: Final = re.compile(r"(\d{19})-(\d{6})-(\d{6})\.log")
 _WRITABLE: Final = 0o600
 _SEALED: Final = 0o400
+_CLOSED: Final = -1
 
 
 class Fenced(LoadManagerError):
@@ -107,8 +108,10 @@ class Writer:
         """Append a record; return where its body lies.
 
         Raises:
-            Fenced: the segment was sealed; whether the record counts is not known.
+            Fenced: the segment was sealed, and whether the record counts is not known; or
+                this writer is closed.
         """
+        self._require_open()
         body = b"".join((bytes((kind,)), *parts))
         data = _HEAD.pack(len(body), google_crc32c.value(body)) + body
         written = os.write(self._file, data)
@@ -122,12 +125,24 @@ class Writer:
         return offset
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a part of the file."""
+        """Return a part of the file.
+
+        Raises:
+            Fenced: this writer is closed.
+        """
+        self._require_open()
         return os.pread(self._file, length, offset)
 
     def close(self) -> None:
         """Close the file; it stays writable until somebody seals it."""
-        os.close(self._file)
+        if self._file != _CLOSED:
+            os.close(self._file)
+            self._file = _CLOSED
+
+    def _require_open(self) -> None:
+        """Refuse what comes too late: the number of a closed file may be another file's."""
+        if self._file == _CLOSED:
+            raise Fenced(f"{self.name} is closed")
 
 
 def names_in(folder: Path) -> list[SegmentName]:

@@ -104,7 +104,13 @@ class ServedTopic:
         return self._log.append(facts.publish_time_ms, facts.messages, payload)
 
     def deliver(self) -> None:
-        """Hand on what consumers can take."""
+        """Hand on what consumers can take.
+
+        Nothing any more once the topic is closed: acknowledging the last message of a
+        bundle that is being unloaded may have closed it.
+        """
+        if self.closed:
+            return
         for subscription in self.subscriptions.values():
             subscription.dispatch()
 
