@@ -35,7 +35,6 @@ from loadmanager.ports import BrokerError, Connection, CoordinationError, Node, 
 log = structlog.get_logger()
 
 _RETRY_S = 0.5
-_ANSWER_S = 2.0
 _COMPARE_S = 0.5
 _CONNECT_POLL_S = 0.1
 _TELL_EVERY_S = 30.0
@@ -153,8 +152,6 @@ class Member:
         self._orders_changed(await parts.coordination.get(znodes.orders(parts.identity.broker)))
         mark = znodes.draining(parts.identity.broker)
         self._intention.mark_read(await parts.coordination.get(mark))
-        # One that does not answer cannot be leased: registered, it would only be counted on.
-        await parts.broker.health(_ANSWER_S)
         report = await self._sampler.sample()
         membership, former = await register(
             parts.coordination, parts.identity, report, self._succession
