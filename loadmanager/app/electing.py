@@ -11,14 +11,15 @@ from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.leadership import Candidate, Standing, judge
 from loadmanager.ports import (
+    Check,
     CommitRejected,
     Connection,
     CoordinationError,
     Create,
+    Delete,
     Disconnected,
     NodeMissing,
     SetData,
-    VersionMismatch,
 )
 
 log = structlog.get_logger()
@@ -78,8 +79,10 @@ class Election:
     async def resign(self) -> None:
         """Give up the election node, so that others need not wait for the session to end."""
         self._eligible = lambda: False
-        if self._standing() is Standing.LEAD:
-            await self._coordination.delete(znodes.LEADER)
+        if self._won is not None and self._standing() is Standing.LEAD:
+            # Not the node of whoever may have been elected meanwhile.
+            check = Check(znodes.EPOCH, self._won.epoch)
+            await self._coordination.commit([check, Delete(znodes.LEADER)])
 
     def _standing(self) -> Standing:
         session = self._coordination.session
@@ -131,14 +134,18 @@ class Election:
             await self._clear()
 
     async def _clear(self) -> None:
-        node = await self._coordination.get(znodes.LEADER)
+        # Whose node is judged to be ours: the picture may show another's before it is read.
         incumbent = self._picture.incumbent
-        if node and incumbent and node.stat.ephemeral_owner == incumbent.session_id:
+        epoch = await self._coordination.get(znodes.EPOCH)
+        node = await self._coordination.get(znodes.LEADER)
+        if epoch and node and incumbent and node.stat.ephemeral_owner == incumbent.session_id:
+            # A node that was created anew has the same version; another epoch it has not.
+            check = Check(znodes.EPOCH, epoch.stat.version)
             try:
-                await self._coordination.delete(znodes.LEADER, version=node.stat.version)
+                await self._coordination.commit([check, Delete(znodes.LEADER)])
                 log.info("election.node.cleared", session=incumbent.session_id)
-            except (NodeMissing, VersionMismatch) as error:
-                log.debug("election.node.changed", error=str(error))
+            except CommitRejected as rejected:
+                log.debug("election.node.changed", error=str(rejected))
         await self._picture.changes.wait(_RETRY_S)
 
     async def _until_seen(self) -> None:
