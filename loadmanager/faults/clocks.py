@@ -14,11 +14,12 @@ class DriftingClock:
     def __init__(self, offset_s: float = 0.0, rate: float = 1.0) -> None:
         self._offset_s = offset_s
         self.rate = rate
-        self._began_s = asyncio.get_running_loop().time()
+        self._time_s = asyncio.get_running_loop().time
+        self._began_s = self._time_s()
 
     def monotonic_s(self) -> float:
         """Return what it shows."""
-        passed_s = asyncio.get_running_loop().time() - self._began_s
+        passed_s = self._time_s() - self._began_s
         return self._began_s + self._offset_s + passed_s * self.rate
 
     def loop_s(self, shown_s: float) -> float:

@@ -30,7 +30,8 @@ from loadmanager.faults.process_faults import PROCESS_FAULTS, start
 from loadmanager.faults.scene import Happening, Scene
 from loadmanager.faults.trace import Entry, Trace, listen
 from loadmanager.faults.violation import Invariant, Violation
-from loadmanager.faults.virtual_time import START_S, VirtualTimeError, run
+from loadmanager.faults.virtual_loop import START_S, VirtualTimeError
+from loadmanager.faults.virtual_time import run
 
 STEPS: Final = 40
 DRIFT_FRACTION: Final = 0.01
@@ -217,7 +218,6 @@ class _SeedRun:
         end_outage(scene)
         await hurry(scene)
         for agent in cluster.agents:
-            agent.gate.open()
             if agent.alive:
                 agent.coordination.freeze_at_next_commit = False
                 agent.coordination.thaw()

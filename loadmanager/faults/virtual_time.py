@@ -7,94 +7,15 @@ number, not by address, because a set of them is gone through in the order of ha
 """
 
 import asyncio
-import selectors
-import time
-from collections.abc import Coroutine, Generator, Mapping
-from itertools import count
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from loadmanager.faults.violation import Invariant, Violation
+from loadmanager.faults.virtual_loop import START_S, VirtualLoop
 
 T = TypeVar("T")
 
-START_S: Final = 1000.0
-"""What the clock shows at first: not 0, which would hide what takes 0 for "never"."""
-
 WALL_START_MS: Final = 1_700_000_000_000
-
-_LOOK_AT_REAL_TIME_EVERY: Final = 4096
-
-
-class VirtualTimeError(AssertionError):
-    """The program under test waits for what cannot come any more, or never ends."""
-
-
-class _NoWaiting(selectors.SelectSelector):
-    """Turns each wait into a jump of the loop's clock."""
-
-    def __init__(self, limit_s: float, real_limit_s: float) -> None:
-        super().__init__()
-        self.now_s = START_S
-        self._limit_s = START_S + limit_s
-        self._real_limit_s = real_limit_s
-        self._real_deadline_s = time.monotonic() + real_limit_s
-        self._turns = 0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise VirtualTimeError(f"deadlock: nothing is ready, no timer is set; {_waiting()}")
-        self.now_s += max(timeout, 0.0)
-        if self.now_s > self._limit_s:
-            raise VirtualTimeError(f"not done after {self.now_s - START_S:g} s; {_waiting()}")
-        self._turns += 1
-        if self._turns % _LOOK_AT_REAL_TIME_EVERY == 0:
-            self._look_at_real_time()
-        return []
-
-    def _look_at_real_time(self) -> None:
-        if time.monotonic() > self._real_deadline_s:
-            raise VirtualTimeError(
-                f"{self.now_s - START_S:g} s took more than {self._real_limit_s:g} s to "
-                f"compute; {_waiting()}"
-            )
-
-
-class _NumberedTask(asyncio.Task[Any]):
-    """A task that hashes by its number in the loop."""
-
-    number = 0
-
-    def __hash__(self) -> int:
-        return self.number
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs callbacks and timers as any loop does, without sockets and without waiting.
-
-    Args:
-        limit_s: how much virtual time may pass before the run counts as hanging.
-        real_limit_s: how much real time it may take.
-    """
-
-    def __init__(self, limit_s: float = 36_000.0, real_limit_s: float = 3_600.0) -> None:
-        self._no_waiting = _NoWaiting(limit_s, real_limit_s)
-        super().__init__(self._no_waiting)
-        self._numbers = count(1)
-        self.set_task_factory(self._numbered)
-
-    def time(self) -> float:
-        """Return the virtual time."""
-        return self._no_waiting.now_s
-
-    def _numbered(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        program: Coroutine[Any, Any, T] | Generator[Any, None, T],
-        **options: Any,
-    ) -> asyncio.Task[T]:
-        task = _NumberedTask(program, loop=loop, **options)
-        task.number = next(self._numbers)
-        return task
 
 
 class VirtualClock:
@@ -139,11 +60,3 @@ def run(
         seen = f"{complaints[0]['message']}: {error!r}"
         raise Violation(Invariant.NOTHING_UNHEARD, ended_at_s, "the loop", seen) from error
     return result
-
-
-def _waiting() -> str:
-    try:
-        names = sorted(task.get_name() for task in asyncio.all_tasks())
-    except RuntimeError:
-        names = []
-    return f"tasks waiting: {', '.join(names) or 'none'}"

@@ -47,27 +47,54 @@ class Wire:
         self._gates = gates
         self._rng = rng
         self._longest_s = longest_s
-        self._last: asyncio.Future[None] | None = None
+        self._arrival_s = 0.0
+        self._under_way = 0
+        self._held: asyncio.Future[None] | None = None
         self.lag_s = 0.0
 
     @property
     def empty(self) -> bool:
         """Whether nothing is on the way."""
-        return self._last is None or self._last.done()
+        return not self._under_way
 
     async def turn(self) -> None:
         """Return after the latency, and after everything that went before."""
-        before, mine = self._last, asyncio.get_running_loop().create_future()
-        self._last = mine
+        loop = asyncio.get_running_loop()
+        takes_s = self._rng.random() * self._longest_s + self.lag_s
+        self._arrival_s = max(self._arrival_s, loop.time() + takes_s)
+        arrived = loop.create_future()
+        timer = loop.call_at(self._arrival_s, _arrive, arrived)
+        self._under_way += 1
         try:
-            await asyncio.sleep(self._rng.random() * self._longest_s + self.lag_s)
+            await arrived
+            if self._held is not None or self._blocked():
+                await self._pass_gates()
+        finally:
+            timer.cancel()
+            self._under_way -= 1
+
+    def _blocked(self) -> bool:
+        return any(gate.shut for gate in self._gates)
+
+    async def _pass_gates(self) -> None:
+        """Wait behind what was held up before, then until all gates are open."""
+        before, mine = self._held, asyncio.get_running_loop().create_future()
+        self._held = mine
+        try:
             if before is not None and not before.done():
                 await asyncio.wait({before})
-            while any(gate.shut for gate in self._gates):
+            while self._blocked():
                 for gate in self._gates:
                     await gate.passed()
         finally:
             mine.set_result(None)
+            if self._held is mine:
+                self._held = None
+
+
+def _arrive(arrived: asyncio.Future[None]) -> None:
+    if not arrived.done():
+        arrived.set_result(None)
 
 
 class LossPlace(StrEnum):

@@ -1,0 +1,191 @@
+"""The event loop under virtual time, made cheap: it is most of what a simulated second costs.
+
+It does what asyncio's own loop does for callbacks, timers and tasks, and nothing else:
+there is no selector, no socket and no other thread. Timers that are due at the same
+time run in the order in which they were set, and none runs before its time.
+"""
+
+import asyncio
+import contextvars
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from itertools import count
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+START_S: Final = 1000.0
+"""What the clock shows at first: not 0, which would hide what takes 0 for "never"."""
+
+_LOOK_AT_REAL_TIME_EVERY: Final = 4096
+
+
+class VirtualTimeError(AssertionError):
+    """The program under test waits for what cannot come any more, or never ends."""
+
+
+class _Call(asyncio.TimerHandle):
+    """A callback in the queue, or a timer's, which only ``cancel`` looks into."""
+
+    __slots__ = ("args", "callback", "context", "dead", "when_s")
+
+    def __init__(
+        self,
+        when_s: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> None:
+        self.when_s = when_s
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
+        self.context = contextvars.copy_context() if context is None else context
+        self.dead = False
+
+    def cancel(self) -> None:
+        """Never run it, and let go of what it refers to."""
+        self.dead = True
+        self.callback, self.args = None, ()
+
+    def cancelled(self) -> bool:
+        """Return whether it was cancelled."""
+        return self.dead
+
+    def when(self) -> float:
+        """Return the time it is to run at."""
+        return self.when_s
+
+    def __repr__(self) -> str:
+        return f"<call of {self.callback} at {self.when_s:g} s>"
+
+
+class _NumberedTask(asyncio.Task[Any]):
+    """A task that hashes by its number in the loop."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Runs callbacks and timers as any loop does, without waiting.
+
+    Args:
+        limit_s: how much virtual time may pass before the run counts as hanging.
+        real_limit_s: how much real time it may take.
+    """
+
+    _ready: deque[_Call]
+    _stopping: bool
+
+    def __init__(self, limit_s: float = 36_000.0, real_limit_s: float = 3_600.0) -> None:
+        super().__init__()
+        self._now_s = START_S
+        self._limit_s = START_S + limit_s
+        self._real_limit_s = real_limit_s
+        self._real_deadline_s = time.monotonic() + real_limit_s
+        self._turns = 0
+        self._timers: list[tuple[float, int, _Call]] = []
+        self._timer_numbers = count()
+        self._task_numbers = count(1)
+        self.set_task_factory(self._numbered)
+
+    def time(self) -> float:
+        """Return the virtual time."""
+        return self._now_s
+
+    def call_soon(
+        self,
+        callback: Callable[[*Args], object],
+        *args: *Args,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Run ``callback`` at the next turn."""
+        call = _Call(0.0, callback, args, context)
+        self._ready.append(call)
+        return call
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Args], object],
+        *args: *Args,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run ``callback`` at the time ``when``."""
+        call = _Call(when, callback, args, context)
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), call))
+        return call
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Args], object],
+        *args: *Args,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run ``callback`` after ``delay`` seconds."""
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
+    def _run_once(self) -> None:
+        ready, timers = self._ready, self._timers
+        if not ready and not self._stopping:
+            self._jump()
+        while timers and timers[0][0] <= self._now_s:
+            ready.append(heapq.heappop(timers)[2])
+        self._turns += 1
+        if self._turns % _LOOK_AT_REAL_TIME_EVERY == 0:
+            self._look_at_real_time()
+        for _ in range(len(ready)):
+            call = ready.popleft()
+            if call.callback is not None:
+                try:
+                    call.context.run(call.callback, *call.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as any loop: whoever listens decides
+                    self.call_exception_handler({"message": f"{call!r} failed", "exception": error})
+
+    def _jump(self) -> None:
+        """Set the clock to the next timer."""
+        timers = self._timers
+        while timers and timers[0][2].dead:
+            heapq.heappop(timers)
+        if not timers:
+            raise VirtualTimeError(f"deadlock: nothing is ready, no timer is set; {waiting()}")
+        self._now_s = max(self._now_s, timers[0][0])
+        if self._now_s > self._limit_s:
+            raise VirtualTimeError(f"not done after {self._now_s - START_S:g} s; {waiting()}")
+
+    def _look_at_real_time(self) -> None:
+        if time.monotonic() > self._real_deadline_s:
+            raise VirtualTimeError(
+                f"{self._now_s - START_S:g} s took more than {self._real_limit_s:g} s to "
+                f"compute; {waiting()}"
+            )
+
+    def _write_to_self(self) -> None:
+        """Wake nobody: the loop never sleeps."""
+
+    def _numbered(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        program: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        **options: Any,
+    ) -> asyncio.Task[T]:
+        task = _NumberedTask(program, loop=loop, **options)
+        task.number = next(self._task_numbers)
+        return task
+
+
+def waiting() -> str:
+    """Return which tasks there are, for a message."""
+    try:
+        names = sorted(task.get_name() for task in asyncio.all_tasks())
+    except RuntimeError:
+        names = []
+    return f"tasks waiting: {', '.join(names) or 'none'}"
