@@ -105,7 +105,7 @@ def join(
     )
     election = Election(parts, eligible=lambda: member.registered, lead=leading.lead)
     split_requests = SplitRequests(parts, leading, _SPLIT_WAIT_S)
-    accounting = Accounting(parts, leading, planner, config.cluster.name)
+    accounting = Accounting(parts, leading, config.cluster.name)
     unload_requests = UnloadRequests(
         parts,
         leading,

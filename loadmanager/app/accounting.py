@@ -11,6 +11,7 @@ from loadmanager.app.inheritance import shifted
 from loadmanager.app.parts import Parts
 from loadmanager.app.recollection import Recollection
 from loadmanager.core.averages import BundleAverages
+from loadmanager.core.balancing import Balancing, steered
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import InvalidName
@@ -34,14 +35,22 @@ from loadmanager.ports import Account, LeaderElsewhere, SubjectUnknown, Unavaila
 class Look:
     """What the leader of ``epoch`` sees and remembers at one moment, by its own clock.
 
-    ``unowned`` are the bundles it is about to place.
+    ``unowned`` are the bundles it is about to place. ``planner`` is what it decides
+    with, as far as ``balancing`` lets it.
     """
 
     epoch: int
     view: ClusterView
     averages: Mapping[BundleId, BundleAverages]
     memory: RoundMemory
+    planner: Planner
+    balancing: Balancing
     unowned: tuple[BundleId, ...]
+
+    @property
+    def steered(self) -> Planner:
+        """The planner as far as it may go by itself now."""
+        return steered(self.planner, self.balancing.mode)
 
 
 class OpenDesk(Protocol):
@@ -66,10 +75,9 @@ class Desks(Protocol):
 class Accounting:
     """The application's side of `LeaderDesk`."""
 
-    def __init__(self, parts: Parts, desks: Desks, planner: Planner, cluster: str) -> None:
+    def __init__(self, parts: Parts, desks: Desks, cluster: str) -> None:
         self._parts = parts
         self._desks = desks
-        self._planner = planner
         self._cluster = cluster
 
     async def snapshot(self) -> bytes:
@@ -87,7 +95,7 @@ class Accounting:
         look = desk.look()
         past = desk.recollection
         known = Known(
-            view=look.view, planner=self._planner, memory=look.memory, refusals=past.refusals
+            view=look.view, planner=look.steered, memory=look.memory, refusals=past.refusals
         )
         return Account(
             explanation=_explained(known, subject, past.about(subject)),
@@ -96,7 +104,8 @@ class Accounting:
             at_ms=self._parts.clock.wall_ms(),
             last_round=past.rounds,
             last_round_at_ms=past.last_round_at_ms,
-            in_force=in_force(self._planner),
+            in_force=in_force(look.steered),
+            balancing=look.balancing,
         )
 
     def decisions(self, limit: int) -> Sequence[Decision]:
@@ -145,7 +154,7 @@ class Accounting:
             memory=shifted(look.memory, wall_ms / 1000 - view.now_s),
             membership_changed_ago_s=changed_ago_s if np.isfinite(changed_ago_s) else None,
             departed_ago_s=tuple(view.now_s - left_s for left_s in view.departures_s),
-            in_force=in_force(self._planner),
+            in_force=in_force(look.steered),
         )
 
     def _boundaries(self, bundles: Sequence[BundleId]) -> dict[Namespace, Boundaries]:

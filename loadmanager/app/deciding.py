@@ -7,7 +7,9 @@ from types import MappingProxyType
 import numpy as np
 
 from loadmanager.app.recollection import Recollection
+from loadmanager.app.steering import Steering
 from loadmanager.app.viewing import Viewing
+from loadmanager.core.balancing import steered
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Move, Refusal
@@ -33,17 +35,24 @@ class Deciding:
         planner: Planner,
         viewing: Viewing,
         recollection: Recollection,
+        steering: Steering,
         rng: np.random.Generator,
     ) -> None:
         self.planner = planner
+        self.steering = steering
         self.recollection = recollection
         self.memory = RoundMemory()
         self._viewing = viewing
         self._rng = rng
 
+    @property
+    def steered(self) -> Planner:
+        """The planner as far as it may go by itself now."""
+        return steered(self.planner, self.steering.balancing.mode)
+
     def round(self, view: ClusterView, *, session_doubtful: bool) -> Plan:
         """Return what one round would do, and remember it."""
-        plan = self.planner.round(
+        plan = self.steered.round(
             view, self.memory, self._rng, session_doubtful=session_doubtful, draining=False
         )
         self.memory = plan.memory

@@ -20,6 +20,7 @@ from loadmanager.app.recollection import Recollection
 from loadmanager.app.reconciling import Reconciler
 from loadmanager.app.rounds import Rhythm, Rounds
 from loadmanager.app.split_desk import SplitDesk, SplitPolicy
+from loadmanager.app.steering import Steering
 from loadmanager.app.viewing import Viewing
 from loadmanager.app.wanted import why
 from loadmanager.core.ids import BrokerId, BundleId
@@ -53,7 +54,8 @@ class Desk:
         self._viewing = Viewing(parts, self.book, self._constraints, self._tally)
         self._splits = SplitDesk(parts, self.book, self._tally, split_policy)
         self.recollection = Recollection(parts.clock, term.epoch)
-        self._deciding = Deciding(planner, self._viewing, self.recollection, rng)
+        self._steering = Steering(parts)
+        self._deciding = Deciding(planner, self._viewing, self.recollection, self._steering, rng)
         self._hand_overs = HandOvers(parts, self.book)
         absences = Absences(
             parts,
@@ -90,6 +92,8 @@ class Desk:
             view=self._viewing.view(),
             averages=self._tally.averages(),
             memory=self._deciding.memory,
+            planner=self._deciding.planner,
+            balancing=self._steering.balancing,
             unowned=self._placing.unowned,
         )
 
@@ -101,8 +105,10 @@ class Desk:
             CoordinationError: the orders of the former leader cannot be read.
         """
         self._constraints.open()
+        self._steering.open()
         try:
             await self._constraints.read()
+            await self._steering.read()
             await self.book.open()
             await self._rounds.inherit()
             self._viewing.take_reports()
@@ -112,6 +118,7 @@ class Desk:
                 tasks.create_task(self._rounds.run(), name="rounds")
         finally:
             self._constraints.close()
+            self._steering.close()
             self._placing.end(self._term.epoch)
 
     async def assign(self, bundle: BundleId) -> BrokerId:

@@ -14,6 +14,7 @@ from loadmanager.app.reconciling import Reconciler
 from loadmanager.app.round_log import tell_plan
 from loadmanager.app.split_desk import SplitDesk
 from loadmanager.app.viewing import Viewing
+from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.tally import LoadTally
 from loadmanager.ports import Connection, CoordinationError
 
@@ -88,7 +89,8 @@ class Rounds:
         strategy = type(self.deciding.planner.shedder).__name__
         tell_plan(self.parts.metrics, strategy, plan, self.term.epoch)
         if not doubtful:
-            await self.splits.look()
+            if self.deciding.steering.balancing.mode is BalancingMode.ACTIVE:
+                await self.splits.look()
             await self.hand_overs.repeat_lost()
             await self.reconciler.look()
         if not plan.moves:

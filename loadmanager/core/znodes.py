@@ -20,7 +20,11 @@ STATE: Final = "/loadbalance/state"
 LOCKS: Final = "/namespace"
 LOCAL_POLICIES: Final = "/admin/local-policies"
 CLUSTERS: Final = "/admin/clusters"
+POLICIES: Final = "/admin/policies"
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
+CONFIGURATION: Final = "/admin/configuration"
+BALANCING: Final = "/loadbalance/balancing"
+QUOTAS: Final = "/loadbalance/resource-quota"
 
 
 def report(broker: BrokerId) -> str:
@@ -67,6 +71,16 @@ def local_policies(namespace: Namespace) -> str:
     return f"{LOCAL_POLICIES}/{namespace}"
 
 
+def policies(namespace: Namespace) -> str:
+    """Return where the policies of ``namespace`` stand, which Pulsar keeps for all clusters."""
+    return f"{POLICIES}/{namespace}"
+
+
+def quota(bundle: BundleId | None) -> str:
+    """Return where the resource quota of ``bundle`` stands, None for that of all others."""
+    return f"{QUOTAS}/{bundle or 'default'}"
+
+
 def isolation_policies(cluster: str) -> str:
     """Return where the isolation policies of ``cluster`` stand, all in one node."""
     return f"{CLUSTERS}/{cluster}/namespaceIsolationPolicies"
@@ -75,6 +89,11 @@ def isolation_policies(cluster: str) -> str:
 def failure_domains(cluster: str) -> str:
     """Return the folder of the failure domains of ``cluster``."""
     return f"{CLUSTERS}/{cluster}/failureDomain"
+
+
+def partitioned_topics(namespace: Namespace) -> str:
+    """Return the folder of the partitioned topics of ``namespace``, one below for each domain."""
+    return f"{PARTITIONED_TOPICS}/{namespace}"
 
 
 def partitions(topic: TopicName) -> str:

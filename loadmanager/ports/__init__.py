@@ -6,8 +6,21 @@ real broker and beside a fake one.
 """
 
 from loadmanager.ports.administration import (
+    AffinityService,
+    BrokerService,
     Conflict,
+    DomainService,
+    DynamicService,
+    IsolatedBroker,
+    IsolationService,
     Missing,
+    NamespaceService,
+    PartitionService,
+    QuotaService,
+    SteeringService,
+    TopicLine,
+    TopicMode,
+    TopicService,
     Unfit,
 )
 from loadmanager.ports.broker import (
@@ -42,7 +55,15 @@ from loadmanager.ports.coordination import (
 )
 from loadmanager.ports.drains import BrokerUnknown, DrainService, DrainStatus
 from loadmanager.ports.host import Clock, HostProbe
-from loadmanager.ports.leading import Account, LeaderDesk, LeaderElsewhere, SubjectUnknown
+from loadmanager.ports.leading import (
+    Account,
+    LeaderDesk,
+    LeaderElsewhere,
+    Preview,
+    PreviewService,
+    PreviewWish,
+    SubjectUnknown,
+)
 from loadmanager.ports.lookup import (
     LeaderInfo,
     LeaderLine,
@@ -61,9 +82,11 @@ from loadmanager.ports.unloads import UnloadRefused, UnloadService
 
 __all__ = [
     "Account",
+    "AffinityService",
     "BrokerControl",
     "BrokerError",
     "BrokerRefused",
+    "BrokerService",
     "BrokerState",
     "BrokerStats",
     "BrokerUnknown",
@@ -79,9 +102,13 @@ __all__ = [
     "Create",
     "Delete",
     "Disconnected",
+    "DomainService",
     "DrainService",
     "DrainStatus",
+    "DynamicService",
     "HostProbe",
+    "IsolatedBroker",
+    "IsolationService",
     "LeaderDesk",
     "LeaderElsewhere",
     "LeaderInfo",
@@ -89,6 +116,7 @@ __all__ = [
     "LookupRefused",
     "LookupService",
     "Missing",
+    "NamespaceService",
     "NamespaceTaken",
     "NamespaceUnknown",
     "Node",
@@ -98,6 +126,11 @@ __all__ = [
     "NotLeader",
     "Operation",
     "Owner",
+    "PartitionService",
+    "Preview",
+    "PreviewService",
+    "PreviewWish",
+    "QuotaService",
     "Readiness",
     "Redirection",
     "SessionLost",
@@ -107,7 +140,11 @@ __all__ = [
     "SplitService",
     "StaleAgent",
     "Stat",
+    "SteeringService",
     "SubjectUnknown",
+    "TopicLine",
+    "TopicMode",
+    "TopicService",
     "Unavailable",
     "Unfit",
     "UnloadRefused",

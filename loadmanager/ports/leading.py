@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from loadmanager.core.balancing import Balancing
 from loadmanager.core.explaining import Decision, Explanation
+from loadmanager.core.planner import Plan
 from loadmanager.core.snapshot import InForce
 from loadmanager.ports.lookup import LookupRefused
 
@@ -35,6 +37,49 @@ class Account:
     last_round: int
     last_round_at_ms: int
     in_force: InForce
+    balancing: Balancing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewWish:
+    """What to try instead of what is in force; "" and empty keep that.
+
+    ``settings`` are texts ``key=value``, as `loadmanager decide --set` takes them. ``seed``
+    is for the draws of strategies that draw.
+    """
+
+    shedder: str = ""
+    placement: str = ""
+    mode: str = ""
+    settings: tuple[str, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a round would do now, and what it was decided with.
+
+    ``balancing`` is what the leader may do by itself now; the plan is what it would do
+    if it were active.
+    """
+
+    plan: Plan
+    epoch: int
+    in_force: InForce
+    balancing: Balancing
+
+
+class PreviewService(Protocol):
+    """Rounds that are not carried out."""
+
+    async def plan(self, wish: PreviewWish) -> Preview:
+        """Return what a round of the leader would do now.
+
+        Raises:
+            LeaderElsewhere: another sidecar leads.
+            Unavailable: nobody leads, or no broker has reported yet.
+            Unfit: a strategy or a setting is none, or has a value it cannot have.
+        """
 
 
 class LeaderDesk(Protocol):

@@ -27,6 +27,7 @@ from loadmanager.telemetry.lookups import LookupMetrics
 LABEL_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "change": ("acquired", "released", "lost"),
     "leadership": ("gained", "lost"),
+    "mode": ("active", "observing", "paused"),
     "phase": tuple(phase.value for phase in Phase if phase is not Phase.FREE),
     # Direct memory is only known of brokers that run on Java, so it is never missed.
     "resource": ("cpu", "memory", "bandwidth_in", "bandwidth_out"),
@@ -114,6 +115,11 @@ class Metrics:
         )
         self.bundles_awaiting_return = self._gauge(
             "bundles_awaiting_return", "Bundles without an owner kept for brokers to come back."
+        )
+        self._balancing = self._gauge(
+            "balancing",
+            "1 for how far this leader goes by itself: active, observing or paused.",
+            "mode",
         )
         self.stray_locks = self._gauge(
             "stray_locks", "Ownership locks that no broker lists, at two rounds in a row."
@@ -259,6 +265,11 @@ class Metrics:
         """Count one request to ZooKeeper, how it ended and how long it took."""
         self._operations.labels(kind, result).inc()
         self._operation_duration_seconds.labels(kind).observe(seconds)
+
+    def balancing_changed(self, mode: str | None) -> None:
+        """Show how far the leader goes by itself; None where this sidecar does not lead."""
+        for one in LABEL_VALUES["mode"]:
+            self._balancing.labels(one).set(one == mode)
 
     def malformed(self, kind: str) -> None:
         """Count content of a kind of node or message that could not be read."""

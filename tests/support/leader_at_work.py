@@ -143,7 +143,7 @@ async def leader_at_work(
         parts=parts,
         hand=hand,
         leading=leading,
-        accounting=Accounting(parts, leading, planner, "east"),
+        accounting=Accounting(parts, leading, "east"),
         registry=registry,
         term=Term(stat.version, coordination.session.session_id),
     )

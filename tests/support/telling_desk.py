@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from loadmanager.core.balancing import Balancing
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Candidate, Decision, Explanation, Ground, Outcome
 from loadmanager.core.ids import BrokerId, BundleId
@@ -102,6 +103,7 @@ class TellingDesk:
             last_round=self.last_round,
             last_round_at_ms=AT_MS + 60_000 if self.last_round else 0,
             in_force=in_force(Planner()),
+            balancing=Balancing(),
         )
 
     def decisions(self, limit: int) -> Sequence[Decision]:

@@ -16,7 +16,7 @@ from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
 B1 = BrokerId("b1:8080")
 
 LABELS = {
-    *("broker", "change", "cluster", "kind", "leadership", "metric", "outcome", "phase"),
+    *("broker", "change", "cluster", "kind", "leadership", "metric", "mode", "outcome", "phase"),
     *("reason", "resource", "result", "session", "strategy", "version", "what"),
 }
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 from aiohttp import web
 from pydantic import Field
 
+from loadmanager.adapters.http.admin.steering import balancing_to_json
 from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import Refused, bytes_reply, json_reply
@@ -122,6 +123,7 @@ def account_to_json(account: Account) -> dict[str, Any]:
         "grounds": [_ground_to_json(one) for one in told.grounds],
         "candidates": [_candidate_to_json(one) for one in told.candidates],
         "inForce": in_force_to_json(account.in_force),
+        "balancing": balancing_to_json(account.balancing),
     }
 
 

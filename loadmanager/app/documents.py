@@ -1,0 +1,113 @@
+"""Documents in ZooKeeper that people change: read, and changed by compare and set."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from loadmanager.core.errors import MalformedContent
+from loadmanager.ports import (
+    CommitRejected,
+    Conflict,
+    Coordination,
+    CoordinationError,
+    Node,
+    NodeExists,
+    NodeMissing,
+    NotEmpty,
+    Operation,
+    Unavailable,
+    VersionMismatch,
+)
+
+_TRIES: Final = 8
+
+Edit = Callable[[bytes | None], bytes | None]
+"""From a node's content, None for no node, to what it is to be; None leaves or makes none."""
+
+
+class Documents:
+    """Nodes of one session, with every error turned into what those who ask are told."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    async def read(self, path: str) -> bytes | None:
+        """Return a node's content, None if there is no such node."""
+        node = await self.node(path)
+        return None if node is None else node.data
+
+    async def node(self, path: str) -> Node | None:
+        """Return a node, None if there is none."""
+        with told(path, "read"):
+            return await self._coordination.get(path)
+
+    async def names(self, path: str) -> tuple[str, ...]:
+        """Return the names below a node, none for a missing one."""
+        with told(path, "read"):
+            return await self._coordination.children(path)
+
+    async def change(self, path: str, edit: Edit) -> None:
+        """Replace a node's content by what ``edit`` makes of it, however often others do.
+
+        ``edit`` may be called several times, each time with what somebody else wrote.
+
+        Raises:
+            Conflict: others changed it again and again.
+            Unavailable: it cannot be read or written now.
+        """
+        for _ in range(_TRIES):
+            node = await self.node(path)
+            before = None if node is None else node.data
+            with told(path, "changed"):
+                after = edit(before)
+            if after == before:
+                return
+            with told(path, "written"):
+                try:
+                    await self._put(path, node, after)
+                except (NodeExists, NodeMissing, VersionMismatch):
+                    continue
+                return
+        raise Conflict(f"{path} was changed by others {_TRIES} times meanwhile")
+
+    async def _put(self, path: str, node: Node | None, after: bytes | None) -> None:
+        if node is None:
+            await self._coordination.create(path, after or b"")
+        elif after is None:
+            await self._coordination.delete(path, version=node.stat.version)
+        else:
+            await self._coordination.set(path, after, version=node.stat.version)
+
+    async def ensure(self, path: str) -> None:
+        """Make a node and its parents unless they exist."""
+        with told(path, "written"):
+            await self._coordination.ensure(path)
+
+    async def commit(self, what: str, operations: Sequence[Operation]) -> bool:
+        """Apply all operations or none; False if a node is not what they say it is.
+
+        Raises:
+            Unavailable: they cannot be applied now, or nobody can tell whether they were.
+        """
+        with told(what, "written"):
+            try:
+                await self._coordination.commit(operations)
+            except CommitRejected as rejected:
+                if isinstance(
+                    rejected.cause, NodeExists | NodeMissing | VersionMismatch | NotEmpty
+                ):
+                    return False
+                raise
+        return True
+
+
+@contextmanager
+def told(what: str, done: str) -> Iterator[None]:
+    """Turn errors of the service, and content that is none, into `Unavailable`."""
+    try:
+        yield
+    except CoordinationError as error:
+        why = str(error) or type(error).__name__
+        raise Unavailable(f"{what} cannot be {done}: {why}") from error
+    except MalformedContent as error:
+        raise Unavailable(f"{error}; nothing was changed") from error

@@ -1,0 +1,189 @@
+"""Namespaces made, told of and deleted because somebody asked."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import structlog
+
+from loadmanager.app.bundle_names import boundaries_of
+from loadmanager.app.documents import Documents, told
+from loadmanager.app.leading import led_elsewhere
+from loadmanager.app.order_book import OrderBook
+from loadmanager.app.parts import Parts
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import DOMAINS, BundleId, Namespace, namespace_of
+from loadmanager.core.wire import encode_boundaries
+from loadmanager.core.wire.fields import parse_object
+from loadmanager.core.wire.namespaces import bundles_to_json, encode_policies, encode_tenant
+from loadmanager.ports import (
+    Conflict,
+    CoordinationError,
+    Create,
+    Delete,
+    Missing,
+    NamespaceTaken,
+    NamespaceUnknown,
+    Node,
+    NodeExists,
+    Operation,
+)
+
+log = structlog.get_logger()
+
+_TRIES: Final = 4
+_LEAVING_S: Final = 10.0
+
+
+class DeskWithBook(Protocol):
+    """The leader's desk, as far as it is needed here."""
+
+    @property
+    def book(self) -> OrderBook:
+        """What is ordered."""
+
+
+class DesksWithBook(Protocol):
+    """Where the desk is while this sidecar leads."""
+
+    @property
+    def desk(self) -> DeskWithBook | None:
+        """The desk, None while this sidecar does not lead."""
+
+
+class NamespaceRequests:
+    """The application's side of `NamespaceService`."""
+
+    def __init__(self, parts: Parts, desks: DesksWithBook, cluster: str) -> None:
+        self._parts = parts
+        self._desks = desks
+        self._cluster = cluster
+        self._documents = Documents(parts.coordination)
+
+    async def of_tenant(self, tenant: str) -> tuple[Namespace, ...]:
+        """Return all namespaces of a tenant; see `NamespaceService`."""
+        folders = [f"{znodes.POLICIES}/{tenant}", f"{znodes.LOCAL_POLICIES}/{tenant}"]
+        names = {name for folder in folders for name in await self._documents.names(folder)}
+        if not names and not [one for one in folders if await self._documents.node(one)]:
+            raise Missing(f"tenant {tenant} does not exist")
+        return tuple(Namespace(f"{tenant}/{name}") for name in sorted(names))
+
+    async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
+        """Return a namespace's policies with its present bundles; see `NamespaceService`."""
+        boundaries = await boundaries_of(self._parts.picture, namespace)
+        path = znodes.policies(namespace)
+        data = await self._documents.read(path)
+        with told(path, "read"):
+            found = parse_object(path, data) if data else {}
+        return {**found, "bundles": bundles_to_json(boundaries)}
+
+    async def create(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
+        """Create a namespace, in one commit with its bundles; see `NamespaceService`."""
+        namespace = boundaries.namespace
+        tenant = namespace.partition("/")[0]
+        await self._ensure_tenant(tenant)
+        await self._documents.ensure(f"{znodes.LOCAL_POLICIES}/{tenant}")
+        created = await self._documents.commit(
+            f"namespace {namespace}",
+            [
+                Create(
+                    znodes.policies(namespace), encode_policies(policies, boundaries, self._cluster)
+                ),
+                Create(znodes.local_policies(namespace), encode_boundaries(boundaries)),
+            ],
+        )
+        if not created:
+            raise NamespaceTaken(f"namespace {namespace} exists already")
+        log.info("namespace.bundles.created", namespace=namespace, bundles=len(boundaries.bundles))
+        # Who created it may ask for it next.
+        await boundaries_of(self._parts.picture, namespace)
+
+    async def _ensure_tenant(self, tenant: str) -> None:
+        """Make the node of a tenant unless it stands: a Pulsar broker wants one with content."""
+        path = f"{znodes.POLICIES}/{tenant}"
+        with told(path, "written"):
+            if await self._parts.coordination.get(path) is None:
+                try:
+                    await self._parts.coordination.create(path, encode_tenant(self._cluster))
+                except NodeExists:
+                    return
+
+    async def delete(self, namespace: Namespace, *, force: bool) -> None:
+        """Delete a namespace, and have its bundles let go; see `NamespaceService`."""
+        if self._desks.desk is None:
+            raise led_elsewhere(self._parts)
+        for _ in range(_TRIES):
+            operations = await self._deletion(namespace, force=force)
+            if await self._documents.commit(f"namespace {namespace}", operations):
+                break
+        else:
+            raise Conflict(f"{namespace} was changed by others {_TRIES} times meanwhile")
+        log.info("namespace.bundles.deleted", namespace=namespace, force=force)
+        await self._let_go(namespace)
+
+    async def _deletion(self, namespace: Namespace, *, force: bool) -> list[Operation]:
+        """Return what deletes all that stands of a namespace.
+
+        Raises:
+            NamespaceUnknown: nothing does.
+            Conflict: it has topics, and nothing is to be forced.
+        """
+        paths = [znodes.local_policies(namespace), znodes.policies(namespace)]
+        nodes = {path: await self._documents.node(path) for path in paths}
+        if not any(nodes.values()):
+            raise NamespaceUnknown(f"namespace {namespace} does not exist")
+        partitioned = await self._partitioned(namespace)
+        topics = self._topics_reported(namespace) + sum(
+            1 for path in partitioned if path.count("/") == _TOPIC_DEPTH
+        )
+        if topics and not force:
+            raise Conflict(f"cannot delete non empty namespace {namespace}: it has topics")
+        quotas = await self._quotas(namespace)
+        found = {**nodes, **partitioned, **quotas}
+        return [Delete(path, node.stat.version) for path, node in found.items() if node]
+
+    def _topics_reported(self, namespace: Namespace) -> int:
+        return sum(
+            stats.topics
+            for known in self._parts.picture.brokers.values()
+            for bundle, stats in known.report.bundles.items()
+            if namespace_of(bundle) == namespace
+        )
+
+    async def _partitioned(self, namespace: Namespace) -> dict[str, Node | None]:
+        """Return the nodes of partitioned topics, those below before those above."""
+        folder = znodes.partitioned_topics(namespace)
+        paths = []
+        for domain in DOMAINS:
+            names = await self._documents.names(f"{folder}/{domain}")
+            paths += [f"{folder}/{domain}/{name}" for name in names]
+            paths.append(f"{folder}/{domain}")
+        return {path: await self._documents.node(path) for path in [*paths, folder]}
+
+    async def _quotas(self, namespace: Namespace) -> dict[str, Node | None]:
+        folder = f"{znodes.QUOTAS}/{namespace}"
+        names = await self._documents.names(folder)
+        paths = [*(f"{folder}/{name}" for name in names), folder]
+        return {path: await self._documents.node(path) for path in paths}
+
+    async def _let_go(self, namespace: Namespace) -> None:
+        """Recall what is owned of a deleted namespace; the next round would do it, too."""
+        desk = self._desks.desk
+        if desk is None:
+            return
+        gone = [one for one in desk.book.assigned if namespace_of(one) == namespace]
+        try:
+            await desk.book.change(gone=gone)
+        except CoordinationError as error:
+            log.warning("namespace.bundles.kept", namespace=namespace, error=str(error))
+            return
+        clock, changes = self._parts.clock, self._parts.picture.changes
+        deadline_s = clock.monotonic_s() + _LEAVING_S
+        while self._owned(namespace) and clock.monotonic_s() < deadline_s:
+            await changes.wait(deadline_s - clock.monotonic_s())
+
+    def _owned(self, namespace: Namespace) -> list[BundleId]:
+        return [one for one in self._parts.picture.owners if namespace_of(one) == namespace]
+
+
+_TOPIC_DEPTH: Final = len(znodes.partitioned_topics(Namespace("t/n")).split("/")) + 1

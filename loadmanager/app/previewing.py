@@ -1,0 +1,53 @@
+"""What a round would do now, by the leader's own strategies or by others, without doing it."""
+
+import asyncio
+
+import numpy as np
+
+from loadmanager.app.accounting import Desks
+from loadmanager.app.leading import led_elsewhere
+from loadmanager.app.parts import Parts
+from loadmanager.config.errors import ConfigError
+from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.core.planner import Planner
+from loadmanager.core.snapshot import in_force
+from loadmanager.ports import Preview, PreviewWish, Unavailable, Unfit
+
+
+class PreviewRequests:
+    """The application's side of `PreviewService`."""
+
+    def __init__(self, parts: Parts, desks: Desks) -> None:
+        self._parts = parts
+        self._desks = desks
+
+    async def plan(self, wish: PreviewWish) -> Preview:
+        """Return what a round would do now; see `PreviewService`."""
+        desk = self._desks.desk
+        if desk is None:
+            raise led_elsewhere(self._parts)
+        look = desk.look()
+        if not look.view.brokers.names:
+            raise Unavailable("no broker has a load report yet")
+        planner = _wanted(look.planner, wish)
+        # View and memory are values, and the leader's own generator is not touched.
+        rng = np.random.default_rng(wish.seed)
+        plan = await asyncio.to_thread(planner.round, look.view, look.memory, rng, draining=False)
+        return Preview(
+            plan=plan, epoch=look.epoch, in_force=in_force(planner), balancing=look.balancing
+        )
+
+
+def _wanted(planner: Planner, wish: PreviewWish) -> Planner:
+    if not (wish.shedder or wish.placement or wish.mode or wish.settings):
+        return planner
+    wanted = Wanted(
+        shedder=wish.shedder or None,
+        placement=wish.placement or None,
+        mode=wish.mode or None,
+        settings=wish.settings,
+    )
+    try:
+        return planner_for("the leader", in_force(planner), wanted)
+    except ConfigError as error:
+        raise Unfit("; ".join(error.faults).replace("--set ", "set=")) from error

@@ -1,0 +1,42 @@
+"""How far a leader goes by itself: it moves bundles, only says what it would move, or rests."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from loadmanager.core.planner import Planner
+
+
+class BalancingMode(StrEnum):
+    """What becomes of a round's moves, and of splits that nobody asked for.
+
+    Bundles that nobody owns are placed, draining brokers emptied and requests carried
+    out in every mode.
+    """
+
+    ACTIVE = "active"
+    OBSERVING = "observing"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balancing:
+    """The mode, since when, who wants it and why; for people to read but for the mode.
+
+    ``since_ms`` is the wall clock of the sidecar that was asked, 0 if nobody ever was.
+    """
+
+    mode: BalancingMode = BalancingMode.ACTIVE
+    since_ms: int = 0
+    by: str = ""
+    reason: str = ""
+
+
+def steered(planner: Planner, mode: BalancingMode) -> Planner:
+    """Return the planner that a mode allows to decide: at most what its own settings do."""
+    match mode:
+        case BalancingMode.ACTIVE:
+            return planner
+        case BalancingMode.OBSERVING:
+            return replace(planner, settings=replace(planner.settings, observe=True))
+        case BalancingMode.PAUSED:
+            return replace(planner, settings=replace(planner.settings, shedding=False))

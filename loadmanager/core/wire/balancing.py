@@ -1,0 +1,34 @@
+"""How far the leader goes by itself, as it stands in ZooKeeper."""
+
+from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.wire.fields import parse_fields, to_json
+
+
+def encode_balancing(balancing: Balancing) -> bytes:
+    """Return the content of ``/loadbalance/balancing``."""
+    return to_json(
+        {
+            "mode": balancing.mode.value,
+            "sinceMs": balancing.since_ms,
+            "by": balancing.by,
+            "reason": balancing.reason,
+        }
+    )
+
+
+def decode_balancing(where: str, data: bytes) -> Balancing:
+    """Return what the node says.
+
+    Raises:
+        MalformedContent: naming the field, what was found and what was expected.
+    """
+    fields = parse_fields(where, data)
+    mode = fields.text("mode")
+    if mode not in set(BalancingMode):
+        fields.refuse("mode", " or ".join(BalancingMode))
+    return Balancing(
+        mode=BalancingMode(mode),
+        since_ms=fields.count("sinceMs", default=0),
+        by=fields.text("by", default=""),
+        reason=fields.text("reason", default=""),
+    )
