@@ -7,19 +7,22 @@ DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench faults lint coverage clean
+.PHONY: help demo test test-admin-client bench faults lint coverage clean
 
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
 
 demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a half
 	@$(BIN)/loadmanager demo --duration 90
 
 test: $(TEST) ## Run every test, the quick ones first; what needs an absent tool is skipped
-	@$(BIN)/pytest -m "not bench" -raR
+	@$(BIN)/pytest -m "not bench and not admin_client" -raR
 
 bench: $(TEST) ## Measure; one JSON line for each figure
 	@$(BIN)/pytest -m bench -s tests/bench
+
+test-admin-client: $(TEST) ## Drive a sidecar with Pulsar's own admin library (needs Go)
+	@$(BIN)/pytest -m admin_client tests/admin_client
 
 RUNS ?= 50
 SEED ?= 1

@@ -17,6 +17,7 @@ SUITES_BY_COST = (
     "thorough",
     "zookeeper",
     "processes",
+    "admin_client",
     "docker",
     "spark",
     "faults",

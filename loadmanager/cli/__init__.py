@@ -10,10 +10,12 @@ from loadmanager.cli.config import config_commands
 from loadmanager.cli.decide import decide
 from loadmanager.cli.demo import demo_command
 from loadmanager.cli.dynamic import get_command, set_command, show_command, unset_command
+from loadmanager.cli.faults import faults_command
 from loadmanager.cli.isolation import isolation_commands
 from loadmanager.cli.leader import explain_command, snapshot_command
 from loadmanager.cli.namespaces import bundles_command, namespaces_commands, split_command
 from loadmanager.cli.steering import drain_command, unload_command
+from loadmanager.cli.top import top_command
 from loadmanager.cli.zookeeper import zookeeper_command
 
 
@@ -32,12 +34,14 @@ main.add_command(decide)
 main.add_command(demo_command)
 main.add_command(drain_command)
 main.add_command(explain_command)
+main.add_command(faults_command)
 main.add_command(isolation_commands)
 main.add_command(leader_command)
 main.add_command(lookup_command)
 main.add_command(namespaces_commands)
 main.add_command(snapshot_command)
 main.add_command(split_command)
+main.add_command(top_command)
 main.add_command(unload_command)
 main.add_command(zookeeper_command)
 for command in (get_command, set_command, show_command, unset_command):

@@ -1,0 +1,143 @@
+"""The command line against a cluster of real processes: what people type, and scripts read."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_processes import ProcessCluster, process_cluster
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+NAMESPACE = "acme/orders"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one command printed, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The output as the JSON it should be."""
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Types commands, asking one of the sidecars."""
+
+    processes: ProcessCluster
+    home: Path
+
+    async def type(self, *arguments: str) -> Said:
+        """Run one command to its end."""
+        url = self.processes.cluster.members[0].sidecar_url
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadmanager", *arguments),
+            env={
+                "LOADMANAGER_URL": url,
+                "LOADMANAGER_CLUSTER": "demo",
+                "XDG_CONFIG_HOME": str(self.home),
+                "PATH": "",
+            },
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        return Said(process.returncode or 0, out.decode(), err.decode())
+
+    async def well(self, *arguments: str) -> Said:
+        """Run a command that must go well."""
+        said = await self.type(*arguments)
+        assert said.code == 0, (arguments, said)
+        return said
+
+    async def until(self, *arguments: str, holds: str, within_s: float = 60.0) -> None:
+        """Run a command until ``holds`` is in what it prints."""
+        async with asyncio.timeout(within_s):
+            while holds not in (said := await self.type(*arguments)).out:
+                assert said.code == 0, said
+                await asyncio.sleep(0.2)
+
+
+@pytest.fixture
+async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
+    async with process_cluster(tmp_path, brokers=3, bundles=6) as processes:
+        await processes.start()
+        await processes.look_up_every_bundle()
+        yield Shell(processes, tmp_path)
+
+
+async def test_all_that_operators_type_works_on_a_live_cluster(shell: Shell) -> None:
+    await _look_around(shell)
+    await _change_namespaces(shell)
+    await _keep_apart(shell)
+    await _set_and_unset(shell)
+
+
+async def _look_around(shell: Shell) -> None:
+    brokers = (await shell.well("brokers", "--json")).json
+    assert len(brokers) == 3
+    assert sum(row["bundles"] for row in brokers) == 6
+    assert [row["leads"] for row in brokers].count(True) == 1
+    table = (await shell.well("brokers")).out
+    leader = (await shell.well("leader", "--json")).json["brokerId"]
+    assert all(row["broker"] in table for row in brokers)
+    assert leader in (await shell.well("leader")).out
+    picture = (await shell.well("top", "--times", "1")).out
+    assert f"leader {leader}" in picture
+    assert "6 bundles owned" in picture
+
+
+async def _change_namespaces(shell: Shell) -> None:
+    await shell.well("namespaces", "create", NAMESPACE, "--bundles", "4")
+    again = await shell.type("namespaces", "create", NAMESPACE, "--bundles", "4")
+    assert (again.code, "exists" in again.err) == (1, True)
+    assert (await shell.well("namespaces", "list", "acme")).out.split() == [NAMESPACE]
+    owner = (await shell.well("lookup", f"{NAMESPACE}/payments", "--json")).json
+    assert owner["bundle"] in (await shell.well("lookup", f"{NAMESPACE}/payments")).out
+    bundle = f"{NAMESPACE}/{owner['bundle']}"
+    rows = (await shell.well("bundles", NAMESPACE, "--json")).json
+    assert len(rows) == 4
+    await shell.until("bundles", NAMESPACE, "--json", holds='"owner": "127')
+    others = [row["broker"] for row in (await shell.well("brokers", "--json")).json]
+    await shell.well("unload", bundle, "--to", others[0])
+    await shell.until("bundles", NAMESPACE, holds=f"{owner['bundle']}  {others[0]}")
+    await shell.well("split", bundle)
+    assert len((await shell.well("bundles", NAMESPACE, "--json")).json) == 5
+    gone = await shell.type("split", bundle)
+    assert (gone.code, "not found" in gone.err) == (2, True)
+    nothing = await shell.type("bundles", "acme/none")
+    assert (nothing.code, "acme/none" in nothing.err) == (2, True)
+
+
+async def _keep_apart(shell: Shell) -> None:
+    wishes = ("--namespaces", "gold/.*", "--primary", "127.*", "--min-brokers", "2")
+    await shell.well("isolation", "set", "gold", *wishes)
+    policies = (await shell.well("isolation", "list", "--json")).json
+    assert policies["gold"]["primary"] == ["127.*"]
+    assert "gold/.*" in (await shell.well("isolation", "list")).out
+    assert "gold" in (await shell.well("isolation", "brokers")).out
+    await shell.well("isolation", "delete", "gold")
+    assert (await shell.type("isolation", "delete", "gold")).code == 2
+
+
+async def _set_and_unset(shell: Shell) -> None:
+    assert "[zookeeper]" in (await shell.well("config", "show")).out
+    await shell.well("config", "set", "leader.settle_s", "3")
+    assert (await shell.well("config", "get", "leader.settle_s")).out.strip() == "3"
+    await shell.until("config", "show", holds="settle_s = 3")
+    wrong = await shell.type("config", "set", "leader.settle_s", "soon")
+    assert (wrong.code, "expected a number" in wrong.err) == (2, True)
+    fixed = await shell.type("config", "set", "zookeeper.hosts", "elsewhere:2181")
+    assert (fixed.code, "not dynamic" in fixed.err) == (2, True)
+    await shell.well("config", "unset", "leader.settle_s")
+    assert (await shell.type("config", "get", "leader.settle_s")).code == 2
