@@ -118,10 +118,7 @@ def decode(data: bytes) -> tuple[Command, Any]:
         ProtocolBroken: the bytes are no command, or one that is not known here, or lack
             what it must have.
     """
-    try:
-        base = _CLASSES["BaseCommand"].FromString(data)
-    except DecodeError as error:
-        raise ProtocolBroken(f"{len(data)} bytes are no command: {error}") from None
+    base = _parsed("BaseCommand", data)
     try:
         command = Command(base.type)
     except ValueError:
@@ -138,8 +135,17 @@ def decode_metadata(data: bytes) -> tuple[int, int]:
     Raises:
         ProtocolBroken: the bytes are no metadata.
     """
-    try:
-        metadata = _CLASSES["Metadata"].FromString(data)
-    except DecodeError as error:
-        raise ProtocolBroken(f"{len(data)} bytes are no message metadata: {error}") from None
+    metadata = _parsed("Metadata", data)
     return metadata.publish_time, metadata.num_messages_in_batch
+
+
+def _parsed(name: str, data: bytes) -> Any:
+    try:
+        message = _CLASSES[name].FromString(data)
+    except DecodeError as error:
+        raise ProtocolBroken(f"{len(data)} bytes are no {name}: {error}") from None
+    # Some of protobuf's implementations leave it to the caller to look.
+    if not message.IsInitialized():
+        absent = ", ".join(message.FindInitializationErrors())
+        raise ProtocolBroken(f"a {name} without {absent}")
+    return message

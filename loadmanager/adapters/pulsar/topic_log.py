@@ -8,20 +8,19 @@ How far a subscription has come is written into the same log, so it is fenced wi
 
 import json
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from loadmanager.adapters.pulsar.cursor import Cursor
+from loadmanager.adapters.pulsar.recovery import Recovered, Segment, header, recover
 from loadmanager.adapters.pulsar.segments import (
     Fenced,
     RecordKind,
     SegmentName,
     Writer,
     names_in,
-    records_of,
-    seal,
 )
 from loadmanager.core.errors import LoadManagerError
 
@@ -52,22 +51,6 @@ class Entry:
     payload: bytes
 
 
-@dataclass(slots=True)
-class _Segment:
-    """One file. Its first entry is ``first_number`` in the log, ``first_entry`` in its ledger."""
-
-    name: SegmentName
-    first_number: int
-    first_entry: int
-    size_bytes: int
-    offsets: list[int] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-
-    @property
-    def end_number(self) -> int:
-        return self.first_number + len(self.offsets)
-
-
 class TopicLog:
     """One topic's log, opened for writing under ``token``.
 
@@ -95,14 +78,17 @@ class TopicLog:
         before = names_in(folder)
         opening = 1 + max((name.opening for name in before if name.token == token), default=0)
         self._writer = Writer(folder, SegmentName(token, opening, 0))
-        self._segments: list[_Segment] = []
-        self._saved: dict[str, dict[str, Any]] = {}
+        self._held = Recovered()
         try:
-            self._recover()
+            self._held = recover(folder, self._writer.name)
             self._begin_segment()
         except BaseException:
             self._writer.close()
             raise
+
+    @property
+    def _segments(self) -> list[Segment]:
+        return self._held.segments
 
     @property
     def first_number(self) -> int:
@@ -117,7 +103,7 @@ class TopicLog:
     @property
     def cursors(self) -> dict[str, Cursor]:
         """The subscriptions that are kept, as they were saved last."""
-        return {name: self._cursor_of(saved) for name, saved in self._saved.items()}
+        return {name: self._cursor_of(saved) for name, saved in self._held.saved.items()}
 
     def append(self, publish_time_ms: int, messages: int, payload: bytes) -> Entry:
         """Append an entry; once this returns it may be acknowledged.
@@ -132,7 +118,6 @@ class TopicLog:
         number = segment.end_number
         segment.offsets.append(offset)
         segment.lengths.append(_FACTS.size + len(payload))
-        segment.size_bytes = self._writer.size_bytes
         return Entry(self.position(number), publish_time_ms, messages, payload)
 
     def read(self, number: int) -> Entry:
@@ -178,61 +163,29 @@ class TopicLog:
             for first, last in cursor.ranges(_MAX_RANGES)
             if first >= self.first_number
         ]
-        self._saved[name] = {"name": name, "below": [*below], "acked": ranges}
-        self._append(RecordKind.CURSOR, json.dumps(self._saved[name]).encode())
+        self._held.saved[name] = {"name": name, "below": [*below], "acked": ranges}
+        self._append(RecordKind.CURSOR, json.dumps(self._held.saved[name]).encode())
         self._trim()
 
     def forget(self, name: str) -> None:
         """Write down that there is no such subscription any more."""
-        if self._saved.pop(name, None) is not None:
+        if self._held.saved.pop(name, None) is not None:
             self._append(RecordKind.CURSOR_GONE, name.encode())
 
     def close(self) -> None:
         """Close the file; what was appended stays for the next owner."""
         self._writer.close()
 
-    def _recover(self) -> None:
-        """Seal what earlier owners wrote, and read it."""
-        for name in names_in(self._folder):
-            if name >= self._writer.name:
-                continue
-            path = self._folder / str(name)
-            seal(path)
-            data = path.read_bytes()
-            before = self._segments[-1] if self._segments else None
-            segment = _Segment(name, before.end_number if before else 0, 0, len(data))
-            self._replay(segment, data)
-            if segment.offsets:
-                self._segments.append(segment)
-
-    def _replay(self, segment: _Segment, data: bytes) -> None:
-        for record in records_of(data):
-            if record.kind is RecordKind.HEADER:
-                header = json.loads(bytes(record.body))
-                segment.first_entry, self._saved = header["first"], header["cursors"]
-            elif record.kind is RecordKind.ENTRY:
-                segment.offsets.append(record.offset)
-                segment.lengths.append(len(record.body))
-            elif record.kind is RecordKind.CURSOR:
-                saved = json.loads(bytes(record.body))
-                self._saved[saved["name"]] = saved
-            else:
-                self._saved.pop(bytes(record.body).decode(), None)
-
     def _begin_segment(self) -> None:
-        """Begin the writer's file with all that a reader needs of the earlier ones.
-
-        In one record: a file that was begun by half must not hide what they say.
-        """
-        name = self._writer.name
-        before = self._segments[-1] if self._segments else None
+        """Begin the writer's file; drop those that have nothing in them any more."""
+        name, segments = self._writer.name, self._segments
+        before = segments[-1] if segments else None
         goes_on = before is not None and before.name.token == name.token
         first_entry = before.first_entry + len(before.offsets) if before and goes_on else 0
-        self._segments.append(_Segment(name, before.end_number if before else 0, first_entry, 0))
-        header = {"first": first_entry, "cursors": self._saved}
-        self._writer.append(RecordKind.HEADER, json.dumps(header).encode())
+        self._writer.append(RecordKind.HEADER, header(first_entry, self._held))
+        segments.append(Segment(name, before.end_number if before else 0, first_entry, 0))
         self._trim()
-        named = {one.name for one in self._segments}
+        named = {one.name for one in segments}
         for empty in names_in(self._folder):
             if empty < name and empty not in named:
                 (self._folder / str(empty)).unlink(missing_ok=True)
@@ -240,7 +193,9 @@ class TopicLog:
     def _append(self, kind: RecordKind, *parts: bytes) -> int:
         if self._writer.size_bytes > self._roll_bytes:
             self._roll()
-        return self._writer.append(kind, *parts)
+        offset = self._writer.append(kind, *parts)
+        self._segments[-1].size_bytes = self._writer.size_bytes
+        return offset
 
     def _roll(self) -> None:
         name = self._writer.name
@@ -251,7 +206,7 @@ class TopicLog:
 
     def _make_room(self, payload_bytes: int) -> None:
         while sum(one.size_bytes for one in self._segments) + payload_bytes > self._max_bytes:
-            if self._saved or len(self._segments) == 1:
+            if self._held.saved or len(self._segments) == 1:
                 self.full = True
                 raise LogFull(f"{self._folder}: {self._max_bytes} bytes are not consumed")
             self._drop_first()
@@ -261,9 +216,9 @@ class TopicLog:
 
         Without any subscription all is kept for the first that comes, up to the log's bound.
         """
-        if not self._saved:
+        if not self._held.saved:
             return
-        needed = min(self.number(Position(*saved["below"])) for saved in self._saved.values())
+        needed = min(self.number(Position(*saved["below"])) for saved in self._held.saved.values())
         while len(self._segments) > 1 and self._segments[0].end_number <= needed:
             self._drop_first()
 
@@ -282,7 +237,7 @@ class TopicLog:
             file.seek(offset)
             return file.read(length)
 
-    def _segment_of(self, number: int) -> _Segment:
+    def _segment_of(self, number: int) -> Segment:
         index = bisect_right(self._segments, number, key=lambda one: one.first_number)
         return self._segments[max(0, index - 1)]
 
