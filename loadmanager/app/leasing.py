@@ -31,7 +31,7 @@ class MembershipEnded(LoadManagerError):
 
 
 class BrokerLost(MembershipEnded):
-    """The broker did not answer until its lease had run out: it serves nothing."""
+    """The broker took no renewal until its lease had run out: it serves nothing."""
 
 
 class Displaced(LoadManagerError):
@@ -72,6 +72,7 @@ class LeaseKeeper:
         self._broker_clock_read_at_s = 0.0
         self._leased_until_s = earlier_end_s
         self._answering = False
+        self._refusing = False
 
     @property
     def leased_until_s(self) -> float:
@@ -96,7 +97,7 @@ class LeaseKeeper:
         """Renew until cancelled.
 
         Raises:
-            BrokerLost: the broker did not answer until its lease had run out.
+            BrokerLost: the broker took no renewal until its lease had run out.
             Displaced: another agent commands the broker.
             MembershipEnded: the session is another one now.
         """
@@ -106,6 +107,8 @@ class LeaseKeeper:
             )
             if self._coordination.session.session_id != self._membership.session_id:
                 raise MembershipEnded("the session was replaced")
+            if self._refusing and self._clock.monotonic_s() > self._leased_until_s:
+                raise BrokerLost("it answers, but took no renewal until its lease had run out")
             try:
                 await self._extend()
             except Disconnected:
@@ -127,7 +130,16 @@ class LeaseKeeper:
             # a frozen one gets it when it wakes. So nothing is added to its lease until
             # it answers: else its end would move on for ever, and never be certain.
             await self._renew(until_s=None)
-        until_s = sent_at_s + self._terms.fraction * session.timeout_s
+        if self._refusing:
+            # Likewise one that answers and takes no renewal, on a full disk say: it is asked
+            # again for what may be leased already, and for more once it has taken that.
+            await self._lease_until(self._leased_until_s)
+        await self._lease_until(sent_at_s + self._terms.fraction * session.timeout_s)
+        self._metrics.lease_renewals.labels(result="renewed").inc()
+
+    async def _lease_until(self, until_s: float) -> None:
+        """Have the broker serve until ``until_s`` on our clock; never shorten its lease."""
+        self._refusing = True
         named: str | None = None
         while named != self._incarnation:
             # Once, unless the broker turns out to have restarted: the new process does
@@ -136,7 +148,7 @@ class LeaseKeeper:
             self._leased_until_s = max(self._leased_until_s, until_s)
             left_s = until_s - self._broker_clock_read_at_s
             await self._renew(until_s=max(self._broker_clock_s + left_s, 0.0))
-        self._metrics.lease_renewals.labels(result="renewed").inc()
+        self._refusing = False
 
     async def _renew(self, *, until_s: float | None) -> BrokerState:
         asked_at = self._ownerships.commands_done
@@ -162,6 +174,7 @@ class LeaseKeeper:
             log.warning("broker.process.restarted", incarnation=state.incarnation)
             # Another process, another clock: what was leased on the old one is void.
             self._leased_until_s = self._clock.monotonic_s()
+            self._refusing = False
         self._incarnation = state.incarnation
         self._broker_clock_s = state.clock_s
         self._broker_clock_read_at_s = self._clock.monotonic_s()

@@ -12,7 +12,15 @@ from loadmanager.core.ids import BundleId
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import Cluster
 from loadmanager.faults.host import Host
-from loadmanager.ports import CommitRejected, CoordinationError, NodeExists, Operation, Stat
+from loadmanager.ports import (
+    BrokerRefused,
+    BrokerState,
+    CommitRejected,
+    CoordinationError,
+    NodeExists,
+    Operation,
+    Stat,
+)
 
 LEASE_S = 0.66 * SESSION_S
 RENEWED_EVERY_S = 0.1 * SESSION_S
@@ -164,6 +172,9 @@ async def test_a_broker_that_cannot_be_asked_loses_its_bundles_when_its_lease_is
     await cluster.until(lambda: cluster.servers(bundle), within_s=2.0)
     assert cluster.server(bundle) is not host
     assert session not in cluster.lock_sessions().values()
+    # Nor does it come back for as long as the broker does not answer.
+    await cluster.until(lambda: host.name not in cluster.leader.picture.brokers, within_s=0.5)
+    await asyncio.sleep(SESSION_S)
     assert host.name not in cluster.leader.picture.brokers
 
     host.cut = False
@@ -171,6 +182,35 @@ async def test_a_broker_that_cannot_be_asked_loses_its_bundles_when_its_lease_is
     await cluster.move(bundle, host)
     await cluster.until(lambda: cluster.servers(bundle) == [host])
     assert agent.coordination.session.session_id == session
+
+
+@story()
+async def test_a_broker_that_answers_but_takes_no_renewal_loses_its_bundles_when_its_lease_is_over(
+    cluster: Cluster,
+) -> None:
+    """On a full disk, say. To ask it for ever later times would keep its bundles for ever."""
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, _, bundle = _owner(cluster, boundaries)
+    # A leader that has just connected gives the others time to.
+    await asyncio.sleep(SESSION_S)
+    renew = host.broker.renew_lease
+
+    async def answer_only(
+        *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
+        if until_s is not None and incarnation is not None:
+            raise BrokerRefused("no space left")
+        return await renew(agent_epoch=agent_epoch, until_s=until_s, incarnation=incarnation)
+
+    host.broker.renew_lease = answer_only  # type: ignore[method-assign]  # a full disk
+    await cluster.until(
+        lambda: cluster.servers(bundle) not in ([], [host]),
+        within_s=LEASE_S + 3 * RENEWED_EVERY_S,
+    )
+    host.broker.renew_lease = renew  # type: ignore[method-assign]  # there is room again
+    await cluster.until(lambda: host.name in cluster.leader.picture.brokers)
+    await cluster.settled(boundaries.bundles)
 
 
 @story()
