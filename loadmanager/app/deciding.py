@@ -44,6 +44,8 @@ class Deciding:
         self.memory = RoundMemory()
         self._viewing = viewing
         self._rng = rng
+        self._former = self.memory
+        self._unsure: Plan | None = None
 
     @property
     def steered(self) -> Planner:
@@ -51,13 +53,41 @@ class Deciding:
         return steered(self.planner, self.steering.balancing.mode)
 
     def round(self, view: ClusterView, *, session_doubtful: bool) -> Plan:
-        """Return what one round would do, and remember it."""
+        """Return what one round would do, and remember it, until `undo` says otherwise."""
+        self._former = self.memory
         plan = self.steered.round(
             view, self.memory, self._rng, session_doubtful=session_doubtful, draining=False
         )
         self.memory = plan.memory
         self.recollection.round_done(plan, view.brokers.names)
         return plan
+
+    def undo(self, plan: Plan) -> None:
+        """Forget the moves of the last round: their orders were not written, or not surely.
+
+        What a bundle that did not move is resting for would only hold back the next
+        round, which decides anew.
+        """
+        moved_at_s = dict(self.memory.moved_at_s)
+        for move in plan.moves:
+            del moved_at_s[move.bundle]
+            if move.bundle in self._former.moved_at_s:
+                moved_at_s[move.bundle] = self._former.moved_at_s[move.bundle]
+        shedder = self._former.shedder
+        self.memory = replace(self.memory, shedder=shedder, moved_at_s=moved_at_s)
+        self.recollection.not_ordered(plan.moves)
+        self._unsure = plan
+
+    def redo(self, assigned: Mapping[BundleId, BrokerId]) -> None:
+        """Remember what was ordered after all: the orders that stand show it."""
+        plan, self._unsure = self._unsure, None
+        stand = [m for m in plan.moves if assigned.get(m.bundle) == m.target] if plan else []
+        if plan and stand:
+            then_s = plan.memory.moved_at_s
+            moved_at_s = {**self.memory.moved_at_s, **{m.bundle: then_s[m.bundle] for m in stand}}
+            shedder = plan.memory.shedder
+            self.memory = replace(self.memory, shedder=shedder, moved_at_s=moved_at_s)
+            self.recollection.placed(stand)
 
     def choose(
         self,
@@ -97,7 +127,7 @@ class Deciding:
         )
         return Choices(dict.fromkeys(bundles, destination), {})
 
-    def rest(self, bundles: Collection[BundleId], now_s: float) -> None:
-        """Leave these alone for the cool-down, as after a move of a round."""
+    def rested(self, bundles: Collection[BundleId], now_s: float) -> RoundMemory:
+        """Return the memory with these left alone for the cool-down, as after a round."""
         moved_at_s = {**self.memory.moved_at_s, **dict.fromkeys(bundles, now_s)}
-        self.memory = replace(self.memory, moved_at_s=moved_at_s)
+        return replace(self.memory, moved_at_s=moved_at_s)

@@ -71,6 +71,7 @@ class Desk:
             hand_overs=self._hand_overs,
             splits=self._splits,
         )
+        self._inheritance = Inheritance(parts, term, self._tally, self._splits)
         self._rounds = Rounds(
             parts=parts,
             term=term,
@@ -82,7 +83,7 @@ class Desk:
             splits=self._splits,
             placing=self._placing,
             reconciler=Reconciler(parts, self.book),
-            inheritance=Inheritance(parts, term),
+            inheritance=self._inheritance,
         )
 
     def look(self) -> Look:
@@ -155,8 +156,12 @@ class Desk:
         else:
             choices = self._deciding.obey(leaving, destination)
         if choices.placed:
-            await self._hand_overs.order(choices.placed)
-            self._deciding.rest(choices.placed, self._parts.clock.monotonic_s())
+            # Whoever succeeds this leader is to let them rest as well.
+            rested = self._deciding.rested(choices.placed, self._parts.clock.monotonic_s())
+            await self._hand_overs.order(choices.placed, self._inheritance.write(rested))
+            self._deciding.memory = self._deciding.rested(
+                choices.placed, self._parts.clock.monotonic_s()
+            )
             sources = {leaving[bundle] for bundle in choices.placed}
             self._parts.metrics.bundles_unloaded(len(choices.placed), len(sources))
         for bundle, target in choices.placed.items():

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
-from loadmanager.app.order_book import OrderBook
+from loadmanager.app.order_book import OrderBook, Rider
 from loadmanager.app.parts import Parts
 from loadmanager.core.ids import BrokerId, BundleId
 
@@ -18,13 +18,13 @@ class HandOvers:
 
     def __init__(self, parts: Parts, book: OrderBook) -> None:
         self._parts = parts
-        self._book = book
+        self.book = book
         self._ordered_at_s: dict[BundleId, float] = {}
         self._astray_since_s: dict[BundleId, float] = {}
 
-    async def order(self, moves: Mapping[BundleId, BrokerId]) -> None:
+    async def order(self, moves: Mapping[BundleId, BrokerId], rider: Rider | None = None) -> None:
         """Order bundles to brokers, and time them; raises as `OrderBook.assign`."""
-        await self._book.assign(moves)
+        await self.book.assign(moves, rider)
         self._ordered(moves)
 
     def _ordered(self, bundles: Iterable[BundleId]) -> None:
@@ -35,7 +35,7 @@ class HandOvers:
     def observe(self) -> None:
         """Take note of what has arrived, and of what should have."""
         now_s, metrics = self._parts.clock.monotonic_s(), self._parts.metrics
-        astray = {bundle: planned for bundle, _, planned in self._book.in_flight()}
+        astray = {bundle: planned for bundle, _, planned in self.book.in_flight()}
         for bundle, ordered_at_s in list(self._ordered_at_s.items()):
             if bundle not in astray:
                 del self._ordered_at_s[bundle]
@@ -53,10 +53,10 @@ class HandOvers:
         """
         now_s = self._parts.clock.monotonic_s()
         late = [b for b, s in self._astray_since_s.items() if now_s - s >= _LOST_AFTER_S]
-        planned, brokers = self._book.assigned, self._parts.picture.brokers
+        planned, brokers = self.book.assigned, self._parts.picture.brokers
         lost = {b: planned[b] for b in late if b in planned and planned[b] in brokers}
         for bundle, broker in lost.items():
             self._astray_since_s[bundle] = now_s
             log.warning("bundle.order.repeated", bundle=bundle, target=broker)
         if lost:
-            await self._book.assign(lost)
+            await self.book.assign(lost)

@@ -6,20 +6,27 @@ second or so between hosts that keep time, and the planner forgets what a clock 
 back shows in the future.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
 
 from loadmanager.app.electing import Deposed, Term
 from loadmanager.app.parts import Parts
+from loadmanager.app.split_desk import SplitDesk
 from loadmanager.core import znodes
-from loadmanager.core.averages import BundleAverages
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BundleId
 from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.tally import LoadTally
 from loadmanager.core.wire import Standby, decode_standby, encode_standby
-from loadmanager.ports import Check, CommitRejected, Create, NodeExists, NodeMissing, SetData
+from loadmanager.ports import (
+    Check,
+    CommitRejected,
+    CoordinationError,
+    Create,
+    NodeExists,
+    NodeMissing,
+    SetData,
+)
 
 log = structlog.get_logger()
 
@@ -29,57 +36,116 @@ _LARGEST_BYTES = 900_000
 class Inheritance:
     """Reads the former leader's state, and keeps this one's for the next."""
 
-    def __init__(self, parts: Parts, term: Term) -> None:
+    def __init__(self, parts: Parts, term: Term, tally: LoadTally, splits: SplitDesk) -> None:
         self._parts = parts
         self._term = term
-        self._exists = False
+        self._tally = tally
+        self._splits = splits
+        self.exists = False
 
-    async def take(self) -> Standby | None:
-        """Return what the former leader left, None if there is nothing to be used.
+    async def take(self) -> RoundMemory:
+        """Carry on from what the former leader left, and return what it remembered.
+
+        Without anything that can be used the memory is empty.
 
         Raises:
             Disconnected: it cannot be read now.
         """
-        node = await self._parts.coordination.get(znodes.STATE)
-        self._exists = node is not None
-        if node is None or not node.data:
-            return None
-        try:
-            standby = decode_standby(znodes.STATE, node.data)
-        except MalformedContent as error:
-            log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
-            self._parts.metrics.malformed("state")
-            return None
-        log.info("leadership.state.inherited", bundles=len(standby.averages))
-        return Standby(shifted(standby.memory, -self._wall_offset_s()), standby.averages)
+        standby = await self._stored()
+        now_s = self._parts.clock.monotonic_s()
+        departed_at_s = dict(standby.departed_at_s)
+        # Whoever was there and is not any more left while nobody watched.
+        brokers = self._parts.picture.brokers
+        for broker in standby.memory.started_at_ms.keys() - brokers.keys():
+            departed_at_s.setdefault(broker, now_s)
+        self._tally.inherit(standby.running, departed_at_s, now_s)
+        self._tally.seed(standby.averages)
+        self._splits.inherit(standby.split_rests_s)
+        return standby.memory
 
-    async def leave(self, memory: RoundMemory, averages: Mapping[BundleId, BundleAverages]) -> None:
+    async def leave(self, memory: RoundMemory) -> None:
         """Store this leader's state for the next one.
 
         Raises:
             Deposed: somebody else leads.
             Disconnected: it may or may not be stored.
         """
-        standby = Standby(shifted(memory, self._wall_offset_s()), averages)
-        content = encode_standby(standby)
-        if len(content) > _LARGEST_BYTES:
-            content = encode_standby(standby, most_bundles=500)
-        state = SetData(znodes.STATE, content) if self._exists else Create(znodes.STATE, content)
+        state = self.write(memory)
         try:
-            await self._parts.coordination.commit([Check(znodes.EPOCH, self._term.epoch), state])
+            await self._parts.coordination.commit(
+                [Check(znodes.EPOCH, self._term.epoch), state.operation]
+            )
         except CommitRejected as rejected:
             if rejected.index == 0:
                 raise Deposed(f"epoch {self._term.epoch} is over") from rejected
-            if not isinstance(rejected.cause, NodeExists | NodeMissing):
-                raise rejected.cause from rejected
-            # Somebody made or deleted the node by hand; the next round stores again.
-            self._exists = isinstance(rejected.cause, NodeExists)
+            state.refused(rejected.cause)  # The next round stores again.
         else:
-            self._exists = True
+            state.arrived()
+
+    def write(self, memory: RoundMemory) -> "StateWrite":
+        """Return the write that stores this leader's state, with ``memory`` in it."""
+        offset_s = self._wall_offset_s()
+        standby = Standby(
+            shifted(memory, offset_s),
+            self._tally.averages(),
+            self._tally.running(),
+            {broker: at_s + offset_s for broker, at_s in self._tally.departed_at_s.items()},
+            {bundle: at_s + offset_s for bundle, at_s in self._splits.rests_s.items()},
+        )
+        content = encode_standby(standby)
+        if len(content) > _LARGEST_BYTES:
+            content = encode_standby(standby, most_bundles=500)
+        return StateWrite(self, content)
+
+    async def _stored(self) -> Standby:
+        node = await self._parts.coordination.get(znodes.STATE)
+        self.exists = node is not None
+        if node is None or not node.data:
+            return Standby(RoundMemory(), {})
+        try:
+            standby = decode_standby(znodes.STATE, node.data)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
+            self._parts.metrics.malformed("state")
+            return Standby(RoundMemory(), {})
+        log.info("leadership.state.inherited", bundles=len(standby.averages))
+        by_s = -self._wall_offset_s()
+        return replace(
+            standby,
+            memory=shifted(standby.memory, by_s),
+            departed_at_s={b: at_s + by_s for b, at_s in standby.departed_at_s.items()},
+            split_rests_s={b: at_s + by_s for b, at_s in standby.split_rests_s.items()},
+        )
 
     def _wall_offset_s(self) -> float:
         """Return what turns a time on this leader's clock into one by the wall clock."""
         return self._parts.clock.wall_ms() / 1000 - self._parts.clock.monotonic_s()
+
+
+class StateWrite:
+    """One write of the state, which may go with orders in their commit."""
+
+    def __init__(self, inheritance: Inheritance, content: bytes) -> None:
+        self._inheritance = inheritance
+        self._content = content
+        self.done = False
+
+    @property
+    def operation(self) -> Create | SetData:
+        """What is to be written."""
+        kind = SetData if self._inheritance.exists else Create
+        return kind(znodes.STATE, self._content)
+
+    def refused(self, cause: CoordinationError) -> None:
+        """Somebody made or deleted the node by hand: try it the other way next."""
+        if not isinstance(cause, NodeExists | NodeMissing):
+            raise cause
+        self._inheritance.exists = isinstance(cause, NodeExists)
+
+    def arrived(self) -> None:
+        """Take note that it was written."""
+        self._inheritance.exists = True
+        self.done = True
 
 
 def shifted(memory: RoundMemory, by_s: float) -> RoundMemory:

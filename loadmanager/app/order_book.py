@@ -11,7 +11,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -24,6 +24,7 @@ from loadmanager.core.orders import Orders, SplitOrder, decode_orders, encode_or
 from loadmanager.ports import (
     Check,
     CommitRejected,
+    CoordinationError,
     Create,
     Node,
     NodeExists,
@@ -37,6 +38,20 @@ log = structlog.get_logger()
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 _COMMIT_NODES = 100
 _COMMIT_BYTES = 500_000
+
+
+class Rider(Protocol):
+    """Something else that is written with orders: both are done, or neither."""
+
+    @property
+    def operation(self) -> Create | SetData:
+        """What is to be written."""
+
+    def refused(self, cause: CoordinationError) -> None:
+        """Make the operation another one, for the next try; or raise ``cause``."""
+
+    def arrived(self) -> None:
+        """Take note that it was written."""
 
 
 class OrderBook:
@@ -86,14 +101,22 @@ class OrderBook:
         if self._spoilt:
             await self.change()
 
-    async def assign(self, changes: Mapping[BundleId, BrokerId]) -> None:
+    async def assign(
+        self, changes: Mapping[BundleId, BrokerId], rider: Rider | None = None
+    ) -> None:
         """Order that these bundles be owned by these brokers, all others staying as they are.
 
         Raises:
             Deposed: somebody else leads; nothing was changed.
             Disconnected: the reply was lost; the book is read again before the next change.
         """
-        await self.change(changes)
+        await self.change(changes, rider=rider)
+
+    async def refresh(self) -> None:
+        """Read again what was ordered, if the last reply was lost; raises `Disconnected`."""
+        async with self._writing:
+            if not self._read:
+                await self._read_all()
 
     async def change(
         self,
@@ -101,11 +124,13 @@ class OrderBook:
         *,
         splits: Mapping[BundleId, SplitOrder | None] = _NOTHING,
         gone: Collection[BundleId] = (),
+        rider: Rider | None = None,
     ) -> None:
         """Order several things at once; raises as `assign`.
 
         ``splits`` orders bundles to be cut, None takes such an order back. ``gone``
-        are bundles that are no more, because they were cut.
+        are bundles that are no more, because they were cut. The ``rider`` is written
+        in the same commit, the last one if there are several.
         """
         async with self._writing:
             if not self._read:
@@ -127,7 +152,7 @@ class OrderBook:
             contents = self._contents(
                 after, cuts, [*sorted(additions), *sorted(others - additions)]
             )
-            await self._write(contents)
+            await self._write(contents, rider)
             self._spoilt.clear()
             self._assigned, self._splits, self._read = after, cuts, True
 
@@ -136,20 +161,28 @@ class OrderBook:
         if holding and holding.broker in self._picture.brokers:
             yield holding.broker
 
-    async def _write(self, contents: dict[BrokerId, bytes]) -> None:
+    async def _write(self, contents: dict[BrokerId, bytes], rider: Rider | None) -> None:
         while contents:
             chunk = _chunk(contents)
+            aboard = rider if rider and _is_last(chunk, contents, rider) else None
             operations: list[Operation] = [Check(znodes.EPOCH, self._term.epoch)]
             for broker in chunk:
                 path = znodes.orders(broker)
                 known = broker in self._nodes
                 make = SetData(path, contents[broker]) if known else Create(path, contents[broker])
                 operations.append(make)
+            if aboard:
+                operations.append(aboard.operation)
             try:
                 await self._coordination.commit(operations)
             except CommitRejected as rejected:
-                await self._give_way(rejected, chunk)
+                if aboard and rejected.index == len(operations) - 1:
+                    aboard.refused(rejected.cause)
+                else:
+                    await self._give_way(rejected, chunk)
                 continue
+            if aboard:
+                aboard.arrived()
             for broker in chunk:
                 self._nodes.add(broker)
                 del contents[broker]
@@ -238,6 +271,11 @@ class OrderBook:
     def _preferred(self, bundle: BundleId, claims: set[BrokerId]) -> BrokerId:
         holding = self._picture.owners.get(bundle)
         return holding.broker if holding and holding.broker in claims else min(claims)
+
+
+def _is_last(chunk: list[BrokerId], contents: Mapping[BrokerId, bytes], rider: Rider) -> bool:
+    size = sum(len(contents[broker]) for broker in chunk) + len(rider.operation.data)
+    return len(chunk) == len(contents) and size <= _COMMIT_BYTES
 
 
 def _chunk(contents: Mapping[BrokerId, bytes]) -> list[BrokerId]:

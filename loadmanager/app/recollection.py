@@ -62,6 +62,20 @@ class Recollection:
             if decision.subject not in known:
                 self._recent.append(decision)
 
+    def not_ordered(self, moves: Iterable[Move]) -> None:
+        """Forget decisions of the last round that were not carried out."""
+        subjects = {move.bundle for move in moves}
+        forgotten = [
+            one
+            for one in self._recent
+            if one.round == self.rounds and one.subject in subjects and one.outcome is Outcome.MOVED
+        ]
+        for decision in forgotten:
+            self._recent.remove(decision)
+            for subject, (move, refusal) in list(self._about.items()):
+                if move == decision:
+                    self._about[subject] = (None, refusal)
+
     def placed(self, moves: Iterable[Move]) -> None:
         """Remember bundles that were given to a broker between two rounds."""
         at_ms = self._clock.wall_ms()

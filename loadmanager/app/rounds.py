@@ -51,10 +51,7 @@ class Rounds:
 
     async def inherit(self) -> None:
         """Carry on from what the former leader left; raises as `Inheritance.take`."""
-        standby = await self.inheritance.take()
-        if standby is not None:
-            self.deciding.memory = standby.memory
-            self.tally.seed(standby.averages)
+        self.deciding.memory = await self.inheritance.take()
 
     async def tick(self) -> None:
         """Sample for ever; raises `Deposed`."""
@@ -75,7 +72,6 @@ class Rounds:
             started_s = self.parts.clock.monotonic_s()
             try:
                 outcome = await self._round()
-                await self.inheritance.leave(self.deciding.memory, self.tally.averages())
             except CoordinationError as error:
                 outcome = "failed"
                 log.warning("round.orders.failed", error=str(error))
@@ -85,17 +81,31 @@ class Rounds:
 
     async def _round(self) -> str:
         doubtful = self.parts.coordination.session.connection is not Connection.CONNECTED
+        if not doubtful:
+            await self.hand_overs.book.refresh()
+            self.deciding.redo(self.hand_overs.book.assigned)
         plan = self.deciding.round(self.viewing.view(), session_doubtful=doubtful)
         strategy = type(self.deciding.planner.shedder).__name__
         tell_plan(self.parts.metrics, strategy, plan, self.term.epoch)
-        if not doubtful:
-            if self.deciding.steering.balancing.mode is BalancingMode.ACTIVE:
-                await self.splits.look()
-            await self.hand_overs.repeat_lost()
-            await self.reconciler.look()
+        state = self.inheritance.write(self.deciding.memory)
+        try:
+            if not doubtful:
+                await self._mend()
+            if plan.moves:
+                await self.hand_overs.order({m.bundle: m.target for m in plan.moves}, state)
+        except CoordinationError:
+            self.deciding.undo(plan)
+            raise
+        if not state.done:
+            await self.inheritance.leave(self.deciding.memory)
         if not plan.moves:
             return "observed" if plan.observed else "quiet"
-        await self.hand_overs.order({move.bundle: move.target for move in plan.moves})
         sources = {move.source for move in plan.moves}
         self.parts.metrics.bundles_unloaded(len(plan.moves), len(sources))
         return "moved"
+
+    async def _mend(self) -> None:
+        if self.deciding.steering.balancing.mode is BalancingMode.ACTIVE:
+            await self.splits.look()
+        await self.hand_overs.repeat_lost()
+        await self.reconciler.look()

@@ -47,6 +47,17 @@ class SplitDesk:
         self._resting_until_s: dict[BundleId, float] = {}
         self._checked: dict[Namespace, int] = {}
 
+    @property
+    def rests_s(self) -> Mapping[BundleId, float]:
+        """Until when bundles that could not be cut are left whole, on this leader's clock."""
+        now_s = self._parts.clock.monotonic_s()
+        return {b: until_s for b, until_s in self._resting_until_s.items() if until_s > now_s}
+
+    def inherit(self, rests_s: Mapping[BundleId, float]) -> None:
+        """Leave whole what the former leader gave up cutting, for as long as it would have."""
+        latest_s = self._parts.clock.monotonic_s() + _REST_S
+        self._resting_until_s = {b: min(until_s, latest_s) for b, until_s in rests_s.items()}
+
     def is_current(self, namespace: Namespace) -> bool:
         """Say whether the book was compared with the boundaries of ``namespace`` as known now."""
         known = self._parts.picture.known_boundaries(namespace)

@@ -110,6 +110,15 @@ class BundleAverages:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """The exponential averages of a broker's load (a score) and traffic, of one life of it."""
+
+    started_at_ms: int
+    load: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerAverages:
     """The sums of its bundles' averages: what a broker carries over time."""
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.averages import BundleAverages, Rates
+from loadmanager.core.averages import BundleAverages, Rates, Running
 from loadmanager.core.bundle_table import BundleTable
 from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, OwnedRows
@@ -117,7 +117,8 @@ class LoadTally:
         self._table = BundleTable()
         self._entries: dict[BrokerId, _Entry] = {}
         self._membership_changed_s = float("-inf")
-        self._departures_s: list[float] = []
+        self._departed_at_s: dict[BrokerId, float] = {}
+        self._inherited: dict[BrokerId, Running] = {}
 
     @property
     def brokers(self) -> frozenset[BrokerId]:
@@ -139,6 +140,10 @@ class LoadTally:
         entry = _Entry(load, rows, self._heaviest(load) if load.top is None else load.top)
         if former is not None and former.load.started_at_ms == load.started_at_ms:
             entry.load_ema, entry.bytes_ema = former.load_ema, former.bytes_ema
+        self._departed_at_s.pop(load.broker, None)
+        inherited = self._inherited.pop(load.broker, None)
+        if inherited is not None and inherited.started_at_ms == load.started_at_ms:
+            entry.load_ema, entry.bytes_ema = inherited.load, inherited.bytes_per_s
         self._entries[load.broker] = entry
 
     def _heaviest(self, load: BrokerLoad) -> tuple[TopBundle, ...]:
@@ -150,10 +155,12 @@ class LoadTally:
         if entry is not None:
             self._table.unlist(entry.rows)
             self._membership_changed_s = now_s
-            self._departures_s = [
-                left_s for left_s in self._departures_s if now_s - left_s < _DEPARTURES_KEPT_S
-            ]
-            self._departures_s.append(now_s)
+            self._departed_at_s = {
+                gone: left_s
+                for gone, left_s in self._departed_at_s.items()
+                if now_s - left_s < _DEPARTURES_KEPT_S
+            }
+            self._departed_at_s[broker] = now_s
 
     def sample(self) -> None:
         """Add one sample to the averages of every listed bundle and of every broker.
@@ -182,6 +189,33 @@ class LoadTally:
     def seed(self, averages: Mapping[BundleId, BundleAverages]) -> None:
         """Set the averages of bundles, as a former leader left them or a quota says."""
         self._table.seed(averages)
+
+    def inherit(
+        self,
+        running: Mapping[BrokerId, Running],
+        departed_at_s: Mapping[BrokerId, float],
+        now_s: float,
+    ) -> None:
+        """Carry on from a former leader, whose end counts as a change of membership.
+
+        To be called before the first report: a broker's averages are taken up with it.
+        """
+        self._inherited = dict(running)
+        self._departed_at_s = {b: at_s for b, at_s in departed_at_s.items() if at_s <= now_s}
+        self._membership_changed_s = max(self._membership_changed_s, now_s)
+
+    def running(self) -> Mapping[BrokerId, Running]:
+        """Return the averages of every broker that has a sample, for the next leader."""
+        return {
+            broker: Running(entry.load.started_at_ms, entry.load_ema, entry.bytes_ema)
+            for broker, entry in self._entries.items()
+            if np.isfinite(entry.load_ema) and np.isfinite(entry.bytes_ema)
+        }
+
+    @property
+    def departed_at_s(self) -> Mapping[BrokerId, float]:
+        """When brokers left lately that are not back, on the leader's clock."""
+        return self._departed_at_s
 
     def averages(self) -> Mapping[BundleId, BundleAverages]:
         """Return the averages of every bundle that has a sample, for the next leader."""
@@ -218,7 +252,7 @@ class LoadTally:
             policies=policies,
             top_bundles={entry.load.broker: entry.top for entry in entries},
             membership_changed_s=self._membership_changed_s,
-            departures_s=tuple(self._departures_s),
+            departures_s=tuple(self._departed_at_s.values()),
         )
 
 

@@ -8,7 +8,8 @@ import heapq
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from loadmanager.core.averages import (
@@ -17,23 +18,34 @@ from loadmanager.core.averages import (
     Average,
     BundleAverages,
     Rates,
+    Running,
 )
 from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.core.ids import BundleId, parse_bundle
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire.fields import Fields, parse_object
 
 DEFAULT_BUNDLES: Final = 5000
 _LARGEST_BYTES: Final = 64 * 1024 * 1024
 _ROW: Final = 11
+_RUNNING_ROW: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """The leader's state as its successor finds it."""
+    """The leader's state as its successor finds it.
+
+    ``running`` are brokers' averages, ``departed_at_s`` when brokers left lately, and
+    ``split_rests_s`` until when bundles that could not be cut are left whole; times are
+    on the clock of the memory's. The last three may be absent: states written before
+    they were kept had none.
+    """
 
     memory: RoundMemory
     averages: Mapping[BundleId, BundleAverages]
+    running: Mapping[BrokerId, Running] = field(default_factory=lambda: MappingProxyType({}))
+    departed_at_s: Mapping[BrokerId, float] = field(default_factory=lambda: MappingProxyType({}))
+    split_rests_s: Mapping[BundleId, float] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def encode_standby(state: Standby, most_bundles: int = DEFAULT_BUNDLES) -> bytes:
@@ -44,6 +56,12 @@ def encode_standby(state: Standby, most_bundles: int = DEFAULT_BUNDLES) -> bytes
     document = {
         "memory": state.memory.to_json(),
         "averages": {bundle: _to_row(averages) for bundle, averages in sorted(heaviest)},
+        "running": {
+            broker: [one.started_at_ms, one.load, one.bytes_per_s]
+            for broker, one in sorted(state.running.items())
+        },
+        "departedAtS": dict(sorted(state.departed_at_s.items())),
+        "splitRestsS": dict(sorted(state.split_rests_s.items())),
     }
     return zlib.compress(json.dumps(document, separators=(",", ":"), allow_nan=False).encode())
 
@@ -62,11 +80,30 @@ def decode_standby(where: str, data: bytes) -> Standby:
     if not unpacker.eof:
         raise MalformedContent(where, f"{len(data)} bytes", "a whole zlib stream up to 64 MiB")
     found = parse_object(where, text)
-    averages = Fields(where, found).inner("averages")
+    fields = Fields(where, found)
+    averages, running = fields.inner("averages"), fields.inner("running")
+    departed, rests = fields.inner("departedAtS"), fields.inner("splitRestsS")
     return Standby(
         RoundMemory.from_json(f"{where}: memory", found.get("memory", {})),
         {_name(where, name): _from_row(averages, name) for name in averages.names()},
+        {_broker(where, name): _running(running, name) for name in running.names()},
+        {_broker(where, name): departed.rate(name) for name in departed.names()},
+        {_name(where, name): rests.rate(name) for name in rests.names()},
     )
+
+
+def _running(running: Fields, name: str) -> Running:
+    row = running.rates(name)
+    if len(row) != _RUNNING_ROW:
+        running.refuse(name, f"{_RUNNING_ROW} numbers: start in ms, load, bytes per second")
+    return Running(int(row[0]), row[1], row[2])
+
+
+def _broker(where: str, text: str) -> BrokerId:
+    try:
+        return parse_broker(text)
+    except InvalidName as problem:
+        raise MalformedContent(where, f"broker {ascii(text)[:80]}", problem.expected) from None
 
 
 def _to_row(averages: BundleAverages) -> list[float]:
