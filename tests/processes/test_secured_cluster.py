@@ -1,0 +1,132 @@
+"""TLS and tokens everywhere: real sidecars that ask each other, and people who ask them."""
+
+import asyncio
+import os
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import jwt
+import pytest
+from tls_files import Files
+
+from loadmanager.adapters.broker.serving_record import read_record
+from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import Namespace
+from loadmanager.demo.children import Children
+from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member, Table
+from loadmanager.demo.settings import DemoSettings
+from loadmanager.demo.weights import topic_names
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+SECRET = b"a secret of the cluster, 32 bytes"
+
+
+def token(name: str) -> str:
+    return jwt.encode({"sub": name}, SECRET, "HS256")
+
+
+class SecuredCluster(Cluster):
+    """The demo's cluster, its sidecars with TLS and tokens."""
+
+    def __init__(
+        self, settings: DemoSettings, children: Children, http: aiohttp.ClientSession, files: Files
+    ) -> None:
+        super().__init__(settings, children, http)
+        self._folder = settings.data_dir
+        self._files = files
+        for member in self.members:
+            member.sidecar_url = member.sidecar_url.replace("http:", "https:")
+
+    def _sidecar_settings(self, member: Member) -> Table:
+        return {
+            **super()._sidecar_settings(member),
+            "tls": {
+                "certificate_file": str(self._files.certificate),
+                "key_file": str(self._files.key),
+                "authorities_file": str(self._files.authorities),
+            },
+            "security": {
+                "token_secret_key_file": str(self._folder / "secret.key"),
+                "own_token_file": str(self._folder / "sidecar.jwt"),
+                "admins": ["operator"],
+                "lookers": ["sidecar", "client"],
+            },
+        }
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[SecuredCluster]:
+    try:
+        find_java()
+    except EmbeddedZooKeeperError as error:
+        pytest.skip(str(error))
+    files = Files(tmp_path)
+    (tmp_path / "secret.key").write_bytes(SECRET)
+    for name in ("sidecar", "operator", "client"):
+        (tmp_path / f"{name}.jwt").write_text(token(name))
+    settings = DemoSettings(data_dir=tmp_path, brokers=2, bundles=8, topics=8)
+    children = Children(tmp_path)
+    context = ssl.create_default_context(cafile=str(files.authorities))
+    headers = {"Authorization": f"Bearer {token('operator')}"}
+    try:
+        connector = aiohttp.TCPConnector(ssl=context)
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as http:
+            cluster = SecuredCluster(settings, children, http, files)
+            await cluster.start(lambda _: None)
+            yield cluster
+    finally:
+        await children.stop()
+
+
+async def test_sidecars_place_bundles_together_over_tls_with_tokens(
+    cluster: SecuredCluster, tmp_path: Path
+) -> None:
+    context = ssl.create_default_context(cafile=str(tmp_path / "authorities.pem"))
+    topics = topic_names(8, Boundaries.even(Namespace(NAMESPACE), 8), HASH)
+    headers = {"Authorization": f"Bearer {token('client')}"}
+    connector = aiohttp.TCPConnector(ssl=context)
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as client:
+        for number, topic in enumerate(topics):
+            # Every other question goes to a sidecar that has to ask the leader's.
+            url = cluster.members[number % 2].sidecar_url
+            path = f"{topic.domain}/{topic.namespace}/{topic.local}"
+            async with client.get(f"{url}/lookup/v2/topic/{path}") as answer:
+                assert answer.status == 200, await answer.text()
+        async with client.put(
+            f"{cluster.members[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}/unload"
+        ) as refused:
+            assert refused.status == 403
+    served = [one for member in cluster.members for one in read_record(member.record_path, None)]
+    assert len({one.bundle for one in served}) == 8
+
+
+async def test_people_ask_with_their_own_token_and_authority(
+    cluster: SecuredCluster, tmp_path: Path
+) -> None:
+    async def said(name: str, *arguments: str) -> tuple[int, str]:
+        environ = {
+            **os.environ,
+            "LOADMANAGER_URL": cluster.members[0].sidecar_url,
+            "LOADMANAGER_CA_FILE": str(tmp_path / "authorities.pem"),
+            "LOADMANAGER_TOKEN_FILE": str(tmp_path / f"{name}.jwt"),
+        }
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadmanager", *arguments),
+            env=environ,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await process.communicate()
+        return process.returncode or 0, out.decode()
+
+    assert (await said("operator", "leader"))[0] == 0
+    code, told = await said("client", "leader")
+    assert (code, "client may not do this; it needs the role read" in told) == (1, True)
+    log = (tmp_path / "sidecar-1.log").read_text()
+    assert "admin.change.answered" in log  # the cluster's namespace was made by the operator
+    assert token("operator") not in log
