@@ -245,7 +245,7 @@ class OrderBook:
                 self._nodes.add(broker)
                 orders = self._orders_in(broker, node)
                 splits |= orders.splits
-                for bundle in orders.bundles:
+                for bundle in sorted(orders.bundles):
                     claims[bundle].add(broker)
         self._assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
         # Writing that was cut in two left a bundle in two brokers' orders.

@@ -123,7 +123,8 @@ class Ownerships:
         """Tell every bundle whether it should be owned here, as the orders now stand."""
         if not self._joined or self.orders is None:
             return
-        for bundle in self.orders.bundles - self._split_away:
+        # In one order in all processes, as everything is that a run from a seed repeats.
+        for bundle in sorted(self.orders.bundles - self._split_away):
             free = bundle not in self._phases
             if not free or not (bundle in self._refused or self._claimed_elsewhere(bundle)):
                 self._fire(bundle, Event.ASSIGNED)

@@ -77,7 +77,7 @@ class SplitDesk:
             if boundaries is None:
                 continue
             whole = set(boundaries.bundles)
-            for bundle in bundles - whole:
+            for bundle in sorted(bundles - whole):
                 try:
                     gone[bundle] = parts_of(bundle, boundaries)
                 except LoadManagerError as error:

@@ -20,6 +20,7 @@ from loadmanager.faults.clocks import ProcessClock
 from loadmanager.faults.host import BrokerLine, Host, ScriptedProbe
 from loadmanager.faults.service import TimedService
 from loadmanager.faults.session import ClientSession
+from loadmanager.faults.trace import PROCESS
 from loadmanager.faults.wires import Gate, Losses
 from loadmanager.joining import Application, join, make_planner
 from loadmanager.ports import LeaderInfo, Owner, Unavailable
@@ -162,6 +163,7 @@ class Agent:
         await asyncio.wait({self.task})
 
     async def _live(self) -> None:
+        PROCESS.set(self.parts.identity.instance)
         config = self._world.config
         rng = np.random.default_rng(self._world.rng.randrange(2**32))
         try:

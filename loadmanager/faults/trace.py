@@ -5,6 +5,7 @@ import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 import structlog
@@ -12,6 +13,9 @@ import structlog
 _KEPT_LINES: Final = 400
 
 Entry = Mapping[str, Any]
+
+PROCESS: Final[ContextVar[str]] = ContextVar("process", default="-")
+"""Which process of the cluster the running task belongs to."""
 
 
 class Trace:
@@ -55,7 +59,7 @@ class Trace:
         fields = " ".join(
             f"{key}={value}" for key, value in sorted(entry.items()) if key not in _NAMED
         )
-        self.add(entry["level"], f"{entry['event']} {fields}")
+        self.add(entry["level"], f"{PROCESS.get()} {entry['event']} {fields}")
 
 
 _NAMED: Final = frozenset({"event", "level", "at_s"})

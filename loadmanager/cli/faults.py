@@ -1,0 +1,158 @@
+"""``loadmanager faults``: the service under random faults, in virtual time."""
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from loadmanager.faults.campaign import Totals
+    from loadmanager.faults.seed_run import SeedOutcome
+
+_TOLD_LINES = 40
+
+
+@click.command("faults")
+@click.option(
+    "--seeds",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many runs, each with a seed of its own.",
+)
+@click.option(
+    "--first-seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="The seed of the first run; the others follow it.",
+)
+@click.option(
+    "--steps",
+    default=40,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="How many things happen in each run before there is peace.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="Processes to run them in. Without it, one for each core.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each seed.")
+def faults_command(
+    *, seeds: int, first_seed: int, steps: int, jobs: int | None, as_json: bool
+) -> None:
+    """Run the service through random faults, and watch that it keeps its promises.
+
+    Sidecars, leaders, brokers, clients and the service between them run in one process
+    and in virtual time, hours in a second. They are killed, frozen and cut off, messages
+    are lost and late, sessions expire, clocks jump; meanwhile bundles move, are split and
+    drained. The same seed does the same again. docs/simulated-faults.md tells what is
+    watched, and how to read a failure.
+
+    Ends with 1 if a promise was not kept.
+
+    \b
+    Examples:
+      loadmanager faults --seeds 10000
+      loadmanager faults --seeds 1 --first-seed 4711 --json
+    """  # noqa: D301 - the backspace tells click not to wrap the examples
+    from loadmanager.faults.campaign import Totals, outcomes  # noqa: PLC0415 - --help stays quick
+
+    jobs = min(jobs or len(os.sched_getaffinity(0)), seeds)
+    totals = Totals()
+    began_s = time.monotonic()
+    asked = range(first_seed, first_seed + seeds)
+    with _progress(outcomes(asked, steps=steps, jobs=jobs), seeds, shown=not as_json) as running:
+        for outcome in running:
+            totals.add(outcome)
+            if as_json:
+                _print_json(outcome)
+    took_s = time.monotonic() - began_s
+    if as_json:
+        _print_json_totals(totals, took_s, jobs)
+    else:
+        _print_totals(totals, took_s, jobs)
+        for failure in sorted(totals.failures, key=lambda one: one.seed):
+            _print_failure(failure, steps)
+    if totals.failures:
+        raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def _progress(
+    running: "Iterable[SeedOutcome]", seeds: int, *, shown: bool
+) -> "Iterator[Iterable[SeedOutcome]]":
+    """Show a bar on a terminal, and nothing where nobody looks."""
+    if not shown or not sys.stderr.isatty():
+        yield running
+        return
+    with click.progressbar(running, length=seeds, label="seeds", file=sys.stderr) as bar:
+        yield bar
+
+
+def _print_totals(totals: "Totals", took_s: float, jobs: int) -> None:
+    counted, hours = totals.counted, totals.virtual_s / 3600
+    click.echo(
+        f"{totals.seeds} seeds in {took_s:.1f} s with {jobs} "
+        f"process{'es' if jobs > 1 else ''}: {totals.seeds / took_s:.1f} seeds/s"
+    )
+    click.echo(
+        f"{totals.steps} steps in {hours:.1f} simulated hours, "
+        f"{totals.virtual_s / took_s:.0f} times as fast as real time"
+    )
+    click.echo(
+        f"{counted['answers']} of {counted['lookups']} lookups answered; "
+        f"{counted['orders']} orders written in {counted['terms']} terms of leaders; "
+        f"{counted['locks']} locks asked for, {counted['loads']} bundles loaded"
+    )
+    click.echo(f"longest time without a server: {totals.longest_unserved_s:.1f} s undisturbed")
+    click.echo("what happened:")
+    for name, count in sorted(totals.happened.items(), key=lambda one: (-one[1], one[0])):
+        click.echo(f"  {count:>8}  {name}")
+    click.echo(f"{len(totals.failures)} violations")
+
+
+def _print_failure(failure: "SeedOutcome", steps: int) -> None:
+    click.echo(f"\nseed {failure.seed}: {failure.violation}")
+    click.echo(f"the last of what happened, up to step {failure.steps}:")
+    for line in failure.last_lines[-_TOLD_LINES:]:
+        click.echo(f"  {line}")
+    click.echo(f"to repeat it: {_repeating(failure.seed, steps)}")
+
+
+def _repeating(seed: int, steps: int) -> str:
+    return f"loadmanager faults --seeds 1 --first-seed {seed} --steps {steps} --jobs 1"
+
+
+def _print_json(outcome: "SeedOutcome") -> None:
+    from dataclasses import asdict  # noqa: PLC0415 - --help stays quick
+
+    from loadmanager.core.wire.fields import to_json  # noqa: PLC0415 - the same
+
+    click.echo(to_json(asdict(outcome)))
+
+
+def _print_json_totals(totals: "Totals", took_s: float, jobs: int) -> None:
+    from loadmanager.core.wire.fields import to_json  # noqa: PLC0415 - --help stays quick
+
+    click.echo(
+        to_json(
+            {
+                "seeds": totals.seeds,
+                "steps": totals.steps,
+                "jobs": jobs,
+                "took_s": round(took_s, 3),
+                "virtual_s": round(totals.virtual_s, 3),
+                "happened": dict(sorted(totals.happened.items())),
+                "counted": dict(sorted(totals.counted.items())),
+                "longest_unserved_s": totals.longest_unserved_s,
+                "failed_seeds": sorted(failure.seed for failure in totals.failures),
+            }
+        )
+    )
