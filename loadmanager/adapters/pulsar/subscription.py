@@ -128,6 +128,7 @@ class Subscription:
             self._deliver(consumer, number, self._log.read(number))
 
     def _deliver(self, consumer: Consumer, number: int, entry: Entry) -> None:
+        self._turn = self.consumers.index(consumer) + 1
         consumer.permits -= entry.messages
         consumer.unacked[number] = None
         fields = {
@@ -143,12 +144,10 @@ class Subscription:
         if self.kind is not SubscriptionType.SHARED:
             active = self._active
             return active if active is not None and _takes(active) else None
-        for _ in self.consumers:
-            self._turn = (self._turn + 1) % len(self.consumers)
-            consumer = self.consumers[self._turn]
-            if _takes(consumer) and len(consumer.unacked) < MAX_UNACKED:
-                return consumer
-        return None
+        turn = self._turn % max(1, len(self.consumers))
+        in_turn = (*self.consumers[turn:], *self.consumers[:turn])
+        ready = (one for one in in_turn if _takes(one) and len(one.unacked) < MAX_UNACKED)
+        return next(ready, None)
 
     def _next_number(self) -> int | None:
         while self._again:
