@@ -35,6 +35,7 @@ from loadmanager.ports import BrokerError, Connection, CoordinationError, Node, 
 log = structlog.get_logger()
 
 _RETRY_S = 0.5
+_MOST_DOUBLINGS = 4
 _COMPARE_S = 0.5
 _CONNECT_POLL_S = 0.1
 _TELL_EVERY_S = 30.0
@@ -70,6 +71,7 @@ class Member:
         self._stopping = False
         self._tell_again_s = -math.inf
         self._newest_epoch = 0
+        self._unleased = 0
         self._left_behind: Mapping[BundleId, int] = {}
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)
 
@@ -107,7 +109,8 @@ class Member:
                 self._left_behind = dict(self._ownerships.tokens)
                 self._ownerships.session_lost()
             heed_cancellation()
-            await self._parts.clock.sleep(_RETRY_S)
+            # Who cannot be leased is not shown to all others twice a second.
+            await self._parts.clock.sleep(_RETRY_S * 2 ** min(self._unleased, _MOST_DOUBLINGS))
 
     async def drain(self) -> None:
         """Tell the leader that this broker stops, and wait while it hands everything over."""
@@ -164,6 +167,7 @@ class Member:
         self._ownerships.registered(membership)
         try:
             serving = await lease.begin()
+            self._unleased = 0
             locked = {**former, **self._left_behind}
             await self._stop_what_has_no_lock(membership, serving, locked)
             await clear_former_locks(parts, membership, self._unwanted(locked))
@@ -173,6 +177,7 @@ class Member:
         except* StaleAgent as stale:
             raise Displaced(f"the broker obeys a newer agent: {stale.exceptions[0]}") from stale
         except* (BrokerError, BrokerLost):
+            self._unleased += self._membership is None
             await deregister(parts.coordination, membership)
             raise
 

@@ -164,3 +164,33 @@ async def test_nobody_is_asked_where_the_interval_is_zero(cluster: Cluster) -> N
     await asyncio.sleep(30.0)
     assert all("health" not in host.broker.commands for host in cluster.hosts)
     assert cluster.warnings("broker.health.changed") == []
+
+
+@story(broker=PROBED)
+async def test_sidecars_that_restart_beside_unwell_brokers_register_and_go_on(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(9)
+    await place_all(cluster, boundaries)
+    for host in cluster.hosts:
+        host.broker.inject(Fault.REFUSED, "health")
+    for host in cluster.hosts:
+        await cluster.agent_of(host.name).kill()
+        cluster.start(host)
+    await cluster.ready()
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_broker_that_cannot_be_leased_shows_up_ever_more_rarely(cluster: Cluster) -> None:
+    agent = next(a for a in cluster.agents if not a.leads)
+    agent.host.broker.inject(Fault.REFUSED, "renew_lease")
+    await asyncio.sleep(60.0)
+    tries = [
+        entry
+        for entry in cluster.warnings("broker.registration.created")
+        if entry["broker"] == agent.host.name
+    ]
+    assert 5 <= len(tries) <= 13
+    agent.host.broker.heal()
+    await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
