@@ -1,71 +1,108 @@
 """Random faults on real processes, as many as wanted: ``run_faults.py --runs 50 --seed 1``.
 
-Prints a line for each fault and a summary as the last line. The seed decides which
-faults come in which order and whom they hit; what the processes do meanwhile is up to
-the machine.
+Prints a line for each run, then a table by kind, then the figures as JSON. Each run has a
+seed of its own, which decides whom the fault hits; the first one's is ``--seed``. What
+the processes do meanwhile is up to the machine. Every kind comes once before any comes
+twice.
+
+Ends with 1 if a promise was broken, with 2 if the machine left a run open each time.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from statistics import median
 
 SUPPORT = Path(__file__).parents[1] / "support"
 sys.path.insert(0, str(SUPPORT))
 
-from fault_cluster import fault_cluster  # noqa: E402 - found through the line above
-from fault_outcomes import Outcome, drawn_from  # noqa: E402 - the same
-from faults import ENSEMBLE_FAULTS, FAULTS, PROXY_FAULTS, inject  # noqa: E402 - the same
+from fault_hosts import MARGIN_S, SESSION_S, TICK_S  # noqa: E402 - found through the line above
+from fault_links import raise_loopback  # noqa: E402 - the same
+from fault_outcomes import (  # noqa: E402 - the same
+    Finding,
+    Outcome,
+    drawn_from,
+    observe_until_sure,
+)
+from fault_surroundings import (  # noqa: E402 - the same
+    ALL_FAULTS,
+    FAULTS_APART,
+    HOW_TO_BE_APART,
+    Surroundings,
+    going_apart,
+    possible_in,
+    surrounded,
+)
 
 FAULTS_PER_CLUSTER = 10
 
 
-def plan(runs: int, rng: Random) -> Iterator[tuple[bool, Sequence[str]]]:
-    """Yield clusters, each with whether it has an ensemble and what happens to it."""
-    for first in range(0, runs, FAULTS_PER_CLUSTER):
-        with_ensemble = rng.random() < 1 / 4
-        left_out = PROXY_FAULTS if with_ensemble else ENSEMBLE_FAULTS
-        names = [name for name in FAULTS if name not in left_out]
-        count = min(FAULTS_PER_CLUSTER, runs - first)
-        yield with_ensemble, [rng.choice(names) for _ in range(count)]
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One fault to come."""
+
+    fault: str
+    seed: int
 
 
-async def run(runs: int, seed: int, folder: Path) -> tuple[Sequence[Outcome], int]:
-    """Let the faults happen; return what came of each, and how many messages nobody took."""
+@dataclass(slots=True)
+class Tally:
+    """What all runs came to."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    never_taken: int = 0
+
+    @property
+    def left_open(self) -> int:
+        """How many runs the machine left open at every attempt."""
+        return sum(one.finding is Finding.INCONCLUSIVE for one in self.outcomes)
+
+    @property
+    def broken(self) -> int:
+        """How many runs broke a promise."""
+        return sum(one.finding is Finding.BROKEN for one in self.outcomes)
+
+
+def plan(kinds: Sequence[str], runs: int, seed: int) -> Iterator[tuple[Surroundings, list[Run]]]:
+    """Yield clusters, each with where it stands and what happens to it."""
     rng = drawn_from(seed)
-    outcomes: list[Outcome] = []
-    never_taken = 0
-    for number, (with_ensemble, names) in enumerate(plan(runs, rng), start=1):
+    deck: list[str] = []
+    while len(deck) < runs:
+        deck += rng.sample(kinds, len(kinds))
+    by_place: defaultdict[Surroundings, list[Run]] = defaultdict(list)
+    for number, fault in enumerate(deck[:runs]):
+        by_place[rng.choice(possible_in(fault))].append(Run(fault, seed + number))
+    for place, planned in by_place.items():
+        for first in range(0, len(planned), FAULTS_PER_CLUSTER):
+            yield place, planned[first : first + FAULTS_PER_CLUSTER]
+
+
+async def run_all(clusters: Iterator[tuple[Surroundings, list[Run]]], folder: Path) -> Tally:
+    """Let the faults happen."""
+    tally = Tally()
+    for number, (place, runs) in enumerate(clusters, start=1):
         data_dir = folder / f"cluster-{number}"
         data_dir.mkdir()
-        async with fault_cluster(
-            data_dir, servers=3 if with_ensemble else 1, proxied=not with_ensemble
-        ) as cluster:
-            for name in names:
-                outcomes.append(await inject(cluster, name, rng))
-                tell(outcomes[-1])
+        say(f"{place}: three brokers and their sidecars")
+        async with surrounded(place, data_dir) as cluster:
+            for run in runs:
+                rng = drawn_from(run.seed)
+                fault = ALL_FAULTS[run.fault]
+                for outcome in await observe_until_sure(cluster, run.fault, fault, rng):
+                    say(f"seed {run.seed:4} {outcome}")
+                tally.outcomes.append(outcome)
             for report in await cluster.finish():
-                never_taken += report.publish_errors
+                tally.never_taken += report.publish_errors
                 if report.publish_errors:
                     say(f"  {report.publish_errors} never taken: {report.last_publish_error}")
-    return outcomes, never_taken
-
-
-def tell(outcome: Outcome) -> None:
-    """Print one outcome."""
-    violations = list(outcome.verdict.violations)
-    say(
-        f"{outcome.fault:45} served again after {outcome.recovery_s:5.2f} s, "
-        f"taken again after {outcome.published_s:5.2f} s, {len(violations)} violations"
-    )
-    for violation in violations:
-        say(f"  {violation}")
+    return tally
 
 
 def say(line: str) -> None:
@@ -74,49 +111,85 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def summary(outcomes: Sequence[Outcome], never_taken: int, seed: int) -> dict[str, object]:
-    """Return the figures of all runs."""
-    by_fault: defaultdict[str, list[Outcome]] = defaultdict(list)
-    for outcome in outcomes:
-        by_fault[outcome.fault].append(outcome)
+def by_kind(outcomes: Sequence[Outcome]) -> Mapping[str, Mapping[str, float | int]]:
+    """Return the figures of each kind of fault; times are in seconds."""
+    found: defaultdict[str, list[Outcome]] = defaultdict(list)
+    for one in outcomes:
+        found[one.fault].append(one)
     return {
-        "runs": len(outcomes),
-        "seed": seed,
-        "overlaps": sum(len(one.verdict.overlaps) for one in outcomes),
-        "misplaced": sum(len(one.verdict.misplaced) for one in outcomes),
-        "token_faults": sum(len(one.verdict.token_faults) for one in outcomes),
-        "unserved": sum(len(one.verdict.unserved) for one in outcomes),
-        "messages_never_taken": never_taken,
-        "faults": {
-            name: {
-                "runs": len(found),
-                "served_again_s": spread(one.recovery_s for one in found),
-                "taken_again_s": spread(one.published_s for one in found),
-            }
-            for name, found in sorted(by_fault.items())
-        },
+        name: {
+            "runs": len(of_kind),
+            "median_s": round(median(one.recovery_s for one in of_kind), 2),
+            "worst_s": round(max(one.recovery_s for one in of_kind), 2),
+            "bound_s": round(max(one.within_s for one in of_kind), 2),
+            "violations": sum(len(list(one.verdict.violations)) for one in of_kind),
+            "left_open": sum(one.finding is Finding.INCONCLUSIVE for one in of_kind),
+        }
+        for name, of_kind in sorted(found.items())
     }
 
 
-def spread(seconds: Iterable[float]) -> dict[str, float]:
-    """Return median and worst."""
-    ordered = sorted(seconds)
-    return {"median": round(median(ordered), 2), "worst": round(ordered[-1], 2)}
+def tell_table(kinds: Mapping[str, Mapping[str, float | int]]) -> None:
+    """Print the figures for people."""
+    head = ("runs", "median_s", "worst_s", "bound_s", "violations", "left_open")
+    say(f"{'':46} " + " ".join(f"{name:>10}" for name in head))
+    for name, figures in kinds.items():
+        say(f"{name:46} " + " ".join(f"{figures[one]:>10}" for one in head))
+
+
+def figures(tally: Tally, seed: int) -> Mapping[str, object]:
+    """Return what is printed last."""
+    verdicts = [one.verdict for one in tally.outcomes]
+    return {
+        "runs": len(tally.outcomes),
+        "seed": seed,
+        "session_timeout_s": SESSION_S,
+        "zookeeper_tick_s": TICK_S,
+        "margin_s": MARGIN_S,
+        "broken": tally.broken,
+        "left_open": tally.left_open,
+        "overlaps": sum(len(one.overlaps) for one in verdicts),
+        "misplaced": sum(len(one.misplaced) for one in verdicts),
+        "token_faults": sum(len(one.token_faults) for one in verdicts),
+        "unserved": sum(len(one.unserved) for one in verdicts),
+        "messages_never_taken": tally.never_taken,
+        "faults": by_kind(tally.outcomes),
+    }
+
+
+def go_apart() -> None:
+    """Go on in namespaces of its own, where there can be; else return."""
+    command = going_apart()
+    if command:
+        ours = [sys.executable, __file__, *sys.argv[1:], "--apart"]
+        os.execvp(command[0], [*command, *ours])  # noqa: S606 - no shell is wanted
+    say(f"left out: {', '.join(FAULTS_APART)}; {HOW_TO_BE_APART}")
 
 
 def main() -> int:
-    """Run, and return 1 if a promise was broken."""
+    """Run, and return whether a promise was broken."""
     parser = argparse.ArgumentParser(description="Random faults on real processes.")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", action="append", choices=ALL_FAULTS, help="only these")
     parser.add_argument("--folder", type=Path, help="keeps logs and records there")
+    parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    kinds = asked.kind or list(ALL_FAULTS)
+    if asked.apart:
+        raise_loopback()
+    elif set(kinds) & set(FAULTS_APART):
+        go_apart()
+        kinds = [kind for kind in kinds if kind not in FAULTS_APART]
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="loadmanager-faults-"))
     folder.mkdir(parents=True, exist_ok=True)
-    outcomes, never_taken = asyncio.run(run(asked.runs, asked.seed, folder))
-    say(json.dumps(summary(outcomes, never_taken, asked.seed)))
-    broken = never_taken or any(any(one.verdict.violations) for one in outcomes)
-    return 1 if broken else 0
+    tally = asyncio.run(run_all(plan(kinds, asked.runs, asked.seed), folder))
+    told = figures(tally, asked.seed)
+    tell_table(by_kind(tally.outcomes))
+    say(json.dumps(told))
+    if tally.broken or tally.never_taken:
+        return 1
+    return 2 if tally.left_open else 0
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 
 import aiohttp
-from fault_hosts import LOOPBACK, TICK_S, Host, Life, Place, sidecar_settings
+from fault_hosts import LOOPBACK, SESSION_S, TICK_S, Host, Life, Place, sidecar_settings
 from fault_questions import Sidecars
 from fault_records import PublishReader
 from fault_stalls import Stalls
@@ -265,6 +265,8 @@ async def fault_cluster(
     servers: int = 1,
     proxied: bool = False,
     listen: str = LOOPBACK,
+    session_timeout_s: float = SESSION_S,
+    tick_s: float = TICK_S,
 ) -> AsyncIterator[FaultCluster]:
     """Yield a running cluster, and end all its processes afterwards.
 
@@ -274,10 +276,12 @@ async def fault_cluster(
         servers: one ZooKeeper server, or an ensemble of so many.
         proxied: whether each sidecar reaches ZooKeeper through a proxy of its own.
         listen: where one server does.
+        session_timeout_s: what sidecars ask ZooKeeper for.
+        tick_s: ZooKeeper's.
     """
     ports = free_ports(PORTS_PER_MEMBER * servers + 2 * len(places))
     of_hosts = [*zip(*(iter(ports[PORTS_PER_MEMBER * servers :]),) * 2, strict=True)]
-    tick_ms = round(1000 * TICK_S)
+    tick_ms = round(1000 * tick_s)
     if servers == 1:
         service = standalone(data_dir / "zookeeper", tick_ms, ports[0], host=listen)
     else:
@@ -293,7 +297,15 @@ async def fault_cluster(
             if proxied:
                 proxy = await stack.enter_async_context(ZooKeeperProxy(service.hosts))
             reached_at = proxy.address if proxy else service.hosts_seen_from(place.zookeeper)
-            hosts.append(Host.at(place, number, pair, reached_at, proxy))
+            host = Host.at(
+                place,
+                number,
+                pair,
+                hosts=reached_at,
+                proxy=proxy,
+                session_timeout_s=session_timeout_s,
+            )
+            hosts.append(host)
         cluster = FaultCluster(data_dir, service, hosts, children, http)
         await cluster.start()
         yield cluster

@@ -64,6 +64,7 @@ class Host:
     hosts: str
     place: Place
     proxy: ZooKeeperProxy | None = None
+    session_timeout_s: float = SESSION_S
     sidecar: Child | None = None
     lives: list[Life] = field(default_factory=list)
 
@@ -73,12 +74,15 @@ class Host:
         place: Place,
         number: int,
         ports: tuple[int, int],
+        *,
         hosts: str,
         proxy: ZooKeeperProxy | None,
+        session_timeout_s: float,
     ) -> Self:
         """Return a host at its place; the ports are its broker's and its sidecar's."""
         broker, sidecar = (f"{place.address}:{port}" for port in ports)
-        return cls(number, BrokerId(broker), f"http://{sidecar}", hosts, place, proxy)
+        sidecar_url = f"http://{sidecar}"
+        return cls(number, BrokerId(broker), sidecar_url, hosts, place, proxy, session_timeout_s)
 
     @property
     def life(self) -> Life:
@@ -113,7 +117,7 @@ def sidecar_settings(host: Host) -> Mapping[str, Mapping[str, Any]]:
         "sidecar": {"listen_host": listen_host, "listen_port": int(port)},
         "security": {"anonymous": "admin"},
         "cluster": {"name": "faults", "hash": HASH},
-        "zookeeper": {"hosts": host.hosts, "session_timeout_s": SESSION_S},
+        "zookeeper": {"hosts": host.hosts, "session_timeout_s": host.session_timeout_s},
         "host": {"scope": "process", "cores": 0.1},
         "report": {"sample_interval_s": 0.5, "min_interval_s": 0.5, "max_interval_s": 2.0},
         "leader": {"round_interval_s": 2.0, "tick_interval_s": 0.5, "settle_s": 1.0},

@@ -23,6 +23,8 @@ SETTLED_S = 0.5
 PUBLISHED_WITHIN_S = WITHIN_S + 3.5
 """A client waits 1.5 s for a frozen broker, and up to a second before each new try."""
 
+MOST_ATTEMPTS = 3
+
 Fault = Callable[[FaultCluster, Random], Awaitable[Disturbance]]
 """Breaks something in a running cluster, mends it, and tells when it was broken."""
 
@@ -81,6 +83,18 @@ async def observe(cluster: FaultCluster, name: str, fault: Fault, rng: Random) -
     until_s = monotonic()
     history = cluster.history([disturbance], from_s=from_s, until_s=until_s)
     return _outcome(name, history, disturbance, cluster.stalls())
+
+
+async def observe_until_sure(
+    cluster: FaultCluster, name: str, fault: Fault, rng: Random
+) -> Sequence[Outcome]:
+    """Observe a fault, and again where the machine left it open; return every outcome."""
+    outcomes: list[Outcome] = []
+    while len(outcomes) < MOST_ATTEMPTS:
+        outcomes.append(await observe(cluster, name, fault, rng))
+        if outcomes[-1].finding is not Finding.INCONCLUSIVE:
+            break
+    return outcomes
 
 
 def _outcome(name: str, history: History, disturbance: Disturbance, stalls: Stalls) -> Outcome:

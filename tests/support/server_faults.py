@@ -52,18 +52,18 @@ async def lose_the_majority(cluster: FaultCluster, _rng: Random) -> Disturbance:
     return await _lose(cluster, [leader, follower], for_s=PAUSE_S)
 
 
-async def fill_the_disk(cluster: FaultCluster, _rng: Random) -> Disturbance:
+async def stop_the_writes(cluster: FaultCluster, _rng: Random) -> Disturbance:
     """Let the servers write no more, then start them with room again.
 
     A single server gives up and ends; those of an ensemble may hang instead.
     """
     began_s = monotonic()
     for server in cluster.servers.members:
-        server.fill_disk()
+        server.stop_writes()
     await asyncio.sleep(PAUSE_S)
     cluster.servers.stop()
     await cluster.servers.start()
-    return outage("full disk", began_s)
+    return outage("failing writes", began_s)
 
 
 async def _lose(cluster: FaultCluster, lost: list[Server], *, for_s: float) -> Disturbance:

@@ -71,7 +71,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                preexec_fn=_mortal,  # noqa: PLW1509 - it asks for a signal and takes no lock
+                preexec_fn=mortal,  # noqa: PLW1509 - it asks for a signal and takes no lock
             )
 
     async def mode(self) -> str:
@@ -86,8 +86,8 @@ class Server:
         assert self.process is not None
         self.process.wait()
 
-    def fill_disk(self) -> None:
-        """Let it write nothing beyond the first kilobyte of any file, as on a full disk."""
+    def stop_writes(self) -> None:
+        """Let it write nothing beyond the first kilobyte of any file."""
         assert self.process is not None
         _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (1024, hard))
@@ -165,7 +165,7 @@ def _java() -> Path:
     return find_java()
 
 
-def _mortal() -> None:
+def mortal() -> None:
     """Have the new process end when the test does."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()

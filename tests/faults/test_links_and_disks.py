@@ -1,0 +1,36 @@
+"""Links that really go down and disks that are really full, in namespaces of the test's own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fault_surroundings import FAULTS_APART, HOW_TO_BE_APART, going_apart
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
+
+SCRIPT = Path(__file__).with_name("run_faults.py")
+LEFT_OPEN = 2
+FELT = frozenset({"cut link", "fill broker's disk"})
+
+
+def test_links_that_go_down_and_full_disks_leave_one_owner_and_are_soon_over(
+    tmp_path: Path,
+) -> None:
+    if not going_apart():
+        pytest.skip(HOW_TO_BE_APART)
+    kinds = [argument for kind in FAULTS_APART for argument in ("--kind", kind)]
+    runs = str(len(FAULTS_APART))
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--runs", runs, *kinds, "--folder", tmp_path / "runs"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == LEFT_OPEN:
+        pytest.skip(f"the machine stood still at every attempt: {done.stdout}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["faults"].keys() == FAULTS_APART.keys()
+    assert all(told["faults"][kind]["worst_s"] > 0 for kind in FELT)
