@@ -7,8 +7,7 @@ broker, one command a bundle at a time.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -20,7 +19,7 @@ from loadmanager.app.serving import Serving
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Effect, Event, Phase, may_serve, step
-from loadmanager.ports import BrokerControl, SetData, StaleAgent
+from loadmanager.ports import BrokerControl, SetData
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -46,7 +45,6 @@ class Ownerships:
         claimed_elsewhere: Callable[[BundleId], bool],
         tasks: asyncio.TaskGroup,
     ) -> None:
-        self._broker = broker_control
         self._metrics = metrics
         self._claimed_elsewhere = claimed_elsewhere
         self._phases: dict[BundleId, Phase] = {}
@@ -55,7 +53,7 @@ class Ownerships:
         self._former_tokens: dict[BundleId, int] = {}
         self._told_tokens: Mapping[BundleId, int] = {}
         self._refused: set[BundleId] = set()
-        self._commands = BrokerCommands(tasks)
+        self._commands = BrokerCommands(tasks, broker_control)
         self.serving = Serving()
         self.orders: Orders | None = None
         self.takes: dict[BundleId, None] = {}
@@ -65,10 +63,7 @@ class Ownerships:
         self._split_away: set[BundleId] = set()
         self._parts: dict[BundleId, BundleId] = {}
         self._joined = False
-        self._displaced = False
-        self._agent_epoch = 0
-        self.disobeyed = asyncio.Event()
-        """Set when the broker refuses a command because it obeys a newer agent."""
+        self.disobeyed = self._commands.disobeyed
 
     @property
     def phases(self) -> Mapping[BundleId, Phase]:
@@ -93,9 +88,7 @@ class Ownerships:
 
     def registered(self, membership: Membership) -> None:
         """Command the broker under a new registration from now on."""
-        self._agent_epoch = membership.agent_epoch
-        self._displaced = False
-        self.disobeyed.clear()
+        self._commands.begin(membership.agent_epoch)
 
     def joined(self, membership: Membership) -> None:
         """Take up work under a new registration; the former session's locks are gone."""
@@ -152,7 +145,7 @@ class Ownerships:
 
     def displaced(self) -> None:
         """Leave the broker to another agent: what it serves is that one's to keep or stop."""
-        self._displaced = True
+        self._commands.end()
 
     def broker_lost(self) -> None:
         """The lease ran out unrenewed: the broker serves nothing and cannot be asked."""
@@ -277,8 +270,6 @@ class Ownerships:
             self._command(bundle, effect)
 
     def _command(self, bundle: BundleId, effect: Effect) -> None:
-        if self._displaced:
-            return
         if effect is Effect.LOAD_ON_BROKER:
             self._commands.give(bundle, effect, self._load)
         else:
@@ -291,23 +282,10 @@ class Ownerships:
         possible = phase in {Phase.FREE, Phase.ACQUIRING} and bundle not in self._refused
         return wanted and possible
 
-    @contextmanager
-    def _as_newest_agent(self) -> Iterator[int]:
-        """Notice a refusal of the present epoch; one of an earlier epoch means nothing."""
-        epoch = self._agent_epoch
-        try:
-            yield epoch
-        except StaleAgent:
-            if epoch == self._agent_epoch:
-                self.disobeyed.set()
-            raise
-
     async def _load(self, bundle: BundleId) -> None:
         token = self._tokens.get(bundle)
         if token is not None and self._phases.get(bundle) is Phase.OWNED:
-            with self._as_newest_agent() as epoch:
-                await self._broker.load(bundle, agent_epoch=epoch, fencing_token=token)
-            log.info("bundle.serving.begun", bundle=bundle, fencing_token=token)
+            await self._commands.load(bundle, token)
             if self._tokens.get(bundle) == token:
                 self._serving_begun(bundle)
 
@@ -325,9 +303,7 @@ class Ownerships:
             await self._unload(whole)
         known = (self._tokens, self._former_tokens, self._told_tokens)
         token = max(tokens.get(bundle, 0) for tokens in known)
-        with self._as_newest_agent() as epoch:
-            await self._broker.unload(bundle, agent_epoch=epoch, fencing_token=token)
-        log.info("bundle.serving.ended", bundle=bundle, fencing_token=token)
+        await self._commands.unload(bundle, token)
         if may_serve(self._phases.get(bundle, Phase.FREE)):
             self._fire(bundle, Event.BROKER_UNLOADED)
             self.compare()
