@@ -70,7 +70,9 @@ class Tally:
         return sum(one.finding is Finding.BROKEN for one in self.outcomes)
 
 
-def plan(kinds: Sequence[str], runs: int, seed: int) -> Iterator[tuple[Surroundings, list[Run]]]:
+def plan(
+    kinds: Sequence[str], runs: int, seed: int, *, apart: bool
+) -> Iterator[tuple[Surroundings, list[Run]]]:
     """Yield clusters, each with where it stands and what happens to it."""
     rng = drawn_from(seed)
     deck: list[str] = []
@@ -78,7 +80,7 @@ def plan(kinds: Sequence[str], runs: int, seed: int) -> Iterator[tuple[Surroundi
         deck += rng.sample(kinds, len(kinds))
     by_place: defaultdict[Surroundings, list[Run]] = defaultdict(list)
     for number, fault in enumerate(deck[:runs]):
-        by_place[rng.choice(possible_in(fault))].append(Run(fault, seed + number))
+        by_place[rng.choice(possible_in(fault, apart=apart))].append(Run(fault, seed + number))
     for place, planned in by_place.items():
         for first in range(0, len(planned), FAULTS_PER_CLUSTER):
             yield place, planned[first : first + FAULTS_PER_CLUSTER]
@@ -183,7 +185,8 @@ def main() -> int:
         kinds = [kind for kind in kinds if kind not in FAULTS_APART]
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="loadmanager-faults-"))
     folder.mkdir(parents=True, exist_ok=True)
-    tally = asyncio.run(run_all(plan(kinds, asked.runs, asked.seed), folder))
+    clusters = plan(kinds, asked.runs, asked.seed, apart=asked.apart)
+    tally = asyncio.run(run_all(clusters, folder))
     told = figures(tally, asked.seed)
     tell_table(by_kind(tally.outcomes))
     say(json.dumps(told))

@@ -4,16 +4,15 @@ Every broker process and every client writes a record; `History` is made of thes
 """
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import monotonic
 
 import aiohttp
+from fault_clients import BUNDLES, TOPICS, Clients
 from fault_hosts import LOOPBACK, SESSION_S, TICK_S, Host, Life, Place, sidecar_settings
 from fault_questions import Sidecars
-from fault_records import PublishReader
 from fault_stalls import Stalls
 from zookeeper_proxy import ZooKeeperProxy
 from zookeeper_servers import PORTS_PER_MEMBER, Servers, ensemble, standalone
@@ -27,15 +26,10 @@ from loadmanager.core.ids import Namespace
 from loadmanager.demo.children import Child, Children, free_ports
 from loadmanager.demo.cluster import HASH, NAMESPACE, to_toml
 from loadmanager.demo.counts import TrafficReport
-from loadmanager.demo.traffic import TrafficSettings
 
 HAND_OVER_S = 0.5
 """How long a bundle may be free that is handed over; some ten milliseconds are usual."""
 
-BUNDLES = 12
-TOPICS = 24
-RATE_PER_S = 60.0
-CLIENTS = 2
 START_BOUND_S = 60.0
 CONVERGED_BOUND_S = 40.0
 POLL_S = 0.1
@@ -60,10 +54,7 @@ class FaultCluster:
         self._sidecars = Sidecars(http)
         self.bundles = Boundaries.even(Namespace(NAMESPACE), BUNDLES).bundles
         self._children_of_folders = {data_dir: children}
-        self._clients: list[Child] = []
-        self._records: dict[str, PublishReader] = {}
-        self._reports: dict[str, TrafficReport] = {}
-        self._reading: dict[str, asyncio.Task[None]] = {}
+        self._publishing = Clients(data_dir, hosts, children)
 
     # --- starting ------------------------------------------------------------------
 
@@ -77,8 +68,7 @@ class FaultCluster:
             await self.start_sidecar(host)
         await self._until(lambda: self._sidecars.strangers(self.hosts), START_BOUND_S)
         await self._sidecars.create_namespace(self.hosts[0], BUNDLES)
-        for _ in range(CLIENTS):
-            await self.start_client()
+        await self._publishing.start_missing()
         await self.until_well(since_s=monotonic())
 
     async def move_every_bundle(self) -> None:
@@ -120,8 +110,7 @@ class FaultCluster:
 
     async def restore(self) -> None:
         """Start what was killed; return when every sidecar knows every broker."""
-        while sum(client.running for client in self._clients) < CLIENTS:
-            await self.start_client()
+        await self._publishing.start_missing()
         for host in self.hosts:
             if not host.life.child.running:
                 await self.start_broker(host)
@@ -129,48 +118,10 @@ class FaultCluster:
                 await self.start_sidecar(host)
         await self._until(lambda: self._sidecars.strangers(self.hosts), START_BOUND_S)
 
-    async def start_client(self) -> None:
-        """Start another client that publishes to all topics."""
-        number = len(self._clients) + 1
-        name = f"client-{number}"
-        path, record = self.data_dir / f"{name}.json", self.data_dir / f"{name}.publishes"
-        record.touch()
-        TrafficSettings(
-            sidecar_urls=tuple(host.sidecar_url for host in self.hosts),
-            namespace=NAMESPACE,
-            hash_name=HASH,
-            bundles=BUNDLES,
-            topics=TOPICS,
-            seed=number,
-            rate_per_s=RATE_PER_S / CLIENTS,
-            lookups_per_s=5.0,
-            attempt_timeout_s=1.5,
-            record=str(record),
-        ).save(path)
-        arguments = ("-m", "loadmanager.demo.traffic", str(path))
-        child = await self.children.start(name, *arguments, stdout=asyncio.subprocess.PIPE)
-        self._clients.append(child)
-        self._records[name] = PublishReader(record)
-        self._reading[name] = asyncio.create_task(self._read_reports(child))
-
-    @property
-    def clients(self) -> Sequence[Child]:
-        """The clients that publish."""
-        return [client for client in self._clients if client.running]
-
-    async def _read_reports(self, client: Child) -> None:
-        stdout = client.process.stdout
-        while stdout is not None and (line := await stdout.readline()):
-            self._reports[client.name] = TrafficReport.from_line(line.decode())
-
     async def finish(self) -> Sequence[TrafficReport]:
         """Let the clients finish what is due, and return what they counted."""
-        finishing = self.clients
-        for client in finishing:
-            client.send(signal.SIGTERM)
         async with asyncio.timeout(CONVERGED_BOUND_S):
-            await asyncio.gather(*(self._reading[client.name] for client in finishing))
-        return [self._reports[client.name] for client in finishing]
+            return await self._publishing.finish()
 
     # --- what was written down -----------------------------------------------------
 
@@ -181,7 +132,12 @@ class FaultCluster:
 
     def publishes(self) -> list[Publish]:
         """Return every attempt of every client."""
-        return [one for record in self._records.values() for one in record.read()]
+        return self._publishing.publishes()
+
+    @property
+    def clients(self) -> Sequence[Child]:
+        """The clients that publish."""
+        return self._publishing.running
 
     def stalls(self) -> Stalls:
         """Return how the machine let processes run."""

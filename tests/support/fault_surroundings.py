@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fault_cluster import FaultCluster, fault_cluster
 from fault_disks import SmallDisk, fill_brokers_disk, fill_sidecars_disk, fill_zookeepers_disk
-from fault_hosts import Place
+from fault_hosts import Place, build
 from fault_links import OTHERS, cut_link, linked_host
 from fault_outcomes import Fault
 from faults import ENSEMBLE_FAULTS, FAULTS, PROXY_FAULTS
@@ -25,11 +25,16 @@ HOW_TO_BE_APART = (
 
 
 class Surroundings(StrEnum):
-    """What stands around three hosts and their clients."""
+    """What stands around three hosts and their clients.
+
+    Where clocks jump, each sidecar's monotonic clock is days off its broker's, and its
+    wall clock is set back and forth by up to an hour all the time.
+    """
 
     PROXIED = "one ZooKeeper behind proxies"
     ENSEMBLE = "three ZooKeeper servers"
     APART = "real links and small disks"
+    JUMPING = "clocks that jump"
 
 
 FAULTS_APART: Mapping[str, Fault] = {
@@ -41,15 +46,15 @@ FAULTS_APART: Mapping[str, Fault] = {
 ALL_FAULTS: Mapping[str, Fault] = {**FAULTS, **FAULTS_APART}
 
 
-def possible_in(fault: str) -> Sequence[Surroundings]:
-    """Return where a fault can happen."""
+def possible_in(fault: str, *, apart: bool) -> Sequence[Surroundings]:
+    """Return where a fault can happen, ``apart`` being one of these places or not."""
     if fault in FAULTS_APART:
         return (Surroundings.APART,)
     if fault in PROXY_FAULTS:
         return (Surroundings.PROXIED,)
     if fault in ENSEMBLE_FAULTS:
         return (Surroundings.ENSEMBLE,)
-    return tuple(Surroundings)
+    return [place for place in Surroundings if apart or place is not Surroundings.APART]
 
 
 @asynccontextmanager
@@ -60,6 +65,10 @@ async def surrounded(which: Surroundings, folder: Path) -> AsyncIterator[FaultCl
             yield cluster
     elif which is Surroundings.ENSEMBLE:
         async with fault_cluster(folder, servers=3) as cluster:
+            yield cluster
+    elif which is Surroundings.JUMPING:
+        places = (Place(sidecar_environment=build("jumping_clocks")),) * 3
+        async with fault_cluster(folder, places=places) as cluster:
             yield cluster
     else:
         with ExitStack() as stack:
