@@ -14,14 +14,9 @@ from loadmanager import __version__
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.host import PsutilHostProbe
-from loadmanager.adapters.http import DoorSettings, HttpDoor
-from loadmanager.adapters.http.admin.accounts import Accounts
-from loadmanager.adapters.http.admin.drains import Drains
-from loadmanager.adapters.http.admin.namespaces import Namespaces
-from loadmanager.adapters.http.admin.partitions import Partitions
-from loadmanager.adapters.http.admin.splits import Splits
-from loadmanager.adapters.http.admin.unloads import Unloads
+from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.administering import admin_routes
 from loadmanager.app.endings import first_leaf
 from loadmanager.app.identity import Identity
 from loadmanager.app.parts import Parts
@@ -105,31 +100,24 @@ def build_sidecar(
         await leader_line.close()
         await broker.close()
 
-    door = make_door(config, application, metrics)
+    door = make_door(config, parts, application, leader_line)
     return Sidecar(parts, door, application.member, application.election, close)
 
 
-def make_door(config: Config, application: Application, metrics: Metrics) -> HttpDoor:
+def make_door(
+    config: Config, parts: Parts, application: Application, leader_line: HttpLeaderLine
+) -> HttpDoor:
     """Return the HTTP server in front of the application."""
     return HttpDoor(
         application.answering,
-        metrics=metrics.lookup,
+        metrics=parts.metrics.lookup,
         registry=REGISTRY,
         version=__version__,
         settings=door_settings(config),
         guard=make_guard(config),
         tls=make_tls(config.tls),
         tls_refresh_s=config.tls.refresh_interval_s,
-        more_routes=[
-            *Namespaces(
-                application.answering, default_bundles=config.cluster.default_bundles
-            ).routes(),
-            *Partitions(application.answering).routes(),
-            *Splits(application.split_requests, config.split.algorithm).routes(),
-            *Unloads(application.unload_requests).routes(),
-            *Drains(application.drain_requests).routes(),
-            *Accounts(application.accounting).routes(),
-        ],
+        more_routes=admin_routes(config, parts, application, leader_line),
     )
 
 

@@ -53,7 +53,7 @@ class HttpLeaderLine:
         """
         url = leader.sidecar_url.rstrip("/") + ASSIGN_PATH
         try:
-            status, retry_after, text = await self._post(url, {"bundle": bundle})
+            status, retry_after, text = await self.ask("POST", url, {"bundle": bundle})
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"the leader at {leader.sidecar_url} does not answer: {what}") from (
@@ -69,7 +69,14 @@ class HttpLeaderLine:
         if session is not None:
             await session.close()
 
-    async def _post(self, url: str, value: dict[str, str]) -> tuple[int, str, str]:
+    async def ask(
+        self, method: str, url: str, value: dict[str, str] | None = None
+    ) -> tuple[int, str, str]:
+        """Return status, ``Retry-After`` and body of an answer.
+
+        Raises:
+            aiohttp.ClientError, OSError, ValueError: there is none.
+        """
         if self._session is None:
             # Made late: a session belongs to the event loop it is made in.
             self._session = aiohttp.ClientSession(
@@ -81,8 +88,8 @@ class HttpLeaderLine:
         token = self._token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # A leader never redirects; following one would ask somebody else.
-        async with self._session.post(
-            url, json=value, headers=headers, allow_redirects=False
+        async with self._session.request(
+            method, url, json=value, headers=headers, allow_redirects=False
         ) as response:
             return response.status, response.headers.get("Retry-After", ""), await response.text()
 

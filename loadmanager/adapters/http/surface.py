@@ -3,11 +3,20 @@
 from typing import Final
 
 from loadmanager.adapters.http.admin.accounts import Accounts
+from loadmanager.adapters.http.admin.anti_affinity import AntiAffinity
+from loadmanager.adapters.http.admin.brokers import Brokers
+from loadmanager.adapters.http.admin.configuration import Configuration
 from loadmanager.adapters.http.admin.drains import Drains
+from loadmanager.adapters.http.admin.failure_domains import FailureDomains
 from loadmanager.adapters.http.admin.health import Health
+from loadmanager.adapters.http.admin.isolation import Isolation
 from loadmanager.adapters.http.admin.namespaces import Namespaces
 from loadmanager.adapters.http.admin.partitions import Partitions
+from loadmanager.adapters.http.admin.plans import Plans
+from loadmanager.adapters.http.admin.quotas import Quotas
 from loadmanager.adapters.http.admin.splits import Splits
+from loadmanager.adapters.http.admin.steering import Steers
+from loadmanager.adapters.http.admin.topics import Topics
 from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.lookups import Lookups
@@ -16,13 +25,22 @@ from loadmanager.adapters.http.watching import Watching
 
 RESOURCES: Final[tuple[type, ...]] = (
     Lookups,
-    Partitions,
+    Brokers,
     Health,
+    Configuration,
     Namespaces,
     Unloads,
     Splits,
+    AntiAffinity,
+    Topics,
+    Partitions,
+    Isolation,
+    FailureDomains,
+    Quotas,
     Drains,
+    Steers,
     Accounts,
+    Plans,
     Watching,
     Describing,
 )

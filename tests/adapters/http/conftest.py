@@ -30,7 +30,9 @@ from loadmanager.core.ids import (
 )
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports import (
+    Conflict,
     LeaderInfo,
+    Missing,
     NamespaceTaken,
     NamespaceUnknown,
     NotLeader,
@@ -185,6 +187,53 @@ class FakeLookup:
                 self.waiting -= 1
 
 
+@dataclass
+class FakeNamespaces:
+    """Namespaces in the table of a fake application, and their policies."""
+
+    lookup: FakeLookup
+    policies_of: dict[Namespace, Mapping[str, Any]] = field(default_factory=dict)
+    deleted: list[tuple[Namespace, bool]] = field(default_factory=list)
+
+    async def of_tenant(self, tenant: str) -> list[Namespace]:
+        """Return the namespaces of a tenant that are in the table."""
+        found = sorted(one for one in self.lookup.namespaces if one.startswith(f"{tenant}/"))
+        if not found:
+            raise Missing(f"tenant {tenant} does not exist")
+        return found
+
+    async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
+        """Return the policies a namespace was created with."""
+        return self.policies_of[namespace]
+
+    async def create(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
+        """Add boundaries to the table."""
+        await self.lookup.create_namespace(boundaries)
+        self.policies_of[boundaries.namespace] = policies
+
+    async def delete(self, namespace: Namespace, *, force: bool) -> None:
+        """Remember what was deleted."""
+        self.deleted.append((namespace, force))
+
+
+@dataclass
+class FakePartitions:
+    """Remembers which topics were made partitioned ones."""
+
+    created: dict[TopicName, int] = field(default_factory=dict)
+
+    async def create(self, topic: TopicName, partitions: int) -> None:
+        """Remember the topic."""
+        if topic in self.created:
+            raise Conflict(f"topic {topic} is partitioned already")
+        self.created[topic] = partitions
+
+    async def delete(self, topic: TopicName) -> None:
+        """Forget the topic."""
+        if self.created.pop(topic, None) is None:
+            raise Missing(f"topic {topic} is not partitioned")
+
+
 @dataclass(frozen=True)
 class Reply:
     """One HTTP response, read whole."""
@@ -262,6 +311,7 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
         tls: TlsFiles | None = None,
     ) -> OpenDoor:
         lookup = lookup or FakeLookup()
+        namespaces = FakeNamespaces(lookup)
         registry = CollectorRegistry()
         metrics = LookupMetrics()
         registry.register(metrics)
@@ -274,8 +324,8 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
             guard=guard,
             tls=tls,
             more_routes=[
-                *Namespaces(lookup, default_bundles=default_bundles).routes(),
-                *Partitions(lookup).routes(),
+                *Namespaces(lookup, namespaces, default_bundles=default_bundles).routes(),
+                *Partitions(lookup, FakePartitions()).routes(),
                 *more_routes,
             ],
         )

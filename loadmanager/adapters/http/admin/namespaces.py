@@ -8,11 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
 from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
 from loadmanager.adapters.http.routes import Role, Route
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import Namespace
-from loadmanager.ports import LookupService
+from loadmanager.core.ids import Namespace, parse_namespace
+from loadmanager.core.wire.namespaces import bundles_to_json
+from loadmanager.ports import LookupService, NamespaceService
 
 _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{1,8}")
 # The boundaries of one namespace live in one znode, and a znode holds 1 MB.
@@ -43,16 +45,45 @@ class Policies(BaseModel):
     bundles: Bundles | None = None
 
 
+class DeletionQuery(Query):
+    """How a namespace is deleted."""
+
+    force: Flag = Field(default=False, description="Also one with topics.")
+    authoritative: Flag = Field(
+        default=False, description="Of no effect: redirects go to the leader."
+    )
+
+
 class Namespaces:
     """Answers under ``/admin/v2/namespaces``."""
 
-    def __init__(self, lookup: LookupService, *, default_bundles: int) -> None:
+    def __init__(
+        self, lookup: LookupService, service: NamespaceService, *, default_bundles: int
+    ) -> None:
         self._lookup = lookup
+        self._service = service
         self._default_bundles = default_bundles
 
     def routes(self) -> list[Route]:
         """Return the routes of this file."""
         return routes_of(self)
+
+    @operation(
+        "GET",
+        "/admin/v2/namespaces/{tenant}",
+        tag=_TAG,
+        summary="The namespaces of a tenant.",
+        role=Role.READ,
+        replies=(
+            Reply(200, "As `tenant/namespace`, sorted.", list[str]),
+            Reply(404, "There is no such tenant."),
+        ),
+    )
+    async def of_tenant(self, call: Call) -> web.StreamResponse:
+        """Tell the namespaces of a tenant."""
+        tenant = call.path["tenant"]
+        parse_namespace(f"{tenant}/any")
+        return json_reply(list(await self._service.of_tenant(tenant)))
 
     @operation(
         "PUT",
@@ -61,7 +92,7 @@ class Namespaces:
         summary="Create a namespace, with its bundles.",
         role=Role.ADMIN,
         replies=(
-            Reply(204, "It is created."),
+            Reply(204, "It is created, and its tenant with it if need be."),
             Reply(409, "It exists."),
             Reply(412, "The name cannot be one, or the bundles do not tile the circle."),
         ),
@@ -69,14 +100,56 @@ class Namespaces:
         body_optional=True,
     )
     async def create(self, call: Call) -> web.StreamResponse:
-        """Create a namespace; of its policies only the bundles are ours."""
+        """Create a namespace; of its policies only the bundles are ours, the others are kept."""
         namespace = namespace_in(call)
-        policies: Policies | None = call.body
-        bundles = policies.bundles if policies else None
-        await self._lookup.create_namespace(
-            boundaries_of(namespace, bundles, self._default_bundles)
-        )
+        policies: Policies = call.body or Policies()
+        given = policies.model_dump(mode="json", exclude={"bundles"}, exclude_none=True)
+        boundaries = boundaries_of(namespace, policies.bundles, self._default_bundles)
+        await self._service.create(boundaries, given)
         return empty_reply(204)
+
+    @operation(
+        "DELETE",
+        "/admin/v2/namespaces/{tenant}/{namespace}",
+        tag=_TAG,
+        summary="Delete a namespace and all its bundles.",
+        role=Role.ADMIN,
+        replies=(
+            Reply(204, "It is deleted, and its bundles are let go."),
+            Reply(404, "There is no such namespace."),
+            Reply(409, "It has topics, or others changed it again and again meanwhile."),
+        ),
+        query=DeletionQuery,
+        leader=True,
+    )
+    async def delete(self, call: Call) -> web.StreamResponse:
+        """Delete a namespace that has no topics, or with `force` any.
+
+        Topics are those that brokers reported last and those with partitions.
+        """
+        query: DeletionQuery = call.query
+        await self._service.delete(namespace_in(call), force=query.force)
+        return empty_reply(204)
+
+    @operation(
+        "GET",
+        "/admin/v2/namespaces/{tenant}/{namespace}",
+        tag=_TAG,
+        summary="A namespace's policies.",
+        role=Role.READ,
+        replies=(Reply(200, "They.", dict[str, Any]), Reply(404, "There is no such namespace.")),
+    )
+    @operation(
+        "GET",
+        "/admin/v2/namespaces/{tenant}/{namespace}/policies",
+        tag=_TAG,
+        summary="The same.",
+        role=Role.READ,
+        replies=(Reply(200, "They.", dict[str, Any]), Reply(404, "There is no such namespace.")),
+    )
+    async def policies(self, call: Call) -> web.StreamResponse:
+        """Tell the policies as they were set, with the bundles of now."""
+        return json_reply(dict(await self._service.policies(namespace_in(call))))
 
     @operation(
         "GET",
@@ -92,12 +165,6 @@ class Namespaces:
     async def bundles(self, call: Call) -> web.StreamResponse:
         """Tell the boundaries of a namespace's bundles."""
         return json_reply(bundles_to_json(await self._lookup.boundaries(namespace_in(call))))
-
-
-def bundles_to_json(boundaries: Boundaries) -> dict[str, Any]:
-    """Return boundaries as Pulsar's `BundlesData`."""
-    bounds = [f"0x{bound:08x}" for bound in boundaries.bounds]
-    return {"boundaries": bounds, "numBundles": len(bounds) - 1}
 
 
 def boundaries_of(namespace: Namespace, bundles: Bundles | None, default_count: int) -> Boundaries:

@@ -1,19 +1,20 @@
 """How many partitions topics have."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Annotated, Final
 
 from aiohttp import web
 from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.operations import Call, Method, Reply, operation, routes_of
 from loadmanager.adapters.http.parameters import Flag, Query
-from loadmanager.adapters.http.replies import json_reply
+from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.adapters.http.routes import Role, Route
 from loadmanager.core.ids import DOMAINS, TopicName, topic_from_parts
-from loadmanager.ports import LookupService
+from loadmanager.ports import LookupService, PartitionService
 
 _TAG: Final = "topics"
+_MOST: Final = 100_000
 
 
 class Partitioned(BaseModel):
@@ -33,6 +34,16 @@ class PartitionsQuery(Query):
     )
 
 
+class RemovalQuery(Query):
+    """What Pulsar's clients say along."""
+
+    force: Flag = Field(default=False, description="Of no effect.")
+    authoritative: Flag = Field(default=False, description="Of no effect: every sidecar can.")
+
+
+PartitionCount = Annotated[int, Field(ge=1, le=_MOST)]
+
+
 def _in_each_domain(method: str, **declared: object) -> Callable[[Method], Method]:
     """Declare a method for the three domains of topics, which are words in the path."""
 
@@ -48,8 +59,9 @@ def _in_each_domain(method: str, **declared: object) -> Callable[[Method], Metho
 class Partitions:
     """Answers ``/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions``."""
 
-    def __init__(self, lookup: LookupService) -> None:
+    def __init__(self, lookup: LookupService, service: PartitionService) -> None:
         self._lookup = lookup
+        self._service = service
 
     def routes(self) -> list[Route]:
         """Return the routes of this file."""
@@ -69,6 +81,41 @@ class Partitions:
     async def partitions(self, call: Call) -> web.StreamResponse:
         """Tell how many partitions a topic has; no client starts without knowing."""
         return json_reply({"partitions": await self._lookup.partitions(_topic(call))})
+
+    @_in_each_domain(
+        "PUT",
+        tag=_TAG,
+        summary="Make a topic a partitioned one.",
+        role=Role.ADMIN,
+        replies=(
+            Reply(204, "It is."),
+            Reply(404, "There is no such namespace."),
+            Reply(409, "It has partitions already."),
+        ),
+        body=PartitionCount,
+    )
+    async def create(self, call: Call) -> web.StreamResponse:
+        """Set how many partitions a topic has; the body is the bare number."""
+        count: int = call.body
+        await self._service.create(_topic(call), count)
+        return empty_reply(204)
+
+    @_in_each_domain(
+        "DELETE",
+        tag=_TAG,
+        summary="Forget the partitions of a topic.",
+        role=Role.ADMIN,
+        replies=(
+            Reply(204, "It is not partitioned any more."),
+            Reply(404, "It has no partitions."),
+            Reply(409, "Others changed it meanwhile."),
+        ),
+        query=RemovalQuery,
+    )
+    async def remove(self, call: Call) -> web.StreamResponse:
+        """Forget how many partitions a topic has; what brokers have open stays open."""
+        await self._service.delete(_topic(call))
+        return empty_reply(204)
 
 
 def _topic(call: Call) -> TopicName:

@@ -1,0 +1,68 @@
+"""Joins the admin REST to the application."""
+
+from loadmanager.adapters.http import HttpLeaderLine, Route
+from loadmanager.adapters.http.admin.accounts import Accounts
+from loadmanager.adapters.http.admin.anti_affinity import AntiAffinity
+from loadmanager.adapters.http.admin.brokers import Brokers
+from loadmanager.adapters.http.admin.configuration import Configuration
+from loadmanager.adapters.http.admin.drains import Drains
+from loadmanager.adapters.http.admin.failure_domains import FailureDomains
+from loadmanager.adapters.http.admin.isolation import Isolation
+from loadmanager.adapters.http.admin.namespaces import Namespaces
+from loadmanager.adapters.http.admin.partitions import Partitions
+from loadmanager.adapters.http.admin.plans import Plans
+from loadmanager.adapters.http.admin.quotas import Quotas
+from loadmanager.adapters.http.admin.splits import Splits
+from loadmanager.adapters.http.admin.steering import Steers
+from loadmanager.adapters.http.admin.topics import Topics
+from loadmanager.adapters.http.admin.unloads import Unloads
+from loadmanager.adapters.http.topic_line import HttpTopicLine
+from loadmanager.app.affinity_requests import AffinityRequests
+from loadmanager.app.broker_requests import BrokerRequests
+from loadmanager.app.dynamic_settings import DynamicSettings
+from loadmanager.app.isolation_requests import DomainRequests, IsolationRequests
+from loadmanager.app.namespace_requests import NamespaceRequests
+from loadmanager.app.parts import Parts
+from loadmanager.app.previewing import PreviewRequests
+from loadmanager.app.quota_requests import QuotaRequests
+from loadmanager.app.steering import SteeringRequests
+from loadmanager.app.topic_requests import PartitionRequests, TopicRequests
+from loadmanager.config import Config
+from loadmanager.joining import Application
+
+
+def admin_routes(
+    config: Config, parts: Parts, application: Application, leader_line: HttpLeaderLine
+) -> list[Route]:
+    """Return the routes of the admin REST of one sidecar."""
+    cluster, lookup = config.cluster.name, application.answering
+    namespaces = NamespaceRequests(parts, application.leading, cluster)
+    topics = TopicRequests(parts, HttpTopicLine(leader_line), config.cluster.hash)
+    resources = (
+        Brokers(BrokerRequests(parts, cluster), topics),
+        Configuration(DynamicSettings(parts, config), internal_configuration(config)),
+        Namespaces(lookup, namespaces, default_bundles=config.cluster.default_bundles),
+        Unloads(application.unload_requests),
+        Splits(application.split_requests, config.split.algorithm),
+        AntiAffinity(AffinityRequests(parts, cluster)),
+        Topics(topics),
+        Partitions(lookup, PartitionRequests(parts)),
+        Isolation(IsolationRequests(parts, cluster)),
+        FailureDomains(DomainRequests(parts, cluster)),
+        Quotas(QuotaRequests(parts)),
+        Drains(application.drain_requests),
+        Steers(SteeringRequests(parts)),
+        Accounts(application.accounting),
+        Plans(PreviewRequests(parts, application.leading)),
+    )
+    return [route for resource in resources for route in resource.routes()]
+
+
+def internal_configuration(config: Config) -> dict[str, str]:
+    """Return where the cluster's metadata is, under Pulsar's names."""
+    servers = config.zookeeper.hosts
+    return {
+        "zookeeperServers": servers,
+        "configurationStoreServers": servers,
+        "metadataStoreUrl": f"zk:{servers}{config.zookeeper.chroot}",
+    }
