@@ -21,9 +21,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final, cast
 
+import jwt
 import psutil
 import pytest
 import structlog
@@ -33,12 +35,14 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import DoorSettings, HttpDoor
 from loadmanager.adapters.http.answers import Answer, render
+from loadmanager.adapters.http.security import Guard, Rights, Tokens
 from loadmanager.telemetry.lookups import LookupMetrics
 
 ROOT: Final = Path(__file__).parents[2]
 TOPICS: Final = 1_000
 BUNDLES: Final = 1_024
 PREFIX: Final = "/lookup/v2/topic/persistent/public/default/topic-"
+SECRET: Final = b"a secret that is only for this run"
 HEADERS: Final = (
     "Host: 127.0.0.1\r\nAccept: application/json\r\nAccept-Encoding: gzip, deflate\r\n"
     "User-Agent: bench\r\n"
@@ -57,12 +61,18 @@ class Lane:
     fresh_headers: bool = False
 
     @property
+    def proves(self) -> bool:
+        """Whether a bearer token is sent along."""
+        return self.server == "guarded"
+
+    @property
     def name(self) -> str:
         """The server, and how it is asked."""
         return f"{self.server}{'_fresh_headers' if self.fresh_headers else ''}"
 
 
-LANES: Final = (Lane("door"), Lane("bare"), Lane("door", True), Lane("bare", True))  # noqa: FBT003 - a table
+SERVERS: Final = ("door", "guarded", "bare")
+LANES: Final = tuple(Lane(server, fresh) for fresh in (False, True) for server in SERVERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +86,11 @@ class Round:
 def measure(rounds: int = 5, round_s: float = 1.0, connections: int = 32) -> dict[str, list[Round]]:
     """Return the rounds of each lane, after one round that does not count.
 
-    Takes about ``4 * (rounds + 1) * round_s`` seconds.
+    Takes about ``6 * (rounds + 1) * round_s`` seconds.
     """
     results: dict[str, list[Round]] = {lane.name: [] for lane in LANES}
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(_server(name)) for name in ("door", "bare")}
+        servers = {name: stack.enter_context(_server(name)) for name in SERVERS}
         for number in range(rounds + 1):
             for lane in LANES if number % 2 else reversed(LANES):
                 process, port = servers[lane.server]
@@ -104,13 +114,18 @@ def figures(results: dict[str, list[Round]]) -> Iterator[dict[str, object]]:
             "server_cpu_us_per_request": round(statistics.median(cpu[name]), 1),
         }
     for suffix in ("", "_fresh_headers"):
-        door, bare = f"door{suffix}", f"bare{suffix}"
-        yield {
-            "bench": "lookup",
-            "figure": f"ratio_to_bare_aiohttp{suffix}",
-            "requests_per_s_ratio": _ratio(speed[door], speed[bare]),
-            "server_cpu_ratio": _ratio(cpu[bare], cpu[door]),
-        }
+        bare = f"bare{suffix}"
+        for server, figure in (
+            ("door", "ratio_to_bare_aiohttp"),
+            ("guarded", "ratio_to_bare_aiohttp_with_tokens"),
+        ):
+            lane = f"{server}{suffix}"
+            yield {
+                "bench": "lookup",
+                "figure": f"{figure}{suffix}",
+                "requests_per_s_ratio": _ratio(speed[lane], speed[bare]),
+                "server_cpu_ratio": _ratio(cpu[bare], cpu[lane]),
+            }
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:
@@ -132,7 +147,8 @@ def _round(
     server: psutil.Process, port: int, lane: Lane, round_s: float, connections: int
 ) -> Round:
     before = server.cpu_times()
-    arguments = [str(port), str(round_s), str(connections), str(int(lane.fresh_headers))]
+    arguments = [str(port), str(round_s), str(connections)]
+    arguments += [str(int(lane.fresh_headers)), str(int(lane.proves))]
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.bench_lookup", "ask", *arguments],
         cwd=ROOT,
@@ -146,7 +162,7 @@ def _round(
     return Round(told["requests"] / told["seconds"], 1e6 * cpu_s / told["requests"])
 
 
-async def _serve_door() -> int:
+async def _serve_door(guard: Guard | None = None) -> int:
     from tests.adapters.http.conftest import PUBLIC, FakeLookup  # noqa: PLC0415 - here the root is the working directory
 
     lookup = FakeLookup()
@@ -157,7 +173,12 @@ async def _serve_door() -> int:
     metrics = LookupMetrics()
     registry.register(metrics)
     door = HttpDoor(
-        lookup, metrics=metrics, registry=registry, version="bench", settings=DoorSettings()
+        lookup,
+        metrics=metrics,
+        registry=registry,
+        version="bench",
+        settings=DoorSettings(),
+        guard=guard,
     )
     return await door.start("127.0.0.1", 0)
 
@@ -186,7 +207,9 @@ async def _serve_bare() -> int:
 async def serve(name: str) -> None:
     """Serve until killed, after printing the port."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    port = await (_serve_door() if name == "door" else _serve_bare())
+    guard = Guard(Rights(lookers=frozenset({"client"})), Tokens(SECRET, ("HS256",)))
+    doors = {"door": None, "guarded": guard}
+    port = await (_serve_door(doors[name]) if name in doors else _serve_bare())
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
@@ -195,9 +218,10 @@ async def serve(name: str) -> None:
 class Asker(asyncio.Protocol):
     """Asks on one connection, one request after the other."""
 
-    def __init__(self, first: int, fresh_headers: bool) -> None:
+    def __init__(self, first: int, fresh_headers: bool, headers: str) -> None:
         self._next = first
         self._fresh = fresh_headers
+        self._headers = headers
         self._got = b""
         self.answered = 0
         self.refused = 0
@@ -226,29 +250,36 @@ class Asker(asyncio.Protocol):
     def _ask(self) -> None:
         assert self._transport is not None
         self._next += 1
-        self._transport.write(_request(self._next, fresh_headers=self._fresh))
+        request = _fresh if self._fresh else _plain
+        self._transport.write(request(self._next % TOPICS, self._headers, self._next))
 
 
-_PLAIN: Final = [
-    f"GET {PREFIX}{number} HTTP/1.1\r\n{HEADERS}\r\n".encode() for number in range(TOPICS)
-]
+@cache
+def _whole(topic: int, headers: str) -> bytes:
+    return f"GET {PREFIX}{topic} HTTP/1.1\r\n{headers}\r\n".encode()
 
 
-def _request(number: int, *, fresh_headers: bool) -> bytes:
-    if not fresh_headers:
-        return _PLAIN[number % TOPICS]
-    line = f"GET {PREFIX}{number % TOPICS} HTTP/1.1\r\n"
-    return f"{line}{HEADERS}X-Request-Id: {number}-{id(_PLAIN)}\r\n\r\n".encode()
+def _plain(topic: int, headers: str, _number: int) -> bytes:
+    return _whole(topic, headers)
 
 
-async def ask(port: int, seconds: float, connections: int, *, fresh_headers: bool) -> None:
+def _fresh(topic: int, headers: str, number: int) -> bytes:
+    line = f"GET {PREFIX}{topic} HTTP/1.1\r\n"
+    return f"{line}{headers}X-Request-Id: {number}-{id(_whole)}\r\n\r\n".encode()
+
+
+async def ask(
+    port: int, seconds: float, connections: int, *, fresh_headers: bool, proves: bool
+) -> None:
     """Ask for so long on so many connections, and print what was answered."""
     loop = asyncio.get_running_loop()
     offset = time.monotonic_ns() % 1_000_000_007
     askers: list[Asker] = []
+    token = jwt.encode({"sub": "client"}, SECRET, "HS256")
+    headers = f"{HEADERS}Authorization: Bearer {token}\r\n" if proves else HEADERS
 
     def one_more() -> Asker:
-        askers.append(Asker(offset + 1_000_000 * len(askers), fresh_headers))
+        askers.append(Asker(offset + 1_000_000 * len(askers), fresh_headers, headers))
         return askers[-1]
 
     for _ in range(connections):
@@ -272,6 +303,8 @@ def test_a_lookup_costs_no_more_than_the_barest_aiohttp_handler() -> None:
     ratios = {line["figure"]: line["requests_per_s_ratio"] for line in lines if "figure" in line}
     assert float(str(ratios["ratio_to_bare_aiohttp"])) >= 1.0
     assert float(str(ratios["ratio_to_bare_aiohttp_fresh_headers"])) >= 0.8
+    assert float(str(ratios["ratio_to_bare_aiohttp_with_tokens"])) >= 0.7
+    assert float(str(ratios["ratio_to_bare_aiohttp_with_tokens_fresh_headers"])) >= 0.7
 
 
 def main(arguments: list[str]) -> None:
@@ -279,8 +312,13 @@ def main(arguments: list[str]) -> None:
     match arguments:
         case ["serve", name]:
             uvloop.run(serve(name))
-        case ["ask", port, seconds, connections, fresh]:
-            uvloop.run(ask(int(port), float(seconds), int(connections), fresh_headers=fresh == "1"))
+        case ["ask", port, seconds, connections, fresh, proves]:
+            asking = ask(
+                *(int(port), float(seconds), int(connections)),
+                fresh_headers=fresh == "1",
+                proves=proves == "1",
+            )
+            uvloop.run(asking)
         case _:
             for line in figures(measure()):
                 print(json.dumps(line))
