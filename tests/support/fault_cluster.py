@@ -4,10 +4,11 @@ Every broker process and every client writes a record; `History` is made of thes
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 
 import aiohttp
 from fault_clients import BUNDLES, TOPICS, Clients
@@ -33,6 +34,7 @@ HAND_OVER_S = 0.5
 START_BOUND_S = 60.0
 CONVERGED_BOUND_S = 40.0
 POLL_S = 0.1
+NOTHING: Mapping[str, str] = MappingProxyType({})
 STALLS_SCRIPT = Path(__file__).with_name("fault_stalls.py")
 
 
@@ -221,6 +223,7 @@ async def fault_cluster(
     servers: int = 1,
     proxied: bool = False,
     listen: str = LOOPBACK,
+    zookeeper_environment: Mapping[str, str] = NOTHING,
     session_timeout_s: float = SESSION_S,
     tick_s: float = TICK_S,
 ) -> AsyncIterator[FaultCluster]:
@@ -232,6 +235,7 @@ async def fault_cluster(
         servers: one ZooKeeper server, or an ensemble of so many.
         proxied: whether each sidecar reaches ZooKeeper through a proxy of its own.
         listen: where one server does.
+        zookeeper_environment: of its servers.
         session_timeout_s: what sidecars ask ZooKeeper for.
         tick_s: ZooKeeper's.
     """
@@ -242,6 +246,8 @@ async def fault_cluster(
         service = standalone(data_dir / "zookeeper", tick_ms, ports[0], host=listen)
     else:
         service = ensemble(data_dir, tick_ms, ports[: PORTS_PER_MEMBER * servers])
+    for member in service.members:
+        member.environment.update(zookeeper_environment)
     children = Children(data_dir)
     async with AsyncExitStack() as stack:
         stack.callback(service.stop)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fault_cluster import FaultCluster, fault_cluster
 from fault_disks import SmallDisk, fill_brokers_disk, fill_sidecars_disk, fill_zookeepers_disk
-from fault_hosts import Place, build
+from fault_hosts import BUILDS, Place, build
 from fault_links import OTHERS, cut_link, linked_host
 from fault_outcomes import Fault
 from faults import ENSEMBLE_FAULTS, FAULTS, PROXY_FAULTS
@@ -28,7 +28,8 @@ class Surroundings(StrEnum):
     """What stands around three hosts and their clients.
 
     Where clocks jump, each sidecar's monotonic clock is days off its broker's, and its
-    wall clock is set back and forth by up to an hour all the time.
+    wall clock is set back and forth by up to an hour all the time; so is ZooKeeper's,
+    where there is a C compiler.
     """
 
     PROXIED = "one ZooKeeper behind proxies"
@@ -68,7 +69,8 @@ async def surrounded(which: Surroundings, folder: Path) -> AsyncIterator[FaultCl
             yield cluster
     elif which is Surroundings.JUMPING:
         places = (Place(sidecar_environment=build("jumping_clocks")),) * 3
-        async with fault_cluster(folder, places=places) as cluster:
+        within = _jumping_wall_clock(folder)
+        async with fault_cluster(folder, places=places, zookeeper_environment=within) as cluster:
             yield cluster
     else:
         with ExitStack() as stack:
@@ -84,6 +86,18 @@ def _on_small_disks(place: Place, folder: Path, number: int) -> Place:
         SmallDisk.mounted_at(folder / f"disk-of-{of}-{number}") for of in ("broker", "sidecar")
     ]
     return replace(place, broker_folder=disks[0].folder, sidecar_folder=disks[1].folder)
+
+
+def _jumping_wall_clock(folder: Path) -> Mapping[str, str]:
+    """Return the environment of a process whose wall clock jumps; nothing without a compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return {}
+    library = folder / "jumping_wall_clock.so"
+    source = BUILDS / "jumping_wall_clock.c"
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"]
+    subprocess.run(command, check=True)
+    return {"LD_PRELOAD": str(library)}
 
 
 def going_apart() -> Sequence[str]:

@@ -23,13 +23,17 @@ PORTS_PER_MEMBER = 3
 
 @dataclass(slots=True)
 class Server:
-    """One server process. ``settings`` are lines of ``zoo.cfg`` beyond the usual ones."""
+    """One server process. ``settings`` are lines of ``zoo.cfg`` beyond the usual ones.
+
+    ``environment`` is set besides our own.
+    """
 
     number: int
     port: int
     folder: Path
     settings: dict[str, str] = field(default_factory=dict)
     host: str = LOOPBACK
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -71,6 +75,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
+                env={**os.environ, **self.environment},
                 preexec_fn=mortal,  # noqa: PLW1509 - it asks for a signal and takes no lock
             )
 
