@@ -68,9 +68,9 @@ async def surrounded(which: Surroundings, folder: Path) -> AsyncIterator[FaultCl
         async with fault_cluster(folder, servers=3) as cluster:
             yield cluster
     elif which is Surroundings.JUMPING:
-        places = (Place(sidecar_environment=build("jumping_clocks")),) * 3
+        jumping = (Place(sidecar_environment=build("jumping_clocks")),) * 3
         within = _jumping_wall_clock(folder)
-        async with fault_cluster(folder, places=places, zookeeper_environment=within) as cluster:
+        async with fault_cluster(folder, places=jumping, zookeeper_environment=within) as cluster:
             yield cluster
     else:
         with ExitStack() as stack:
@@ -95,7 +95,7 @@ def _jumping_wall_clock(folder: Path) -> Mapping[str, str]:
         return {}
     library = folder / "jumping_wall_clock.so"
     source = BUILDS / "jumping_wall_clock.c"
-    command = [compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"]
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
     subprocess.run(command, check=True)
     return {"LD_PRELOAD": str(library)}
 
