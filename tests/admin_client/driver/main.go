@@ -73,8 +73,11 @@ func (d *driver) brokers() bool {
 	}) && d.step("brokers healthcheck", func() error {
 		return brokers.HealthCheckWithTopicVersion(utils.TopicVersionV2)
 	}) && d.step("broker-stats load-report", func() error {
-		report, err := d.admin.BrokerStats().GetLoadReport()
-		return expect(err, report != nil && report.CPU.Limit > 0, "a CPU limit", report)
+		return eventually(func() error {
+			// The first report is written before anything could be measured.
+			report, err := d.admin.BrokerStats().GetLoadReport()
+			return expect(err, report != nil && report.CPU.Limit > 0, "a CPU limit", report)
+		})
 	})
 }
 

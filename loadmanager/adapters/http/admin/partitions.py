@@ -44,6 +44,13 @@ class RemovalQuery(Query):
 PartitionCount = Annotated[int, Field(ge=1, le=_MOST)]
 
 
+class PartitionedMetadata(BaseModel):
+    """The newer form of the same, with properties that nobody reads."""
+
+    partitions: PartitionCount
+    properties: dict[str, str] | None = None
+
+
 def _in_each_domain(method: str, **declared: object) -> Callable[[Method], Method]:
     """Declare a method for the three domains of topics, which are words in the path."""
 
@@ -92,11 +99,12 @@ class Partitions:
             Reply(404, "There is no such namespace."),
             Reply(409, "It has partitions already."),
         ),
-        body=PartitionCount,
+        body=PartitionCount | PartitionedMetadata,
     )
     async def create(self, call: Call) -> web.StreamResponse:
-        """Set how many partitions a topic has; the body is the bare number."""
-        count: int = call.body
+        """Set how many partitions a topic has: a bare number, or an object with it."""
+        given: int | PartitionedMetadata = call.body
+        count = given if isinstance(given, int) else given.partitions
         await self._service.create(_topic(call), count)
         return empty_reply(204)
 
