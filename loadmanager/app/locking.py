@@ -193,8 +193,9 @@ class LockKeeper:
 
         Whatever changes locks says it too; alone it goes only when there is nothing else.
         """
-        if self._ownerships.serving.loading:
-            await self._clock.sleep(_GATHER_S)  # More will be served in a moment.
+        loading = self._ownerships.serving.loading
+        if loading and await self._ownerships.lock_work.wait(_GATHER_S):
+            return  # More is served by now, or a lock has to be dropped or taken: that first.
         await self._change([], [])
 
     async def _give_way(
