@@ -37,6 +37,7 @@ log = structlog.get_logger()
 _RETRY_S = 0.5
 _MOST_DOUBLINGS = 4
 _COMPARE_S = 0.5
+_DROP_POLL_S = 0.02
 _CONNECT_POLL_S = 0.1
 _TELL_EVERY_S = 30.0
 
@@ -232,8 +233,11 @@ class Member:
 
     async def _drop_everything(self) -> None:
         """Drop all locks of a broker that cannot serve any more, while the keeper runs."""
-        self._ownerships.broker_lost()
-        await self._leaving.let_go(math.inf)
+        while self._ownerships.phases:
+            # Again each time: a lock whose taking was under way is taken only now, and no
+            # renewal follows any more that would have a failed unload repeated.
+            self._ownerships.broker_lost()
+            await self._parts.clock.sleep(_DROP_POLL_S)
 
     async def _compare_now_and_then(self) -> None:
         while True:
