@@ -1,11 +1,14 @@
 """The clocks of processes: none of them shows the cluster's time."""
 
 import asyncio
-import math
 from random import Random
+from typing import Final
 
 from loadmanager.faults.virtual_time import wall_ms_at
 from loadmanager.faults.wires import Gate
+
+_AFTER_ALL_S: Final = 1e9
+"""Later than any deadline, and still a number that can be reckoned with."""
 
 
 class DriftingClock:
@@ -47,7 +50,7 @@ class ProcessClock:
 
     def monotonic_s(self) -> float:
         """Return the process's time."""
-        return math.inf if self._ended else self._clock.monotonic_s()
+        return _AFTER_ALL_S if self._ended else self._clock.monotonic_s()
 
     def wall_ms(self) -> int:
         """Return what the host's clock shows."""

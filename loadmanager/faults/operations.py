@@ -69,8 +69,12 @@ async def unmark_draining(scene: Scene) -> str:
 
 
 async def create_namespace(scene: Scene) -> str:
-    """Create a namespace, perhaps one that was there before with other bundles."""
-    missing = [name for name in NAMESPACES if name not in scene.monitor.namespaces]
+    """Create a namespace, perhaps one that was there before with other bundles.
+
+    Whoever creates one again waits until the bundles of the former one are let go: docs/
+    simulated-faults.md says why.
+    """
+    missing = [name for name in NAMESPACES if _may_be_created(scene, name)]
     if not missing:
         return ""
     namespace = scene.rng.choice(missing)
@@ -89,6 +93,11 @@ async def delete_namespace(scene: Scene) -> str:
     operator = await scene.cluster.operator()
     scene.begin(operator.delete(znodes.local_policies(namespace)))
     return namespace
+
+
+def _may_be_created(scene: Scene, namespace: Namespace) -> bool:
+    locks = scene.cluster.service.nodes.get(f"{znodes.LOCKS}/{namespace}")
+    return namespace not in scene.monitor.namespaces and not (locks and locks.children)
 
 
 def _is_marked(scene: Scene, broker: str) -> bool:
