@@ -56,7 +56,7 @@ class Desk:
         self.recollection = Recollection(parts.clock, term.epoch)
         self._steering = Steering(parts)
         self._deciding = Deciding(planner, self._viewing, self.recollection, self._steering, rng)
-        self._hand_overs = HandOvers(parts, self.book)
+        self._hand_overs = HandOvers(parts, self.book, rhythm.round_interval_s)
         absences = Absences(
             parts,
             self.book,
@@ -82,7 +82,7 @@ class Desk:
             hand_overs=self._hand_overs,
             splits=self._splits,
             placing=self._placing,
-            reconciler=Reconciler(parts, self.book),
+            reconciler=Reconciler(parts, self._hand_overs, self.recollection),
             inheritance=self._inheritance,
         )
 

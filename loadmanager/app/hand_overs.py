@@ -4,19 +4,22 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
-from loadmanager.app.order_book import OrderBook, Rider
+from loadmanager.app.order_book import OrderBook
+from loadmanager.app.order_chunks import Rider
 from loadmanager.app.parts import Parts
 from loadmanager.core.ids import BrokerId, BundleId
 
 log = structlog.get_logger()
 
 _LOST_AFTER_S = 15.0
+"""Or a round, if that is shorter."""
 
 
 class HandOvers:
     """What is under way in one term, as the leader sees it."""
 
-    def __init__(self, parts: Parts, book: OrderBook) -> None:
+    def __init__(self, parts: Parts, book: OrderBook, round_interval_s: float) -> None:
+        self._lost_after_s = min(_LOST_AFTER_S, round_interval_s)
         self._parts = parts
         self.book = book
         self._ordered_at_s: dict[BundleId, float] = {}
@@ -45,14 +48,14 @@ class HandOvers:
             bundle: self._astray_since_s.get(bundle, now_s) for bundle in astray
         }
 
-    async def repeat_lost(self) -> None:
-        """Repeat the orders for what has not arrived for too long; each once in a while.
+    async def repeat_lost(self) -> Mapping[BundleId, BrokerId]:
+        """Repeat the orders for what has not arrived for too long, and return them.
 
         A broker whose orders were deleted or spoilt by hand waits for ever for what
         nobody writes again, unless its orders are repeated. Raises as `OrderBook.assign`.
         """
         now_s = self._parts.clock.monotonic_s()
-        late = [b for b, s in self._astray_since_s.items() if now_s - s >= _LOST_AFTER_S]
+        late = [b for b, s in self._astray_since_s.items() if now_s - s >= self._lost_after_s]
         planned, brokers = self.book.assigned, self._parts.picture.brokers
         lost = {b: planned[b] for b in late if b in planned and planned[b] in brokers}
         for bundle, broker in lost.items():
@@ -60,3 +63,4 @@ class HandOvers:
             log.warning("bundle.order.repeated", bundle=bundle, target=broker)
         if lost:
             await self.book.assign(lost)
+        return lost

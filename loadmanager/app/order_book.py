@@ -11,11 +11,12 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from loadmanager.app.electing import Deposed, Term
+from loadmanager.app.order_chunks import Rider, is_last, next_chunk
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -24,7 +25,6 @@ from loadmanager.core.orders import Orders, SplitOrder, decode_orders, encode_or
 from loadmanager.ports import (
     Check,
     CommitRejected,
-    CoordinationError,
     Create,
     Node,
     NodeExists,
@@ -36,22 +36,7 @@ from loadmanager.ports import (
 log = structlog.get_logger()
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-_COMMIT_NODES = 100
-_COMMIT_BYTES = 500_000
-
-
-class Rider(Protocol):
-    """Something else that is written with orders: both are done, or neither."""
-
-    @property
-    def operation(self) -> Create | SetData:
-        """What is to be written."""
-
-    def refused(self, cause: CoordinationError) -> None:
-        """Make the operation another one, for the next try; or raise ``cause``."""
-
-    def arrived(self) -> None:
-        """Take note that it was written."""
+_READ_TOGETHER = 64
 
 
 class OrderBook:
@@ -156,6 +141,41 @@ class OrderBook:
             self._spoilt.clear()
             self._assigned, self._splits, self._read = after, cuts, True
 
+    async def mend_changed(self) -> tuple[BrokerId, ...]:
+        """Write orders again that are not as this leader left them; return whose they were.
+
+        Raises as `assign`.
+        """
+        changed: list[BrokerId] = []
+        async with self._writing:
+            if not self._read:
+                await self._read_all()
+            brokers = sorted(self._nodes | set(self._assigned.values()))
+            for first in range(0, len(brokers), _READ_TOGETHER):
+                some = brokers[first : first + _READ_TOGETHER]
+                stand = await asyncio.gather(*(self._stand(broker) for broker in some))
+                changed += [b for b, as_written in zip(some, stand, strict=True) if not as_written]
+            self._spoilt.update(changed)
+        if changed:
+            await self.change()
+        return tuple(changed)
+
+    async def _stand(self, broker: BrokerId) -> bool:
+        path = znodes.orders(broker)
+        node = await self._coordination.get(path)
+        bundles = {b for b, planned in self._assigned.items() if planned == broker}
+        if node is None:
+            self._nodes.discard(broker)
+            return not bundles
+        try:
+            orders = decode_orders(path, node.data)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=path, error=str(error))
+            self._metrics.malformed("orders")
+            return False
+        splits = {b: order for b, order in self._splits.items() if b in bundles}
+        return orders.bundles == bundles and dict(orders.splits) == splits
+
     def _holder(self, bundle: BundleId) -> Iterator[BrokerId]:
         holding = self._picture.owners.get(bundle)
         if holding and holding.broker in self._picture.brokers:
@@ -163,8 +183,8 @@ class OrderBook:
 
     async def _write(self, contents: dict[BrokerId, bytes], rider: Rider | None) -> None:
         while contents:
-            chunk = _chunk(contents)
-            aboard = rider if rider and _is_last(chunk, contents, rider) else None
+            chunk = next_chunk(contents)
+            aboard = rider if rider and is_last(chunk, contents, rider) else None
             operations: list[Operation] = [Check(znodes.EPOCH, self._term.epoch)]
             for broker in chunk:
                 path = znodes.orders(broker)
@@ -271,20 +291,3 @@ class OrderBook:
     def _preferred(self, bundle: BundleId, claims: set[BrokerId]) -> BrokerId:
         holding = self._picture.owners.get(bundle)
         return holding.broker if holding and holding.broker in claims else min(claims)
-
-
-def _is_last(chunk: list[BrokerId], contents: Mapping[BrokerId, bytes], rider: Rider) -> bool:
-    size = sum(len(contents[broker]) for broker in chunk) + len(rider.operation.data)
-    return len(chunk) == len(contents) and size <= _COMMIT_BYTES
-
-
-def _chunk(contents: Mapping[BrokerId, bytes]) -> list[BrokerId]:
-    """Return the next brokers whose orders fit one commit, in the given order."""
-    chunk: list[BrokerId] = []
-    size = 0
-    for broker, content in contents.items():
-        size += len(content)
-        if chunk and (size > _COMMIT_BYTES or len(chunk) == _COMMIT_NODES):
-            break
-        chunk.append(broker)
-    return chunk

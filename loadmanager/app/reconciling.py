@@ -6,7 +6,7 @@ thought of shows in a log, a metric and the accounts, and not as a bundle that i
 nowhere.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import structlog
 
@@ -15,16 +15,11 @@ from loadmanager.app.hand_overs import HandOvers
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.recollection import Recollection
+from loadmanager.app.splitting import parts_of
 from loadmanager.core import znodes
-from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.core.ids import (
-    BundleId,
-    Namespace,
-    belongs_to_a_broker,
-    namespace_of,
-    parse_bundle,
-    range_of,
-)
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
 
 log = structlog.get_logger()
 
@@ -39,7 +34,7 @@ class Reconciler:
         self._hand_overs = hand_overs
         self._book: OrderBook = hand_overs.book
         self._recollection = recollection
-        self._reported: set[BundleId] = set()
+        self._suspects: set[tuple[BundleId, BrokerId]] = set()
 
     async def look(self) -> None:
         """Mend or tell what does not agree.
@@ -67,15 +62,13 @@ class Reconciler:
     async def _recall_what_is_no_bundle(self) -> list[Disagreement]:
         """Recall bundles of deleted namespaces, and ranges that their namespace has not got."""
         found: list[Disagreement] = []
-        namespaces = {namespace_of(bundle) for bundle in self._book.assigned}
-        for namespace in sorted(namespaces):
-            found += [one async for one in self._no_bundles_of(namespace)]
+        for namespace in sorted({namespace_of(bundle) for bundle in self._book.assigned}):
+            found += await self._no_bundles_of(namespace)
         if found:
-            gone = [BundleId(one.subject) for one in found]
-            await self._book.change(gone=gone)
+            await self._book.change(gone=[BundleId(one.subject) for one in found])
         return found
 
-    async def _no_bundles_of(self, namespace: Namespace) -> AsyncIterator[Disagreement]:
+    async def _no_bundles_of(self, namespace: Namespace) -> list[Disagreement]:
         picture = self._parts.picture
         try:
             boundaries = await picture.boundaries(namespace)
@@ -85,13 +78,70 @@ class Reconciler:
                 await self._parts.coordination.sync(znodes.local_policies(namespace))
                 boundaries = await picture.reread_boundaries(namespace)
         except MalformedContent:
-            return
+            return []
         bundles = [b for b in self._book.assigned if namespace_of(b) == namespace]
         if boundaries is None:
             log.warning("namespace.bundles.vanished", namespace=namespace)
-        for bundle in bundles:
-            if boundaries is None:
-                yield Disagreement(Kind.VANISHED_NAMESPACE, bundle, namespace, mended=True)
-            elif self._is_foreign(bundle, boundaries.bundles):
-                detail = "no bundle of its namespace, nor cut into some"
-                yield Disagreement(Kind.UNKNOWN_RANGE, bundle, detail, mended=True)
+            kind, detail = Kind.VANISHED_NAMESPACE, f"{namespace} is no more"
+        else:
+            kind, detail = Kind.UNKNOWN_RANGE, "no bundle of its namespace, nor cut into some"
+            bundles = [bundle for bundle in bundles if _is_foreign(bundle, boundaries)]
+        return [Disagreement(kind, bundle, detail, mended=True) for bundle in bundles]
+
+    async def _strays(self) -> set[BundleId]:
+        """Return the locks that no broker lists, at two looks: nobody would ever drop them.
+
+        Lock and list change in one commit and reach the picture by two watches, so at a
+        first look they may differ for a moment.
+        """
+        suspects = {bundle async for bundle in self._unlisted_locks()}
+        if suspects:
+            await self._parts.clock.sleep(_LOOK_AGAIN_S)
+            suspects &= {bundle async for bundle in self._unlisted_locks()}
+        for bundle in suspects:
+            log.warning("bundle.lock.stray", bundle=bundle, path=znodes.lock(bundle))
+        self._parts.metrics.stray_locks.set(len(suspects))
+        return suspects
+
+    async def _unlisted_locks(self) -> AsyncIterator[BundleId]:
+        coordination, owners = self._parts.coordination, self._parts.picture.owners
+        for tenant in await coordination.children(znodes.LOCKS):
+            for namespace in await coordination.children(f"{znodes.LOCKS}/{tenant}"):
+                folder = f"{tenant}/{namespace}"
+                for name in await coordination.children(f"{znodes.LOCKS}/{folder}"):
+                    try:
+                        bundle = parse_bundle(f"{folder}/{name}")
+                    except InvalidName as error:
+                        path = f"{znodes.LOCKS}/{folder}/{name}"
+                        log.warning("znode.name.refused", path=path, error=str(error))
+                        continue
+                    if bundle not in owners:
+                        yield bundle
+
+    def _served_unlocked(self) -> list[Disagreement]:
+        """Return what brokers report to serve, twice, since others have the lock."""
+        picture = self._parts.picture
+        suspects = {
+            (bundle, broker)
+            for broker, known in picture.brokers.items()
+            for bundle in known.report.bundles
+            if (at := picture.owners.get(bundle))
+            and at.broker != broker
+            and known.mzxid > at.fencing_token
+        }
+        found, self._suspects = suspects & self._suspects, suspects
+        return [
+            Disagreement(Kind.SERVED_UNLOCKED, bundle, f"by {broker}", mended=False)
+            for bundle, broker in sorted(found)
+        ]
+
+
+def _is_foreign(bundle: BundleId, boundaries: Boundaries) -> bool:
+    """Say whether it is neither a bundle among these nor one that was cut into some."""
+    if bundle in boundaries.bundles:
+        return False
+    try:
+        parts_of(bundle, boundaries)
+    except LoadManagerError:
+        return True
+    return False

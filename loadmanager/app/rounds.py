@@ -90,7 +90,7 @@ class Rounds:
         state = self.inheritance.write(self.deciding.memory)
         try:
             if not doubtful:
-                await self._mend()
+                await self._cut()
             if plan.moves:
                 await self.hand_overs.order({m.bundle: m.target for m in plan.moves}, state)
         except CoordinationError:
@@ -98,14 +98,14 @@ class Rounds:
             raise
         if not state.done:
             await self.inheritance.leave(self.deciding.memory)
+        if not doubtful:
+            await self.reconciler.look()
         if not plan.moves:
             return "observed" if plan.observed else "quiet"
         sources = {move.source for move in plan.moves}
         self.parts.metrics.bundles_unloaded(len(plan.moves), len(sources))
         return "moved"
 
-    async def _mend(self) -> None:
+    async def _cut(self) -> None:
         if self.deciding.steering.balancing.mode is BalancingMode.ACTIVE:
             await self.splits.look()
-        await self.hand_overs.repeat_lost()
-        await self.reconciler.look()

@@ -69,6 +69,8 @@ class Reason(StrEnum):
     # Large bundles that are not cut.
     NAMESPACE_FULL = "namespace_full"
     NAMESPACE_UNKNOWN = "namespace_unknown"
+    # What does not agree.
+    OUT_OF_STEP = "out_of_step"
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,10 @@ REASONS: Final[Mapping[Reason, Telling]] = MappingProxyType(
             "The namespace's boundaries are not known, so nothing of it can be cut.",
             "Boundaries in the namespace's local policies.",
         ),
+        Reason.OUT_OF_STEP: Telling(
+            "Orders, locks, lists, reports or boundaries did not agree about it.",
+            "What the detail says to be put right; what the leader can mend, it has mended.",
+        ),
     }
 )
 

@@ -124,6 +124,11 @@ class Metrics:
         self.stray_locks = self._gauge(
             "stray_locks", "Ownership locks that no broker lists, at two rounds in a row."
         )
+        self._disagreements = self._gauge(
+            "disagreements",
+            "What the last round found not to agree of orders, locks, reports and boundaries.",
+            "kind",
+        )
         self.assignments = self._counter(
             "assignments", "Bundles without an owner that the leader was asked to place.", "result"
         )
@@ -270,6 +275,11 @@ class Metrics:
         """Show how far the leader goes by itself; None where this sidecar does not lead."""
         for one in LABEL_VALUES["mode"]:
             self._balancing.labels(one).set(one == mode)
+
+    def disagreements_found(self, counts: Mapping[str, int], kinds: Iterable[str]) -> None:
+        """Show how much one look found, of each of ``kinds``."""
+        for kind in kinds:
+            self._disagreements.labels(kind).set(counts.get(kind, 0))
 
     def malformed(self, kind: str) -> None:
         """Count content of a kind of node or message that could not be read."""

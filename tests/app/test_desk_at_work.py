@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from stories import place_all, story
 
-from loadmanager.app import order_book
+from loadmanager.app import order_chunks
 from loadmanager.app.desk import Desk
 from loadmanager.app.order_book import OrderBook
 from loadmanager.core import znodes
@@ -104,7 +104,7 @@ async def test_orders_too_large_for_one_commit_are_written_additions_first(
     bundle = boundaries.bundles[0]
     source = cluster.server(bundle)
     target = next(host for host in cluster.hosts if host is not source)
-    monkeypatch.setattr(order_book, "_COMMIT_NODES", 1)
+    monkeypatch.setattr(order_chunks, "_COMMIT_NODES", 1)
     await _desk(cluster).book.assign({bundle: target.name})
     nodes = cluster.service.dump()
     added, removed = (nodes[znodes.orders(host.name)].stat.mzxid for host in (target, source))

@@ -78,6 +78,7 @@ async def test_orders_of_an_older_leader_than_obeyed_are_refused_by_the_agent_to
     await cluster.settled(boundaries.bundles)
     agent = next(a for a in cluster.living if a.host.serving)
     await cluster.move(next(iter(agent.host.serving)), agent.host)
+    await asyncio.sleep(0.1)  # It has read them by now.
     served = dict(agent.host.serving)
     assert cluster.orders(agent.host).epoch == 2
     # Past ZooKeeper's check, as nothing but a foreign hand can write them.
