@@ -2,12 +2,13 @@
 
 import asyncio
 
+import pytest
 from stories import place_all, story
 
 from loadmanager.app.leasing import Displaced
 from loadmanager.core import znodes
 from loadmanager.faults.agent import SESSION_S, Agent
-from loadmanager.faults.cluster import Cluster
+from loadmanager.faults.cluster import Cluster, play
 
 
 def _registered(agent: Agent) -> bool:
@@ -187,3 +188,21 @@ async def test_a_mark_with_spoilt_content_keeps_nobody_from_taking_over(cluster:
     await agent.kill()
     newcomer = cluster.start(agent.host)
     await cluster.until(lambda: _registered(newcomer), within_s=3.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_two_hosts_that_start_at_once_one_registers_and_the_other_waits(seed: int) -> None:
+    async def tell(cluster: Cluster) -> None:
+        host = cluster.add_host()
+        rivals = []
+        for machine in ("one", "another"):
+            host.machine = machine
+            rivals.append(cluster.start(host))
+        await cluster.until(lambda: any(map(_registered, rivals)))
+        await asyncio.sleep(3 * SESSION_S)
+        assert [agent.alive for agent in rivals] == [True, True]
+        assert sorted(map(_registered, rivals)) == [False, True]
+        created = cluster.warnings("broker.registration.created")
+        assert len([entry for entry in created if entry["broker"] == host.name]) == 1
+
+    play(tell, 2, seed=seed)

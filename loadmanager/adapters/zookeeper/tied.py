@@ -3,7 +3,8 @@
 Run as a file, by a Python without anything installed: ``tied.py PARENT PROGRAM ARGUMENTS``.
 A parent that is killed cannot end its children, so the kernel is asked to (Linux only;
 elsewhere nothing is asked). The wish outlives ``exec``, the process id stays the same,
-and no code of ours runs between ``fork`` and ``exec`` in a process with threads.
+and no code of ours runs between ``fork`` and ``exec`` in a process with threads. To the
+kernel the parent is the thread that started the program, so that has to last as well.
 """
 
 import ctypes
