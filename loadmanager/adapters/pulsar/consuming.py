@@ -1,6 +1,6 @@
 """The consumers of one connection."""
 
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,17 +44,21 @@ class Consuming:
         self._held: dict[int, _Held] = {}
         self._awaited: dict[int, int] = {}
 
-    async def subscribe(self, asked: Any) -> None:
-        """Connect a consumer, once its topic is served here.
+    def subscribe(self, asked: Any) -> Coroutine[Any, Any, None]:
+        """Return what connects a consumer, once its topic is served here.
 
         Raises:
-            Refused: the topic or the subscription cannot be had.
+            Refused: here or there, the topic or the subscription cannot be had.
         """
         wanted = _wanted(asked)
         if len(self._held) + len(self._awaited) >= MAX_CONSUMERS:
             text = f"the connection has {MAX_CONSUMERS} consumers already"
             raise Refused(ServerError.TOO_MANY_REQUESTS, text)
+        # At once: a client that gives up closes it before it is there.
         self._awaited[asked.consumer_id] = asked.request_id
+        return self._subscribe(asked, wanted)
+
+    async def _subscribe(self, asked: Any, wanted: Wanted) -> None:
         try:
             topic = await self._topics.opened(topic_of(asked.topic))
         finally:

@@ -19,6 +19,9 @@ MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
 MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 10 * 1024
 """What a message may have and what its frame may have around it are Pulsar's defaults."""
 
+MAX_BATCH_MESSAGES: Final = 10_000
+"""A batch of more is passed on, and counts as so many."""
+
 _LENGTH: Final = Struct(">I")
 _LENGTHS: Final = Struct(">II")
 _CHECKED: Final = Struct(">HI")
@@ -104,4 +107,6 @@ def read_payload(payload: bytes) -> PayloadFacts:
     if begin + length > len(payload):
         raise ProtocolBroken(f"metadata of {length} bytes in a payload of {len(payload)}")
     publish_time_ms, messages = decode_metadata(payload[begin : begin + length])
-    return PayloadFacts(publish_time_ms, max(1, messages))
+    # What a sender claims costs others CPU and permits: no more than there is room for.
+    room = min(len(payload), MAX_BATCH_MESSAGES)
+    return PayloadFacts(publish_time_ms, max(1, min(messages, room)))

@@ -1,7 +1,7 @@
 """The producers of one connection."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
@@ -70,18 +70,21 @@ class Producing:
         self._held: dict[int, _Held] = {}
         self._awaited: dict[int, int] = {}
 
-    async def create(self, wanted: Any) -> None:
-        """Create a producer, once its topic is served here.
+    def create(self, wanted: Any) -> Coroutine[Any, Any, None]:
+        """Return what creates a producer, once its topic is served here.
 
         Raises:
-            Refused: the topic or the producer cannot be had.
+            Refused: here or there, the topic or the producer cannot be had.
         """
         self._check(wanted)
+        # At once: a client that gives up closes it before it is there.
         self._awaited[wanted.producer_id] = wanted.request_id
+        return self._create(wanted)
+
+    async def _create(self, wanted: Any) -> None:
         try:
             topic = await self._topics.opened(topic_of(wanted.topic))
         finally:
-            # A client that gave up has closed it meanwhile, or asked again.
             present = self._awaited.get(wanted.producer_id) == wanted.request_id
             if present:
                 del self._awaited[wanted.producer_id]

@@ -1,7 +1,8 @@
 """Which command of a client is obeyed how."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 from loadmanager.adapters.pulsar.asking import Asking
@@ -11,6 +12,7 @@ from loadmanager.adapters.pulsar.fields import Command
 from loadmanager.adapters.pulsar.frames import Frame
 from loadmanager.adapters.pulsar.producing import Producing
 from loadmanager.adapters.pulsar.protocol import ProtocolBroken, ServerError, decode, encode
+from loadmanager.adapters.pulsar.segments import Fenced
 
 MAX_WAITING: Final = 2_000
 """Commands of one connection that may wait for a bundle or the sidecar."""
@@ -44,7 +46,7 @@ class ClientSession:
             Command.PING: lambda _: line.send(_PONG),
             Command.PONG: lambda _: None,
         }
-        self._beside: Mapping[Command, Callable[[Any], Awaitable[None]]] = {
+        self._beside: Mapping[Command, Callable[[Any], Coroutine[Any, Any, None]]] = {
             Command.PRODUCER: producing.create,
             Command.SUBSCRIBE: consuming.subscribe,
             Command.LOOKUP: asking.lookup,
@@ -90,20 +92,29 @@ class ClientSession:
         except Refused as refused:
             self._tell(fields.request_id, refused)
 
-    def _begin(self, act: Callable[[Any], Awaitable[None]], fields: Any) -> None:
+    def _begin(self, act: Callable[[Any], Coroutine[Any, Any, None]], fields: Any) -> None:
         if len(self._waiting) >= MAX_WAITING:
             text = f"{len(self._waiting)} commands are waiting already"
             self._tell(fields.request_id, Refused(ServerError.TOO_MANY_REQUESTS, text))
             return
-        task = asyncio.get_running_loop().create_task(self._waited(act, fields))
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
-
-    async def _waited(self, act: Callable[[Any], Awaitable[None]], fields: Any) -> None:
         try:
-            await act(fields)
+            doing = act(fields)
         except Refused as refused:
             self._tell(fields.request_id, refused)
+            return
+        task = asyncio.get_running_loop().create_task(doing)
+        self._waiting.add(task)
+        task.add_done_callback(partial(self._ended, fields.request_id))
+
+    def _ended(self, request_id: int, task: asyncio.Task[None]) -> None:
+        self._waiting.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, OSError | Fenced):
+            error = Refused(ServerError.PERSISTENCE, str(error))
+        if isinstance(error, Refused):
+            self._tell(request_id, error)
+        elif error is not None:
+            raise error
 
     def _tell(self, request_id: int, refused: Refused) -> None:
         told = {"error": refused.error, "message": str(refused)}

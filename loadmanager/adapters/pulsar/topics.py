@@ -16,7 +16,7 @@ from loadmanager.adapters.pulsar.clients import Refused
 from loadmanager.adapters.pulsar.handing_over import HandOver, close_clients
 from loadmanager.adapters.pulsar.protocol import ServerError
 from loadmanager.adapters.pulsar.topic import ServedTopic
-from loadmanager.adapters.pulsar.topic_log import Fenced, TopicLog
+from loadmanager.adapters.pulsar.topic_log import MAX_LOG_BYTES, Fenced, TopicLog
 from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import BundleId, Namespace, TopicName
 
@@ -41,6 +41,7 @@ class Topics:
         hand_over: tells clients where their topic went.
         hash_name: the cluster's.
         hold_s: see `HOLD_S`.
+        max_log_bytes: how much of a topic may wait to be consumed.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class Topics:
         *,
         hash_name: HashName,
         hold_s: float = HOLD_S,
+        max_log_bytes: int = MAX_LOG_BYTES,
     ) -> None:
         self._broker = broker
+        self._max_log_bytes = max_log_bytes
         self._hash_name: HashName = hash_name
         self._ledger = ledger
         self._hand_over = hand_over
@@ -142,7 +145,7 @@ class Topics:
             raise Refused(ServerError.INVALID_TOPIC_NAME, text)
         folder = self._ledger / name.domain / name.namespace / encoded
         try:
-            opened = TopicLog(folder, token)
+            opened = TopicLog(folder, token, max_bytes=self._max_log_bytes)
         except Fenced as error:
             raise Refused(ServerError.SERVICE_NOT_READY, str(error)) from None
         except OSError as error:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_sidecar import FakeSidecar, fake_sidecar
 from pulsar_wire import House, open_house
 
 
@@ -29,3 +30,10 @@ async def house(opening: Callable[..., House]) -> House:
     opened.renew()
     opened.load(5)
     return opened
+
+
+@pytest.fixture
+async def sidecar() -> AsyncIterator[FakeSidecar]:
+    """Return a sidecar whose answers the test sets."""
+    async with fake_sidecar() as started:
+        yield started
