@@ -8,13 +8,20 @@ from loadmanager.cli.cluster import brokers_command, leader_command, lookup_comm
 from loadmanager.cli.completion import completion_command
 from loadmanager.cli.config import config_commands
 from loadmanager.cli.decide import decide
+from loadmanager.cli.decisions import decisions_command, plan_command
 from loadmanager.cli.demo import demo_command
 from loadmanager.cli.dynamic import get_command, set_command, show_command, unset_command
 from loadmanager.cli.faults import faults_command
 from loadmanager.cli.isolation import isolation_commands
 from loadmanager.cli.leader import explain_command, snapshot_command
 from loadmanager.cli.namespaces import bundles_command, namespaces_commands, split_command
-from loadmanager.cli.steering import drain_command, unload_command
+from loadmanager.cli.steering import (
+    drain_command,
+    observe_command,
+    pause_command,
+    resume_command,
+    unload_command,
+)
 from loadmanager.cli.top import top_command
 from loadmanager.cli.zookeeper import zookeeper_command
 
@@ -31,6 +38,7 @@ main.add_command(bundles_command)
 main.add_command(completion_command)
 main.add_command(config_commands)
 main.add_command(decide)
+main.add_command(decisions_command)
 main.add_command(demo_command)
 main.add_command(drain_command)
 main.add_command(explain_command)
@@ -39,6 +47,10 @@ main.add_command(isolation_commands)
 main.add_command(leader_command)
 main.add_command(lookup_command)
 main.add_command(namespaces_commands)
+main.add_command(observe_command)
+main.add_command(pause_command)
+main.add_command(plan_command)
+main.add_command(resume_command)
 main.add_command(snapshot_command)
 main.add_command(split_command)
 main.add_command(top_command)

@@ -84,6 +84,49 @@ def unload_command(*, bundle: str, destination: str, reach: Reach) -> None:
     click.echo(f"{bundle} is unloaded")
 
 
+@click.command("pause")
+@click.option("--reason", default="", help="Why; whoever asks for the state is told.")
+@reaching()
+def pause_command(*, reason: str, reach: Reach) -> None:
+    """Let the leader's rounds move nothing and split nothing, until `loadmanager resume`.
+
+    It holds for every leader to come. Bundles that nobody owns are still placed, draining
+    brokers emptied, and what people ask for is done.
+
+    Example: loadmanager pause --reason "load test until 17:00"
+    """
+    _steer("pause", reason, reach)
+
+
+@click.command("observe")
+@click.option("--reason", default="", help="Why; whoever asks for the state is told.")
+@reaching()
+def observe_command(*, reason: str, reach: Reach) -> None:
+    """Let the leader's rounds decide and tell, and move nothing.
+
+    Example: loadmanager observe --reason "trying another strategy"
+    """
+    _steer("observe", reason, reach)
+
+
+@click.command("resume")
+@click.option("--reason", default="", help="Why; whoever asks for the state is told.")
+@reaching()
+def resume_command(*, reason: str, reach: Reach) -> None:
+    """Let the leader's rounds move and split bundles again.
+
+    Example: loadmanager resume
+    """
+    _steer("resume", reason, reach)
+
+
+def _steer(word: str, reason: str, reach: Reach) -> None:
+    path = "/admin/v2/loadmanager/balancing"
+    reach.ask(f"{path}/{word}", method="PUT", by=somebody(), reason=reason)
+    state = reach.json(path)
+    click.echo(f"balancing is {state['mode']}")
+
+
 def _follow(
     broker: str, state: Callable[[], Mapping[str, Any]], timeout_s: float
 ) -> Mapping[str, Any]:

@@ -81,6 +81,7 @@ async def test_all_that_operators_type_works_on_a_live_cluster(shell: Shell) -> 
     await _change_namespaces(shell)
     await _keep_apart(shell)
     await _set_and_unset(shell)
+    await _ask_the_leader(shell)
 
 
 async def _look_around(shell: Shell) -> None:
@@ -141,3 +142,18 @@ async def _set_and_unset(shell: Shell) -> None:
     assert (fixed.code, "not dynamic" in fixed.err) == (2, True)
     await shell.well("config", "unset", "leader.settle_s")
     assert (await shell.type("config", "get", "leader.settle_s")).code == 2
+
+
+async def _ask_the_leader(shell: Shell) -> None:
+    assert "balancing is paused" in (await shell.well("pause", "--reason", "a test")).out
+    planned = await shell.well("plan", "--shedder", "ThresholdShedder", "--set", "threshold=0.0")
+    assert "Balancing is paused" in planned.out
+    assert "moves" in (await shell.well("plan", "--json")).json
+    wrong = await shell.type("plan", "--shedder", "Guessing")
+    assert (wrong.code, "expected one of AvgShedder" in wrong.err) == (2, True)
+    assert "balancing is observing" in (await shell.well("observe")).out
+    assert "balancing is active" in (await shell.well("resume")).out
+    decided = (await shell.well("decisions", "--limit", "5", "--json")).json["decisions"]
+    assert 1 <= len(decided) <= 5
+    assert decided[0]["subject"] in (await shell.well("decisions", "--limit", "5")).out
+    assert "loadmanager" in (await shell.well("completion", "bash")).out
