@@ -15,6 +15,7 @@ from loadmanager.cli.faults import faults_command
 from loadmanager.cli.isolation import isolation_commands
 from loadmanager.cli.leader import explain_command, snapshot_command
 from loadmanager.cli.namespaces import bundles_command, namespaces_commands, split_command
+from loadmanager.cli.reference import show_commands_command
 from loadmanager.cli.steering import (
     drain_command,
     observe_command,
@@ -51,6 +52,7 @@ main.add_command(observe_command)
 main.add_command(pause_command)
 main.add_command(plan_command)
 main.add_command(resume_command)
+main.add_command(show_commands_command)
 main.add_command(snapshot_command)
 main.add_command(split_command)
 main.add_command(top_command)

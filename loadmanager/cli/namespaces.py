@@ -40,7 +40,7 @@ def list_command(*, tenant: str, as_json: bool, reach: Reach) -> None:
 
 @namespaces_commands.command("create")
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
-@click.option("--bundles", type=click.IntRange(1, 65536), help="How many; else the default.")
+@click.option("--bundles", type=click.IntRange(1, 32768), help="How many; else the default.")
 @reaching()
 def create_command(*, namespace: str, bundles: int | None, reach: Reach) -> None:
     """Create a namespace. Ends with 1 if it exists.

@@ -38,10 +38,11 @@ def drain_command(
     """
     import json  # noqa: PLC0415 - --help stays quick
 
-    path = f"/admin/v2/loadmanager/brokers/{segment(broker)}/drain"
+    here = f"/admin/v2/loadmanager/brokers/{segment(broker)}"
+    path = f"{here}/drain"
 
     def state() -> Mapping[str, Any]:
-        found: dict[str, Any] = reach.json(path)
+        found: dict[str, Any] = reach.json(here)
         return found
 
     if undo:
