@@ -20,6 +20,7 @@ SUITES_BY_COST = (
     "admin_client",
     "docker",
     "spark",
+    "simulated",
     "faults",
     "browser",
     "bench",

@@ -1,0 +1,59 @@
+"""``loadmanager faults`` on sidecars whose lease never ends: a build that must be found out."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from loadmanager.app.parts import Parts
+from loadmanager.cli import main
+from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.load import TopicTraffic
+from loadmanager.faults import campaign
+from loadmanager.faults.seed_run import run_seed
+from loadmanager.ports import BrokerControl, BrokerState, BrokerStats
+
+_FOR_EVER_S = 1e9
+
+
+class LeaseForEver:
+    """A broker control that leases for ever: nothing fences the broker any more."""
+
+    def __init__(self, control: BrokerControl) -> None:
+        self._control = control
+
+    async def renew_lease(
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
+        return await self._control.renew_lease(
+            agent_epoch=agent_epoch,
+            until_s=None if until_s is None else _FOR_EVER_S,
+            incarnation=incarnation,
+        )
+
+    async def stats(self) -> BrokerStats:
+        return await self._control.stats()
+
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+        return await self._control.topics(bundle)
+
+    async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        await self._control.load(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
+
+    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        await self._control.unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
+
+    async def health(self, timeout_s: float) -> None:
+        await self._control.health(timeout_s)
+
+    async def close(self) -> None:
+        await self._control.close()
+
+
+def unfenced(parts: Parts) -> Parts:
+    """Return the parts of a sidecar that does not fence its broker."""
+    return replace(parts, broker=LeaseForEver(parts.broker))
+
+
+if __name__ == "__main__":
+    vars(campaign).update(run_seed=partial(run_seed, build=unfenced))
+    main()
