@@ -132,3 +132,23 @@ async def test_what_a_killed_broker_acknowledged_is_consumed_too(
         await progress(streams)
         await everything_consumed(streams)
     assert overlaps(processes.intervals()) == []
+
+
+async def test_the_leader_sheds_what_real_clients_load(
+    tmp_path: Path, pulsar: Any, quiet: Any
+) -> None:
+    async with AsyncExitStack() as held:
+        processes = await held.enter_async_context(
+            pulsar_cluster(tmp_path, brokers=2, bundles=BUNDLES, cpu_ms_per_message=0.5)
+        )
+        await processes.start()
+        streams = await held.enter_async_context(streaming(processes, pulsar, quiet, TOPICS))
+        loaded, idle = processes.cluster.members
+        for bundle in processes.boundaries.bundles:
+            path = f"namespaces/{bundle}/unload"
+            await put(processes, loaded, path, destinationBroker=loaded.broker)
+        await eventually(lambda: not processes.served_now([idle]))
+        await eventually(lambda: processes.served_now([idle]), within_s=120)
+        await progress(streams)
+        await everything_consumed(streams)
+    assert overlaps(processes.intervals()) == []

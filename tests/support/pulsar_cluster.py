@@ -30,9 +30,14 @@ class PulsarCluster(Cluster):
     """The demo's cluster with a port for Pulsar's clients and one folder for all logs."""
 
     def __init__(
-        self, settings: DemoSettings, children: Children, http: aiohttp.ClientSession
+        self,
+        settings: DemoSettings,
+        children: Children,
+        http: aiohttp.ClientSession,
+        cpu_ms_per_message: float,
     ) -> None:
         super().__init__(settings, children, http)
+        self.cpu_ms_per_message = cpu_ms_per_message
         # The same ones come first as for the others, so the last of more are taken.
         ports = free_ports(1 + 3 * len(self.members))[-len(self.members) :]
         self.pulsar_ports: Mapping[int, int] = {
@@ -45,7 +50,7 @@ class PulsarCluster(Cluster):
             *("-m", "loadmanager", "broker"),
             *("--listen", member.broker),
             *("--record", str(member.record_path)),
-            *("--cpu-ms-per-message", "0.05"),
+            *("--cpu-ms-per-message", f"{self.cpu_ms_per_message:g}"),
             *("--pulsar-listen", f"{HOST}:{self.pulsar_ports[member.number]}"),
             *("--ledger", str(self._settings.data_dir / "ledger")),
             *("--sidecar-url", member.sidecar_url),
@@ -59,7 +64,7 @@ class PulsarCluster(Cluster):
 
 @asynccontextmanager
 async def pulsar_cluster(
-    data_dir: Path, *, brokers: int, bundles: int
+    data_dir: Path, *, brokers: int, bundles: int, cpu_ms_per_message: float = 0.05
 ) -> AsyncIterator[ProcessCluster]:
     """Yield a cluster that is ready to start, and end all its processes afterwards."""
     try:
@@ -71,7 +76,10 @@ async def pulsar_cluster(
     boundaries = Boundaries.even(Namespace(NAMESPACE), bundles)
     try:
         async with aiohttp.ClientSession(timeout=ADMIN_TIMEOUT) as http:
-            yield ProcessCluster(PulsarCluster(settings, children, http), http, boundaries)
+            cluster = PulsarCluster(settings, children, http, cpu_ms_per_message)
+            yield ProcessCluster(
+                cluster=cluster, children=children, http=http, boundaries=boundaries
+            )
     finally:
         await children.stop()
 
