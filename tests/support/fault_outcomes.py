@@ -108,11 +108,11 @@ def _outcome(name: str, history: History, disturbance: Disturbance, stalls: Stal
         published_s=publish_recovery_s(history.publishes, disturbance),
         within_s=disturbance.within_s,
         slowness=stalls.between(disturbance.began_s, disturbance.healed_s + recovered_s),
-        finding=_finding(verdict, disturbance, stalls),
+        finding=finding(verdict, disturbance, stalls),
     )
 
 
-def _finding(verdict: Verdict, disturbance: Disturbance, stalls: Stalls) -> Finding:
+def finding(verdict: Verdict, disturbance: Disturbance, stalls: Stalls) -> Finding:
     """Return what a verdict comes to: only bounds on time are promises of a machine with room."""
     if verdict.overlaps or verdict.misplaced or verdict.token_faults:
         return Finding.BROKEN

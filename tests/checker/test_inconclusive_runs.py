@@ -1,0 +1,94 @@
+"""A late recovery counts against the product, unless the machine itself stood still for as long."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fault_outcomes import Finding, finding
+from fault_stalls import REST_S, SLOW, Stalls
+from plain_spells import WHOLE, publish, spell
+
+from loadmanager.checker.availability import Disturbance
+from loadmanager.checker.verdict import History, judge
+
+BEST_S = REST_S + 0.002
+KILL = Disturbance(what="kill b1", began_s=10, healed_s=10, within_s=4)
+LATE = History(
+    spells=[spell(0, 10, token=3), spell(15, 60, by="b2", token=5)],
+    publishes=[],
+    hash_name="murmur3",
+    bundles=[WHOLE],
+    from_s=1,
+    until_s=50,
+    disturbances=[KILL],
+    hand_over_s=0.5,
+)
+
+
+def turns(folder: Path, *late: tuple[float, float], best_s: float = BEST_S) -> Stalls:
+    """Return a watch of 50 s whose turns at these times were so much too late."""
+    at_s = 0.0
+    lines: list[str] = []
+    waiting = list(late)
+    while at_s < 50:
+        took_s = best_s if lines else BEST_S
+        if waiting and at_s >= waiting[0][0]:
+            took_s += waiting.pop(0)[1]
+        lines.append(f"{at_s:.4f} {took_s:.4f}\n")
+        at_s += took_s
+    record = folder / "clock.turns"
+    record.write_text("".join(lines))
+    return Stalls(record)
+
+
+def test_a_machine_that_kept_time_explains_nothing(tmp_path: Path) -> None:
+    assert finding(judge(LATE), KILL, turns(tmp_path)) is Finding.BROKEN
+
+
+def test_a_machine_that_stood_still_for_as_long_leaves_it_open(tmp_path: Path) -> None:
+    assert finding(judge(LATE), KILL, turns(tmp_path, (12, 1.1))) is Finding.INCONCLUSIVE
+    assert finding(judge(LATE), KILL, turns(tmp_path, (12, 0.9))) is Finding.BROKEN
+
+
+def test_a_machine_that_stood_still_at_another_time_explains_nothing(tmp_path: Path) -> None:
+    assert finding(judge(LATE), KILL, turns(tmp_path, (20, 2.0))) is Finding.BROKEN
+
+
+def test_many_small_delays_are_no_stall(tmp_path: Path) -> None:
+    small = [(11 + 0.1 * number, 0.09) for number in range(20)]
+    quick = turns(tmp_path, *small).between(10, 10.5)
+    assert quick.stalled_s == 0
+
+
+def test_a_machine_at_half_its_speed_leaves_it_open(tmp_path: Path) -> None:
+    slow = turns(tmp_path, best_s=REST_S + (BEST_S - REST_S) * SLOW * 1.1)
+    assert finding(judge(LATE), KILL, slow) is Finding.INCONCLUSIVE
+
+
+def test_a_time_nobody_watched_explains_what_was_late_in_it(tmp_path: Path) -> None:
+    assert turns(tmp_path).between(100, 103).explains(3.0)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        replace(LATE, spells=[spell(0, 16, token=3), LATE.spells[1]]),
+        replace(LATE, publishes=[publish(12, token=3)]),
+        replace(LATE, spells=[LATE.spells[0], spell(15, 60, by="b2", token=2)]),
+    ],
+    ids=["two owners", "no owner", "token back"],
+)
+def test_no_machine_excuses_two_owners(tmp_path: Path, broken: History) -> None:
+    still = turns(tmp_path, (12, 5.0))
+    assert finding(judge(broken), KILL, still) is Finding.BROKEN
+
+
+def test_a_loss_without_a_fault_is_broken_unless_the_machine_stood_still(tmp_path: Path) -> None:
+    alone = replace(LATE, spells=[spell(0, 30, token=3), spell(32, 60, by="b2", token=5)])
+    assert finding(judge(alone), KILL, turns(tmp_path)) is Finding.BROKEN
+    assert finding(judge(alone), KILL, turns(tmp_path, (28, 2.0))) is Finding.INCONCLUSIVE
+
+
+def test_what_was_in_time_is_kept_however_slow_the_machine(tmp_path: Path) -> None:
+    in_time = replace(LATE, spells=[LATE.spells[0], spell(13.9, 60, by="b2", token=5)])
+    assert finding(judge(in_time), KILL, turns(tmp_path, (12, 5.0))) is Finding.KEPT
