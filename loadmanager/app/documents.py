@@ -10,16 +10,21 @@ from loadmanager.ports import (
     Conflict,
     Coordination,
     CoordinationError,
+    Create,
     Node,
     NodeExists,
     NodeMissing,
     NotEmpty,
     Operation,
+    SetData,
     Unavailable,
+    Unfit,
     VersionMismatch,
 )
 
 _TRIES: Final = 8
+# ZooKeeper takes 1 MiB at once, paths and all.
+_MOST_BYTES: Final = 1_000_000
 
 Edit = Callable[[bytes | None], bytes | None]
 """From a node's content, None for no node, to what it is to be; None leaves or makes none."""
@@ -53,6 +58,7 @@ class Documents:
 
         Raises:
             Conflict: others changed it again and again.
+            Unfit: the content is too large.
             Unavailable: it cannot be read or written now.
         """
         for _ in range(_TRIES):
@@ -62,6 +68,7 @@ class Documents:
                 after = edit(before)
             if after == before:
                 return
+            _check_size(path, after or b"")
             with told(path, "written"):
                 try:
                     await self._put(path, node, after)
@@ -87,8 +94,11 @@ class Documents:
         """Apply all operations or none; False if a node is not what they say it is.
 
         Raises:
+            Unfit: they hold too much.
             Unavailable: they cannot be applied now, or nobody can tell whether they were.
         """
+        written = (one.data for one in operations if isinstance(one, Create | SetData))
+        _check_size(what, *written)
         with told(what, "written"):
             try:
                 await self._coordination.commit(operations)
@@ -99,6 +109,12 @@ class Documents:
                     return False
                 raise
         return True
+
+
+def _check_size(what: str, *contents: bytes) -> None:
+    size = sum(map(len, contents))
+    if size > _MOST_BYTES:
+        raise Unfit(f"{what} would have {size} bytes; expected at most {_MOST_BYTES}")
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class SplitRequests:
         if not can_split(bundle):
             raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
         if self._parts.picture.live_owner(bundle) is None:
-            raise Unavailable(f"nobody owns {bundle} now; look one of its topics up first")
+            raise SplitRefused(f"nobody owns {bundle} now; look one of its topics up first")
         try:
             await self._orderer.order_split(bundle, order)
         except CoordinationError as error:

@@ -32,6 +32,6 @@ class SplitService(Protocol):
             NotLeader: this sidecar does not lead; `leader` does.
             NamespaceUnknown: there is no such namespace.
             BundleUnknown: it has no such bundle, or none that anybody reports.
-            SplitRefused: the algorithm or its positions do not fit.
-            Unavailable: nobody owns the bundle, or it was not cut in time.
+            SplitRefused: the algorithm or its positions do not fit, or nobody owns the bundle.
+            Unavailable: it was not cut in time.
         """

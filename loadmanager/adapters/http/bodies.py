@@ -1,7 +1,7 @@
 """Reading JSON bodies from requests, with a clear refusal for each way they can be wrong."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
@@ -10,6 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from loadmanager.adapters.http.parameters import told
 from loadmanager.adapters.http.replies import Refused
+
+# Up to here every whole number has a float of its own.
+_EXACT: Final = 2.0**53
 
 
 async def json_object(request: web.BaseRequest) -> dict[str, Any]:
@@ -76,9 +79,15 @@ def _is_json(given: str | None) -> bool:
 
 def _parsed(text: bytes) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
+
+
+def _number(text: str) -> float:
+    """Return a number as JSON means it: 7.0 is the whole number 7."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < _EXACT else value
 
 
 async def _invite(request: web.BaseRequest) -> None:

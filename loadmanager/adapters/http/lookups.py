@@ -15,7 +15,7 @@ from loadmanager.adapters.http.answers import Answer, Answers
 from loadmanager.adapters.http.express import LISTENER_HEADER, Express, KnownReply
 from loadmanager.adapters.http.operations import TEXT, Reply, operation, routes_of
 from loadmanager.adapters.http.parameters import Query
-from loadmanager.adapters.http.replies import Refused, bytes_reply, empty_reply, unavailable
+from loadmanager.adapters.http.replies import Refused, empty_reply, text_reply, unavailable
 from loadmanager.adapters.http.routes import ANY_METHOD, Role, Route, Target
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import TopicName, topic_from_parts
@@ -141,7 +141,7 @@ class Lookups:
     async def bundle(self, _request: web.BaseRequest, target: Target) -> web.StreamResponse:
         """Answer with the bare range of the topic's bundle, unquoted as Pulsar does."""
         found = await self._lookup.bundle_of(_topic(target.captured))
-        return bytes_reply(found.rpartition("/")[2].encode(), "application/json")
+        return text_reply(found.rpartition("/")[2])
 
     async def name_with_cluster(
         self, _request: web.BaseRequest, _target: Target

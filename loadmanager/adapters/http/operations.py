@@ -226,9 +226,11 @@ async def _answer(
     request: web.BaseRequest,
     target: Target,
 ) -> web.StreamResponse:
+    path = dict(zip(one.captures, target.captured, strict=True))
+    for name, text in path.items():
+        one.parameter(name).check(name, text)
     query = None if one.query is None else read_query(one.query, target.query_text)
     value = None if body is None else await json_body(request, body, optional=one.body_optional)
-    path = dict(zip(one.captures, target.captured, strict=True))
     try:
         answer: web.StreamResponse = await method(Call(request, target, path, query, value))
     except LeaderElsewhere as error:

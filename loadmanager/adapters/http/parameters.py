@@ -18,10 +18,23 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A name in a path: its JSON schema, and what it is for people."""
+    """A name in a path: its JSON schema, and what it is for people.
+
+    The pattern of a ``strict`` one is checked here, because nobody else does.
+    """
 
     schema: Mapping[str, Any]
     description: str
+    strict: bool = False
+
+    def check(self, name: str, text: str) -> None:
+        """Refuse what is longer than the schema says (412); the core checks the rest."""
+        most = self.schema.get("maxLength")
+        if most is not None and len(text) > most:
+            raise Refused(412, f"{name} has {len(text)} characters; expected at most {most}")
+        expected = self.schema.get("pattern")
+        if self.strict and expected and not re.fullmatch(expected, text):
+            raise Refused(412, f"{name} {text!a} is not valid; expected {self.description}")
 
 
 class Query(BaseModel):
@@ -91,7 +104,11 @@ def told(error: ValidationError) -> str:
 
 _ENTITY: Final = {"type": "string", "pattern": r"^(?!\.{1,2}$)[-=:.A-Za-z0-9_]+$", "maxLength": 200}
 _RANGE: Final = {"type": "string", "pattern": r"^0x[0-9a-f]{8}_0x[0-9a-f]{8}$"}
-_BROKER: Final = {"type": "string", "pattern": r"^[-.A-Za-z0-9_]+:[1-9][0-9]{0,3}$"}
+_BROKER: Final = {
+    "type": "string",
+    "pattern": r"^(\[[0-9a-fA-F:.]+\]|[-.A-Za-z0-9_]+):[1-9][0-9]{0,4}$",
+}
+_LETTERS: Final = "letters, digits and `-=:._`"
 _NAME: Final = {"type": "string", "pattern": r"^(?!\.{1,2}$)[-=:.A-Za-z0-9_]+$", "maxLength": 200}
 
 PATH_PARAMETERS: Final[Mapping[str, Parameter]] = {
@@ -101,7 +118,7 @@ PATH_PARAMETERS: Final[Mapping[str, Parameter]] = {
         _RANGE, "A bundle by its range, `0xLLLLLLLL_0xUUUUUUUU`, as the namespace has it now."
     ),
     "topic": Parameter(
-        {"type": "string", "minLength": 1, "maxLength": 200},
+        {"type": "string", "minLength": 1},
         "A topic's local name, percent-encoded once; a `/` in it is `%2F`.",
     ),
     "domain": Parameter(
@@ -110,9 +127,9 @@ PATH_PARAMETERS: Final[Mapping[str, Parameter]] = {
     ),
     "broker": Parameter(_BROKER, "A broker's id, `host:port` of its web service."),
     "cluster": Parameter(_NAME, "The cluster's name, `[cluster] name` of the configuration."),
-    "policy": Parameter(_NAME, "The name of an isolation policy."),
-    "failure_domain": Parameter(_NAME, "The name of a failure domain."),
-    "group": Parameter(_NAME, "The name of an anti-affinity group."),
+    "policy": Parameter(_NAME, f"An isolation policy: {_LETTERS}.", strict=True),
+    "failure_domain": Parameter(_NAME, f"A failure domain: {_LETTERS}.", strict=True),
+    "group": Parameter(_NAME, f"An anti-affinity group: {_LETTERS}.", strict=True),
     "key": Parameter(_NAME, "A configuration key, percent-encoded."),
     "value": Parameter(
         {"type": "string", "minLength": 1, "maxLength": 1000},

@@ -91,7 +91,8 @@ async def test_as_many_decisions_are_told_as_asked_for(
 @pytest.mark.parametrize(
     ("path", "status", "reason"),
     [
-        ("/explain", 400, "subject is missing; expected a bundle or a broker"),
+        ("/explain", 400, "the query parameter subject = {}: Field required"),
+        ("/explain?subject=", 400, "the query parameter subject = '': String should have"),
         ("/explain?subject=x", 412, "subject 'x' is not valid; expected a broker or a bundle"),
         ("/explain?subject=b9:8080", 404, "b9:8080: no such broker is registered"),
         ("/decisions?limit=0", 400, "the query parameter limit = 0: Input should be greater than"),

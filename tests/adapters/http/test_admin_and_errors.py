@@ -77,8 +77,8 @@ async def test_a_namespace_is_created_with_the_bundles_asked_for(
             400,
             "numBundles = True: Input should be a valid integer",
         ),
-        (b'{"bundles":{"numBundles":0}}', 412, "numBundles = 0; expected 1 to 65536"),
-        (b'{"bundles":{"numBundles":65537}}', 412, "numBundles = 65537; expected 1 to 65536"),
+        (b'{"bundles":{"numBundles":0}}', 412, "numBundles = 0; expected 1 to 32768"),
+        (b'{"bundles":{"numBundles":32769}}', 412, "numBundles = 32769; expected 1 to 32768"),
         (
             b'{"bundles":{"boundaries":"0x0"}}',
             400,
@@ -92,7 +92,7 @@ async def test_a_namespace_is_created_with_the_bundles_asked_for(
         (b'{"bundles":{"boundaries":["1"]}}', 412, "boundaries holds '1'; expected texts"),
         (b'{"bundles":{"numBundles":NaN}}', 400, "not JSON compliant"),
         (b'{"x":"\\ud800"}', 400, "the body: as a whole"),
-        (b'{"bundles":{"boundaries":[%s]}}' % b",".join([b'"0x0"'] * 65_538), 412, "at most 65537"),
+        (b'{"bundles":{"boundaries":[%s]}}' % b",".join([b'"0x0"'] * 32_770), 412, "at most 32769"),
         (b'{"bundles":{"boundaries":["0x00000000"]}}', 412, "growing bounds from 0x00000000"),
     ],
 )

@@ -16,7 +16,8 @@ from loadmanager.telemetry.lookups import LookupMetrics
 from tests.adapters.http.conftest import FakeLookup
 
 B1 = BrokerId("b1:8080")
-PATH = "/admin/v2/loadmanager/brokers/b1:8080/drain"
+BROKER = "/admin/v2/loadmanager/brokers/b1:8080"
+PATH = f"{BROKER}/drain"
 
 
 @dataclass
@@ -87,11 +88,16 @@ async def test_the_status_tells_how_many_bundles_are_left(url: str, drains: Fake
     unmarked = (
         '{"broker":"b1:8080","registered":true,"draining":false,"bundlesLeft":7,"marked":null}'
     )
-    assert await ask("GET", url + PATH) == (200, unmarked)
+    assert await ask("GET", url + BROKER) == (200, unmarked)
     drains.found = DrainMark(since_ms=5, by="ann", reason="disk")
-    status, text = await ask("GET", url + PATH)
+    status, text = await ask("GET", url + BROKER)
     assert status == 200
     assert text.endswith('"marked":{"sinceMs":5,"by":"ann","reason":"disk"}}')
+
+
+def path_of(method: str) -> str:
+    """Return what a method is for: the mark is set and taken away, the broker told of."""
+    return BROKER if method == "GET" else PATH
 
 
 @pytest.mark.parametrize("method", ["PUT", "GET"])
@@ -99,7 +105,7 @@ async def test_a_broker_that_nobody_knows_is_not_found(
     url: str, drains: FakeDrains, method: str
 ) -> None:
     drains.refuses = BrokerUnknown("b1:8080: no such broker")
-    assert await ask(method, url + PATH) == (404, '{"reason":"b1:8080: no such broker"}')
+    assert await ask(method, url + path_of(method)) == (404, '{"reason":"b1:8080: no such broker"}')
 
 
 @pytest.mark.parametrize("method", ["PUT", "GET", "DELETE"])
@@ -107,14 +113,14 @@ async def test_what_cannot_be_read_or_written_is_unavailable_for_now(
     url: str, drains: FakeDrains, method: str
 ) -> None:
     drains.refuses = Unavailable("no connection")
-    assert await ask(method, url + PATH) == (503, '{"reason":"no connection"}')
+    assert await ask(method, url + path_of(method)) == (503, '{"reason":"no connection"}')
 
 
 @pytest.mark.parametrize("method", ["PUT", "GET", "DELETE"])
 async def test_what_is_no_broker_is_a_failed_precondition(
     url: str, drains: FakeDrains, method: str
 ) -> None:
-    status, text = await ask(method, f"{url}/admin/v2/loadmanager/brokers/nowhere/drain")
+    status, text = await ask(method, url + path_of(method).replace("b1:8080", "nowhere"))
     assert status == 412
     assert "host:port" in text
     assert drains.asked == []

@@ -178,7 +178,7 @@ async def test_the_bundle_of_a_topic_is_a_bare_range(door: OpenDoor) -> None:
     bundle = door.lookup.bundle_in_picture(TOPIC)
     assert bundle is not None
     assert got.text == bundle.removeprefix("public/default/")
-    assert got.headers["Content-Type"] == "application/json"
+    assert got.headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
 async def test_names_with_a_cluster_are_refused_with_the_present_form(door: OpenDoor) -> None:

@@ -8,7 +8,7 @@ from pydantic import Field
 from loadmanager.adapters.http.admin.steering import balancing_to_json
 from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
 from loadmanager.adapters.http.parameters import Query, Whole
-from loadmanager.adapters.http.replies import Refused, bytes_reply, json_reply
+from loadmanager.adapters.http.replies import bytes_reply, json_reply
 from loadmanager.adapters.http.routes import Role, Route
 from loadmanager.core.explaining import Candidate, Decision, Ground
 from loadmanager.core.plan import Reason
@@ -24,7 +24,9 @@ _MOST: Final = 10_000
 class ExplainQuery(Query):
     """Of what the place is to be explained."""
 
-    subject: str = Field("", description="A bundle, `tenant/namespace/0x.._0x..`, or a broker.")
+    subject: str = Field(
+        min_length=1, description="A bundle, `tenant/namespace/0x.._0x..`, or a broker."
+    )
 
 
 class DecisionsQuery(Query):
@@ -76,8 +78,6 @@ class Accounts:
     async def explain(self, call: Call) -> web.StreamResponse:
         """Tell why a bundle or a broker is where it is."""
         query: ExplainQuery = call.query
-        if not query.subject:
-            raise Refused(400, "subject is missing; expected a bundle or a broker")
         return json_reply(account_to_json(self._desk.explain(query.subject)))
 
     @operation(

@@ -12,7 +12,8 @@ from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.adapters.http.routes import Role, Route
 from loadmanager.ports import DrainService, DrainStatus
 
-_PATH: Final = "/admin/v2/loadmanager/brokers/{broker}/drain"
+_BROKER: Final = "/admin/v2/loadmanager/brokers/{broker}"
+_PATH: Final = f"{_BROKER}/drain"
 _LONGEST: Final = 500
 _TAG: Final = "draining"
 _UNKNOWN: Final = Reply(404, "No such broker is registered.")
@@ -48,7 +49,7 @@ class DrainState(BaseModel):
 
 
 class Drains:
-    """Answers ``/admin/v2/loadmanager/brokers/{broker}/drain``."""
+    """Answers ``/admin/v2/loadmanager/brokers/{broker}[/drain]``."""
 
     def __init__(self, service: DrainService) -> None:
         self._service = service
@@ -90,7 +91,7 @@ class Drains:
 
     @operation(
         "GET",
-        _PATH,
+        _BROKER,
         tag=_TAG,
         summary="How many bundles are left on a broker, and who wants it empty.",
         role=Role.READ,

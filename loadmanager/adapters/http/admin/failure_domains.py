@@ -1,6 +1,5 @@
 """Failure domains: brokers that are likely to fail together."""
 
-import re
 from typing import Annotated, Final
 
 from aiohttp import web
@@ -9,7 +8,6 @@ from pydantic import BaseModel, Field, StringConstraints
 from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
 from loadmanager.adapters.http.routes import Role, Route
-from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_broker
 from loadmanager.ports import DomainService
 
@@ -18,7 +16,6 @@ _PATH: Final = "/admin/v2/clusters/{cluster}/failureDomains"
 _NO_CLUSTER: Final = Reply(404, "There is no such cluster here.")
 _NONE: Final = Reply(404, "There is no such cluster here, or no such domain.")
 _MOST: Final = 10_000
-_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[-=:.\w]{1,200}", re.ASCII)
 
 Broker = Annotated[str, StringConstraints(pattern=r"^[-.A-Za-z0-9_]+:[1-9][0-9]{0,4}$")]
 
@@ -86,7 +83,7 @@ class FailureDomains:
         """Set a domain, new or in place of the one of that name."""
         domain: FailureDomain = call.body
         brokers = [parse_broker(one) for one in domain.brokers]
-        name = _checked(call.path["failure_domain"])
+        name = call.path["failure_domain"]
         await self._service.put(call.path["cluster"], name, brokers)
         return empty_reply(204)
 
@@ -104,12 +101,5 @@ class FailureDomains:
     )
     async def remove(self, call: Call) -> web.StreamResponse:
         """Remove a domain; its brokers are then in none."""
-        await self._service.remove(call.path["cluster"], _checked(call.path["failure_domain"]))
+        await self._service.remove(call.path["cluster"], call.path["failure_domain"])
         return empty_reply(204)
-
-
-def _checked(name: str) -> str:
-    """Return the name of a domain, which is part of a path in ZooKeeper."""
-    if not _NAME.fullmatch(name):
-        raise InvalidName("failure domain", name, "letters, digits and -=:._, not . or ..")
-    return name

@@ -17,8 +17,8 @@ from loadmanager.core.wire.namespaces import bundles_to_json
 from loadmanager.ports import LookupService, NamespaceService
 
 _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{1,8}")
-# The boundaries of one namespace live in one znode, and a znode holds 1 MB.
-_MAX_BUNDLES: Final = 65_536
+# A new namespace's boundaries are written twice in one commit, and that holds 1 MB.
+_MAX_BUNDLES: Final = 32_768
 _TAG: Final = "namespaces"
 
 
