@@ -10,6 +10,7 @@ nothing, and the run is repeated.
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from time import monotonic, sleep
 
 REST_S = 0.04
@@ -33,7 +34,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowness:
-    """How a stretch of time went: ``stalled_s`` in all, and work by its best."""
+    """How a stretch of time went: ``stalled_s`` in all, and a usual turn by the best ever."""
 
     stalled_s: float
     factor: float
@@ -65,10 +66,10 @@ class Stalls:
         if not turns:
             return Slowness(stalled_s=until_s - from_s, factor=SLOW)
         late = [turn.took_s - self._best_s for turn in turns]
-        working_s = sum(turn.took_s - REST_S for turn in turns)
+        working_s = median(turn.took_s - REST_S for turn in turns)
         return Slowness(
             stalled_s=sum(one for one in late if one > STALL_S),
-            factor=working_s / len(turns) / (self._best_s - REST_S),
+            factor=working_s / (self._best_s - REST_S),
         )
 
 
