@@ -63,6 +63,8 @@ def test_many_small_delays_are_no_stall(tmp_path: Path) -> None:
 def test_a_machine_at_half_its_speed_leaves_it_open(tmp_path: Path) -> None:
     slow = turns(tmp_path, best_s=REST_S + (BEST_S - REST_S) * SLOW * 1.1)
     assert finding(judge(LATE), KILL, slow) is Finding.INCONCLUSIVE
+    later = replace(LATE, spells=[LATE.spells[0], spell(16, 60, by="b2", token=5)])
+    assert finding(judge(later), KILL, slow) is Finding.BROKEN
 
 
 def test_a_time_nobody_watched_explains_what_was_late_in_it(tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_no_machine_excuses_two_owners(tmp_path: Path, broken: History) -> None:
 def test_a_loss_without_a_fault_is_broken_unless_the_machine_stood_still(tmp_path: Path) -> None:
     alone = replace(LATE, spells=[spell(0, 30, token=3), spell(32, 60, by="b2", token=5)])
     assert finding(judge(alone), KILL, turns(tmp_path)) is Finding.BROKEN
-    assert finding(judge(alone), KILL, turns(tmp_path, (28, 2.0))) is Finding.INCONCLUSIVE
+    assert finding(judge(alone), KILL, turns(tmp_path, (28, 2.1))) is Finding.INCONCLUSIVE
 
 
 def test_what_was_in_time_is_kept_however_slow_the_machine(tmp_path: Path) -> None:

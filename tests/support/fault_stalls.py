@@ -20,6 +20,9 @@ WORK = 200_000
 STALL_S = 0.1
 """A turn later than this was a stall; waking up takes some milliseconds always."""
 
+OWN_S = 1.0
+"""What a bound leaves to the service itself, on a machine with room."""
+
 SLOW = 2.0
 """Work that took so many times its best did not get the half of a core."""
 
@@ -40,8 +43,12 @@ class Slowness:
     factor: float
 
     def explains(self, late_s: float) -> bool:
-        """Return whether something may have been this late for want of a machine."""
-        return self.stalled_s >= late_s or self.factor >= SLOW
+        """Return whether something may have been this late for want of a machine.
+
+        Timeouts take no longer on a slow one, only the service's own part of a bound does.
+        """
+        slowed_s = (self.factor - 1) * OWN_S if self.factor >= SLOW else 0.0
+        return self.stalled_s + slowed_s >= late_s
 
     def __str__(self) -> str:
         """Tell it to people."""
