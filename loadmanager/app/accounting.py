@@ -28,7 +28,7 @@ from loadmanager.core.ids import (
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot import RunningLoad, Snapshot, agreed, encode_snapshot, in_force
-from loadmanager.ports import Account, LeaderElsewhere, SubjectUnknown, Unavailable
+from loadmanager.ports import Account, LeaderElsewhere, LedgerWish, SubjectUnknown, Unavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +108,9 @@ class Accounting:
             balancing=look.balancing,
         )
 
-    def decisions(self, limit: int) -> Sequence[Decision]:
-        """Return the last decisions of this leader, newest first."""
-        return self._desk().recollection.decisions(limit)
+    def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
+        """Return the last decisions of this leader that are wanted, newest first."""
+        return self._desk().recollection.decisions(wish)
 
     def _desk(self) -> OpenDesk:
         desk = self._desks.desk

@@ -2,6 +2,8 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from loadmanager.core.explaining import (
@@ -14,7 +16,7 @@ from loadmanager.core.explaining import (
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.planner import Plan
-from loadmanager.ports import Clock
+from loadmanager.ports import Clock, LedgerWish
 
 MOST_DECISIONS: Final = 2000
 MOST_SUBJECTS: Final = 20_000
@@ -44,6 +46,7 @@ class Recollection:
         self._about: OrderedDict[str, _Kept] = OrderedDict()
         self.refusals: dict[str, list[Refusal]] | None = None
         self.rounds = 0
+        self._entries = 0
         self.last_round_at_ms = 0
 
     def round_done(self, plan: Plan, brokers: Iterable[BrokerId]) -> None:
@@ -57,7 +60,7 @@ class Recollection:
         for decision in decisions_of(
             plan, at_ms=self.last_round_at_ms, epoch=self._epoch, number=self.rounds
         ):
-            self._keep(decision)
+            decision = self._entered(decision)
             # A round says something of every broker, which would crowd out the moves.
             if decision.subject not in known:
                 self._recent.append(decision)
@@ -81,24 +84,33 @@ class Recollection:
         at_ms = self._clock.wall_ms()
         for move in moves:
             decision = move_decision(move, Outcome.PLACED, at_ms=at_ms, epoch=self._epoch)
-            self._keep(decision)
-            self._recent.append(decision)
+            self._recent.append(self._entered(decision))
 
     def unplaced(self, refusals: Iterable[Refusal]) -> None:
         """Remember why bundles that nobody owns found no place; they are tried again soon."""
         at_ms = self._clock.wall_ms()
         for one in refusals:
-            self._keep(refusal_decision(one, at_ms=at_ms, epoch=self._epoch))
+            self._entered(refusal_decision(one, at_ms=at_ms, epoch=self._epoch))
 
-    def decisions(self, limit: int) -> Sequence[Decision]:
-        """Return the last decisions, newest first."""
-        newest = list(reversed(self._recent))
-        return newest[:limit]
+    def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
+        """Return the last decisions that are wanted, newest first."""
+        known = {one.number: one for one in self._recent}
+        if wish.subject:
+            known |= {one.number: one for one in self.about(wish.subject)}
+        wanted = (one for _, one in sorted(known.items(), reverse=True) if wish.wants(one))
+        return list(islice(wanted, wish.limit))
 
     def about(self, subject: str) -> tuple[Decision, ...]:
         """Return the last decisions about a bundle or broker, newest first."""
         kept = [one for one in self._about.get(subject, (None, None)) if one is not None]
         return tuple(sorted(kept, key=lambda one: (one.at_ms, one.round), reverse=True))
+
+    def _entered(self, decision: Decision) -> Decision:
+        """Number a decision, and keep it as the last one about its parties."""
+        self._entries += 1
+        decision = replace(decision, number=self._entries)
+        self._keep(decision)
+        return decision
 
     def _keep(self, decision: Decision) -> None:
         left_alone = decision.outcome is Outcome.LEFT_ALONE

@@ -1,7 +1,7 @@
 """Why a bundle or a broker is where it is: from the leader's view and what it decided."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -32,6 +32,7 @@ class Decision:
 
     ``at_ms`` is on the leader's wall clock. ``round`` counts from 1 in each epoch and is
     0 for a bundle placed between two rounds. ``code`` is a `Cause` where something moves.
+    ``number`` counts the decisions of one epoch, 0 for one that was never entered.
     """
 
     at_ms: int
@@ -43,6 +44,7 @@ class Decision:
     detail: str = ""
     source: BrokerId | None = None
     target: BrokerId | None = None
+    number: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,33 @@ class PreviewService(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerWish:
+    """Which decisions are wanted: at most ``limit``, and those that fit all that is said.
+
+    ``before`` leaves out that number and all later ones, 0 none: the last number of one
+    page is what the next page is before. ``broker`` is either end of a move. ``round`` 0
+    is any.
+    """
+
+    limit: int
+    before: int = 0
+    subject: str = ""
+    broker: str = ""
+    outcome: str = ""
+    round: int = 0
+
+    def wants(self, one: Decision) -> bool:
+        """Return whether a decision fits."""
+        return (
+            (not self.before or one.number < self.before)
+            and (not self.subject or self.subject in {one.subject, one.source, one.target})
+            and (not self.broker or self.broker in {one.source, one.target})
+            and (not self.outcome or one.outcome == self.outcome)
+            and (not self.round or one.round == self.round)
+        )
+
+
 class LeaderDesk(Protocol):
     """The leader's desk, as those see it who want to know why.
 
@@ -100,8 +127,8 @@ class LeaderDesk(Protocol):
             SubjectUnknown: the leader does not know it.
         """
 
-    def decisions(self, limit: int) -> Sequence[Decision]:
-        """Return the last decisions of this leader, newest first, at most ``limit``.
+    def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
+        """Return the last decisions of this leader that are wanted, newest first.
 
         Those are moves, placements, and what was left alone of bundles and of whole
         rounds; what each round says of each broker is in `explain`.

@@ -19,7 +19,7 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.snapshot import decode_snapshot, in_force, view_of_snapshot
 from loadmanager.core.wire import LeaderRecord
-from loadmanager.ports import LeaderElsewhere, SubjectUnknown, Unavailable
+from loadmanager.ports import LeaderElsewhere, LedgerWish, SubjectUnknown, Unavailable
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 NS = Namespace("t/ns")
@@ -122,7 +122,7 @@ async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) ->
     await sidecar.report(*HOT)
     sidecar.lead()
     await eventually(lambda: sidecar.leading.desk and sidecar.desk.look().view.moved)
-    decisions = sidecar.accounting.decisions(2000)
+    decisions = sidecar.accounting.decisions(LedgerWish(limit=2000))
     moved = next(one for one in decisions if one.outcome is Outcome.MOVED)
     assert (moved.code, moved.source) == (Cause.OVERLOADED, B1)
     account = sidecar.accounting.explain(moved.subject)
@@ -165,7 +165,7 @@ async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
     slow.lead()
     await eventually(lambda: slow.leading.desk)
     broker = await slow.leading.assign(BUNDLES[0])
-    (decision,) = slow.accounting.decisions(10)
+    (decision,) = slow.accounting.decisions(LedgerWish(limit=10))
     assert (decision.subject, decision.outcome, decision.code, decision.target) == (
         BUNDLES[0],
         Outcome.PLACED,
@@ -228,14 +228,14 @@ async def test_another_leader_is_told_with_its_address(slow: LeaderAtWork) -> No
     )
     await slow.elect(other)
     with pytest.raises(LeaderElsewhere) as caught:
-        slow.accounting.decisions(1)
+        slow.accounting.decisions(LedgerWish(limit=1))
     assert caught.value.sidecar_url == "http://b2:7750"
 
 
 async def test_a_leader_without_a_sidecar_cannot_be_asked(slow: LeaderAtWork) -> None:
     await slow.elect(LeaderRecord(broker=B2, service_url="http://b2:8080"))
     with pytest.raises(Unavailable, match="the leader b2:8080 has no sidecar to ask"):
-        slow.accounting.decisions(1)
+        slow.accounting.decisions(LedgerWish(limit=1))
 
 
 async def test_an_empty_cluster_has_no_snapshot_yet(slow: LeaderAtWork) -> None:

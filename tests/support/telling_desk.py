@@ -10,7 +10,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.snapshot import in_force
-from loadmanager.ports import Account, LeaderElsewhere, SubjectUnknown, Unavailable
+from loadmanager.ports import Account, LeaderElsewhere, LedgerWish, SubjectUnknown, Unavailable
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 BUNDLE = BundleId("t/ns/0x00000000_0x20000000")
@@ -106,10 +106,10 @@ class TellingDesk:
             balancing=Balancing(),
         )
 
-    def decisions(self, limit: int) -> Sequence[Decision]:
-        """Return the canned decisions."""
-        self._answer(f"decisions {limit}")
-        return [LEFT_ALONE, MOVED][:limit]
+    def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
+        """Return the canned decisions that are wanted."""
+        self._answer(f"decisions {wish.limit}")
+        return [one for one in (LEFT_ALONE, MOVED) if wish.wants(one)][: wish.limit]
 
     def _answer(self, question: str) -> None:
         if self.away:

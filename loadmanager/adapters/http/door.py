@@ -146,6 +146,11 @@ class HttpDoor:
         log.info("http.door.opened", host=host, port=bound, mode=self._settings.mode)
         return bound
 
+    def tune(self, *, max_concurrent: int, retry_after_s: float) -> None:
+        """Change how many lookups may wait, and when one more is told to come back."""
+        self._lookups.max_concurrent = max_concurrent
+        self._lookups.retry_after_s = retry_after_s
+
     async def stop(self) -> None:
         """Take no more connections, let requests under way finish within ``stop_s``, close."""
         runner, self._runner = self._runner, None

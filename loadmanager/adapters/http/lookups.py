@@ -73,8 +73,8 @@ class Lookups:
         self._express = express
         self._metrics = metrics
         self._mode = mode
-        self._max_concurrent = max_concurrent
-        self._retry_after_s = retry_after_s
+        self.max_concurrent = max_concurrent
+        self.retry_after_s = retry_after_s
         self._pending = 0
         self._refused = 0
 
@@ -190,7 +190,7 @@ class Lookups:
         if isinstance(found, Owner):
             return _told(self._answers.naming(found, ask.listener))
         if ask.authoritative:
-            raise unavailable(f"{topic} was redirected by its leader already", self._retry_after_s)
+            raise unavailable(f"{topic} was redirected by its leader already", self.retry_after_s)
         return _moved(_lookup_url(found, ask, target))
 
     async def _find_owner(self, topic: TopicName) -> Owner:
@@ -202,11 +202,11 @@ class Lookups:
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        if self._pending >= self._max_concurrent:
+        if self._pending >= self.max_concurrent:
             self._refused += 1
             raise unavailable(
                 f"{self._pending} lookups are pending, the most allowed",
-                self._retry_after_s + self._refused % _RETRY_SPREAD_S,
+                self.retry_after_s + self._refused % _RETRY_SPREAD_S,
             )
         self._pending += 1
         self._metrics.pending(self._pending)

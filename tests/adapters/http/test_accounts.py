@@ -53,6 +53,7 @@ async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: OpenDoor
         "detail": "b1:8080 stands at 0.600, without it at 0.500",
         "source": None,
         "target": None,
+        "number": 0,
     }
     assert (told["decisions"][1]["code"], told["decisions"][1]["takes"]) == ("overloaded", "")
     assert told["grounds"][0]["reason"] == "recently_moved"
@@ -86,6 +87,19 @@ async def test_as_many_decisions_are_told_as_asked_for(
     told = (await leader.ask(f"{ROOT}/decisions{query}")).json()["decisions"]
     assert [one["round"] for one in told] == [8, 7][:limit]
     assert desk.asked == [f"decisions {limit}"]
+
+
+async def test_a_full_page_of_decisions_names_the_next_and_filters_are_passed_on(
+    leader: OpenDoor,
+) -> None:
+    page = (await leader.ask(f"{ROOT}/decisions?limit=1")).json()
+    assert page["next"] == page["decisions"][0]["number"]
+    assert (await leader.ask(f"{ROOT}/decisions")).json()["next"] is None
+    told = (await leader.ask(f"{ROOT}/decisions?outcome=moved&round=7&subject={BUNDLE}")).json()
+    assert [one["outcome"] for one in told["decisions"]] == ["moved"]
+    assert (await leader.ask(f"{ROOT}/decisions?broker=b9:1")).json()["decisions"] == []
+    assert (await leader.ask(f"{ROOT}/decisions?outcome=lost")).status == 400
+    assert (await leader.ask(f"{ROOT}/decisions?round=1&round=2")).status == 400
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What the leader tells of its decisions; other sidecars send those who ask to it."""
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from aiohttp import web
 from pydantic import Field
@@ -14,7 +14,7 @@ from loadmanager.core.explaining import Candidate, Decision, Ground
 from loadmanager.core.plan import Reason
 from loadmanager.core.snapshot import in_force_to_json
 from loadmanager.core.telling import REASONS, sentence
-from loadmanager.ports import Account, LeaderDesk
+from loadmanager.ports import Account, LeaderDesk, LedgerWish
 
 _TAG: Final = "decisions"
 _DEFAULT_LIMIT: Final = 100
@@ -33,6 +33,15 @@ class DecisionsQuery(Query):
     """Which decisions are told."""
 
     limit: Whole = Field(_DEFAULT_LIMIT, ge=1, le=_MOST, description="At most so many.")
+    before: Whole = Field(
+        0, ge=0, le=2**62, description="Only earlier ones: `next` of the page before; 0 for all."
+    )
+    subject: str = Field("", description="Only those about this bundle or broker.")
+    broker: str = Field("", description="Only moves from or to this broker.")
+    outcome: Literal["", "moved", "observed", "placed", "left_alone"] = Field(
+        "", description="Only those with this outcome."
+    )
+    round: Whole = Field(0, ge=0, le=2**62, description="Only those of this round; 0 for all.")
 
 
 class Accounts:
@@ -91,10 +100,15 @@ class Accounts:
         leader=True,
     )
     async def decisions(self, call: Call) -> web.StreamResponse:
-        """Tell the last decisions, newest first."""
+        """Tell every move and every bundle or round that was left alone, page by page.
+
+        Told are those of this leader's term, the last 2000. `next` is null on the last
+        page; what a round says of each broker comes with `subject`.
+        """
         query: DecisionsQuery = call.query
-        told = self._desk.decisions(query.limit)
-        return json_reply({"decisions": [decision_to_json(one) for one in told]})
+        told = self._desk.decisions(LedgerWish(**query.model_dump()))
+        more = told[-1].number if len(told) == query.limit else None
+        return json_reply({"decisions": [decision_to_json(one) for one in told], "next": more})
 
 
 def account_to_json(account: Account) -> dict[str, Any]:
@@ -141,6 +155,7 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
         "detail": decision.detail,
         "source": decision.source,
         "target": decision.target,
+        "number": decision.number,
     }
 
 

@@ -1,0 +1,66 @@
+"""The table of the API for people: ``python -m loadmanager.adapters.http.reference``."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from loadmanager.adapters.http.operations import Operation, all_replies
+from loadmanager.adapters.http.surface import surface
+
+_INTRODUCTION: Final = """\
+# REST API
+
+Made by `python -m loadmanager.adapters.http.reference` from the declarations of the operations; do
+not edit it. A running sidecar serves the same as a page at `/docs`, and as an OpenAPI document with
+all parameters and bodies at `/openapi.json`.
+
+Paths marked P are Apache Pulsar's, with its methods, bodies and statuses; the others are ours.
+Those marked L only the leader answers: every other sidecar sends the client there by 307, with the
+same path and query. The role is what a caller must be allowed where security is on; each includes
+the ones before it: `none`, `lookup`, `read`, `admin`.
+
+Every refusal is `{"reason": ...}`. Beside what the tables say, every operation may answer:
+
+| status | when |
+|---|---|
+| 400 | a parameter or the body is malformed, or is given twice with different values |
+| 401, 403 | security is on, and the caller is nobody or may not |
+| 404 | there is nothing at this path |
+| 405 | the path has other methods, told in `Allow`; `HEAD` goes with `GET`, `OPTIONS` tells them |
+| 412 | a name in the path cannot be one |
+| 413, 414, 415, 431 | body, URL or a header is too long; the body is not `application/json` |
+| 503 | not now: no leader, no ZooKeeper, no place; `Retry-After` says when to come back |
+
+What Pulsar's brokers have and we do not: `broker-stats` other than the load report and topics
+(metrics are at `/metrics`), `brokers/shutdown` (a sidecar told to stop has its broker emptied
+first), the deletion of a single bundle's topics, and everything about messages, schemas,
+functions and tenants. A tenant is made with its first namespace.
+"""
+
+
+def reference(operations: Sequence[Operation]) -> str:
+    """Return the reference of these operations."""
+    tags = list(dict.fromkeys(one.tag for one in operations))
+    ordered = sorted(operations, key=lambda one: tags.index(one.tag))
+    lines = [_INTRODUCTION]
+    for tag, group in groupby(ordered, key=lambda one: one.tag):
+        lines += [f"## {tag.capitalize()}", "", "| operation | | role | what | statuses |"]
+        lines += ["|---|---|---|---|---|", *(_row(one) for one in group), ""]
+    return "\n".join(lines)
+
+
+def _row(one: Operation) -> str:
+    marks = " ".join(["P"] * (not one.ours) + ["L"] * one.leader)
+    told = "; ".join(_statuses(one))
+    return f"| `{one.method} {one.path}` | {marks} | {one.role} | {one.summary} | {told} |"
+
+
+def _statuses(one: Operation) -> Iterator[str]:
+    declared = {reply.status for reply in one.replies}
+    for reply in all_replies(one):
+        if reply.status in declared:
+            yield f"{reply.status}: {reply.meaning.removesuffix('.')}"
+
+
+if __name__ == "__main__":
+    print(reference(surface()), end="")  # noqa: T201 - the table is the output
