@@ -63,8 +63,10 @@ class AvailabilityWatch:
         if not fit:
             self.disturbed(at_s)
         served = {bundle for host in hosts for bundle in host.serving}
-        self._wanted |= served
-        expected = [bundle for bundle in bundles if bundle in self._wanted]
+        standing = list(bundles)
+        # What a namespace left that is gone, and is not yet let go, is not wanted any more.
+        self._wanted.update(bundle for bundle in standing if bundle in served)
+        expected = [bundle for bundle in standing if bundle in self._wanted]
         missing = [bundle for bundle in expected if bundle not in served]
         self._missing_since_s = {
             bundle: self._missing_since_s.get(bundle, at_s) for bundle in missing

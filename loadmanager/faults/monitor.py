@@ -35,6 +35,7 @@ class Monitor:
         self._trace = trace
         self.violations: list[Violation] = []
         self.found = asyncio.Event()
+        self._told: set[tuple[Invariant, str]] = set()
         self.serving = ServingWatch(cluster.hosts, trace, self.tell)
         self.orders = OrdersWatch(cluster.service, trace, self.tell)
         self.answers = AnswersWatch(trace, self.tell)
@@ -95,7 +96,7 @@ class Monitor:
     def _node_changed(self, path: str, was: Znode | None, now: Znode | None) -> None:
         if path.startswith(_POLICIES) and path.count("/") == _POLICIES.count("/") + 1:
             self._boundaries_changed(path, now)
-        self.orders.node_changed(path, was, now)
+        self.orders.node_changed(path, now)
         self.answers.node_changed(path, was, now, self._now_s())
 
     def _boundaries_changed(self, path: str, now: Znode | None) -> None:
@@ -120,7 +121,10 @@ class Monitor:
             self.tell(Invariant.NOTHING_UNHEARD, name, f"ended by {failure!r}")
 
     def tell(self, invariant: Invariant, subject: str, seen: str) -> None:
-        """Take up a violation; `raise_first` raises it at the end of the step."""
+        """Take up a violation, each once; `raise_first` raises the first."""
+        if (invariant, subject) in self._told:
+            return
+        self._told.add((invariant, subject))
         violation = Violation(invariant, self._now_s(), subject, seen)
         self._trace.add("VIOLATION", str(violation))
         self.violations.append(violation)

@@ -22,8 +22,8 @@ class OrdersWatch:
 
     Orders are levels and stand until they are written again, so an order of a leader
     before is still to be obeyed. What must not be: that a leader writes orders whose
-    term is over; that orders go back to an earlier epoch; that a sidecar takes a lock
-    on other orders than those it was told last.
+    term is over, and with that, that orders go back to an earlier epoch; that a sidecar
+    takes a lock on other orders than those it was told last.
     """
 
     def __init__(self, service: TimedService, trace: Trace, tell: Tell) -> None:
@@ -39,7 +39,7 @@ class OrdersWatch:
 
     # --- in the service -------------------------------------------------------------
 
-    def node_changed(self, path: str, was: Znode | None, now: Znode | None) -> None:
+    def node_changed(self, path: str, now: Znode | None) -> None:
         """Look at a write of orders or of the epoch, in the moment it is applied."""
         if path == znodes.EPOCH and now is not None:
             epoch = now.node.stat.version
@@ -49,17 +49,13 @@ class OrdersWatch:
             self._elected = max(self._elected, epoch)
         elif path.startswith(_ORDERS) and now is not None and now.node.data:
             self.writes += 1
-            self._orders_written(path, was, now)
+            self._orders_written(path, now)
 
-    def _orders_written(self, path: str, was: Znode | None, now: Znode) -> None:
+    def _orders_written(self, path: str, now: Znode) -> None:
         epoch = decode_orders(path, now.node.data).epoch
         self._trace.add("orders", f"{path} epoch {epoch}")
         if epoch != self._elected:
             seen = f"written in epoch {epoch} while {self._elected} is elected"
-            self._tell(Invariant.ORDERS_OF_THE_TERM, path, seen)
-        before = decode_orders(path, was.node.data).epoch if was and was.node.data else 0
-        if epoch < before:
-            seen = f"written in epoch {epoch} over those of {before}"
             self._tell(Invariant.ORDERS_OF_THE_TERM, path, seen)
 
     # --- at the sidecars ------------------------------------------------------------
