@@ -103,8 +103,7 @@ class Member:
                 self._stands_by(waiting)
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
                 for error in leaves(ended):
-                    why = str(error) or type(error).__name__
-                    log.warning("broker.membership.ended", why=why)
+                    log.warning("broker.membership.ended", why=str(error) or type(error).__name__)
             finally:
                 self._membership = None
                 self._left_behind = dict(self._ownerships.tokens)

@@ -260,11 +260,9 @@ class Ownerships:
             self._carry_out(bundle, effect)
 
     def _carry_out(self, bundle: BundleId, effect: Effect) -> None:
-        if effect is Effect.TAKE_LOCK:
-            self.takes[bundle] = None
-            self.lock_work.tell()
-        elif effect is Effect.DROP_LOCK:
-            self.drops[bundle] = None
+        if effect in {Effect.TAKE_LOCK, Effect.DROP_LOCK}:
+            queue = self.takes if effect is Effect.TAKE_LOCK else self.drops
+            queue[bundle] = None
             self.lock_work.tell()
         else:
             self._command(bundle, effect)
