@@ -24,6 +24,7 @@ class ProcessCluster:
     """The processes, not yet started, and what belongs to them."""
 
     cluster: Cluster
+    children: Children
     http: aiohttp.ClientSession
     boundaries: Boundaries
 
@@ -64,18 +65,23 @@ class ProcessCluster:
 
 @asynccontextmanager
 async def process_cluster(
-    data_dir: Path, *, brokers: int, bundles: int
+    data_dir: Path, *, brokers: int, bundles: int, rate_per_s: float = 120.0
 ) -> AsyncIterator[ProcessCluster]:
-    """Yield a cluster that is ready to start, and end all its processes afterwards."""
+    """Yield a cluster that is ready to start, and end all its processes afterwards.
+
+    The more messages are expected, the less a broker burns for each.
+    """
     try:
         find_java()
     except EmbeddedZooKeeperError as error:
         pytest.skip(str(error))
-    settings = DemoSettings(data_dir=data_dir, brokers=brokers, bundles=bundles, topics=bundles)
+    settings = DemoSettings(
+        data_dir=data_dir, brokers=brokers, bundles=bundles, topics=bundles, rate_per_s=rate_per_s
+    )
     children = Children(data_dir)
     boundaries = Boundaries.even(Namespace(NAMESPACE), bundles)
     try:
         async with aiohttp.ClientSession() as http:
-            yield ProcessCluster(Cluster(settings, children, http), http, boundaries)
+            yield ProcessCluster(Cluster(settings, children, http), children, http, boundaries)
     finally:
         await children.stop()
