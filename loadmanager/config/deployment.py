@@ -26,7 +26,7 @@ class BrokerSettings(Section):
     id: BrokerName = Field(
         examples=["localhost:8080"],
         description="Name of the broker in the cluster: host and port of its web service, as "
-        "clients reach it. Two sidecars with the same id fight for the same registration.",
+        "clients reach it. Of two sidecars with the same id one works, the other waits or ends.",
     )
     http_url: HttpUrl = Field("", description="Web address told to clients. Empty: http://{id}.")
     http_url_tls: HttpUrl = Field(
