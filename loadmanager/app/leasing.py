@@ -13,6 +13,7 @@ process whose clock was read: another one, after a restart, may count from elsew
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -24,6 +25,12 @@ from loadmanager.core.ids import BundleId
 from loadmanager.ports import BrokerError, BrokerState, Disconnected, StaleAgent
 
 log = structlog.get_logger()
+
+CLOCK_DRIFT_FRACTION: Final = 0.02
+"""How much slower than ours the broker's clock may run: a sidecar may be on another host.
+
+Clocks that are being set by slewing differ by a thousandth; on one host they are the same.
+"""
 
 
 class MembershipEnded(LoadManagerError):
@@ -71,13 +78,17 @@ class LeaseKeeper:
         self._broker_clock_s = 0.0
         self._broker_clock_read_at_s = 0.0
         self._leased_until_s = earlier_end_s
+        self._over_at_s = earlier_end_s
         self._answering = False
         self._refusing = False
 
     @property
     def leased_until_s(self) -> float:
-        """When the broker surely has stopped, on our clock, if no renewal follows."""
-        return self._leased_until_s
+        """When the broker surely has stopped, on our clock, if no renewal follows.
+
+        That is a little later than its lease ends by its own clock, which may be slower.
+        """
+        return self._over_at_s
 
     async def begin(self) -> Mapping[BundleId, int]:
         """Take command of the broker, lease it, and return what it serves, with tokens.
@@ -107,7 +118,7 @@ class LeaseKeeper:
             )
             if self._coordination.session.session_id != self._membership.session_id:
                 raise MembershipEnded("the session was replaced")
-            if self._refusing and self._clock.monotonic_s() > self._leased_until_s:
+            if self._refusing and self._clock.monotonic_s() > self._over_at_s:
                 raise BrokerLost("it answers, but took no renewal until its lease had run out")
             try:
                 await self._extend()
@@ -116,7 +127,7 @@ class LeaseKeeper:
             except BrokerError as error:
                 self._metrics.lease_renewals.labels(result="failed").inc()
                 log.warning("lease.renewal.failed", error=str(error))
-                if self._clock.monotonic_s() > self._leased_until_s:
+                if self._clock.monotonic_s() > self._over_at_s:
                     raise BrokerLost(str(error)) from error
 
     async def _extend(self) -> None:
@@ -147,6 +158,8 @@ class LeaseKeeper:
             named = self._incarnation
             self._leased_until_s = max(self._leased_until_s, until_s)
             left_s = until_s - self._broker_clock_read_at_s
+            over_at_s = until_s + CLOCK_DRIFT_FRACTION * max(left_s, 0.0)
+            self._over_at_s = max(self._over_at_s, over_at_s)
             await self._renew(until_s=max(self._broker_clock_s + left_s, 0.0))
         self._refusing = False
 
@@ -173,7 +186,7 @@ class LeaseKeeper:
         if restarted:
             log.warning("broker.process.restarted", incarnation=state.incarnation)
             # Another process, another clock: what was leased on the old one is void.
-            self._leased_until_s = self._clock.monotonic_s()
+            self._leased_until_s = self._over_at_s = self._clock.monotonic_s()
             self._refusing = False
         self._incarnation = state.incarnation
         self._broker_clock_s = state.clock_s

@@ -23,13 +23,14 @@ class World:
 
     now_s: float = 0.0
     origin_s: float = 5000.0
+    broker_rate: float = 1.0
     session: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(session_id=1, timeout_s=30.0)
     )
 
     def broker_clock_s(self) -> float:
         """Return what the broker's present process reads."""
-        return self.now_s + self.origin_s
+        return self.now_s * self.broker_rate + self.origin_s
 
     def monotonic_s(self) -> float:
         """Return the agent's own clock."""
@@ -48,19 +49,36 @@ class Serving:
         """Hear it, and do nothing."""
 
 
-async def test_a_broker_that_restarts_between_two_renewals_is_leased_by_its_new_clock() -> None:
-    world = World()
-    broker = InProcessBroker(world.broker_clock_s)
+def _keeper(world: World, broker: InProcessBroker) -> LeaseKeeper:
     parts = SimpleNamespace(
         coordination=world, broker=broker, clock=world, metrics=Metrics(CollectorRegistry())
     )
-    keeper = LeaseKeeper(
+    return LeaseKeeper(
         cast("Parts", parts),
         cast("Ownerships", Serving()),
         LeaseTerms(fraction=0.5, interval_fraction=0.1),
         Membership(parse_broker("broker:8080"), session_id=1, agent_epoch=1),
         earlier_end_s=0.0,
     )
+
+
+async def test_a_lease_counts_as_over_only_when_that_of_a_slower_clock_is_over_too() -> None:
+    world = World(broker_rate=0.985)
+    broker = InProcessBroker(world.broker_clock_s)
+    keeper = _keeper(world, broker)
+    await keeper.begin()
+    await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
+    world.now_s = 15.0
+    assert broker.serving == {BUNDLE: 1}
+    world.now_s = keeper.leased_until_s
+    assert broker.serving == {}
+    assert world.now_s < 15.5
+
+
+async def test_a_broker_that_restarts_between_two_renewals_is_leased_by_its_new_clock() -> None:
+    world = World()
+    broker = InProcessBroker(world.broker_clock_s)
+    keeper = _keeper(world, broker)
     await keeper.begin()
     broker.kill()
     world.origin_s = 10.0
