@@ -12,14 +12,14 @@ from loadmanager.core.ids import BrokerId, BundleId
 log = structlog.get_logger()
 
 _LOST_AFTER_S = 15.0
-"""Or a round, if that is shorter."""
+_LOST_AFTER_ROUNDS = 0.25
 
 
 class HandOvers:
     """What is under way in one term, as the leader sees it."""
 
     def __init__(self, parts: Parts, book: OrderBook, round_interval_s: float) -> None:
-        self._lost_after_s = min(_LOST_AFTER_S, round_interval_s)
+        self._lost_after_s = min(_LOST_AFTER_S, _LOST_AFTER_ROUNDS * round_interval_s)
         self._parts = parts
         self.book = book
         self._ordered_at_s: dict[BundleId, float] = {}

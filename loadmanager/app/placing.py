@@ -97,7 +97,10 @@ class Placing:
         self._wanted.answer_planned(self.planned)
         orphans = self._absences.orphans()
         awaited = self._absences.awaited(orphans)
-        bundles = [b for b in dict.fromkeys([*self._wanted, *orphans]) if b not in awaited]
+        # What has a plan goes to nobody else, unless its broker is surely not there: while
+        # the picture is being completed nobody can tell.
+        planless = [bundle for bundle in self._wanted if bundle not in self._book.assigned]
+        bundles = [b for b in dict.fromkeys([*planless, *orphans]) if b not in awaited]
         try:
             emptied = await self._empty_draining()
             if not bundles:

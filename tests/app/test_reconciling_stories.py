@@ -68,7 +68,8 @@ async def _told_within_a_round(cluster: Cluster, kind: str, subject: str) -> Non
             for event in ("cluster.state.mended", "cluster.state.doubted")
             for entry in cluster.warnings(event)
         ),
-        within_s=ROUND_S + 1.5,
+        # A quarter of a round until it counts as stuck, and a second to look again.
+        within_s=1.25 * ROUND_S + 1.5,
     )
     assert cluster.leader.metric("loadmanager_disagreements", kind=kind) >= 1
     assert kind in _about(cluster, subject)
