@@ -4,7 +4,8 @@ Each build is the product with one protection taken away, by what a sidecar is j
 The same seed on the whole build finds nothing, so it is that protection that held.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
@@ -14,14 +15,21 @@ from loadmanager.ports import Check, Operation, Stat
 
 SEEDS = range(60)
 
-CUTS = (
-    *("freeze a sidecar", "thaw all sidecars", "cut a sidecar off", "swallow a sidecar's messages"),
-    *("reconnect all sidecars", "start missing sidecars", "move a bundle"),
-)
-SUCCESSIONS = (
-    *("freeze the leader in a write", "thaw all sidecars", "start a second sidecar"),
-    *("start missing sidecars", "cut a sidecar off", "reconnect all sidecars", "move a bundle"),
-)
+CUTS = {
+    "freeze a sidecar": 1,
+    "thaw all sidecars": 3,
+    "cut a sidecar off": 1,
+    "swallow a sidecar's messages": 1,
+    "reconnect all sidecars": 3,
+    "start missing sidecars": 3,
+    "move a bundle": 3,
+}
+SUCCESSIONS = {
+    "freeze the leader in a write": 2,
+    "thaw all sidecars": 3,
+    "start missing sidecars": 1,
+    "move a bundle": 4,
+}
 
 
 def without_self_fencing(parts: Parts) -> Parts:
@@ -47,10 +55,12 @@ def without_epoch_check(parts: Parts) -> Parts:
     return parts
 
 
-def first_caught(build: Callable[[Parts], Parts], names: Sequence[str], why: Invariant) -> int:
-    """Return the first seed that finds this broken, and holds the whole build to it."""
-    happenings = [one for one in HAPPENINGS if one.name in names]
-    assert len(happenings) == len(names)
+def first_caught(
+    build: Callable[[Parts], Parts], weights: Mapping[str, int], why: Invariant
+) -> int:
+    """Return the first seed that finds this broken, and hold the whole build to the same seed."""
+    known = {one.name: one for one in HAPPENINGS}
+    happenings = [replace(known[name], weight=weight) for name, weight in weights.items()]
     for seed in SEEDS:
         broken = run_seed(seed, build=build, happenings=happenings)
         if broken.invariant == why.value:
