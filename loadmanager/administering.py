@@ -19,7 +19,6 @@ from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.adapters.http.topic_line import HttpTopicLine
 from loadmanager.app.affinity_requests import AffinityRequests
 from loadmanager.app.broker_requests import BrokerRequests
-from loadmanager.app.dynamic_settings import DynamicSettings
 from loadmanager.app.isolation_requests import DomainRequests, IsolationRequests
 from loadmanager.app.namespace_requests import NamespaceRequests
 from loadmanager.app.parts import Parts
@@ -40,7 +39,7 @@ def admin_routes(
     topics = TopicRequests(parts, HttpTopicLine(leader_line), config.cluster.hash)
     resources = (
         Brokers(BrokerRequests(parts, cluster), topics),
-        Configuration(DynamicSettings(parts, config), internal_configuration(config)),
+        Configuration(application.dynamic, internal_configuration(config)),
         Namespaces(lookup, namespaces, default_bundles=config.cluster.default_bundles),
         Unloads(application.unload_requests),
         Splits(application.split_requests, config.split.algorithm),

@@ -5,6 +5,7 @@ import os
 import secrets
 import signal
 import socket
+from collections.abc import Callable
 
 import numpy as np
 import uvloop
@@ -26,10 +27,10 @@ from loadmanager.config import Config, ZookeeperSettings
 from loadmanager.config.model import address
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.load import BrokerUrls
-from loadmanager.core.planner import Planner
-from loadmanager.joining import Application, join, make_planner
+from loadmanager.joining import Application, join
 from loadmanager.ports import Clock
 from loadmanager.securing import make_guard, make_leader_line, make_tls
+from loadmanager.telemetry.logging import change_level
 from loadmanager.telemetry.metrics import Metrics
 
 _LEAVE_S = 10.0
@@ -47,7 +48,6 @@ def run_sidecar(config: Config) -> None:
 
 
 async def _run(config: Config) -> None:
-    planner = make_planner(config)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -55,7 +55,7 @@ async def _run(config: Config) -> None:
     port = config.sidecar.listen_port or free_port(config.sidecar.listen_host)
     try:
         async with asyncio.TaskGroup() as commands:
-            sidecar = build_sidecar(config, planner, port, commands)
+            sidecar = build_sidecar(config, port, commands)
             await sidecar.run(
                 stop,
                 host=config.sidecar.listen_host,
@@ -67,9 +67,7 @@ async def _run(config: Config) -> None:
         raise first_leaf(failed) from failed
 
 
-def build_sidecar(
-    config: Config, planner: Planner, port: int, commands: asyncio.TaskGroup
-) -> Sidecar:
+def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sidecar:
     """Join all parts of one sidecar that will listen on ``port``."""
     metrics = Metrics(REGISTRY, config.cluster.name)
     clock = SystemClock()
@@ -88,7 +86,6 @@ def build_sidecar(
     )
     application = join(
         config,
-        planner,
         parts,
         probe=PsutilHostProbe(config.host),
         leader_line=leader_line,
@@ -101,7 +98,16 @@ def build_sidecar(
         await broker.close()
 
     door = make_door(config, parts, application, leader_line)
-    return Sidecar(parts, door, application.member, application.election, close)
+    application.retuning.follow(door_tuner(door))
+    application.retuning.follow(lambda changed: change_level(changed.log.level))
+    return Sidecar(
+        parts,
+        door,
+        application.member,
+        application.election,
+        dynamic=application.dynamic,
+        close=close,
+    )
 
 
 def make_door(
@@ -119,6 +125,16 @@ def make_door(
         tls_refresh_s=config.tls.refresh_interval_s,
         more_routes=admin_routes(config, parts, application, leader_line),
     )
+
+
+def door_tuner(door: HttpDoor) -> Callable[[Config], None]:
+    """Return what has the door follow a changed configuration."""
+
+    def tune(config: Config) -> None:
+        lookup = config.lookup
+        door.tune(max_concurrent=lookup.max_concurrent, retry_after_s=lookup.retry_after_s)
+
+    return tune
 
 
 def door_settings(config: Config) -> DoorSettings:

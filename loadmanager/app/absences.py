@@ -12,6 +12,7 @@ import structlog
 
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
+from loadmanager.app.tuning import Tuning
 from loadmanager.core.ids import BrokerId, BundleId
 
 log = structlog.get_logger()
@@ -23,17 +24,15 @@ class Absences:
     Args:
         parts: of this sidecar.
         book: who should own what.
-        wait_s: how long an absent broker is waited for, at most, from when it was missed.
-        many_fraction: more than this share of the brokers, and more than one, are many.
+        tuning: ``return_wait_s`` is how long an absent broker is waited for, at most, from
+            when it was missed; more than ``max_lost_fraction`` of the brokers, and more
+            than one, are many.
     """
 
-    def __init__(
-        self, parts: Parts, book: OrderBook, *, wait_s: float, many_fraction: float
-    ) -> None:
+    def __init__(self, parts: Parts, book: OrderBook, tuning: Tuning) -> None:
         self._parts = parts
         self._book = book
-        self._wait_s = wait_s
-        self._many_fraction = many_fraction
+        self._tuning = tuning
         # Also of those whose bundles were placed since: sessions that were cut together
         # end up to a heartbeat apart.
         self._missed_at_s: dict[BrokerId, float] = {}
@@ -84,7 +83,7 @@ class Absences:
         session_s = self._parts.coordination.session.timeout_s
         connected_s = self._parts.picture.connected_at_s + session_s
         for broker in absent:
-            latest_s = self._missed_at_s[broker] + self._wait_s
+            latest_s = self._missed_at_s[broker] + self._tuning.now.rhythm.return_wait_s
             until_s = latest_s if many else min(latest_s, connected_s)
             if until_s > self._missed_at_s[broker]:
                 yield broker, until_s
@@ -96,4 +95,5 @@ class Absences:
 
     def _are_many(self, absent: int) -> bool:
         known = absent + len(self._parts.picture.brokers)
-        return absent > 1 and absent > self._many_fraction * known
+        many = self._tuning.now.planner.settings.max_lost_fraction
+        return absent > 1 and absent > many * known

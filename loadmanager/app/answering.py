@@ -7,6 +7,7 @@ import structlog
 
 from loadmanager.app.naming import Naming
 from loadmanager.app.parts import Parts
+from loadmanager.app.tuning import Tuning
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
@@ -60,7 +61,7 @@ class Answering:
         *,
         hash_name: HashName,
         mode: LookupMode,
-        wait_s: float,
+        tuning: Tuning,
     ) -> None:
         self._coordination = parts.coordination
         self._picture = parts.picture
@@ -71,7 +72,7 @@ class Answering:
         self._assigner = assigner
         self._hash_name: HashName = hash_name
         self._mode = mode
-        self._wait_s = wait_s
+        self._tuning = tuning
         self._waiting: dict[_Question, asyncio.Task[Owner | Redirection]] = {}
 
     @property
@@ -214,7 +215,7 @@ class Answering:
         The leader is not troubled with what is on its way, unless that takes long.
         """
         begun_s = self._clock.monotonic_s()
-        deadline_s = begun_s + self._wait_s
+        deadline_s = begun_s + self._tuning.now.lookup_wait_s
         ask_again_at_s = 0.0
         why = "nobody owns it yet"
         while True:

@@ -8,6 +8,7 @@ import numpy as np
 
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.steering import Steering
+from loadmanager.app.tuning import Tuning
 from loadmanager.app.viewing import Viewing
 from loadmanager.core.balancing import steered
 from loadmanager.core.cluster import ClusterView
@@ -32,13 +33,13 @@ class Deciding:
 
     def __init__(
         self,
-        planner: Planner,
+        tuning: Tuning,
         viewing: Viewing,
         recollection: Recollection,
         steering: Steering,
         rng: np.random.Generator,
     ) -> None:
-        self.planner = planner
+        self._tuning = tuning
         self.steering = steering
         self.recollection = recollection
         self.memory = RoundMemory()
@@ -46,6 +47,11 @@ class Deciding:
         self._rng = rng
         self._former = self.memory
         self._unsure: Plan | None = None
+
+    @property
+    def planner(self) -> Planner:
+        """The planner as it is configured now."""
+        return self._tuning.now.planner
 
     @property
     def steered(self) -> Planner:

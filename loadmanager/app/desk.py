@@ -18,15 +18,15 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.placing import Placing
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.reconciling import Reconciler
-from loadmanager.app.rounds import Rhythm, Rounds
-from loadmanager.app.split_desk import SplitDesk, SplitPolicy
+from loadmanager.app.rounds import Rounds
+from loadmanager.app.split_desk import SplitDesk
 from loadmanager.app.steering import Steering
+from loadmanager.app.tuning import Tuning
 from loadmanager.app.viewing import Viewing
 from loadmanager.app.wanted import why
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
-from loadmanager.core.planner import Planner
 from loadmanager.core.tally import LoadTally
 
 log = structlog.get_logger()
@@ -39,10 +39,8 @@ class Desk:
         self,
         parts: Parts,
         term: Term,
-        planner: Planner,
+        tuning: Tuning,
         *,
-        rhythm: Rhythm,
-        split_policy: SplitPolicy,
         cluster: str,
         rng: np.random.Generator,
     ) -> None:
@@ -50,32 +48,27 @@ class Desk:
         self._term = term
         self.book = OrderBook(parts, term)
         self._constraints = Constraints(parts, cluster)
-        self._tally = LoadTally(weights=planner.weights)
+        self._tally = LoadTally(weights=tuning.now.planner.weights)
         self._viewing = Viewing(parts, self.book, self._constraints, self._tally)
-        self._splits = SplitDesk(parts, self.book, self._tally, split_policy)
+        self._splits = SplitDesk(parts, self.book, self._tally, tuning)
         self.recollection = Recollection(parts.clock, term.epoch)
         self._steering = Steering(parts)
-        self._deciding = Deciding(planner, self._viewing, self.recollection, self._steering, rng)
-        self._hand_overs = HandOvers(parts, self.book, rhythm.round_interval_s)
-        absences = Absences(
-            parts,
-            self.book,
-            wait_s=rhythm.return_wait_s,
-            many_fraction=planner.settings.max_lost_fraction,
-        )
+        self._deciding = Deciding(tuning, self._viewing, self.recollection, self._steering, rng)
+        self._hand_overs = HandOvers(parts, self.book, tuning)
         self._placing = Placing(
             parts,
             self.book,
-            absences=absences,
+            absences=Absences(parts, self.book, tuning),
             deciding=self._deciding,
             hand_overs=self._hand_overs,
             splits=self._splits,
+            tuning=tuning,
         )
         self._inheritance = Inheritance(parts, term, self._tally, self._splits)
         self._rounds = Rounds(
             parts=parts,
             term=term,
-            rhythm=rhythm,
+            tuning=tuning,
             tally=self._tally,
             viewing=self._viewing,
             deciding=self._deciding,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
+from loadmanager.app.tuning import Tuning
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 
 _TRY_AGAIN_S = 2.0
@@ -18,10 +19,10 @@ _TRY_AGAIN_S = 2.0
 class Emptying:
     """The bundles on their way out of draining brokers, for one term."""
 
-    def __init__(self, parts: Parts, book: OrderBook, most_under_way: int) -> None:
+    def __init__(self, parts: Parts, book: OrderBook, tuning: Tuning) -> None:
         self._parts = parts
         self._book = book
-        self._most = max(most_under_way, 1)
+        self._tuning = tuning
         self._under_way: dict[BundleId, BrokerId] = {}
         self._refused_until_s: dict[BundleId, float] = {}
 
@@ -33,7 +34,8 @@ class Emptying:
             self._refused_until_s.clear()
             return {}
         self._forget_arrived(draining)
-        left = {broker: self._most - count for broker, count in self._leaving(draining).items()}
+        most = max(self._tuning.now.planner.settings.in_flight_per_broker, 1)
+        left = {broker: most - count for broker, count in self._leaving(draining).items()}
         found: dict[BundleId, BrokerId] = {}
         for bundle, broker in self._staying(draining):
             if left[broker] > 0 and self._may_try(bundle):

@@ -7,6 +7,7 @@ import structlog
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.order_chunks import Rider
 from loadmanager.app.parts import Parts
+from loadmanager.app.tuning import Tuning
 from loadmanager.core.ids import BrokerId, BundleId
 
 log = structlog.get_logger()
@@ -18,8 +19,8 @@ _LOST_AFTER_ROUNDS = 0.25
 class HandOvers:
     """What is under way in one term, as the leader sees it."""
 
-    def __init__(self, parts: Parts, book: OrderBook, round_interval_s: float) -> None:
-        self._lost_after_s = min(_LOST_AFTER_S, _LOST_AFTER_ROUNDS * round_interval_s)
+    def __init__(self, parts: Parts, book: OrderBook, tuning: Tuning) -> None:
+        self._tuning = tuning
         self._parts = parts
         self.book = book
         self._ordered_at_s: dict[BundleId, float] = {}
@@ -55,7 +56,9 @@ class HandOvers:
         nobody writes again, unless its orders are repeated. Raises as `OrderBook.assign`.
         """
         now_s = self._parts.clock.monotonic_s()
-        late = [b for b, s in self._astray_since_s.items() if now_s - s >= self._lost_after_s]
+        round_s = self._tuning.now.rhythm.round_interval_s
+        lost_after_s = min(_LOST_AFTER_S, _LOST_AFTER_ROUNDS * round_s)
+        late = [b for b, s in self._astray_since_s.items() if now_s - s >= lost_after_s]
         planned, brokers = self.book.assigned, self._parts.picture.brokers
         lost = {b: planned[b] for b in late if b in planned and planned[b] in brokers}
         for bundle, broker in lost.items():

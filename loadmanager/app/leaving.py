@@ -8,6 +8,7 @@ from loadmanager.app.membership import Membership
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.registration import deregister
+from loadmanager.app.tuning import Tuning
 from loadmanager.core.ids import belongs_to_a_broker
 from loadmanager.core.ownership import may_serve
 from loadmanager.ports import CoordinationError
@@ -20,13 +21,13 @@ _POLL_S = 0.02
 class Leaving:
     """Waits while bundles go, and gives back what does not go by itself.
 
-    ``drain_deadline_s`` is how long the leader has to hand everything over.
+    ``drain_deadline_s`` of the tuning is how long the leader has to hand everything over.
     """
 
-    def __init__(self, parts: Parts, ownerships: Ownerships, drain_deadline_s: float) -> None:
+    def __init__(self, parts: Parts, ownerships: Ownerships, tuning: Tuning) -> None:
         self._parts = parts
         self._ownerships = ownerships
-        self._drain_deadline_s = drain_deadline_s
+        self._tuning = tuning
 
     async def drain(self) -> None:
         """Wait while the leader hands everything over, as the report asks it to.
@@ -39,7 +40,7 @@ class Leaving:
         bundles, begun_s = len(self._ownerships.phases), self._parts.clock.monotonic_s()
         # A broker's own bundles never move, so nobody waits for them.
         await self.let_go(
-            begun_s + self._drain_deadline_s,
+            begun_s + self._tuning.now.drain_deadline_s,
             while_true=lambda: (
                 self._has_heirs() and not all(map(belongs_to_a_broker, self._ownerships.phases))
             ),

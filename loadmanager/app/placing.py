@@ -10,6 +10,7 @@ from loadmanager.app.hand_overs import HandOvers
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.split_desk import SplitDesk
+from loadmanager.app.tuning import Tuning
 from loadmanager.app.wanted import Wanted
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
@@ -31,6 +32,7 @@ class Placing:
         deciding: Deciding,
         hand_overs: HandOvers,
         splits: SplitDesk,
+        tuning: Tuning,
     ) -> None:
         self._parts = parts
         self._book = book
@@ -40,7 +42,7 @@ class Placing:
         self._splits = splits
         self._wanted = Wanted(parts.metrics)
         self._work = Changes()
-        self._emptying = Emptying(parts, book, deciding.planner.settings.in_flight_per_broker)
+        self._emptying = Emptying(parts, book, tuning)
 
     @property
     def unowned(self) -> tuple[BundleId, ...]:

@@ -8,9 +8,10 @@ import structlog
 from loadmanager.app.intention import Intention
 from loadmanager.app.membership import Membership
 from loadmanager.app.parts import Parts
+from loadmanager.app.tuning import Tuning
 from loadmanager.core import znodes
 from loadmanager.core.load import HostUsage, LoadReport
-from loadmanager.core.report import Published, ReportRules, due
+from loadmanager.core.report import Published, due
 from loadmanager.core.wire import encode_report
 from loadmanager.ports import BrokerError, BrokerStats, Disconnected, HostProbe, NodeMissing
 
@@ -63,18 +64,16 @@ class Publisher:
         self,
         parts: Parts,
         sampler: Sampler,
-        rules: ReportRules,
+        tuning: Tuning,
         *,
-        sample_interval_s: float,
         draw: Callable[[], float],
     ) -> None:
         self._coordination = parts.coordination
-        self._sampler = sampler
+        self.sampler = sampler
         self._intention = sampler.intention
-        self._rules = rules
+        self._tuning = tuning
         self._clock = parts.clock
         self._metrics = parts.metrics
-        self._sample_interval_s = sample_interval_s
         self._draw = draw
 
     async def run(self, membership: Membership, registered: LoadReport) -> None:
@@ -93,7 +92,7 @@ class Publisher:
                 continue
             self._metrics.show_usage(report)
             now_s = self._clock.monotonic_s()
-            reason = due(self._rules, last, report, now_s, jitter)
+            reason = due(self._tuning.now.report_rules, last, report, now_s, jitter)
             if reason is None:
                 continue
             try:
@@ -117,14 +116,14 @@ class Publisher:
         """
         intention = self._intention
         if not _intends_otherwise(intention, before):
-            await intention.changes.wait(self._sample_interval_s)
+            await intention.changes.wait(self._tuning.now.sample_interval_s)
         if not _intends_otherwise(intention, before):
-            return await self._sampler.sample()
+            return await self.sampler.sample()
         return replace(
             before,
             draining=intention.draining,
             healthy=intention.healthy,
-            reported_at_ms=self._sampler.parts.clock.wall_ms(),
+            reported_at_ms=self.sampler.parts.clock.wall_ms(),
         )
 
 

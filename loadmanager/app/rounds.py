@@ -13,6 +13,7 @@ from loadmanager.app.placing import Placing
 from loadmanager.app.reconciling import Reconciler
 from loadmanager.app.round_log import tell_plan
 from loadmanager.app.split_desk import SplitDesk
+from loadmanager.app.tuning import Tuning
 from loadmanager.app.viewing import Viewing
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.tally import LoadTally
@@ -22,24 +23,12 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
-    """How often the leader samples the averages, and how often it looks for moves.
-
-    ``return_wait_s`` is for how long it waits for brokers that vanished together.
-    """
-
-    tick_interval_s: float
-    round_interval_s: float
-    return_wait_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
     """The ticks and rounds of one term."""
 
     parts: Parts
     term: Term
-    rhythm: Rhythm
+    tuning: Tuning
     tally: LoadTally
     viewing: Viewing
     deciding: Deciding
@@ -56,7 +45,8 @@ class Rounds:
     async def tick(self) -> None:
         """Sample for ever; raises `Deposed`."""
         while True:
-            await self.parts.clock.sleep(self.rhythm.tick_interval_s)
+            await self.parts.clock.sleep(self.tuning.now.rhythm.tick_interval_s)
+            self.tally.weigh(self.tuning.now.planner.weights)
             self.viewing.take_reports()
             self.tally.sample()
             self.hand_overs.observe()
@@ -68,7 +58,7 @@ class Rounds:
     async def run(self) -> None:
         """Look for moves, and for what does not agree, for ever; raises `Deposed`."""
         while True:
-            await self.parts.clock.sleep(self.rhythm.round_interval_s)
+            await self.parts.clock.sleep(self.tuning.now.rhythm.round_interval_s)
             started_s = self.parts.clock.monotonic_s()
             try:
                 outcome = await self._round()

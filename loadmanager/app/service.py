@@ -7,6 +7,7 @@ from typing import Protocol
 import structlog
 
 from loadmanager.app.agreement import agree_on_hash
+from loadmanager.app.dynamic_settings import DynamicSettings
 from loadmanager.app.electing import Election
 from loadmanager.app.member import Member
 from loadmanager.app.parts import Parts
@@ -41,12 +42,15 @@ class Sidecar:
         door: Door,
         member: Member,
         election: Election,
+        *,
+        dynamic: DynamicSettings,
         close: Callable[[], Awaitable[None]],
     ) -> None:
         self._parts = parts
         self._door = door
         self._member = member
         self._election = election
+        self._dynamic = dynamic
         self._close = close
         self._shown: set[BrokerId] = set()
 
@@ -84,6 +88,7 @@ class Sidecar:
         finally:
             await self._door.stop()
             await self._member.serving_ended()
+            self._dynamic.close()
             parts.picture.close()
             await parts.coordination.close()
             await self._close()
@@ -93,6 +98,7 @@ class Sidecar:
         parts = self._parts
         await agree_on_hash(parts.coordination, parts.clock, hash_name)
         parts.picture.open()
+        self._dynamic.open()
         log.info("sidecar.service.started", broker=parts.identity.broker)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._member.run(), name="member")

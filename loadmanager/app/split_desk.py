@@ -1,20 +1,20 @@
 """The leader's part in splitting: which bundles, and what becomes of their parts."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import structlog
 
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.splitting import parts_of
+from loadmanager.app.tuning import SplitPolicy, Tuning
 from loadmanager.core.averages import Average, BundleAverages, Rates
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, range_of
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Reason, Refusal
-from loadmanager.core.splitting import SplitRules, find_splits
+from loadmanager.core.splitting import find_splits
 from loadmanager.core.tally import LoadTally
 
 log = structlog.get_logger()
@@ -23,29 +23,21 @@ _GIVE_UP_S = 60.0
 _REST_S = 600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitPolicy:
-    """Whether, when and how bundles are split by themselves."""
-
-    enabled: bool
-    rules: SplitRules
-    algorithm: str
-    most_per_round: int
-
-
 class SplitDesk:
     """Orders splits and enters their outcome in the book, for one term."""
 
-    def __init__(
-        self, parts: Parts, book: OrderBook, tally: LoadTally, policy: SplitPolicy
-    ) -> None:
+    def __init__(self, parts: Parts, book: OrderBook, tally: LoadTally, tuning: Tuning) -> None:
         self._parts = parts
         self._book = book
         self._tally = tally
-        self._policy = policy
+        self._tuning = tuning
         self._ordered_at_s: dict[BundleId, float] = {}
         self._resting_until_s: dict[BundleId, float] = {}
         self._checked: dict[Namespace, int] = {}
+
+    @property
+    def _policy(self) -> SplitPolicy:
+        return self._tuning.now.split_policy
 
     @property
     def rests_s(self) -> Mapping[BundleId, float]:

@@ -9,6 +9,7 @@ import structlog
 
 from loadmanager.app.owning import Cut, Ownerships
 from loadmanager.app.parts import Parts
+from loadmanager.app.tuning import Tuning
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError, MalformedContent
@@ -21,7 +22,6 @@ from loadmanager.core.splitting import (
     CannotSplit,
     NoPositions,
     SplitAsk,
-    SplitLimits,
     TopicLoad,
     split,
 )
@@ -38,11 +38,11 @@ class Splitter:
     """Carries out the split orders of this agent."""
 
     def __init__(
-        self, parts: Parts, ownerships: Ownerships, limits: SplitLimits, hash_name: HashName
+        self, parts: Parts, ownerships: Ownerships, tuning: Tuning, hash_name: HashName
     ) -> None:
         self._parts = parts
         self._ownerships = ownerships
-        self._limits = limits
+        self._tuning = tuning
         self._hash_name: HashName = hash_name
         self._not_before_s: dict[BundleId, float] = {}
 
@@ -100,7 +100,9 @@ class Splitter:
             TopicLoad(position(topic, self._hash_name), load.msgs_per_s, load.bytes_per_s)
             for topic, load in traffic.items()
         ]
-        cuts = algorithm(SplitAsk(lower, upper, topics, order.positions), self._limits)
+        cuts = algorithm(
+            SplitAsk(lower, upper, topics, order.positions), self._tuning.now.split_limits
+        )
         if not cuts:
             raise CannotSplit(
                 bundle,

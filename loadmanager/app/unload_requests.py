@@ -7,6 +7,7 @@ from loadmanager.app.bundle_names import boundaries_of, bundle_in
 from loadmanager.app.electing import Deposed
 from loadmanager.app.leading import led_elsewhere
 from loadmanager.app.parts import Parts
+from loadmanager.app.tuning import Tuning
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.ports import CoordinationError, Unavailable, UnloadRefused
 
@@ -43,8 +44,8 @@ class UnloadRequests:
     Args:
         parts: of this sidecar.
         desks: where the leader's desk is.
-        max_report_age_s: a destination whose report is older gets nothing.
-        most_under_way: bundles of one request that move at the same time.
+        tuning: a destination whose report is older than its planner's filters allow gets
+            nothing; of one request no more move at the same time than with one broker.
         wait_s: how long those may take to arrive.
     """
 
@@ -53,14 +54,12 @@ class UnloadRequests:
         parts: Parts,
         desks: UnloadDesks,
         *,
-        max_report_age_s: float,
-        most_under_way: int,
+        tuning: Tuning,
         wait_s: float,
     ) -> None:
         self._parts = parts
         self._desks = desks
-        self._max_report_age_s = max_report_age_s
-        self._most_under_way = max(most_under_way, 1)
+        self._tuning = tuning
         self._wait_s = wait_s
 
     async def unload(
@@ -72,10 +71,11 @@ class UnloadRequests:
         whole = range_text is None
         bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
         staying: dict[BundleId, str] = {}
-        for first in range(0, len(bundles), self._most_under_way):
+        most = max(self._tuning.now.planner.settings.in_flight_per_broker, 1)
+        for first in range(0, len(bundles), most):
             if destination is not None:
                 self._check(destination)
-            batch = bundles[first : first + self._most_under_way]
+            batch = bundles[first : first + most]
             staying |= await self._unload(batch, destination)
         if staying:
             raise Unavailable(_told(staying))
@@ -93,10 +93,11 @@ class UnloadRequests:
         if known.report.draining:
             raise UnloadRefused(f"{_INACTIVE}: {destination} is draining")
         age_s = self._parts.clock.monotonic_s() - known.seen_at_s
-        if age_s > self._max_report_age_s:
+        oldest_s = self._tuning.now.planner.filters.max_report_age_s
+        if age_s > oldest_s:
             raise UnloadRefused(
                 f"{_INACTIVE}: {destination} last reported {age_s:.0f} s ago; "
-                f"expected at most {self._max_report_age_s:g} s"
+                f"expected at most {oldest_s:g} s"
             )
 
     async def _unload(

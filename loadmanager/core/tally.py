@@ -120,6 +120,10 @@ class LoadTally:
         self._departed_at_s: dict[BrokerId, float] = {}
         self._inherited: dict[BrokerId, Running] = {}
 
+    def weigh(self, weights: ResourceWeights) -> None:
+        """Use other weights for the samples to come."""
+        self._weights = weights
+
     @property
     def brokers(self) -> frozenset[BrokerId]:
         """The brokers that have a report."""

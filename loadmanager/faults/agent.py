@@ -22,7 +22,7 @@ from loadmanager.faults.service import TimedService
 from loadmanager.faults.session import ClientSession
 from loadmanager.faults.trace import PROCESS
 from loadmanager.faults.wires import Gate, Losses
-from loadmanager.joining import Application, join, make_planner
+from loadmanager.joining import Application, join
 from loadmanager.ports import LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 
@@ -170,7 +170,6 @@ class Agent:
             async with asyncio.TaskGroup() as commands:
                 self.application = join(
                     config,
-                    make_planner(config),
                     self.parts,
                     probe=ScriptedProbe(self.host),
                     leader_line=CallingLine(self._world, self),
@@ -182,7 +181,8 @@ class Agent:
                     self.door,
                     self.application.member,
                     self.application.election,
-                    self.line.close,
+                    dynamic=self.application.dynamic,
+                    close=self.line.close,
                 )
                 await sidecar.run(
                     self.stop,

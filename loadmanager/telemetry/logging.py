@@ -57,6 +57,13 @@ def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa:
     _install(handler, least)
 
 
+def change_level(level: str) -> None:
+    """Log from now on what is at least as severe as ``level``, in the form it has."""
+    least = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(least))
+    _set_levels(least)
+
+
 class _LossyStream:
     """A stream whose lines are lost where they cannot be written, on a full disk say.
 
@@ -96,10 +103,14 @@ def _install(handler: _OurHandler, least: int) -> None:
     for old in [h for h in root.handlers if isinstance(h, _OurHandler)]:
         root.removeHandler(old)
     root.addHandler(handler)
-    root.setLevel(least)
+    _set_levels(least)
+    logging.captureWarnings(capture=True)
+
+
+def _set_levels(least: int) -> None:
+    logging.getLogger().setLevel(least)
     for name, library_least in _LIBRARY_LEVELS.items():
         logging.getLogger(name).setLevel(max(least, library_least))
-    logging.captureWarnings(capture=True)
 
 
 def _shared_processors() -> list[structlog.typing.Processor]:

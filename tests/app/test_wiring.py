@@ -12,6 +12,7 @@ from loadmanager.adapters.broker.http_control import CONNECTIONS
 from loadmanager.app.commanding import PARALLEL
 from loadmanager.app.endings import first_leaf
 from loadmanager.app.leasing import Displaced
+from loadmanager.app.retuning import tuned_by
 from loadmanager.config import ConfigError
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.strategies import make_placement, make_shedder
@@ -19,7 +20,6 @@ from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
 from loadmanager.faults.cluster import make_config
 from loadmanager.faults.virtual_time import VirtualClock, run
-from loadmanager.joining import make_planner, make_split_policy
 from loadmanager.wiring import door_settings, free_port, make_identity, zookeeper_options
 
 
@@ -88,7 +88,7 @@ def test_the_planner_has_the_configured_budgets() -> None:
         },
         shedding={"observe": True, "enabled": False, "grace_period_s": 77.0},
     )
-    planner = make_planner(config)
+    planner = tuned_by(config).planner
     got = planner.settings
     assert (got.moves_per_round, got.moves_per_hour, got.in_flight_per_broker) == (3, 30, 2)
     assert got.bytes_per_s_per_round == pytest.approx(5e6)
@@ -99,7 +99,7 @@ def test_the_planner_has_the_configured_budgets() -> None:
 
 def test_a_planner_with_an_unknown_strategy_is_not_made() -> None:
     with pytest.raises(ConfigError, match="expected one of"):
-        make_planner(make_config(shedding={"strategy": "None"}))
+        tuned_by(make_config(shedding={"strategy": "None"}))
 
 
 def test_the_identity_tells_an_address_that_others_can_reach() -> None:
@@ -142,7 +142,7 @@ def test_the_door_s_times_are_those_of_the_configuration() -> None:
 
 
 def test_a_split_policy_is_made_of_the_configuration() -> None:
-    policy = make_split_policy(make_config(split={"enabled": False, "max_splits_per_round": 3}))
+    policy = tuned_by(make_config(split={"enabled": False, "max_splits_per_round": 3})).split_policy
     assert (policy.enabled, policy.most_per_round) == (False, 3)
 
 

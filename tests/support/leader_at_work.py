@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -19,15 +19,15 @@ from loadmanager.app.identity import Identity
 from loadmanager.app.leading import Leading
 from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
-from loadmanager.app.rounds import Rhythm
-from loadmanager.app.split_desk import SplitPolicy
+from loadmanager.app.retuning import tuned_by
+from loadmanager.app.tuning import Rhythm, Tuning
+from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls, LoadReport
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.planner import Planner
-from loadmanager.core.splitting import SplitRules
 from loadmanager.core.wire import LeaderRecord, encode_boundaries, encode_leader, encode_report
 from loadmanager.telemetry.metrics import Metrics
 
@@ -122,16 +122,20 @@ async def leader_at_work(
         clock=clock,
         metrics=metrics,
     )
-    rhythm = Rhythm(tick_interval_s=0.01, round_interval_s=round_interval_s, return_wait_s=0.0)
-    policy = SplitPolicy(
-        enabled=False, rules=SplitRules(), algorithm="range_equally_divide", most_per_round=1
+    usual = tuned_by(Config.model_validate({"broker": {"id": "b1:8080"}}))
+    tuning = Tuning(
+        replace(
+            usual,
+            planner=planner,
+            rhythm=Rhythm(
+                tick_interval_s=0.01, round_interval_s=round_interval_s, return_wait_s=0.0
+            ),
+            split_policy=replace(usual.split_policy, enabled=False),
+        )
     )
 
     def open_desk(term: Term) -> Desk:
-        rng = np.random.default_rng(0)
-        return Desk(
-            parts, term, planner, rhythm=rhythm, split_policy=policy, cluster="east", rng=rng
-        )
+        return Desk(parts, term, tuning, cluster="east", rng=np.random.default_rng(0))
 
     leading = Leading(open_desk, metrics)
     await coordination.start()
