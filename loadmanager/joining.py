@@ -49,6 +49,7 @@ class Application:
     drain_requests: DrainRequests
     accounting: Accounting
     dynamic: DynamicSettings
+    tuning: Tuning
     retuning: Retuning
 
 
@@ -103,6 +104,7 @@ def join(
         DrainRequests(parts),
         accounting,
         dynamic,
+        tuning,
         retuning,
     )
 
