@@ -4,10 +4,12 @@ The client blocks, so each test is a plain function that runs beside the broker'
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fake_sidecar import FakeSidecar
 
 pytestmark = pytest.mark.processes
 
@@ -181,5 +183,36 @@ async def test_acknowledgements_are_remembered_and_unsubscribing_forgets(
         consumer.unsubscribe()
         consumer = client.subscribe("t", "s", initial_position=earliest)
         assert len(contents(consumer, 3)) == 3
+
+    await beside(story, client)
+
+
+async def test_a_partitioned_topic_is_produced_and_consumed_as_one(
+    client: Any, sidecar: FakeSidecar
+) -> None:
+    sidecar.partitions = 3
+
+    def story(client: Any) -> None:
+        consumer = client.subscribe("parts", "s")
+        producer = client.create_producer("parts")
+        for number in range(30):
+            producer.send(b"%d" % number, partition_key=str(number))
+        messages = receive(consumer, 30)
+        assert {int(message.data()) for message in messages} == set(range(30))
+        assert len({message.topic_name() for message in messages}) == 3
+
+    await beside(story, client)
+
+
+@pytest.mark.parametrize("client", ["pulsar"], indirect=True)
+async def test_a_pattern_finds_the_topics_that_are_there(client: Any) -> None:
+    def story(client: Any) -> None:
+        producers = [client.create_producer(f"found-{number}") for number in range(3)]
+        client.create_producer("other").send(b"not this")
+        pattern = re.compile("persistent://public/default/found-.*")
+        consumer = client.subscribe(pattern, "s")
+        for number, producer in enumerate(producers):
+            producer.send(b"%d" % number)
+        assert sorted(contents(consumer, 3)) == [b"0", b"1", b"2"]
 
     await beside(story, client)

@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -149,6 +150,7 @@ class _Place:
 
 
 def _place(settings: PulsarSettings, held: ExitStack) -> _Place:
+    _allow_many_files()
     listening = held.enter_context(_listening(settings.host, settings.port))
     url = settings.url or f"pulsar://{_address(settings.host, listening)}"
     if settings.ledger is not None:
@@ -178,6 +180,13 @@ def _door(
         cpu_s_per_message=settings.cpu_ms_per_message / 1000,
     )
     return PulsarDoor(broker, options)
+
+
+def _allow_many_files() -> None:
+    """Take as many open files as the system gives: one a topic, and one a client."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _listening(host: str, port: int) -> socket.socket:

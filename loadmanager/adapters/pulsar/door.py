@@ -17,7 +17,7 @@ from loadmanager.adapters.pulsar.producing import Namer, Producing
 from loadmanager.adapters.pulsar.session import ClientSession
 from loadmanager.adapters.pulsar.sidecar import SidecarDoor
 from loadmanager.adapters.pulsar.topic_log import MAX_LOG_BYTES
-from loadmanager.adapters.pulsar.topics import HOLD_S, Topics
+from loadmanager.adapters.pulsar.topics import HOLD_S, IDLE_S, Topics
 from loadmanager.adapters.pulsar.work import Work
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import TopicName
@@ -45,6 +45,7 @@ class DoorOptions:
     cpu_s_per_message: float = 0.0
     hold_s: float = HOLD_S
     max_log_bytes: int = MAX_LOG_BYTES
+    idle_s: float = IDLE_S
 
 
 class PulsarDoor:
@@ -66,6 +67,7 @@ class PulsarDoor:
             hash_name=options.hash_name,
             hold_s=options.hold_s,
             max_log_bytes=options.max_log_bytes,
+            idle_s=options.idle_s,
         )
         self._work = Work(options.cpu_s_per_message, spend_cpu)
         self._new_name = Namer(options.incarnation)

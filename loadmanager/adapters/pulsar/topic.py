@@ -52,6 +52,7 @@ class ServedTopic:
         self._at = at
         self.bundle = bundle
         self.closed = False
+        self.idle_rounds = 0
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self._log = log

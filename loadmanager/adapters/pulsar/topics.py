@@ -28,6 +28,8 @@ HOLD_S: Final = 2.0
 SAVE_EVERY_S: Final = 0.2
 """How much acknowledging a killed broker may forget; those messages are delivered again."""
 
+IDLE_S: Final = 10.0
+
 _PREFIX: Final = "topic-"
 _MAX_NAME_BYTES: Final = 240
 
@@ -42,6 +44,7 @@ class Topics:
         hash_name: the cluster's.
         hold_s: see `HOLD_S`.
         max_log_bytes: how much of a topic may wait to be consumed.
+        idle_s: how long a topic stays open that nobody is connected to.
     """
 
     def __init__(
@@ -53,8 +56,10 @@ class Topics:
         hash_name: HashName,
         hold_s: float = HOLD_S,
         max_log_bytes: int = MAX_LOG_BYTES,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._broker = broker
+        self._idle_s = idle_s
         self._max_log_bytes = max_log_bytes
         self._hash_name: HashName = hash_name
         self._ledger = ledger
@@ -120,16 +125,27 @@ class Topics:
         return [f"persistent://{namespace}/{local}" for local in locals_]
 
     async def save_regularly(self) -> None:
-        """Write down acknowledgements, again and again. Runs until cancelled."""
+        """Write down acknowledgements, again and again. Runs until cancelled.
+
+        A topic that nobody has used for a while is closed, for each open one holds a file;
+        it is opened again when somebody comes.
+        """
         while True:
             await asyncio.sleep(SAVE_EVERY_S)
             for topic in [*self._open.values()]:
-                if not self.serves(topic):
-                    continue
-                try:
-                    topic.save()
-                except (Fenced, OSError) as error:
-                    self.lost(topic, error)
+                if self.serves(topic):
+                    self._save(topic)
+
+    def _save(self, topic: ServedTopic) -> None:
+        used = topic.producers or topic.consumers
+        topic.idle_rounds = 0 if used else topic.idle_rounds + 1
+        if topic.idle_rounds * SAVE_EVERY_S > self._idle_s:
+            self._close([topic])
+            return
+        try:
+            topic.save()
+        except (Fenced, OSError) as error:
+            self.lost(topic, error)
 
     async def close(self) -> None:
         """Close all topics; clients that are to be told of a new owner no longer are."""

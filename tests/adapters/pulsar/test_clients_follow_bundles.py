@@ -260,6 +260,23 @@ async def test_a_broker_that_stops_cuts_its_clients_off(house: House) -> None:
     await wire.closed()
 
 
+async def test_a_topic_nobody_uses_is_closed_and_opened_again_with_all_it_had(
+    opening: Opening,
+) -> None:
+    house = opening(idle_s=0.0)
+    house.renew()
+    house.load(5)
+    wire = await connected(house)
+    await wire.publish(b"kept")
+    wire.tell(Command.CLOSE_PRODUCER, producer_id=1, request_id=1)
+    wire.tell(Command.CLOSE_CONSUMER, consumer_id=1, request_id=2)
+    await eventually(lambda: not house.door._topics._open)
+    await wire.answer(Command.SUCCESS)
+    await wire.answer(Command.SUCCESS)
+    await wire.subscribe(3)
+    assert (await wire.message())[1] == b"kept"
+
+
 async def test_acknowledgements_are_written_down_soon(house: House, opening: Opening) -> None:
     """A killed broker forgets a moment of them at most: those messages come again."""
     wire = await connected(house)
