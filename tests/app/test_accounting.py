@@ -84,6 +84,7 @@ async def test_a_snapshots_memory_is_by_the_wall_clock(sidecar: LeaderAtWork) ->
 async def test_orders_under_way_and_waiting_bundles_are_in_a_snapshot(
     sidecar: LeaderAtWork,
 ) -> None:
+    await sidecar.create_namespace(Boundaries.even(NS, 8))
     await sidecar.report(*HOT)
     sidecar.lead()
     await sidecar.rounds(2)
