@@ -13,7 +13,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.hashing import HashName, position
-from loadmanager.core.ids import DOMAINS, BundleId, Namespace, TopicName, namespace_of
+from loadmanager.core.ids import DOMAINS, BrokerId, BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.load import TopicTraffic
 from loadmanager.core.wire import decode_partitions, encode_partitions
 from loadmanager.ports import (
@@ -86,17 +86,17 @@ class TopicRequests:
         owners = sorted({holding.broker for holding in holdings if holding})
         turns = asyncio.Semaphore(_ASKED_AT_ONCE)
 
-        async def ask(url: str) -> _Topics:
+        async def ask(owner: BrokerId) -> _Topics:
+            if owner == me:
+                return await self.own(namespace)
+            known = picture.brokers.get(owner)
+            url = known.report.sidecar_url if known else ""
+            if not url:
+                raise Unavailable(f"broker {owner} has no sidecar to ask for its topics")
             async with turns:
                 return await self._line.topics(url, namespace)
 
-        asked = []
-        for owner in owners:
-            url = picture.brokers[owner].report.sidecar_url
-            if owner != me and not url:
-                raise Unavailable(f"broker {owner} has no sidecar to ask for its topics")
-            asked.append(self.own(namespace) if owner == me else ask(url))
-        return list(await asyncio.gather(*asked))
+        return list(await asyncio.gather(*map(ask, owners)))
 
     async def _partitions(self, namespace: Namespace) -> list[TopicName]:
         """Return every partition of the partitioned topics, open or not."""

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, ValidationE
 
 from loadmanager.adapters.http.replies import Refused
 
-_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _FLAGS: Final = {"true": True, "false": False}
 
 Model = TypeVar("Model", bound=BaseModel)

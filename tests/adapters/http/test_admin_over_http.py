@@ -1,0 +1,439 @@
+"""The admin REST over HTTP, on the real application and an in-process coordination service."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from leader_at_work import LeaderAtWork, leader_at_work
+from snapshot_samples import report
+from waiting import eventually
+
+from loadmanager.adapters.http import HttpLeaderLine
+from loadmanager.adapters.http.admin.anti_affinity import AntiAffinity
+from loadmanager.adapters.http.admin.brokers import Brokers
+from loadmanager.adapters.http.admin.configuration import Configuration
+from loadmanager.adapters.http.admin.failure_domains import FailureDomains
+from loadmanager.adapters.http.admin.isolation import Isolation
+from loadmanager.adapters.http.admin.plans import Plans
+from loadmanager.adapters.http.admin.quotas import Quotas
+from loadmanager.adapters.http.admin.steering import Steers
+from loadmanager.adapters.http.admin.topics import Topics
+from loadmanager.adapters.http.topic_line import HttpTopicLine, topics_from, topics_to_json
+from loadmanager.app.affinity_requests import AffinityRequests
+from loadmanager.app.broker_requests import BrokerRequests
+from loadmanager.app.dynamic_settings import DynamicSettings
+from loadmanager.app.isolation_requests import DomainRequests, IsolationRequests
+from loadmanager.app.previewing import PreviewRequests
+from loadmanager.app.quota_requests import QuotaRequests
+from loadmanager.app.steering import SteeringRequests
+from loadmanager.app.topic_requests import PartitionRequests, TopicRequests
+from loadmanager.config import load_config
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
+from loadmanager.core.load import TopicTraffic
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.wire.fields import parse_fields
+from loadmanager.ports import Unavailable
+from tests.adapters.http.conftest import OpenADoor, OpenDoor, Reply
+
+B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
+NS = Namespace("acme/prod")
+FOUR = Boundaries.even(NS, 4)
+FIRST = FOUR.bundles[0].rpartition("/")[2]
+JSON = {"Content-Type": "application/json"}
+V2 = "/admin/v2"
+GOLD = f"{V2}/clusters/east/namespaceIsolationPolicies/gold"
+RACK = f"{V2}/clusters/east/failureDomains/rack-1"
+CONFIGURATION = f"{V2}/brokers/configuration"
+GROUP = f"{V2}/namespaces/{NS}/antiAffinity"
+QUOTA = f"{V2}/resource-quotas/{NS}/{FIRST}"
+POLICY = {
+    "namespaces": ["acme/.*"],
+    "primary": ["b1"],
+    "secondary": [],
+    "auto_failover_policy": {
+        "policy_type": "min_available",
+        "parameters": {"min_limit": "1", "usage_threshold": "80"},
+    },
+}
+FULL_QUOTA = {
+    "msgRateIn": 1.0,
+    "msgRateOut": 2.0,
+    "bandwidthIn": 3.0,
+    "bandwidthOut": 4.0,
+    "memory": 5.0,
+    "dynamic": False,
+}
+
+
+@dataclass
+class FakeTopicLine:
+    """Other sidecars: what their brokers have open, by URL."""
+
+    open: dict[str, dict[BundleId, dict[TopicName, TopicTraffic]]]
+
+    async def topics(
+        self, sidecar_url: str, namespace: Namespace
+    ) -> dict[BundleId, dict[TopicName, TopicTraffic]]:
+        """Return what is open there."""
+        assert namespace == NS
+        if sidecar_url not in self.open:
+            raise Unavailable(f"the sidecar at {sidecar_url} does not answer")
+        return self.open[sidecar_url]
+
+
+@dataclass
+class Api:
+    """A door before the real application of one sidecar."""
+
+    door: OpenDoor
+    sidecar: LeaderAtWork
+    line: FakeTopicLine
+    dynamic: DynamicSettings
+
+    async def send(self, method: str, path: str, value: Any = None) -> Reply:
+        """Send a request with a JSON body, or with none."""
+        if value is None:
+            return await self.door.ask(path, method)
+        return await self.door.ask(path, method, data=json.dumps(value), headers=JSON)
+
+    async def get(self, path: str) -> Any:
+        """Return the JSON that a path gives."""
+        got = await self.door.ask(path)
+        assert got.status == 200, got.text
+        return got.json()
+
+
+@pytest.fixture
+async def api(open_a_door: OpenADoor) -> AsyncIterator[Api]:
+    planner = Planner(settings=PlannerSettings(settle_s=0.0))
+    async with leader_at_work(planner, round_interval_s=3600) as sidecar:
+        parts, line = sidecar.parts, FakeTopicLine({})
+        topics = TopicRequests(parts, line, "crc32")
+        dynamic = DynamicSettings(parts, load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}))
+        resources = (
+            Brokers(BrokerRequests(parts, "east"), topics),
+            Configuration(dynamic, {"zookeeperServers": "z:2181"}),
+            AntiAffinity(AffinityRequests(parts, "east")),
+            Topics(topics),
+            Isolation(IsolationRequests(parts, "east")),
+            FailureDomains(DomainRequests(parts, "east")),
+            Quotas(QuotaRequests(parts)),
+            Steers(SteeringRequests(parts)),
+            Plans(PreviewRequests(parts, sidecar.leading)),
+        )
+        routes = tuple(route for one in resources for route in one.routes())
+        yield Api(await open_a_door(more_routes=routes), sidecar, line, dynamic)
+
+
+@pytest.fixture
+async def loaded(api: Api) -> Api:
+    """Return it with a namespace, of which two brokers own two bundles each."""
+    await api.sidecar.create_namespace(FOUR)
+    await api.sidecar.report(
+        report(B1, 0.2, dict.fromkeys(FOUR.bundles[:2], 1e6)),
+        replace(
+            report(B2, 0.1, dict.fromkeys(FOUR.bundles[2:], 1e6)), sidecar_url="http://b2:7750"
+        ),
+    )
+    return api
+
+
+async def test_brokers_and_what_they_own_are_told(loaded: Api) -> None:
+    assert await loaded.get(f"{V2}/brokers") == await loaded.get(f"{V2}/brokers/east") == [B1, B2]
+    owned = await loaded.get(f"{V2}/brokers/east/{B2}/ownedNamespaces")
+    free = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    assert owned == dict.fromkeys(FOUR.bundles[2:], free)
+    assert (await loaded.send("GET", f"{V2}/brokers/west")).status == 404
+    assert (await loaded.send("GET", f"{V2}/brokers/east/b9:1/ownedNamespaces")).status == 404
+    assert (await loaded.send("GET", f"{V2}/brokers/east/b9/ownedNamespaces")).status == 412
+    load = await loaded.get(f"{V2}/broker-stats/load-report")
+    assert (load["brokerId"], load["numBundles"]) == (B1, 2)
+    assert await loaded.get(f"{V2}/brokers/internal-configuration") == {
+        "zookeeperServers": "z:2181"
+    }
+
+
+async def test_a_broker_that_is_not_registered_has_no_load_report(api: Api) -> None:
+    assert (await api.send("GET", f"{V2}/broker-stats/load-report")).status == 503
+
+
+async def test_isolation_policies_are_set_told_and_removed(loaded: Api) -> None:
+    assert (await loaded.send("GET", GOLD)).status == 404
+    assert (await loaded.send("POST", GOLD, {**POLICY, "unload_scope": "none"})).status == 204
+    assert await loaded.get(GOLD) == {**POLICY, "unload_scope": "none"}
+    every = await loaded.get(f"{V2}/clusters/east/namespaceIsolationPolicies")
+    assert set(every) == {"gold"}
+    about = {
+        "brokerName": B1,
+        "policyName": "gold",
+        "isPrimary": True,
+        "namespaceRegex": ["acme/.*"],
+    }
+    brokers = f"{V2}/clusters/east/namespaceIsolationPolicies/brokers"
+    assert await loaded.get(brokers) == [about]
+    assert await loaded.get(f"{brokers}/{B1}") == about
+    assert (await loaded.send("GET", f"{brokers}/{B2}")).status == 404
+    assert [(await loaded.send("DELETE", GOLD)).status for _ in range(2)] == [204, 404]
+
+
+def without(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a document without one field."""
+    return {key: value for key, value in document.items() if key != name}
+
+
+def with_parameters(**parameters: Any) -> dict[str, Any]:
+    """Return the policy with these parameters of its failover."""
+    failover = {"policy_type": "min_available", "parameters": parameters}
+    return {**POLICY, "auto_failover_policy": failover}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "said"),
+    [
+        ("POST", GOLD, without(POLICY, "primary"), 400, "primary = "),
+        ("POST", GOLD, {**POLICY, "namespaces": []}, 400, "namespaces = []"),
+        ("POST", GOLD, {**POLICY, "primary": ["b1("]}, 400, "not a regular expression"),
+        ("POST", GOLD, {**POLICY, "secondary": "b2"}, 400, "secondary = 'b2'"),
+        ("POST", GOLD, with_parameters(min_limit="1"), 400, "usage_threshold"),
+        ("POST", GOLD, with_parameters(min_limit=1, usage_threshold="8"), 400, "min_limit = 1"),
+        ("POST", GOLD, with_parameters(min_limit="-1", usage_threshold="8"), 400, "min_limit"),
+        ("POST", GOLD, None, 400, "the body is missing"),
+        ("POST", GOLD, [], 400, "as a whole = []"),
+        ("POST", GOLD.replace("east", "west"), POLICY, 404, "cluster west does not exist"),
+        ("POST", GOLD.replace("gold", "a%20b"), POLICY, 412, "policy 'a b' is not valid"),
+        ("POST", GOLD.replace("gold", "%2E%2E"), POLICY, 412, "policy '..' is not valid"),
+        ("POST", RACK, {"brokers": ["b1"]}, 400, "brokers.0 = 'b1'"),
+        ("POST", RACK, {"brokers": ["b1:99999"]}, 412, "host:port"),
+        ("POST", RACK, {}, 400, "brokers = {}"),
+        ("POST", RACK.replace("rack-1", "..%2F..%2Fx"), {"brokers": []}, 412, "failure_domain"),
+        ("POST", f"{V2}/resource-quotas", without(FULL_QUOTA, "memory"), 400, "memory"),
+        ("POST", QUOTA, {**FULL_QUOTA, "memory": "5"}, 400, "memory = '5'"),
+        ("POST", QUOTA, {**FULL_QUOTA, "msgRateIn": -1}, 400, "msgRateIn = -1"),
+        ("POST", QUOTA.replace("prod", "none"), FULL_QUOTA, 404, "acme/none does not exist"),
+        ("POST", QUOTA.replace(FIRST, "0x0_0x1"), FULL_QUOTA, 404, "is not valid"),
+        ("POST", GROUP, 7, 400, "as a whole = 7"),
+        ("POST", GROUP, "", 400, "as a whole = ''"),
+        ("POST", GROUP.replace("prod", "none"), "fragile", 404, "does not exist"),
+        ("POST", f"{CONFIGURATION}/broker.id/x", None, 412, "Cannot update non-dynamic"),
+        ("POST", f"{CONFIGURATION}/nothing/x", None, 412, "Cannot update non-dynamic"),
+        ("POST", f"{CONFIGURATION}/shedding.enabled/perhaps", None, 412, "Invalid dynamic-config"),
+        ("DELETE", f"{CONFIGURATION}/nothing", None, 412, "Cannot update non-dynamic"),
+        ("PUT", f"{V2}/loadmanager/balancing/sleep", None, 404, "nothing at this path"),
+        ("GET", f"{V2}/loadmanager/plan?shedder=none", None, 503, "no leader is at work"),
+        ("GET", f"{V2}/loadmanager/plan?mode=bold", None, 400, "mode = 'bold'"),
+        ("GET", f"{V2}/namespaces/{NS}/topics?mode=SOME", None, 400, "mode = 'SOME'"),
+        ("GET", f"{V2}/namespaces/{NS}/topics?includeSystemTopic=1", None, 400, "= '1'"),
+        ("GET", f"{V2}/namespaces/{NS}/topics?mode=%ff", None, 400, "UTF-8"),
+        ("GET", f"{V2}/namespaces/west/antiAffinity/x", None, 412, "not this one, east"),
+        ("GET", f"{V2}/namespaces/east/antiAffinity/x?property=a%2Fb", None, 412, "namespace"),
+    ],
+)
+async def test_what_is_wrong_is_refused_and_changes_nothing(
+    loaded: Api, method: str, path: str, *, body: Any, status: int, said: str
+) -> None:
+    got = await loaded.send(method, path, body)
+    assert got.status == status, got.text
+    assert said in got.json()["reason"]
+    for node in (
+        znodes.isolation_policies("east"),
+        znodes.CONFIGURATION,
+        znodes.quota(None),
+        znodes.quota(FOUR.bundles[0]),
+        f"{znodes.failure_domains('east')}/rack-1",
+    ):
+        assert await loaded.sidecar.hand.get(node) is None
+
+
+async def test_a_body_of_another_type_is_refused(loaded: Api) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    got = await loaded.door.ask(GOLD, "POST", data=json.dumps(POLICY), headers=form)
+    assert (got.status, got.json()["reason"]) == (
+        415,
+        "the body is application/x-www-form-urlencoded; expected application/json",
+    )
+    for fine in ("application/json; charset=utf-8", "application/vnd.x+json"):
+        headers = {"Content-Type": fine}
+        got = await loaded.door.ask(GOLD, "POST", data=json.dumps(POLICY), headers=headers)
+        assert got.status == 204
+
+
+async def test_a_body_in_chunks_is_read_like_any_other(loaded: Api) -> None:
+    body = json.dumps(POLICY).encode()
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:9], body[9:]))
+    head = f"POST {GOLD} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    raw = head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    assert [one.status for one in await loaded.door.send(raw)] == [204]
+    assert await loaded.get(GOLD) == POLICY
+
+
+async def test_other_methods_are_told_which_there_are(loaded: Api) -> None:
+    got = await loaded.send("PATCH", GOLD)
+    assert (got.status, got.headers["Allow"]) == (405, "GET, POST, DELETE")
+    got = await loaded.send("OPTIONS", GOLD)
+    assert (got.status, got.headers["Allow"], got.text) == (204, "GET, POST, DELETE", "")
+    assert (await loaded.send("HEAD", f"{V2}/brokers")).status == 200
+    assert (await loaded.send("HEAD", GOLD)).status == 404
+
+
+async def test_failure_domains_are_set_told_and_removed(loaded: Api) -> None:
+    assert (await loaded.send("POST", RACK, {"brokers": [B1]})).status == 204
+    assert await loaded.get(RACK) == {"brokers": [B1]}
+    other = RACK.replace("rack-1", "rack-2")
+    assert (await loaded.send("POST", other, {"brokers": [B1, B2]})).status == 409
+    every = await loaded.get(f"{V2}/clusters/east/failureDomains")
+    assert every == {"rack-1": {"brokers": [B1]}}
+    assert (await loaded.send("GET", other)).status == 404
+    assert [(await loaded.send("DELETE", RACK)).status for _ in range(2)] == [204, 404]
+
+
+async def test_quotas_and_groups_are_set_told_and_reset(loaded: Api) -> None:
+    assert (await loaded.send("POST", QUOTA, FULL_QUOTA)).status == 204
+    assert await loaded.get(QUOTA) == FULL_QUOTA
+    assert (await loaded.send("DELETE", QUOTA)).status == 204
+    assert (await loaded.send("POST", f"{V2}/resource-quotas", FULL_QUOTA)).status == 204
+    assert await loaded.get(QUOTA) == await loaded.get(f"{V2}/resource-quotas") == FULL_QUOTA
+    assert (await loaded.send("GET", GROUP)).status == 204
+    assert (await loaded.send("POST", GROUP, "fragile")).status == 204
+    assert (await loaded.send("GET", GROUP)).text == "fragile"
+    members = f"{V2}/namespaces/east/antiAffinity/fragile"
+    assert await loaded.get(f"{members}?property=acme") == await loaded.get(members) == [NS]
+    assert (await loaded.send("DELETE", GROUP)).status == 204
+    assert await loaded.get(members) == []
+
+
+async def test_settings_are_set_for_all_told_and_taken_back(api: Api) -> None:
+    told: list[dict[str, str]] = []
+    api.dynamic.subscribe(lambda values: told.append(dict(values)))
+    api.dynamic.open()
+    try:
+        name, ours = "loadBalancerSheddingExcludedNamespaces", "shedding.excluded_namespaces"
+        assert {name, ours} <= set(await api.get(CONFIGURATION))
+        assert (await api.send("POST", f"{CONFIGURATION}/{name}/acme%2Fprod")).status == 204
+        assert await api.get(f"{CONFIGURATION}/values") == {name: "acme/prod"}
+        runtime = await api.get(f"{CONFIGURATION}/runtime")
+        assert runtime[ours] == '["acme/prod"]'
+        assert runtime["broker.id"] == B1
+        await eventually(lambda: told and told[-1] == {name: "acme/prod"})
+        assert [(await api.send("DELETE", f"{CONFIGURATION}/{name}")).status for _ in "12"] == [
+            204,
+            204,
+        ]
+        assert await api.get(f"{CONFIGURATION}/values") == {}
+        await eventually(lambda: told[-1] == {})
+    finally:
+        api.dynamic.close()
+
+
+async def test_spoilt_settings_are_told_to_nobody(api: Api) -> None:
+    told: list[dict[str, str]] = []
+    await api.sidecar.hand.create(znodes.CONFIGURATION, b'{"shedding.enabled":"false"}')
+    api.dynamic.subscribe(lambda values: told.append(dict(values)))
+    api.dynamic.open()
+    await eventually(lambda: told)
+    await api.sidecar.hand.set(znodes.CONFIGURATION, b'{"shedding.enabled":1}')
+    kind = {"kind": "configuration"}
+    count = "loadmanager_malformed_content_total"
+    await eventually(lambda: api.sidecar.registry.get_sample_value(count, kind) == 1)
+    assert told == [{"shedding.enabled": "false"}]
+    assert (await api.send("GET", f"{CONFIGURATION}/values")).status == 503
+    api.dynamic.close()
+
+
+async def test_the_leader_is_paused_and_goes_on(api: Api) -> None:
+    balancing = f"{V2}/loadmanager/balancing"
+    assert (await api.get(balancing))["mode"] == "active"
+    for word, mode in (("pause", "paused"), ("observe", "observing"), ("resume", "active")):
+        assert (await api.send("PUT", f"{balancing}/{word}?by=ann&reason=why")).status == 204
+        told = await api.get(balancing)
+        assert (told["mode"], told["by"], told["reason"]) == (mode, "ann", "why")
+
+
+async def test_a_plan_is_told_in_codes_and_words(loaded: Api) -> None:
+    loaded.sidecar.lead()
+    await eventually(lambda: loaded.sidecar.leading.desk and loaded.sidecar.desk.look().averages)
+    plan = await loaded.get(f"{V2}/loadmanager/plan?set=moves_per_round%3D3&limit=1")
+    assert plan["inForce"]["planner"]["moves_per_round"] == 3
+    assert (plan["balancing"]["mode"], len(plan["refusals"])) == ("active", 1)
+    assert plan["refusalsInAll"] >= 1
+    assert plan["refusals"][0]["meaning"].endswith(".")
+    got = await loaded.send("GET", f"{V2}/loadmanager/plan?set=threshold")
+    assert (got.status, "set=threshold; expected key=value" in got.text) == (412, True)
+
+
+# --- topics ------------------------------------------------------------------------
+
+
+async def test_topics_of_all_brokers_and_partitions_are_told(loaded: Api) -> None:
+    there = TopicName("non-persistent", NS, "there")
+    loaded.line.open["http://b2:7750"] = {FOUR.bundles[2]: {there: TopicTraffic()}}
+    await PartitionRequests(loaded.sidecar.parts).create(TopicName("persistent", NS, "p/q"), 2)
+    path = f"{V2}/namespaces/{NS}/topics"
+    persistent = [f"persistent://{NS}/p/q-partition-{number}" for number in range(2)]
+    assert await loaded.get(path) == persistent
+    assert await loaded.get(f"{path}?mode=ALL") == [str(there), *persistent]
+    assert await loaded.get(f"{path}?mode=NON_PERSISTENT") == [str(there)]
+    loaded.line.open.clear()
+    assert (await loaded.send("GET", path)).status == 503
+
+
+async def test_positions_of_topics_are_told(loaded: Api) -> None:
+    topics = [TopicName("persistent", NS, f"t{number}") for number in range(12)]
+    names = ",".join(topic.local for topic in topics[:-1])
+    path = f"{V2}/namespaces/{NS}/{FIRST}/topicHashPositions"
+    told = await loaded.get(f"{path}?topics={names}&topics=persistent://{NS}/t11")
+    assert told["hashPositions"] == {
+        str(topic): position(topic, "crc32")
+        for topic in topics
+        if position(topic, "crc32") < 0x40000000
+    }
+    assert told["hashPositions"] != {}
+    assert (told["namespace"], told["bundle"]) == (NS, FIRST)
+    assert await loaded.get(path) == {"namespace": NS, "bundle": FIRST, "hashPositions": {}}
+    got = await loaded.send("GET", f"{path}?topics=persistent://other/ns/t")
+    assert (got.status, "is not in namespace acme/prod" in got.text) == (412, True)
+    unknown = path.replace(FIRST, "0x00000000_0x12345678")
+    assert (await loaded.send("GET", unknown)).status == 404
+
+
+def test_topics_are_told_and_understood_alike() -> None:
+    topic = TopicName("persistent", NS, "a/b")
+    traffic = TopicTraffic(msgs_in_per_s=1.5, bytes_out_per_s=7.0)
+    topics = {FOUR.bundles[0]: {topic: traffic}, FOUR.bundles[1]: {}}
+    document = json.dumps(topics_to_json(topics)).encode()
+    assert topics_from(parse_fields("x", document)) == topics
+
+
+@pytest.mark.parametrize("spoilt", ["[]", '{"acme/prod":{"0x0":{}}}', '{"acme/prod":7}', "{"])
+async def test_another_sidecars_odd_answer_is_no_answer(
+    open_a_door: OpenADoor, spoilt: str
+) -> None:
+    from loadmanager.adapters.http import Route, text_reply  # noqa: PLC0415 - for this test alone
+
+    async def odd(_request: Any, _target: Any) -> Any:
+        return text_reply(spoilt)
+
+    door = await open_a_door(more_routes=(Route("GET", "/admin/v2/broker-stats/topics", odd),))
+    line = HttpLeaderLine()
+    try:
+        with pytest.raises(Unavailable):
+            await HttpTopicLine(line).topics(door.url, NS)
+        with pytest.raises(Unavailable, match="does not answer"):
+            await HttpTopicLine(line).topics("http://127.0.0.1:1", NS)
+    finally:
+        await line.close()
+
+
+async def test_a_sidecar_tells_its_own_brokers_topics_to_others(loaded: Api) -> None:
+    line = HttpLeaderLine()
+    try:
+        # The in-process broker serves none of them: it was told of no lock.
+        assert await HttpTopicLine(line).topics(loaded.door.url, NS) == {}
+    finally:
+        await line.close()
+    assert await loaded.get(f"{V2}/broker-stats/topics") == {}
