@@ -50,6 +50,12 @@ class Clients:
         await asyncio.gather(*(self._reading[client.name] for client in finishing))
         return [self._reports[client.name] for client in finishing]
 
+    def unheard(self) -> str:
+        """Return which living client had nothing taken yet; "" if all are at work."""
+        names = [client.name for client in self.running]
+        heard = (any(one.acknowledgement for one in self._records[name].read()) for name in names)
+        return ", ".join(name for name, at_work in zip(names, heard, strict=True) if not at_work)
+
     def publishes(self) -> list[Publish]:
         """Return every attempt of every client, dead ones included."""
         return [one for record in self._records.values() for one in record.read()]

@@ -194,6 +194,8 @@ class FaultCluster:
             served = {one.bundle for one in self.spells() if one.start_s <= now_s < one.end_s}
             if free := set(self.bundles) - served:
                 return f"free: {sorted(free)}"
+            if unheard := self._publishing.unheard():
+                return f"nothing was taken of {unheard}"
             heard = {
                 one.topic
                 for one in self.publishes()
