@@ -6,22 +6,19 @@ as it was when it was made, whatever is reported later.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from loadmanager.core.averages import BundleAverages, Rates, Running
+from loadmanager.core.broker_table import BrokerEntry, BrokerLoad, broker_columns, owned_rows
 from loadmanager.core.bundle_table import BundleTable
 from loadmanager.core.cluster import ClusterView, TopBundle
-from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load import NO_BUNDLES, BundleStats, LoadReport
+from loadmanager.core.load import LoadReport
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.scores import (
-    FloatArray,
     ResourceWeights,
-    report_usage,
     weighted_max_with_memory,
 )
 from loadmanager.core.top_k import top_bundles
@@ -30,68 +27,6 @@ _NAN: Final = float("nan")
 _NO_TRAFFIC: Final = Rates()
 _DEPARTURES_KEPT_S: Final = 3600.0
 _NO_MOVES: Final[Mapping[BundleId, BrokerId]] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerLoad:
-    """What the tally keeps of one broker's report.
-
-    ``usage`` and ``limit`` are in the order of `scores.RESOURCES`; ``totals`` is the
-    broker's own traffic. ``long_msgs_per_s`` and ``preallocated_msgs_per_s`` are
-    reckoned from the bundles unless given. ``load_ema`` and ``bytes_ema`` are kept by
-    the tally unless given, and ``top`` (the heaviest bundles, ascending) is picked by it.
-    """
-
-    broker: BrokerId
-    seen_s: float = 0.0
-    usage: tuple[float, ...] = (0.0,) * 5
-    limit: tuple[float, ...] = (0.0,) * 5
-    totals: Rates = _NO_TRAFFIC
-    bundles: Mapping[BundleId, BundleStats] = field(default_factory=lambda: NO_BUNDLES)
-    draining: bool = False
-    persistent: bool = True
-    non_persistent: bool = True
-    version: str = ""
-    started_at_ms: int = 0
-    topics: int = 0
-    long_msgs_per_s: float | None = None
-    preallocated_msgs_per_s: float | None = None
-    load_ema: float | None = None
-    bytes_ema: float | None = None
-    top: tuple[TopBundle, ...] | None = None
-
-    @classmethod
-    def of(cls, report: LoadReport, seen_s: float) -> "BrokerLoad":
-        """Return what a report says; ``seen_s`` is when it was seen, on the leader's clock."""
-        usage, limit = report_usage(report)
-        return cls(
-            broker=report.broker,
-            seen_s=seen_s,
-            usage=tuple(usage),
-            limit=tuple(limit),
-            totals=Rates(
-                report.msgs_in_per_s,
-                report.msgs_out_per_s,
-                report.bytes_in_per_s,
-                report.bytes_out_per_s,
-            ),
-            bundles=report.bundles,
-            draining=report.draining,
-            persistent=report.persistent_topics,
-            non_persistent=report.non_persistent_topics,
-            version=report.version,
-            started_at_ms=report.started_at_ms,
-            topics=report.topics,
-        )
-
-
-@dataclass(slots=True)
-class _Entry:
-    load: BrokerLoad
-    rows: Indices
-    top: tuple[TopBundle, ...]
-    load_ema: float = _NAN
-    bytes_ema: float = _NAN
 
 
 class LoadTally:
@@ -115,7 +50,7 @@ class LoadTally:
         self._history_fraction = history_fraction
         self._top_k = top_k
         self._table = BundleTable()
-        self._entries: dict[BrokerId, _Entry] = {}
+        self._entries: dict[BrokerId, BrokerEntry] = {}
         self._membership_changed_s = float("-inf")
         self._departed_at_s: dict[BrokerId, float] = {}
         self._inherited: dict[BrokerId, Running] = {}
@@ -141,7 +76,7 @@ class LoadTally:
             self._membership_changed_s = max(self._membership_changed_s, load.seen_s)
         else:
             self._table.unlist(former.rows)
-        entry = _Entry(load, rows, self._heaviest(load) if load.top is None else load.top)
+        entry = BrokerEntry(load, rows, self._heaviest(load) if load.top is None else load.top)
         if former is not None and former.load.started_at_ms == load.started_at_ms:
             entry.load_ema, entry.bytes_ema = former.load_ema, former.bytes_ema
         self._departed_at_s.pop(load.broker, None)
@@ -240,7 +175,7 @@ class LoadTally:
         """
         entries = [self._entries[broker] for broker in sorted(self._entries)]
         bundles = self._table.columns()
-        owned = _owned(entries, len(bundles.known))
+        owned = owned_rows(entries, len(bundles.known))
         moved = {
             bundle: target
             for bundle, target in in_flight.items()
@@ -248,7 +183,7 @@ class LoadTally:
         }
         return ClusterView(
             now_s=now_s,
-            brokers=_broker_columns(entries, bundles, owned, moved),
+            brokers=broker_columns(entries, bundles, owned, moved),
             bundles=bundles,
             owned=owned,
             recently_moved=frozenset(recently_moved),
@@ -283,60 +218,3 @@ def view_of(
         tally.put(load)
     tally.seed(averages)
     return tally.view(now_s, in_flight=in_flight, recently_moved=recently_moved, policies=policies)
-
-
-def _owned(entries: list[_Entry], bundle_count: int) -> OwnedRows:
-    starts = np.zeros(len(entries) + 1, dtype=np.intp)
-    np.cumsum([len(entry.rows) for entry in entries], out=starts[1:])
-    none = np.zeros(0, dtype=np.intp)
-    return OwnedRows(
-        starts, np.concatenate([none, *(entry.rows for entry in entries)]), bundle_count
-    )
-
-
-def _broker_columns(
-    entries: list[_Entry],
-    bundles: BundleColumns,
-    owned: OwnedRows,
-    moved: Mapping[BundleId, BrokerId],
-) -> BrokerColumns:
-    loads = [entry.load for entry in entries]
-    names = tuple(load.broker for load in loads)
-    count = len(loads)
-    arriving = dict.fromkeys(names, 0.0)
-    for bundle, target in moved.items():
-        row = bundles.row(bundle)
-        arriving[target] += 100.0 if row is None else float(bundles.long_msgs_per_s[row])
-    long_msgs = np.bincount(
-        owned.broker_of_entry, weights=bundles.long_msgs_per_s[owned.rows], minlength=count
-    ).astype(np.float64)
-    return BrokerColumns(
-        names=names,
-        usage=np.array([load.usage for load in loads], dtype=np.float64).reshape(count, 5),
-        limit=np.array([load.limit for load in loads], dtype=np.float64).reshape(count, 5),
-        traffic=np.array([load.totals.row() for load in loads], dtype=np.float64).reshape(count, 4),
-        long_msgs_per_s=_given([load.long_msgs_per_s for load in loads], long_msgs),
-        preallocated_msgs_per_s=_given(
-            [load.preallocated_msgs_per_s for load in loads], np.array(list(arriving.values()))
-        ),
-        load_ema=_given(
-            [load.load_ema for load in loads], np.array([entry.load_ema for entry in entries])
-        ),
-        bytes_ema=_given(
-            [load.bytes_ema for load in loads], np.array([entry.bytes_ema for entry in entries])
-        ),
-        seen_s=np.array([load.seen_s for load in loads]),
-        topics=np.array([load.topics for load in loads], dtype=np.int64),
-        draining=np.array([load.draining for load in loads], dtype=np.bool_),
-        persistent=np.array([load.persistent for load in loads], dtype=np.bool_),
-        non_persistent=np.array([load.non_persistent for load in loads], dtype=np.bool_),
-        versions=tuple(load.version for load in loads),
-        started_at_ms=tuple(load.started_at_ms for load in loads),
-    )
-
-
-def _given(values: list[float | None], otherwise: FloatArray) -> FloatArray:
-    for row, value in enumerate(values):
-        if value is not None:
-            otherwise[row] = value
-    return otherwise

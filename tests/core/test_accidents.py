@@ -43,6 +43,7 @@ import numpy as np
 import pytest
 
 from loadmanager.core.averages import Rates
+from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
@@ -69,7 +70,7 @@ from loadmanager.core.shedding import (
     TransferShedder,
     UniformLoadShedder,
 )
-from loadmanager.core.tally import BrokerLoad, LoadTally, view_of
+from loadmanager.core.tally import LoadTally, view_of
 
 MakeView = Callable[..., ClusterView]
 NameBundle = Callable[..., BundleId]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from loadmanager.core.averages import Rates
+from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BundleStats
@@ -33,7 +34,7 @@ from loadmanager.core.splitting import (
     TopicLoad,
     find_splits,
 )
-from loadmanager.core.tally import BrokerLoad, view_of
+from loadmanager.core.tally import view_of
 
 MakeView = Callable[..., ClusterView]
 MIB = 1024.0 * 1024.0

@@ -3,6 +3,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
+from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.memory import Memory
@@ -16,7 +17,7 @@ from loadmanager.core.placement import (
     RoundRobin,
     choose,
 )
-from loadmanager.core.tally import BrokerLoad, view_of
+from loadmanager.core.tally import view_of
 
 MakeView = Callable[..., ClusterView]
 BUNDLE = BundleId("t/n/0xf0000000_0xffffffff")

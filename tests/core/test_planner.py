@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.cost import TrafficShare
@@ -20,7 +21,7 @@ from loadmanager.core.projection import loads, settled
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import Shed, ThresholdShedder
-from loadmanager.core.tally import BrokerLoad, LoadTally
+from loadmanager.core.tally import LoadTally
 
 MakeView = Callable[..., ClusterView]
 NameBundle = Callable[..., BundleId]

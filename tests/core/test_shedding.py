@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.averages import Rates
+from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, TransferLimits
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.memory import Memory
@@ -24,7 +25,7 @@ from loadmanager.core.shedding import (
     UniformLoadShedder,
 )
 from loadmanager.core.shedding.offload import divided
-from loadmanager.core.tally import BrokerLoad, view_of
+from loadmanager.core.tally import view_of
 
 MakeView = Callable[..., ClusterView]
 NameBundle = Callable[..., BundleId]

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from loadmanager.core import bundle_table
 from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
-from loadmanager.core.tally import BrokerLoad, LoadTally, ema
+from loadmanager.core.tally import LoadTally, ema
 
 A, B = BrokerId("a:1"), BrokerId("b:1")
 MakeView = Callable[..., ClusterView]

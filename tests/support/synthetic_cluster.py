@@ -11,10 +11,11 @@ from typing import Final, Literal
 import numpy as np
 
 from loadmanager.core.averages import Rates
+from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
-from loadmanager.core.tally import BrokerLoad, LoadTally
+from loadmanager.core.tally import LoadTally
 
 Shape = Literal["hot5pct", "spread"]
 """One broker in twenty far above the others, or all of them anywhere from 5 to 95 %."""

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
 from loadmanager.core.plan import Offer
-from loadmanager.core.tally import BrokerLoad, view_of
+from loadmanager.core.tally import view_of
 
 Json = dict[str, Any]
 RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")

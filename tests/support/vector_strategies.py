@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from vector_inputs import Count, Json, by_source, rates, same, views
 
+from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, TransferLimits, UnknownBroker
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.memory import Memory
@@ -19,7 +20,7 @@ from loadmanager.core.placement.round_robin import take_turn
 from loadmanager.core.plan import Reason
 from loadmanager.core.settings import from_pulsar, reckoning
 from loadmanager.core.shedding import AvgShedder, Shedder, Spread, TransferShedder
-from loadmanager.core.tally import BrokerLoad, view_of
+from loadmanager.core.tally import view_of
 
 _SOME_BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
 

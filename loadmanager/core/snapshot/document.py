@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from loadmanager.core.averages import BundleAverages
+from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
@@ -15,7 +16,7 @@ from loadmanager.core.load import LoadReport
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights, usage_rows, weighted_max_with_memory
-from loadmanager.core.tally import BrokerLoad, view_of
+from loadmanager.core.tally import view_of
 
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 _NAN: Final = float("nan")
