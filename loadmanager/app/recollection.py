@@ -57,10 +57,10 @@ class Recollection:
         for refusal in plan.refusals:
             self.refusals.setdefault(refusal.subject, []).append(refusal)
         known = frozenset[str](brokers)
-        for decision in decisions_of(
+        for told in decisions_of(
             plan, at_ms=self.last_round_at_ms, epoch=self._epoch, number=self.rounds
         ):
-            decision = self._entered(decision)
+            decision = self._entered(told)
             # A round says something of every broker, which would crowd out the moves.
             if decision.subject not in known:
                 self._recent.append(decision)
