@@ -147,9 +147,16 @@ def test_a_split_policy_is_made_of_the_configuration() -> None:
 
 
 def test_a_free_port_can_be_listened_on() -> None:
-    port = free_port("127.0.0.1")
-    with socket.create_server(("127.0.0.1", port)):
-        assert 0 < port < 65536
+    tried = [_listened_on(free_port("127.0.0.1")) for _ in range(5)]
+    assert any(tried)  # Somebody else may take one in between.
+
+
+def _listened_on(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return 0 < port < 65536
+    except OSError:
+        return False
 
 
 def test_the_first_of_nested_errors_is_told() -> None:
@@ -163,7 +170,7 @@ def test_no_renewal_waits_for_a_connection_behind_other_commands() -> None:
 
 def _agent(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "loadmanager", "agent", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_the_command_tells_each_fault_of_the_configuration_and_its_place(tmp_path: Path) -> None:
