@@ -115,7 +115,8 @@ def _print_totals(totals: "Totals", took_s: float, jobs: int) -> None:
     click.echo("what happened:")
     for name, count in sorted(totals.happened.items(), key=lambda one: (-one[1], one[0])):
         click.echo(f"  {count:>8}  {name}")
-    click.echo(f"{len(totals.failures)} violations")
+    found = len(totals.failures)
+    click.echo(f"{found} violation{'' if found == 1 else 's'}")
 
 
 def _print_failure(failure: "SeedOutcome", steps: int) -> None:
