@@ -19,7 +19,8 @@ from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.adapters.http.topic_line import HttpTopicLine
 from loadmanager.app.affinity_requests import AffinityRequests
 from loadmanager.app.broker_requests import BrokerRequests
-from loadmanager.app.isolation_requests import DomainRequests, IsolationRequests
+from loadmanager.app.domain_requests import DomainRequests
+from loadmanager.app.isolation_requests import IsolationRequests
 from loadmanager.app.namespace_requests import NamespaceRequests
 from loadmanager.app.parts import Parts
 from loadmanager.app.previewing import PreviewRequests
@@ -46,7 +47,9 @@ def admin_routes(
         AntiAffinity(AffinityRequests(parts, cluster)),
         Topics(topics),
         Partitions(lookup, PartitionRequests(parts)),
-        Isolation(IsolationRequests(parts, cluster)),
+        Isolation(
+            IsolationRequests(parts, application.leading, application.unload_requests, cluster)
+        ),
         FailureDomains(DomainRequests(parts, cluster)),
         Quotas(QuotaRequests(parts)),
         Drains(application.drain_requests),

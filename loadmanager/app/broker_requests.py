@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadmanager.app.bundle_names import check_cluster
 from loadmanager.app.documents import Documents, told
-from loadmanager.app.isolation_requests import check_cluster
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of

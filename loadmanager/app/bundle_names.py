@@ -1,4 +1,4 @@
-"""Bundles as people name them: a namespace and a range that it has now."""
+"""Bundles and clusters as people name them: a range that a namespace has now, this cluster."""
 
 from typing import Final
 
@@ -6,7 +6,13 @@ from loadmanager.app.picture import ClusterPicture
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, parse_bundle
-from loadmanager.ports import BundleUnknown, CoordinationError, NamespaceUnknown, Unavailable
+from loadmanager.ports import (
+    BundleUnknown,
+    CoordinationError,
+    Missing,
+    NamespaceUnknown,
+    Unavailable,
+)
 
 _RANGES_NAMED: Final = 8
 
@@ -45,3 +51,9 @@ def bundle_in(boundaries: Boundaries, range_text: str) -> BundleId:
             f"bundle range {range_text} not found in {boundaries.namespace}; it has {ranges}{more}"
         )
     return bundle
+
+
+def check_cluster(cluster: str, ours: str) -> None:
+    """Raise `Missing` for a cluster that is not this one."""
+    if cluster != ours:
+        raise Missing(f"cluster {cluster} does not exist here; this one is {ours}")

@@ -1,60 +1,74 @@
-"""Isolation policies and failure domains, as people set them and ask for them."""
+"""Isolation policies, as people set them and ask for them."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import structlog
 
+from loadmanager.app.accounting import Desks
+from loadmanager.app.bundle_names import check_cluster
 from loadmanager.app.documents import Documents, told
+from loadmanager.app.leading import led_elsewhere
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
-from loadmanager.core.ids import BrokerId
-from loadmanager.core.wire import decode_failure_domain, decode_isolation
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
+from loadmanager.core.policies import IsolationPolicy
+from loadmanager.core.wire import decode_isolation
 from loadmanager.core.wire.fields import parse_object, to_json
-from loadmanager.ports import (
-    Conflict,
-    Create,
-    Delete,
-    IsolatedBroker,
-    Missing,
-    Node,
-    Operation,
-    SetData,
-)
+from loadmanager.ports import IsolatedBroker, LookupRefused, Missing, UnloadService
 
 log = structlog.get_logger()
 
-_TRIES = 8
+_SEEN_WITHIN_S: Final = 5.0
+_LOOK_S: Final = 0.05
 
 
 class IsolationRequests:
-    """The application's side of `IsolationService`."""
+    """The application's side of `IsolationService`.
 
-    def __init__(self, parts: Parts, cluster: str) -> None:
+    Args:
+        parts: of this sidecar.
+        desks: where the leader's desk is.
+        unloads: moves what a new policy does not let stay.
+        cluster: whose policies they are.
+    """
+
+    def __init__(self, parts: Parts, desks: Desks, unloads: UnloadService, cluster: str) -> None:
+        self._parts = parts
+        self._desks = desks
+        self._unloads = unloads
         self._documents = Documents(parts.coordination)
-        self._picture = parts.picture
         self._cluster = cluster
         self._path = znodes.isolation_policies(cluster)
 
     async def policies(self, cluster: str) -> Mapping[str, Any]:
         """Return all policies by name; see `IsolationService`."""
-        self._check(cluster)
+        check_cluster(cluster, self._cluster)
         return self._parsed(await self._documents.read(self._path))
 
     async def put(self, cluster: str, name: str, policy: Mapping[str, Any]) -> None:
-        """Set a policy; see `IsolationService`."""
-        self._check(cluster)
+        """Set a policy, and move what it does not let stay; see `IsolationService`."""
+        check_cluster(cluster, self._cluster)
+        scope = policy.get("unload_scope") or "changed"
+        if scope != "none" and self._desks.desk is None:
+            raise led_elsewhere(self._parts)
+        former: dict[str, Any] = {}
 
         def edit(data: bytes | None) -> bytes:
-            return to_json({**self._parsed(data), name: dict(policy)})
+            nonlocal former
+            former = self._parsed(data)
+            return to_json({**former, name: dict(policy)})
 
         await self._documents.change(self._path, edit)
         log.info("isolation.policy.set", policy=name)
+        if scope != "none":
+            old = self._read(former).get(name) if scope == "changed" else None
+            await self._move_away(name, old, self._read({name: dict(policy)})[name])
 
     async def remove(self, cluster: str, name: str) -> None:
         """Remove a policy; see `IsolationService`."""
-        self._check(cluster)
+        check_cluster(cluster, self._cluster)
 
         def edit(data: bytes | None) -> bytes:
             found = self._parsed(data)
@@ -67,97 +81,70 @@ class IsolationRequests:
 
     async def brokers(self, cluster: str) -> Sequence[IsolatedBroker]:
         """Return which policies are about each registered broker; see `IsolationService`."""
-        self._check(cluster)
-        data = await self._documents.read(self._path)
+        check_cluster(cluster, self._cluster)
+        policies = self._read(self._parsed(await self._documents.read(self._path)))
+        return [
+            IsolatedBroker(broker, name, _matches(policy.primary, broker), policy.namespaces)
+            for broker in sorted(self._parts.picture.brokers)
+            for name, policy in sorted(policies.items())
+            if _lets(policy, broker)
+        ]
+
+    async def _move_away(
+        self, name: str, old: IsolationPolicy | None, new: IsolationPolicy
+    ) -> None:
+        """Move what the policy is newly about and does not let stay, one after the other."""
+        leaving = list(self._leaving(old, new))
+        if not leaving or not await self._until_seen(name, new):
+            return
+        for bundle in leaving:
+            namespace, range_text = namespace_of(bundle), bundle.rpartition("/")[2]
+            try:
+                await self._unloads.unload(namespace, range_text, None)
+            except LookupRefused as error:
+                # The policy stands: whoever wants the bundle gone can ask again by hand.
+                log.warning("isolation.bundle.kept", bundle=bundle, policy=name, why=str(error))
+
+    def _leaving(self, old: IsolationPolicy | None, new: IsolationPolicy) -> Iterator[BundleId]:
+        for bundle, holding in sorted(self._parts.picture.owners.items()):
+            namespace = namespace_of(bundle)
+            if belongs_to_a_broker(bundle) or not _is_new(old, new, namespace):
+                continue
+            if not _lets(new, holding.broker):
+                yield bundle
+
+    async def _until_seen(self, name: str, policy: IsolationPolicy) -> bool:
+        """Wait until this leader decides by the policy; False if it does not soon."""
+        clock = self._parts.clock
+        deadline_s = clock.monotonic_s() + _SEEN_WITHIN_S
+        while clock.monotonic_s() < deadline_s:
+            desk = self._desks.desk
+            if desk is None:
+                return False
+            if desk.look().view.policies.isolation.get(name) == policy:
+                return True
+            await clock.sleep(_LOOK_S)
+        return False
+
+    def _read(self, document: Mapping[str, Any]) -> dict[str, IsolationPolicy]:
         with told(self._path, "read"):
-            policies = decode_isolation(self._path, data) if data else {}
-        found = []
-        for broker in sorted(self._picture.brokers):
-            host = broker.rpartition(":")[0]
-            for name, policy in sorted(policies.items()):
-                is_primary = any(re.fullmatch(one, host) for one in policy.primary)
-                if is_primary or any(re.fullmatch(one, host) for one in policy.secondary):
-                    found.append(IsolatedBroker(broker, name, is_primary, policy.namespaces))
-        return found
+            return decode_isolation(self._path, to_json(document))
 
     def _parsed(self, data: bytes | None) -> dict[str, Any]:
         with told(self._path, "read"):
             return parse_object(self._path, data) if data else {}
 
-    def _check(self, cluster: str) -> None:
-        check_cluster(cluster, self._cluster)
+
+def _is_new(old: IsolationPolicy | None, new: IsolationPolicy, namespace: Namespace) -> bool:
+    """Say whether a policy is about a namespace, and was not, or with other primaries."""
+    was = old is not None and old.primary == new.primary and old.governs(namespace)
+    return new.governs(namespace) and not was
 
 
-class DomainRequests:
-    """The application's side of `DomainService`.
-
-    A broker is in one domain at most. The folder's own version goes up with every
-    change of a domain, so that two changes at once cannot both find a broker free.
-    """
-
-    def __init__(self, parts: Parts, cluster: str) -> None:
-        self._documents = Documents(parts.coordination)
-        self._cluster = cluster
-        self._folder = znodes.failure_domains(cluster)
-
-    async def domains(self, cluster: str) -> Mapping[str, Sequence[BrokerId]]:
-        """Return the brokers of every domain; see `DomainService`."""
-        check_cluster(cluster, self._cluster)
-        return {name: brokers for name, (_, brokers) in (await self._read()).items()}
-
-    async def put(self, cluster: str, name: str, brokers: Sequence[BrokerId]) -> None:
-        """Set a domain's brokers; see `DomainService`."""
-        check_cluster(cluster, self._cluster)
-        content = to_json({"brokers": list(dict.fromkeys(brokers))})
-        await self._documents.ensure(self._folder)
-        for _ in range(_TRIES):
-            folder = await self._documents.node(self._folder)
-            found = await self._read()
-            for other, (_, taken) in found.items():
-                both = [one for one in brokers if one in taken and other != name]
-                if both:
-                    raise Conflict(f"broker {both[0]} is in failure domain {other} already")
-            path = f"{self._folder}/{name}"
-            write: Operation = Create(path, content)
-            if name in found:
-                write = SetData(path, content, found[name][0].stat.version)
-            if folder and await self._commit([*_counted(self._folder, folder), write]):
-                log.info("failure.domain.set", domain=name, brokers=list(brokers))
-                return
-        raise Conflict(f"{self._folder} was changed by others {_TRIES} times meanwhile")
-
-    async def remove(self, cluster: str, name: str) -> None:
-        """Remove a domain; see `DomainService`."""
-        check_cluster(cluster, self._cluster)
-        path = f"{self._folder}/{name}"
-        for _ in range(_TRIES):
-            node = await self._documents.node(path)
-            if node is None:
-                raise Missing(f"failure domain {name} does not exist")
-            if await self._commit([Delete(path, node.stat.version)]):
-                log.info("failure.domain.removed", domain=name)
-                return
-        raise Conflict(f"{path} was changed by others {_TRIES} times meanwhile")
-
-    async def _commit(self, operations: Sequence[Operation]) -> bool:
-        return await self._documents.commit(self._folder, operations)
-
-    async def _read(self) -> dict[str, tuple[Node, tuple[BrokerId, ...]]]:
-        found = {}
-        for name in await self._documents.names(self._folder):
-            path = f"{self._folder}/{name}"
-            node = await self._documents.node(path)
-            if node is not None:
-                with told(path, "read"):
-                    found[name] = (node, decode_failure_domain(path, node.data))
-        return found
+def _lets(policy: IsolationPolicy, broker: BrokerId) -> bool:
+    return _matches((*policy.primary, *policy.secondary), broker)
 
 
-def _counted(path: str, node: Node) -> list[Operation]:
-    return [SetData(path, node.data, node.stat.version)]
-
-
-def check_cluster(cluster: str, ours: str) -> None:
-    """Raise `Missing` for a cluster that is not this one."""
-    if cluster != ours:
-        raise Missing(f"cluster {cluster} does not exist here; this one is {ours}")
+def _matches(patterns: tuple[str, ...], broker: BrokerId) -> bool:
+    host = broker.rpartition(":")[0]
+    return any(re.fullmatch(pattern, host) for pattern in patterns)

@@ -100,7 +100,15 @@ class IsolationService(Protocol):
         """Return all policies by name, in Pulsar's form."""
 
     async def put(self, cluster: str, name: str, policy: Mapping[str, Any]) -> None:
-        """Set a policy, given in Pulsar's form and checked; bundles stay where they are."""
+        """Set a policy, given in Pulsar's form and checked, and move what it does not let stay.
+
+        Its ``unload_scope`` says of which namespaces: ``changed`` (or none) those it was
+        not about before or with other primary brokers, ``all_matching`` all, ``none``
+        none. What no other broker can take stays.
+
+        Raises:
+            LeaderElsewhere: another sidecar leads, and something may have to move.
+        """
 
     async def remove(self, cluster: str, name: str) -> None:
         """Remove a policy.

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 from leader_at_work import LeaderAtWork, leader_at_work
+from recorded_unloads import RecordedUnloads
 from snapshot_samples import report
 from waiting import eventually
 
 from loadmanager.app.affinity_requests import AffinityRequests
 from loadmanager.app.broker_requests import BrokerRequests
 from loadmanager.app.documents import Documents
-from loadmanager.app.isolation_requests import DomainRequests, IsolationRequests
+from loadmanager.app.domain_requests import DomainRequests
+from loadmanager.app.isolation_requests import IsolationRequests
 from loadmanager.app.namespace_requests import NamespaceRequests
 from loadmanager.app.quota_requests import DEFAULT_QUOTA, QuotaRequests
 from loadmanager.app.topic_requests import PartitionRequests
@@ -46,6 +48,7 @@ POLICY = {
         "policy_type": "min_available",
         "parameters": {"min_limit": "1", "usage_threshold": "80"},
     },
+    "unload_scope": "none",
 }
 
 
@@ -206,7 +209,7 @@ async def test_a_group_is_kept_beside_the_bundles(
 
 
 async def test_isolation_policies_are_one_document_of_pulsars(sidecar: LeaderAtWork) -> None:
-    isolation = IsolationRequests(sidecar.parts, "east")
+    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
     assert await isolation.policies("east") == {}
     await isolation.put("east", "gold", POLICY)
     await isolation.put("east", "silver", {**POLICY, "namespaces": ["other/.*"]})
@@ -222,12 +225,69 @@ async def test_isolation_policies_are_one_document_of_pulsars(sidecar: LeaderAtW
         await isolation.policies("west")
 
 
+@pytest.mark.parametrize(
+    ("former", "scope", "leaving"),
+    [
+        (None, None, 2),
+        (None, "changed", 2),
+        (None, "none", 0),
+        ({}, "changed", 0),
+        ({}, "all_matching", 2),
+        ({"namespaces": ["acme/test"]}, "changed", 2),
+        ({"primary": ["b2"]}, "changed", 2),
+        ({"secondary": []}, "changed", 0),
+    ],
+)
+async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
+    sidecar: LeaderAtWork,
+    namespaces: NamespaceRequests,
+    former: dict[str, Any] | None,
+    *,
+    scope: str | None,
+    leaving: int,
+) -> None:
+    await namespaces.create(FOUR, {})
+    other = Namespace("other/ns")
+    await namespaces.create(Boundaries.even(other, 1), {})
+    b3 = BrokerId("b3:8080")
+    await sidecar.report(
+        report(B1, 0.1, {FOUR.bundles[0]: 1.0}),
+        report(B2, 0.1, {FOUR.bundles[1]: 1.0}),
+        report(
+            b3,
+            0.1,
+            dict.fromkeys([*FOUR.bundles[2:], *Boundaries.even(other, 1).bundles], 1.0),
+        ),
+    )
+    sidecar.lead()
+    await eventually(lambda: sidecar.leading.desk)
+    unloads = RecordedUnloads(refuses=leaving == 2)
+    isolation = IsolationRequests(sidecar.parts, sidecar.leading, unloads, "east")
+    if former is not None:
+        await isolation.put("east", "gold", {**POLICY, **former})
+    assert unloads.asked == []
+    now = {**POLICY, "unload_scope": scope}
+    await isolation.put("east", "gold", now)
+    # b1 is primary and b2 secondary: what they have may stay, and other namespaces too.
+    assert unloads.asked == list(FOUR.bundles[2:][:leaving])
+    assert await isolation.policies("east") == {"gold": now}
+
+
+async def test_only_the_leader_sets_a_policy_that_may_move_something(
+    sidecar: LeaderAtWork,
+) -> None:
+    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
+    with pytest.raises(Unavailable):
+        await isolation.put("east", "gold", {**POLICY, "unload_scope": "changed"})
+    assert await isolation.policies("east") == {}
+
+
 async def test_each_broker_is_told_with_the_policies_about_it(
     sidecar: LeaderAtWork, namespaces: NamespaceRequests
 ) -> None:
     await namespaces.create(FOUR, {})
     await sidecar.report(report(B1, 0.1, {FOUR.bundles[0]: 1.0}), report(B2, 0.1, {}))
-    isolation = IsolationRequests(sidecar.parts, "east")
+    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
     await isolation.put("east", "gold", POLICY)
     assert await isolation.brokers("east") == [
         IsolatedBroker(B1, "gold", is_primary=True, namespaces=("acme/.*",)),
@@ -323,7 +383,7 @@ async def test_changes_of_many_at_once_are_all_kept(sidecar: LeaderAtWork) -> No
 async def test_spoilt_content_is_not_overwritten(sidecar: LeaderAtWork) -> None:
     path = "/admin/clusters/east/namespaceIsolationPolicies"
     await sidecar.hand.create(path, b"[spoilt")
-    isolation = IsolationRequests(sidecar.parts, "east")
+    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
     with pytest.raises(Unavailable, match="namespaceIsolationPolicies"):
         await isolation.put("east", "gold", POLICY)
     node = await sidecar.hand.get(path)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from leader_at_work import LeaderAtWork, leader_at_work
+from recorded_unloads import RecordedUnloads
 from snapshot_samples import report
 from waiting import eventually
 
@@ -23,8 +24,9 @@ from loadmanager.adapters.http.admin.topics import Topics
 from loadmanager.adapters.http.topic_line import HttpTopicLine, topics_from, topics_to_json
 from loadmanager.app.affinity_requests import AffinityRequests
 from loadmanager.app.broker_requests import BrokerRequests
+from loadmanager.app.domain_requests import DomainRequests
 from loadmanager.app.dynamic_settings import DynamicSettings
-from loadmanager.app.isolation_requests import DomainRequests, IsolationRequests
+from loadmanager.app.isolation_requests import IsolationRequests
 from loadmanager.app.previewing import PreviewRequests
 from loadmanager.app.quota_requests import QuotaRequests
 from loadmanager.app.steering import SteeringRequests
@@ -60,6 +62,7 @@ POLICY = {
         "policy_type": "min_available",
         "parameters": {"min_limit": "1", "usage_threshold": "80"},
     },
+    "unload_scope": "none",
 }
 FULL_QUOTA = {
     "msgRateIn": 1.0,
@@ -121,7 +124,7 @@ async def api(open_a_door: OpenADoor) -> AsyncIterator[Api]:
             Configuration(dynamic, {"zookeeperServers": "z:2181"}),
             AntiAffinity(AffinityRequests(parts, "east")),
             Topics(topics),
-            Isolation(IsolationRequests(parts, "east")),
+            Isolation(IsolationRequests(parts, sidecar.leading, RecordedUnloads(), "east")),
             FailureDomains(DomainRequests(parts, "east")),
             Quotas(QuotaRequests(parts)),
             Steers(SteeringRequests(parts)),
@@ -165,8 +168,8 @@ async def test_a_broker_that_is_not_registered_has_no_load_report(api: Api) -> N
 
 async def test_isolation_policies_are_set_told_and_removed(loaded: Api) -> None:
     assert (await loaded.send("GET", GOLD)).status == 404
-    assert (await loaded.send("POST", GOLD, {**POLICY, "unload_scope": "none"})).status == 204
-    assert await loaded.get(GOLD) == {**POLICY, "unload_scope": "none"}
+    assert (await loaded.send("POST", GOLD, POLICY)).status == 204
+    assert await loaded.get(GOLD) == POLICY
     every = await loaded.get(f"{V2}/clusters/east/namespaceIsolationPolicies")
     assert set(every) == {"gold"}
     about = {

@@ -63,6 +63,7 @@ class IsolationPolicy(BaseModel):
     namespaces: Regexes = Field(min_length=1)
     primary: Regexes = Field(min_length=1)
     secondary: Regexes = Field(default_factory=list)
+    unload_scope: Literal["changed", "all_matching", "none"] | None = None
     auto_failover_policy: Failover
 
 
@@ -120,21 +121,26 @@ class Isolation:
         summary="Set an isolation policy.",
         role=Role.ADMIN,
         replies=(
-            Reply(204, "It is set."),
+            Reply(204, "It is set, and what it does not let stay has moved if it could."),
             _NO_CLUSTER,
             Reply(409, "Others changed the policies again and again meanwhile."),
         ),
         body=IsolationPolicy,
+        leader=True,
     )
     async def put(self, call: Call) -> web.StreamResponse:
         """Set a policy, new or in place of the one of that name.
 
-        It counts from the next placement on. What lies where it may not lie any more stays
-        until it is unloaded; `unload_scope` is kept and does nothing.
+        Bundles that lie where they may not lie any more are then moved: those of
+        namespaces that the policy is newly about or with other primary brokers, or with
+        `unload_scope` `all_matching` of all it is about, or with `none` of none. What may
+        stay is not interrupted, and what no other broker can take stays, too.
         """
         policy: IsolationPolicy = call.body
         await self._service.put(
-            call.path["cluster"], call.path["policy"], policy.model_dump(mode="json")
+            call.path["cluster"],
+            call.path["policy"],
+            policy.model_dump(mode="json", exclude_none=True),
         )
         return empty_reply(204)
 

@@ -1,0 +1,165 @@
+"""The admin REST of two real sidecars on a real ZooKeeper: one asked, the other told."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_processes import ProcessCluster, process_cluster
+
+from loadmanager.core.ids import Namespace, TopicName
+from loadmanager.demo.cluster import NAMESPACE, Member
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+CLUSTER = "demo"
+ACME = "namespaces/acme/prod"
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """One sidecar's admin REST. Redirects to the leader are followed."""
+
+    processes: ProcessCluster
+    member: Member
+
+    async def send(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Return status and content of an answer."""
+        url = f"{self.member.sidecar_url}/admin/v2/{path}"
+        async with self.processes.http.request(method, url, json=body) as answer:
+            is_json = answer.content_type == "application/json"
+            return answer.status, await (answer.json() if is_json else answer.text())
+
+    async def get(self, path: str) -> Any:
+        """Return what a path gives."""
+        status, content = await self.send("GET", path)
+        assert status == 200, content
+        return content
+
+
+async def publish(processes: ProcessCluster, topic: TopicName, sidecar: Sidecar) -> str:
+    """Publish one message, and return the broker that took it."""
+    path = f"{topic.domain}/{topic.namespace}/{topic.local}"
+    url = f"{sidecar.member.sidecar_url}/lookup/v2/topic/{path}"
+    async with processes.http.get(url) as found:
+        assert found.status == 200, await found.text()
+        owner = str((await found.json())["httpUrl"])
+    async with processes.http.post(f"{owner}/publish/{path}", data=b"x") as sent:
+        assert sent.status == 200, await sent.text()
+    return owner.removeprefix("http://")
+
+
+async def test_what_one_sidecar_is_told_the_other_knows(tmp_path: Path) -> None:
+    async with process_cluster(tmp_path, brokers=2, bundles=4) as processes:
+        await processes.start()
+        first, second = (Sidecar(processes, one) for one in processes.cluster.members)
+        await _namespaces_come_and_go(first, second)
+        await _topics_are_told_of_both_brokers(first, second)
+        await _brokers_and_their_bundles(first, second)
+        await _constraints(first, second)
+        await _settings(first, second)
+        await _the_leader_rests(first, second)
+
+
+async def _namespaces_come_and_go(first: Sidecar, second: Sidecar) -> None:
+    created = {"bundles": {"numBundles": 2}, "deduplicationEnabled": True}
+    assert await first.send("PUT", ACME, created) == (204, "")
+    assert (await second.send("PUT", ACME, created))[0] == 409
+    assert await second.get("namespaces/acme") == ["acme/prod"]
+    policies = await second.get(f"{ACME}/policies")
+    assert (policies["deduplicationEnabled"], policies["bundles"]["numBundles"]) == (True, 2)
+    halves = ("0x00000000_0x80000000", "0x80000000_0xffffffff")
+    assert await second.send("PUT", f"{ACME}/{halves[0]}/unload") == (204, "")
+    topic = TopicName("persistent", Namespace("acme/prod"), "t")
+    await publish(first.processes, topic, first)
+    found = [(await first.send("PUT", f"{ACME}/{one}/split"))[0] for one in halves]
+    assert found.count(204) == 1  # the one with the topic; nobody owns the other
+    assert found.count(412) == 1
+    assert (await second.send("PUT", f"{ACME}/{halves[found.index(204)]}/split"))[0] == 404
+    assert len((await second.get(f"{ACME}/bundles"))["boundaries"]) == 4
+    assert (await second.send("DELETE", f"{ACME}?force=true"))[0] == 204
+    assert (await first.send("GET", f"{ACME}/policies"))[0] == 404
+    assert (await first.send("DELETE", ACME))[0] == 404
+    assert await first.get("namespaces/acme") == []
+
+
+async def _topics_are_told_of_both_brokers(first: Sidecar, second: Sidecar) -> None:
+    await first.processes.look_up_every_bundle()
+    topics = [TopicName("persistent", Namespace(NAMESPACE), f"t{number}") for number in range(8)]
+    owners = {await publish(first.processes, topic, second) for topic in topics}
+    assert owners == {first.member.broker, second.member.broker}
+    for sidecar in (first, second):
+        told = await sidecar.get(f"namespaces/{NAMESPACE}/topics?mode=ALL")
+        assert {str(topic) for topic in topics} <= set(told)
+    stats = await first.get("broker-stats/topics")
+    assert set(stats) == {NAMESPACE}
+    assert 0 < len(stats[NAMESPACE]) < 4
+
+
+async def _brokers_and_their_bundles(first: Sidecar, second: Sidecar) -> None:
+    brokers = sorted(one.member.broker for one in (first, second))
+    assert await first.get("brokers") == await second.get(f"brokers/{CLUSTER}") == brokers
+    owned = [await first.get(f"brokers/{CLUSTER}/{broker}/ownedNamespaces") for broker in brokers]
+    assert sum(map(len, owned)) == 4
+    leader = (await first.get("brokers/leaderBroker"))["brokerId"]
+    assert leader == (await second.get("brokers/leaderBroker"))["brokerId"]
+    follower = next(one for one in (first, second) if one.member.broker != leader)
+    url = f"{follower.member.sidecar_url}/admin/v2/loadmanager/plan"
+    async with first.processes.http.get(url, allow_redirects=False) as answer:
+        assert answer.status == 307
+    assert isinstance((await follower.get("loadmanager/plan"))["moves"], list)
+    bundle = next(iter(owned[0])).rpartition("/")[2]
+    path = f"namespaces/{NAMESPACE}/{bundle}/unload?destinationBroker="
+    assert (await follower.send("PUT", f"{path}127.0.0.1:1"))[0] == 409
+    assert (await follower.send("PUT", f"{path}{brokers[1]}"))[0] == 204
+    now = await second.get(f"brokers/{CLUSTER}/{brokers[1]}/ownedNamespaces")
+    assert f"{NAMESPACE}/{bundle}" in now
+
+
+async def _constraints(first: Sidecar, second: Sidecar) -> None:
+    policy = {
+        "namespaces": ["gold/.*"],
+        "primary": ["127.0.0.1"],
+        "secondary": [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "1", "usage_threshold": "80"},
+        },
+    }
+    path = f"clusters/{CLUSTER}/namespaceIsolationPolicies"
+    assert (await first.send("POST", f"{path}/gold", policy))[0] == 204
+    assert await second.get(f"{path}/gold") == policy
+    assert len(await second.get(f"{path}/brokers")) == 2
+    domains = f"clusters/{CLUSTER}/failureDomains"
+    body = {"brokers": [first.member.broker]}
+    assert (await first.send("POST", f"{domains}/a", body))[0] == 204
+    assert (await second.send("POST", f"{domains}/b", body))[0] == 409
+    assert await second.get(domains) == {"a": body}
+    group = f"namespaces/{NAMESPACE}/antiAffinity"
+    assert (await first.send("POST", group, "apart"))[0] == 204
+    assert await second.get(f"namespaces/{CLUSTER}/antiAffinity/apart") == [NAMESPACE]
+
+
+async def _settings(first: Sidecar, second: Sidecar) -> None:
+    name = "loadBalancerSheddingExcludedNamespaces"
+    assert (await first.send("POST", f"brokers/configuration/{name}/acme%2Fprod"))[0] == 204
+    assert await second.get("brokers/configuration/values") == {name: "acme/prod"}
+    assert (await first.send("POST", "brokers/configuration/broker.id/x"))[0] == 412
+    assert (await second.send("DELETE", f"brokers/configuration/{name}"))[0] == 204
+    assert await first.get("brokers/configuration/values") == {}
+
+
+async def _the_leader_rests(first: Sidecar, second: Sidecar) -> None:
+    assert (await first.send("PUT", "loadmanager/balancing/pause?by=ann"))[0] == 204
+    assert (await second.get("loadmanager/balancing"))["mode"] == "paused"
+    broker = first.member.broker
+
+    async def told() -> str:
+        account = await second.get(f"loadmanager/explain?subject={broker}")
+        return str(account["balancing"]["mode"])
+
+    async with asyncio.timeout(60):
+        while await told() != "paused":  # noqa: ASYNC110 - another process reads it
+            await asyncio.sleep(0.05)
+    assert (await second.send("PUT", "loadmanager/balancing/resume"))[0] == 204

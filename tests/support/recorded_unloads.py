@@ -1,0 +1,22 @@
+"""Unloads that are only remembered."""
+
+from dataclasses import dataclass, field
+
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.ports import Unavailable
+
+
+@dataclass
+class RecordedUnloads:
+    """An `UnloadService` that moves nothing; ``refuses`` has it say that nobody can take it."""
+
+    refuses: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    async def unload(
+        self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
+    ) -> None:
+        assert destination is None
+        self.asked.append(f"{namespace}/{range_text}")
+        if self.refuses:
+            raise Unavailable("no other broker can take it")
