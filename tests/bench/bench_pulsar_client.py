@@ -7,6 +7,7 @@ includes.
 """
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -47,12 +48,14 @@ async def test_clients_pause_for_about_as_long_as_nobody_serves(tmp_path: Path) 
             sends, silences = await _moved_about(processes, streams)
         finally:
             await asyncio.to_thread(client.shutdown)
+        gaps = _gaps_in_service(processes, list(streams))
     usual = [send.duration_s for stream in streams.values() for send in stream.sends]
     emit(
         "pulsar_client",
         figure="pause of a real Pulsar client per planned move",
         producer_pause=summary_ms(sends),
         consumer_pause=summary_ms(silences),
+        gap_in_service=summary_ms(gaps),
         usual_send=summary_ms(usual),
         repeated=sum(stream.repeated for stream in streams.values()),
         messages=len(usual),
@@ -88,12 +91,11 @@ async def _moved_about(
     sends: list[float] = []
     silences: list[float] = []
     bundles = list(streams)
-    places = {bundle: _place(processes, bundle) for bundle in bundles}
     for number in range(MOVES):
         bundle = bundles[number % len(bundles)]
-        places[bundle] = (places[bundle] + 1) % len(members)
+        target = (await _place(processes, bundle) + 1) % len(members)
         began_s = monotonic()
-        await _move(processes, bundle, places[bundle])
+        await _move(processes, bundle, target)
         # What is in the air when the move is done belongs to it.
         await asyncio.sleep(SETTLE_S)
         ended_s = monotonic() - SETTLE_S / 2
@@ -108,10 +110,25 @@ async def _moved_about(
     return sends, silences
 
 
-def _place(processes: ProcessCluster, bundle: BundleId) -> int:
-    """Return the number of the member that serves ``bundle``."""
+def _gaps_in_service(processes: ProcessCluster, bundles: list[BundleId]) -> list[float]:
+    """Return for each move how long no broker served the bundle, as the brokers recorded it."""
+    gaps: list[float] = []
+    for bundle in bundles:
+        servings = [one for one in processes.intervals() if one.bundle == bundle]
+        servings.sort(key=lambda one: one.start_s)
+        gaps += [after.start_s - before.end_s for before, after in pairwise(servings)]
+    return gaps
+
+
+async def _place(processes: ProcessCluster, bundle: BundleId) -> int:
+    """Return the number of the member that serves ``bundle``, once one does."""
     members = processes.cluster.members
-    return next(i for i, one in enumerate(members) if bundle in processes.served_now([one]))
+
+    def serving() -> list[int]:
+        return [i for i, one in enumerate(members) if bundle in processes.served_now([one])]
+
+    await eventually(serving)
+    return serving()[0]
 
 
 async def _move(processes: ProcessCluster, bundle: BundleId, to: int) -> None:
