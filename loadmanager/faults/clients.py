@@ -7,9 +7,9 @@ from typing import Final
 from loadmanager.adapters.broker.outcomes import Accepted
 from loadmanager.core.ids import BundleId, TopicName, parse_topic
 from loadmanager.faults.agent import Agent
-from loadmanager.faults.cluster import topic_of
 from loadmanager.faults.operations import NAMESPACES
 from loadmanager.faults.scene import Scene
+from loadmanager.faults.topics import topic_of
 from loadmanager.faults.violation import Invariant
 from loadmanager.ports import BrokerUnreachable, LookupRefused, Owner
 

@@ -6,7 +6,6 @@ a bundle at once, fencing tokens and epochs only grew, and nothing was raised un
 """
 
 import asyncio
-import functools
 import inspect
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -21,25 +20,23 @@ from loadmanager.checker.serving import overlaps
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.hashing import FULL_RANGE_END, position
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
     Namespace,
-    TopicName,
-    namespace_of,
     parse_broker,
-    parse_topic,
-    range_of,
 )
 from loadmanager.core.orders import Orders, decode_orders
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.faults.agent import Agent, World
 from loadmanager.faults.host import Host
+from loadmanager.faults.topics import topic_in
 from loadmanager.faults.trace import listen
 from loadmanager.faults.violation import Invariant, Violation
 from loadmanager.faults.virtual_time import run
 from loadmanager.ports import Connection, CoordinationError, NotLeader
+
+__all__ = ["NAMESPACE", "Cluster", "make_config", "play", "topic_in"]
 
 NAMESPACE = Namespace("acme/orders")
 
@@ -293,22 +290,3 @@ def play(
         run(program())
     finally:
         structlog.reset_defaults()
-
-
-def topic_in(boundaries: Boundaries, bundle: BundleId) -> TopicName:
-    """Return a topic that falls in ``bundle``, one of ``boundaries``."""
-    if bundle not in boundaries.bundles:
-        raise ValueError(f"{bundle} is none of {boundaries.bundles}")
-    return topic_of(bundle)
-
-
-@functools.lru_cache(maxsize=10_000)
-def topic_of(bundle: BundleId) -> TopicName:
-    """Return a topic whose hash lies in the bundle's range."""
-    lower, upper = range_of(bundle)
-    for number in range(1_000_000):
-        topic = parse_topic(f"persistent://{namespace_of(bundle)}/topic-{number}")
-        hashed = position(topic, "murmur3")
-        if lower <= hashed < upper or hashed == upper == FULL_RANGE_END:
-            return topic
-    raise AssertionError(f"no topic falls in {bundle}")

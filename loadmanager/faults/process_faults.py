@@ -21,14 +21,14 @@ async def freeze_leader(scene: Scene) -> str:
     if not desks:
         return ""
     agent, _ = scene.rng.choice(desks)
-    agent.coordination.freeze_at_next_commit = True
+    agent.coordination.freeze_at_next_commit = scene.monitor.disturbed
     return agent.url
 
 
 async def thaw(scene: Scene) -> str:
     """Let all stopped processes go on."""
     for agent in scene.cluster.living:
-        agent.coordination.freeze_at_next_commit = False
+        agent.coordination.freeze_at_next_commit = None
         agent.coordination.thaw()
     return "all"
 

@@ -219,7 +219,7 @@ class _SeedRun:
         await hurry(scene)
         for agent in cluster.agents:
             if agent.alive:
-                agent.coordination.freeze_at_next_commit = False
+                agent.coordination.freeze_at_next_commit = None
                 agent.coordination.thaw()
                 agent.coordination.reconnect()
         await mend_brokers(scene)

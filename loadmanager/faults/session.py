@@ -99,8 +99,8 @@ class ClientSession(LinkedCoordination):
 
     ``before_commit`` is called with the operations of every commit as the process makes
     it, ``after_read`` with every node it reads, ``after_told`` with every one that a watch
-    tells it of. ``freeze_at_next_commit`` lets the process freeze in the moment its next commit
-    is on its way.
+    tells it of. ``freeze_at_next_commit``, if set, lets the process freeze in the moment its next
+    commit is on its way, and is called then.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ClientSession(LinkedCoordination):
         self._timed = service
         self._faulty = FaultyLink(service, gate, rng, timeout_s=timeout_s)
         self.delay_commits_s = 0.0
-        self.freeze_at_next_commit = False
+        self.freeze_at_next_commit: Callable[[], None] | None = None
         self.before_commit: Callable[[Sequence[Operation]], None] | None = None
         self.after_read: Callable[[str, Node | None], None] | None = None
         self.after_told: Callable[[str, Node | None], None] | None = None
@@ -225,8 +225,9 @@ class ClientSession(LinkedCoordination):
         """Send it."""
         if self.before_commit is not None:
             self.before_commit(operations)
-        if self.freeze_at_next_commit:
-            self.freeze_at_next_commit = False
+        if self.freeze_at_next_commit is not None:
+            self.freeze_at_next_commit()
+            self.freeze_at_next_commit = None
             self.freeze()
         await asyncio.sleep(self.delay_commits_s)
         return await self._sent(lambda: super(ClientSession, self).commit(operations))

@@ -1,0 +1,26 @@
+"""Topics that fall where a story wants them."""
+
+import functools
+
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import FULL_RANGE_END, position
+from loadmanager.core.ids import BundleId, TopicName, namespace_of, parse_topic, range_of
+
+
+def topic_in(boundaries: Boundaries, bundle: BundleId) -> TopicName:
+    """Return a topic that falls in ``bundle``, one of ``boundaries``."""
+    if bundle not in boundaries.bundles:
+        raise ValueError(f"{bundle} is none of {boundaries.bundles}")
+    return topic_of(bundle)
+
+
+@functools.lru_cache(maxsize=10_000)
+def topic_of(bundle: BundleId) -> TopicName:
+    """Return a topic whose hash lies in the bundle's range."""
+    lower, upper = range_of(bundle)
+    for number in range(1_000_000):
+        topic = parse_topic(f"persistent://{namespace_of(bundle)}/topic-{number}")
+        hashed = position(topic, "murmur3")
+        if lower <= hashed < upper or hashed == upper == FULL_RANGE_END:
+            return topic
+    raise AssertionError(f"no topic falls in {bundle}")
