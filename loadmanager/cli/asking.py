@@ -178,7 +178,7 @@ def _reach(given: Profile, name: str, timeout_s: float) -> Reach:
     return Reach(
         url=url,
         timeout_s=timeout_s,
-        token=_read(token_file).strip() if token_file else "",
+        token=_token(token_file) if token_file else "",
         tls=_context(ca_file, known) if url.startswith("https:") else None,
     )
 
@@ -204,6 +204,14 @@ def _read(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise click.UsageError(f"{file}: {why}; expected a file with a token") from None
+
+
+def _token(file: str) -> str:
+    token = _read(file).strip()
+    if not token or not token.isascii() or len(token.split()) != 1 or not token.isprintable():
+        # What is in it is not told: it may be a secret all the same.
+        raise click.UsageError(f"{file}: holds no token; expected one word of ASCII letters")
+    return token
 
 
 def _context(ca_file: str, known: Profile) -> ssl.SSLContext:

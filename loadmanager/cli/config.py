@@ -119,7 +119,7 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
     if out is None:
         click.echo(imported.toml(), nl=False)
     else:
-        out.write_text(imported.toml(), encoding="utf-8")
+        _write(out, imported.toml())
     for key, why in sorted(imported.ignored.items()):
         click.echo(f"{broker_conf}: {key} ignored: {why}", err=True)
     click.echo(
@@ -127,3 +127,10 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
         f"{len(imported.ignored)} ignored, {len(imported.foreign)} keys not about load balancing",
         err=True,
     )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{path}: {error.strerror}; expected a file to write to") from None

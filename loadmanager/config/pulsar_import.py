@@ -173,7 +173,7 @@ def _reach_zookeeper(imported: Imported, key: str, url: str) -> None:
 
 def _give_to_strategies(imported: Imported, found: Mapping[str, str], key: str, text: str) -> None:
     right = MISSPELT.get(key, key)
-    if right != key and float(found.get(right, "1.0")) != 1.0:
+    if right != key and not _is_one(found.get(right, "1.0")):
         imported.ignored[key] = f"{right} is set"
         return
     chosen = {
@@ -187,6 +187,13 @@ def _give_to_strategies(imported: Imported, found: Mapping[str, str], key: str, 
     imported.taken += taken
     if not taken:
         imported.ignored[key] = "not a setting of the chosen strategies"
+
+
+def _is_one(text: str) -> bool:
+    try:
+        return float(text) == 1.0
+    except ValueError:
+        return False  # It is set, and told where it is checked itself.
 
 
 def is_of_strategies(key: str) -> bool:

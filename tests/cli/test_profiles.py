@@ -121,6 +121,15 @@ def test_a_profile_that_cannot_be_used_is_told_with_its_place(
     assert told in result.stderr.replace("\n", " ")
 
 
+@pytest.mark.parametrize("content", ["", "abc def", "abc\ndef", "abc\u2603", "abc\x7f"])
+def test_a_file_that_holds_no_token_is_named_and_not_shown(content: str, home: Path) -> None:
+    (home / "token").write_text(content, encoding="utf-8")
+    result = leader("--url", "http://127.0.0.1:1", "--token-file", str(home / "token"))
+    assert result.exit_code == 2
+    assert "holds no token" in result.stderr
+    assert "abc" not in result.output
+
+
 def test_a_token_is_never_shown(home: Path) -> None:
     (home / "token").write_text("abc.def.ghi")
     result = leader("--url", "http://127.0.0.1:1", "--token-file", str(home / "token"))

@@ -172,3 +172,27 @@ def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
 def test_units_are_ours() -> None:
     (ours,) = TRANSLATED["loadBalancerReportUpdateMinIntervalMillis"]
     assert math.isclose(float(str(ours.read("2500"))), 2.5)
+
+
+def test_a_weight_that_is_no_number_is_told_also_where_its_older_name_is_set(
+    tmp_path: Path,
+) -> None:
+    path = written(
+        tmp_path,
+        "loadBalancerLoadSheddingStrategy=ThresholdShedder\n"
+        "loadBalancerBandwithInResourceWeight=2\n"
+        "loadBalancerBandwidthInResourceWeight=heavy\n",
+    )
+    result = CliRunner().invoke(main, ["config", "import", str(path)])
+    assert result.exit_code == 1
+    assert "loadBalancerBandwidthInResourceWeight = 'heavy'" in result.stderr
+
+
+def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path, "clusterName=eu\n")
+    out = str(tmp_path / "missing" / "loadmanager.toml")
+    result = CliRunner().invoke(main, ["config", "import", str(path), "--out", out])
+    assert result.exit_code == 2
+    assert "No such file or directory; expected a file to write to" in result.stderr.replace(
+        "\n", " "
+    )

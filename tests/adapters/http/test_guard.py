@@ -8,10 +8,12 @@ from typing import Any
 import aiohttp
 import jwt
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 from tls_files import Files
 
-from loadmanager.adapters.http.routes import Role
+from loadmanager.adapters.http.replies import Refused, empty_reply
+from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security import Guard, Rights, TlsFiles, Tokens, client_context
 from tests.adapters.http.conftest import (
     FakeLookup,
@@ -88,6 +90,13 @@ async def test_a_worthless_proof_is_refused(guarded: OpenDoor, header: str) -> N
     assert reply.headers["WWW-Authenticate"].startswith("Bearer")
 
 
+async def test_bytes_that_are_no_text_are_refused_like_any_worthless_proof(
+    guarded: OpenDoor,
+) -> None:
+    raw = b"Host: x\r\nAuthorization: Bearer a\xff.b.c\r\n\r\n"
+    assert (await exchange(wired(guarded), get("x", raw))).status == 401
+
+
 async def test_a_token_that_expired_is_refused_even_where_the_answer_is_remembered(
     guarded: OpenDoor,
 ) -> None:
@@ -145,6 +154,25 @@ async def test_every_change_is_written_down_with_who_asked_and_what_came_of_it(
         ("PUT", path, "127.0.0.1")
     }
     assert token("operator") not in str(logs)
+
+
+async def test_a_secret_that_somebody_tries_to_set_is_not_written_down(
+    open_a_door: OpenADoor, guard: Guard
+) -> None:
+    async def put(_request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        if target.captured[0] == "log.level":
+            return empty_reply(204)
+        raise Refused(412, "not dynamic")
+
+    path = "/admin/v2/brokers/configuration"
+    door = await open_a_door(guard=guard, more_routes=[Route("POST", f"{path}/{{}}/{{}}", put)])
+    with capture_logs() as logs:
+        for headers in (bearer("operator"), bearer("client")):
+            await door.ask(f"{path}/zookeeper.digest_password/hunter2", "POST", headers=headers)
+        await door.ask(f"{path}/log.level/debug", "POST", headers=bearer("operator"))
+    written = [one["path"] for one in logs if one["event"] == "admin.change.answered"]
+    hidden = f"{path}/zookeeper.digest_password/********"
+    assert written == [hidden, hidden, f"{path}/log.level/debug"]
 
 
 async def test_strangers_may_do_what_they_are_allowed(open_a_door: OpenADoor) -> None:

@@ -3,6 +3,12 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from tls_files import Files
 
 from loadmanager.adapters.http.security import TlsFiles, client_context
@@ -51,6 +57,14 @@ def test_what_cannot_be_used_is_named(files: Files, tmp_path: Path) -> None:
         client_context(missing)
     with pytest.raises(TlsFilesUnusable, match=f"{files.key}.*expected certificates in PEM"):
         TlsFiles(files.certificate, files.key, files.key, "required").context()
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(files: Files) -> None:
+    key = load_pem_private_key(files.key.read_bytes(), None)
+    locked = BestAvailableEncryption(b"passphrase")
+    files.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, locked))
+    with pytest.raises(TlsFilesUnusable, match="without a passphrase"):
+        TlsFiles(files.certificate, files.key).context()
 
 
 def test_old_versions_of_tls_are_not_spoken(files: Files) -> None:

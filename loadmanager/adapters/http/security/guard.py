@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
@@ -18,6 +19,7 @@ log = structlog.get_logger()
 
 ANONYMOUS: Final = ""
 _EVERYONE: Final = "*"
+_SETTINGS: Final = "/admin/v2/brokers/configuration/"
 _RANK: Final[Mapping[Role, int]] = {role: rank for rank, role in enumerate(Role)}
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -153,9 +155,21 @@ def _record(request: web.BaseRequest, name: str, status: int) -> None:
         caller=name or "anonymous",
         remote=request.remote,
         method=request.method,
-        path=request.raw_path,
+        path=_told_path(request.raw_path, status),
         status=status,
     )
+
+
+def _told_path(path: str, status: int) -> str:
+    """Return a path to write down, without a value that was not taken as a setting.
+
+    What is taken is no secret, for secrets cannot be set while the sidecars run; but
+    somebody may have tried.
+    """
+    name, slash, _ = path.removeprefix(_SETTINGS).partition("/")
+    if path.startswith(_SETTINGS) and slash and status >= HTTPStatus.BAD_REQUEST:
+        return f"{_SETTINGS}{name}/********"
+    return path
 
 
 def _unauthorized(reason: str, challenge: str = "Bearer") -> Refused:

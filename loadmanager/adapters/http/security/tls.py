@@ -75,11 +75,13 @@ class TlsFiles:
 
     def _load(self, context: ssl.SSLContext) -> None:
         try:
-            context.load_cert_chain(self.certificate, self.key)
+            # Without a passphrase of our own, OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(self.certificate, self.key, password="")
         except (OSError, ssl.SSLError) as error:
             files = f"{self.certificate} and {self.key}"
             raise TlsFilesUnusable(
-                f"{files}: {_words(error)}; expected a certificate and its key in PEM"
+                f"{files}: {_words(error)}; expected a certificate and its key in PEM, "
+                "without a passphrase"
             ) from None
         if self.client_authorities is not None:
             _trust(context, self.client_authorities)

@@ -121,7 +121,9 @@ class Tokens:
         """
         if len(token) > _LONGEST_TOKEN:
             raise TokenRefused(f"the token is longer than {_LONGEST_TOKEN} characters")
-        digest = hashlib.sha256(token.encode(errors="replace")).digest()
+        if not token.isascii():
+            raise TokenRefused("the token is refused: it is malformed")
+        digest = hashlib.sha256(token.encode()).digest()
         known = self._proven.get(digest)
         if known is None or known.until_s <= self._clock():
             known = self._check(token)
