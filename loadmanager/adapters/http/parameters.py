@@ -34,7 +34,8 @@ class Parameter:
             raise Refused(412, f"{name} has {len(text)} characters; expected at most {most}")
         expected = self.schema.get("pattern")
         if self.strict and expected and not re.fullmatch(expected, text):
-            raise Refused(412, f"{name} {text!a} is not valid; expected {self.description}")
+            wanted = self.description.rpartition(": ")[2].rstrip(".")
+            raise Refused(412, f"{name} {text!a} is not valid; expected {wanted}")
 
 
 class Query(BaseModel):

@@ -36,6 +36,11 @@ async def test_partitions_are_told_for_both_domains(door: OpenDoor) -> None:
     [
         (None, Boundaries.even(Namespace("acme/prod"), 5).bounds),
         ({}, Boundaries.even(Namespace("acme/prod"), 5).bounds),
+        # So a Go client asks for the default.
+        (
+            {"bundles": {"numBundles": 0, "boundaries": None}},
+            Boundaries.even(Namespace("acme/prod"), 5).bounds,
+        ),
         ({"bundles": {"numBundles": 2}}, (0, 0x80000000, 0xFFFFFFFF)),
         (
             {
@@ -77,8 +82,8 @@ async def test_a_namespace_is_created_with_the_bundles_asked_for(
             400,
             "numBundles = True: Input should be a valid integer",
         ),
-        (b'{"bundles":{"numBundles":0}}', 412, "numBundles = 0; expected 1 to 32768"),
-        (b'{"bundles":{"numBundles":32769}}', 412, "numBundles = 32769; expected 1 to 32768"),
+        (b'{"bundles":{"numBundles":-1}}', 412, "numBundles = -1; expected 0 to 32768"),
+        (b'{"bundles":{"numBundles":32769}}', 412, "numBundles = 32769; expected 0 to 32768"),
         (
             b'{"bundles":{"boundaries":"0x0"}}',
             400,
@@ -103,6 +108,10 @@ async def test_a_wrong_policies_object_is_refused_by_field(
     assert got.status == status
     assert said in got.json()["reason"]
     assert Namespace("acme/prod") not in door.lookup.namespaces
+
+
+async def test_a_body_that_is_null_is_none(door: OpenDoor) -> None:
+    assert (await door.ask(NEW, "PUT", data=b"null", headers=JSON)).status == 204
 
 
 async def test_a_wrong_namespace_name_is_a_failed_precondition(door: OpenDoor) -> None:

@@ -32,8 +32,8 @@ class Bundles(BaseModel):
     num_bundles: int | None = Field(
         None,
         alias="numBundles",
-        description="So many bundles of equal width.",
-        json_schema_extra={"minimum": 1, "maximum": _MAX_BUNDLES},
+        description="So many bundles of equal width; 0 for the default.",
+        json_schema_extra={"minimum": 0, "maximum": _MAX_BUNDLES},
     )
 
 
@@ -96,7 +96,7 @@ class Namespaces:
             Reply(409, "It exists."),
             Reply(412, "The name cannot be one, or the bundles do not tile the circle."),
         ),
-        body=Policies,
+        body=Policies | None,
         body_optional=True,
     )
     async def create(self, call: Call) -> web.StreamResponse:
@@ -179,10 +179,10 @@ def boundaries_of(namespace: Namespace, bundles: Bundles | None, default_count: 
     if bundles is not None and bundles.boundaries:
         return Boundaries(namespace, _bounds(bundles.boundaries))
     count = bundles.num_bundles if bundles is not None else None
-    if count is None:
+    if not count:
         return Boundaries.even(namespace, default_count)
     if not 0 < count <= _MAX_BUNDLES:
-        raise Refused(412, f"bundles.numBundles = {count}; expected 1 to {_MAX_BUNDLES}")
+        raise Refused(412, f"bundles.numBundles = {count}; expected 0 to {_MAX_BUNDLES}")
     return Boundaries.even(namespace, count)
 
 
