@@ -117,9 +117,19 @@ def make_ownerships(parts: Parts, commands: asyncio.TaskGroup) -> Ownerships:
         holding = owners.get(bundle)
         return holding is not None and holding.broker != me
 
-    return Ownerships(
-        parts.broker, parts.metrics, claimed_elsewhere=claimed_elsewhere, tasks=commands
+    def next_owner_url(bundle: BundleId) -> str:
+        planned = ownerships.handovers.get(bundle)
+        known = parts.picture.brokers.get(planned) if planned else None
+        return known.report.urls.broker_url if known else ""
+
+    ownerships = Ownerships(
+        parts.broker,
+        parts.metrics,
+        claimed_elsewhere=claimed_elsewhere,
+        tasks=commands,
+        next_owner_url=next_owner_url,
     )
+    return ownerships
 
 
 def make_member(

@@ -53,10 +53,12 @@ class BrokerCommands:
             await self._broker.load(bundle, agent_epoch=epoch, fencing_token=token)
         log.info("bundle.serving.begun", bundle=bundle, fencing_token=token)
 
-    async def unload(self, bundle: BundleId, token: int) -> None:
+    async def unload(self, bundle: BundleId, token: int, next_owner_url: str) -> None:
         """Have the broker serve ``bundle`` no more; raises as `BrokerControl.unload`."""
         with self._as_newest_agent() as epoch:
-            await self._broker.unload(bundle, agent_epoch=epoch, fencing_token=token)
+            await self._broker.unload(
+                bundle, agent_epoch=epoch, fencing_token=token, next_owner_url=next_owner_url
+            )
         log.info("bundle.serving.ended", bundle=bundle, fencing_token=token)
 
     def give(

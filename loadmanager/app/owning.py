@@ -44,9 +44,11 @@ class Ownerships:
         *,
         claimed_elsewhere: Callable[[BundleId], bool],
         tasks: asyncio.TaskGroup,
+        next_owner_url: Callable[[BundleId], str] = lambda _bundle: "",
     ) -> None:
         self._metrics = metrics
         self._claimed_elsewhere = claimed_elsewhere
+        self._next_owner_url = next_owner_url
         self._phases: dict[BundleId, Phase] = {}
         self._tokens: dict[BundleId, int] = {}
         # Of bundles that are halting, and so without a lock; of what the broker last told.
@@ -301,7 +303,7 @@ class Ownerships:
             await self._unload(whole)
         known = (self._tokens, self._former_tokens, self._told_tokens)
         token = max(tokens.get(bundle, 0) for tokens in known)
-        await self._commands.unload(bundle, token)
+        await self._commands.unload(bundle, token, self._next_owner_url(bundle))
         if may_serve(self._phases.get(bundle, Phase.FREE)):
             self._fire(bundle, Event.BROKER_UNLOADED)
             self.compare()

@@ -141,11 +141,16 @@ class BrokerLine:
             )
         )
 
-    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+    async def unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    ) -> None:
         """See `BrokerControl`."""
         await self._asked(
             lambda: self._host.broker.unload(
-                bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
+                bundle,
+                agent_epoch=agent_epoch,
+                fencing_token=fencing_token,
+                next_owner_url=next_owner_url,
             )
         )
 

@@ -95,12 +95,17 @@ class BrokerControl(Protocol):
         unload ended, or one below any that came before, is refused.
         """
 
-    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+    async def unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    ) -> None:
         """Serve ``bundle`` no more under this token or a lower one, now or later.
 
         On return no request of it is being served, and a load with such a token that is
         still under way will be refused. Unloading what is not loaded is fine; what is
         loaded with a higher token is left alone and the unload refused.
+
+        ``next_owner_url`` is where Pulsar's clients find the next owner, "" if that is not
+        known: the broker may send them there, and the next owner may not serve yet.
         """
 
     async def close(self) -> None:

@@ -39,8 +39,15 @@ class LeaseForEver:
     async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
         await self._control.load(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
 
-    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
-        await self._control.unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
+    async def unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    ) -> None:
+        await self._control.unload(
+            bundle,
+            agent_epoch=agent_epoch,
+            fencing_token=fencing_token,
+            next_owner_url=next_owner_url,
+        )
 
     async def health(self, timeout_s: float) -> None:
         await self._control.health(timeout_s)

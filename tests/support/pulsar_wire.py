@@ -170,9 +170,13 @@ class House:
         """Let the broker serve a bundle."""
         self.broker.load(bundle, agent_epoch=1, fencing_token=token)
 
-    async def unload(self, token: int, bundle: BundleId = BUNDLE) -> None:
+    async def unload(
+        self, token: int, bundle: BundleId = BUNDLE, *, next_owner_url: str = ""
+    ) -> None:
         """Take a bundle away."""
-        await self.broker.unload(bundle, agent_epoch=1, fencing_token=token)
+        await self.broker.unload(
+            bundle, agent_epoch=1, fencing_token=token, next_owner_url=next_owner_url
+        )
 
     async def stranger(self) -> Wire:
         """Return a connection that has not shaken hands."""

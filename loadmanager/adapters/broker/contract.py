@@ -33,6 +33,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Bundle = Annotated[BundleId, AfterValidator(parse_bundle)]
+PulsarUrl = Annotated[str, Field(max_length=512, pattern=r"^(pulsar(\+ssl)?://\S+)?$")]
 Incarnation = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -77,6 +78,7 @@ class UnloadRequest(Body):
 
     agent_epoch: Count
     fencing_token: Count
+    next_owner_url: PulsarUrl = ""
 
 
 class LeaseAnswer(Body):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 
@@ -118,10 +119,16 @@ class HttpBrokerControl:
         request = LoadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
         await self._command("PUT", f"{self.root}/bundles/{bundle}", _NO_CONTENT, request)
 
-    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+    async def unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    ) -> None:
         """Serve ``bundle`` no more under this token or a lower one."""
-        request = UnloadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
+        request = UnloadRequest(
+            agent_epoch=agent_epoch, fencing_token=fencing_token, next_owner_url=next_owner_url
+        )
         query = f"agentEpoch={request.agent_epoch}&fencingToken={request.fencing_token}"
+        if next_owner_url:
+            query += f"&nextOwnerUrl={quote(request.next_owner_url, safe='')}"
         url = f"{self.root}/bundles/{bundle}?{query}"
         await self._command("DELETE", url, _NO_CONTENT, timeout_s=self._unload_timeout_s)
 

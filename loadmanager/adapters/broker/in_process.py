@@ -130,7 +130,9 @@ class InProcessBroker:
             ),
         )
 
-    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+    async def unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    ) -> None:
         """See `BrokerControl.unload`."""
         UnloadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
         await self._command(
@@ -139,7 +141,12 @@ class InProcessBroker:
                 bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
             ),
         )
-        await self._alive().unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
+        await self._alive().unload(
+            bundle,
+            agent_epoch=agent_epoch,
+            fencing_token=fencing_token,
+            next_owner_url=next_owner_url,
+        )
 
     async def close(self) -> None:
         """See `BrokerControl.close`."""

@@ -46,6 +46,7 @@ class RunningBroker:
         self._clock_s = clock_s
         self._record = record
         self._changed = asyncio.Event()
+        self._next_owner_urls: dict[BundleId, str] = {}
         self._machine = MemoryBroker(
             broker=broker,
             incarnation=incarnation,
@@ -90,11 +91,21 @@ class RunningBroker:
             bundle, agent_epoch=agent_epoch, fencing_token=fencing_token, now_s=self._clock_s()
         )
 
-    async def unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+    async def unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    ) -> None:
         """End this grant of ``bundle``; return when no request under it is in service any more."""
-        self.begin_unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
-        while self._machine.serves(bundle, up_to_token=fencing_token):
-            await self._changed.wait()
+        self._next_owner_urls[bundle] = next_owner_url
+        try:
+            self.begin_unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
+            while self._machine.serves(bundle, up_to_token=fencing_token):
+                await self._changed.wait()
+        finally:
+            self._next_owner_urls.pop(bundle, None)
+
+    def next_owner_url(self, bundle: BundleId) -> str:
+        """Return where clients of a bundle that is being unloaded belong, "" if not known."""
+        return self._next_owner_urls.get(bundle, "")
 
     def begin_publish(self, topic: TopicName, messages: int = 1) -> Ticket | PublishRefused:
         """See `MemoryBroker.begin_publish`."""

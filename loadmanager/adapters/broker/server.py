@@ -182,7 +182,10 @@ class _Routes:
         bundle = _bundle(request)
         wanted = parsed_query(UnloadRequest, request.query, f"DELETE {bundle}")
         await self._broker.unload(
-            bundle, agent_epoch=wanted.agent_epoch, fencing_token=wanted.fencing_token
+            bundle,
+            agent_epoch=wanted.agent_epoch,
+            fencing_token=wanted.fencing_token,
+            next_owner_url=wanted.next_owner_url,
         )
         return web.Response(status=204)
 

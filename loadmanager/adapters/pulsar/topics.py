@@ -181,11 +181,12 @@ class Topics:
         self._follow(bundle)
         gone = [topic for topic in self._open.values() if topic.bundle == bundle]
         self._close(gone)
-        if handed_over:
+        next_url = self._broker.next_owner_url(bundle)
+        if handed_over and not next_url:
             self._begin(self._hand_over.tell(bundle, gone))
-        else:
-            for topic in gone:
-                close_clients(topic)
+            return
+        for topic in gone:
+            close_clients(topic, next_url or None)
 
     def _close(self, topics: Iterable[ServedTopic]) -> None:
         for topic in topics:

@@ -79,6 +79,17 @@ async def test_what_is_sent_after_the_unload_is_neither_kept_nor_acknowledged(
     assert (await there.message())[1] == b"next"
 
 
+async def test_who_is_named_with_the_unload_is_told_before_it_is_answered(
+    pair: tuple[House, House], sidecar: FakeSidecar
+) -> None:
+    first, second = pair
+    wire = await connected(first)
+    await first.unload(5, next_owner_url=second.url)
+    assert (await wire.answer(Command.CLOSE_PRODUCER)).assigned_broker_url == second.url
+    assert (await wire.answer(Command.CLOSE_CONSUMER)).assigned_broker_url == second.url
+    assert sidecar.asked == 0
+
+
 async def test_a_sidecar_that_still_names_this_broker_is_asked_again(
     pair: tuple[House, House], sidecar: FakeSidecar
 ) -> None:
