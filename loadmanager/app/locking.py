@@ -9,6 +9,7 @@ same broker deletes as it registers: what a former one still sends is refused.
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 import structlog
 
@@ -44,6 +45,14 @@ _GATHER_S = 0.01
 _RECONNECT_POLL_S = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class _Examined:
+    """A lock of ours that is to be replaced, as it was read, and its folder before that."""
+
+    version: int
+    folder_version: int
+
+
 class LockKeeper:
     """The one writer of this broker's locks and owned list, for one membership."""
 
@@ -62,7 +71,7 @@ class LockKeeper:
         # Which of its bundles the list says are not served yet, as written and as last sent.
         self._listed_loading: AbstractSet[BundleId] = frozenset()
         self._sent_loading: AbstractSet[BundleId] = frozenset()
-        self._replace: dict[BundleId, int] = {}
+        self._replace: dict[BundleId, _Examined] = {}
         self._missing: set[BundleId] = set()
 
     async def run(self) -> None:
@@ -168,11 +177,19 @@ class LockKeeper:
             after.pop(bundle, None)
             if bundle not in self._missing:
                 operations.append((bundle, Delete(znodes.lock(bundle))))
+        # Checked before they are set: every taking changes its folder, see `_examine`.
+        operations += [
+            (bundle, Check(znodes.lock_folder(bundle), self._replace[bundle].folder_version))
+            for bundle in takes
+            if bundle in self._replace
+        ]
+        folders = {znodes.lock_folder(bundle): bundle for bundle in takes}
+        operations += [(bundle, SetData(folder, b"")) for folder, bundle in folders.items()]
         for bundle in takes:
             after[bundle] = None
             path = znodes.lock(bundle)
             if bundle in self._replace:
-                operations.append((bundle, Delete(path, self._replace[bundle])))
+                operations.append((bundle, Delete(path, self._replace[bundle].version)))
             operations.append((bundle, Create(path, lock_content, ephemeral=True)))
         operations.append((None, self._own_list(after, takes)))
         return operations
@@ -208,6 +225,10 @@ class LockKeeper:
     ) -> None:
         if operation is self._still_ours:
             raise SessionLost(f"{self._still_ours.path}: {rejected.cause}") from rejected
+        if isinstance(operation, Check) and bundle is not None:
+            # A lock was taken there since, perhaps the one that was to be replaced.
+            self._replace.clear()
+            return
         if isinstance(operation, Check):
             # The boundaries moved, and the watch has not told yet.
             for namespace in {namespace_of(take) for take in takes}:
@@ -222,7 +243,7 @@ class LockKeeper:
                 log.warning("bundle.lock.missing", bundle=bundle, error=str(rejected.cause))
                 self._missing.add(bundle)
         elif isinstance(rejected.cause, NodeMissing):
-            await self._coordination.ensure(znodes.lock(bundle).rpartition("/")[0])
+            await self._coordination.ensure(znodes.lock_folder(bundle))
         elif isinstance(rejected.cause, NodeExists):
             await self._examine(bundle, takes)
         else:
@@ -234,12 +255,17 @@ class LockKeeper:
         A lock of this session is one whose commit lost its reply; one of an earlier
         session of this same broker is from before a restart. The broker has confirmed
         the new agent epoch and so serves nothing under either.
+
+        That session may end, and another broker take the lock, before ours is replaced:
+        a new node, with the same version. So every taking sets the folder as well, and
+        whoever replaces a lock checks that the folder is as it was before the lock was read.
         """
+        folder = await self._coordination.get(znodes.lock_folder(bundle))
         node = await self._coordination.get(znodes.lock(bundle))
-        if node is None:
+        if node is None or folder is None:
             return
         if self._is_ours(bundle, node):
-            self._replace[bundle] = node.stat.version
+            self._replace[bundle] = _Examined(node.stat.version, folder.stat.version)
             return
         log.info("bundle.lock.refused", bundle=bundle, held_by_session=node.stat.ephemeral_owner)
         takes.remove(bundle)
@@ -267,7 +293,15 @@ class LockKeeper:
         locks = [Create(znodes.lock(part), lock_content, ephemeral=True) for part in cut.parts]
         own_list = self._own_list(after)
         gone = Delete(znodes.lock(cut.whole))
-        operations: list[Operation] = [self._still_ours, cut.boundaries, *locks, gone, own_list]
+        taken = SetData(znodes.lock_folder(cut.whole), b"")
+        operations: list[Operation] = [
+            self._still_ours,
+            cut.boundaries,
+            taken,
+            *locks,
+            gone,
+            own_list,
+        ]
         try:
             written = (await self._coordination.commit(operations))[-1]
         except CommitRejected as rejected:

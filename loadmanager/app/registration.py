@@ -22,6 +22,7 @@ from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import decode_owned, encode_owned
 from loadmanager.core.wire import decode_lock, encode_agent, encode_report
 from loadmanager.ports import (
+    Check,
     CommitRejected,
     Coordination,
     Create,
@@ -140,18 +141,20 @@ async def clear_former_locks(
     for bundle, token in former_tokens.items():
         epoch = membership.agent_epoch
         await parts.broker.unload(bundle, agent_epoch=epoch, fencing_token=token)
-        path = znodes.lock(bundle)
+        path, folder_path = znodes.lock(bundle), znodes.lock_folder(bundle)
+        folder = await coordination.get(folder_path)
         node = await coordination.get(path)
-        if node is None:
+        if node is None or folder is None:
             continue
         try:
             if decode_lock(path, node.data).broker != membership.broker:
                 continue
-            # The czxid is not checked by a delete, but a recreated lock is another
-            # broker's and has another content; this one's version guards the rest.
-            await coordination.delete(path, version=node.stat.version)
+            # A lock that another broker has taken since has the same version, and every
+            # taking changes the folder: so that one is not deleted.
+            unchanged = Check(folder_path, folder.stat.version)
+            await coordination.commit([unchanged, Delete(path, node.stat.version)])
             log.info("bundle.lock.cleared", bundle=bundle)
-        except (NodeMissing, VersionMismatch, MalformedContent) as error:
+        except (CommitRejected, MalformedContent) as error:
             log.info("bundle.lock.left", bundle=bundle, why=str(error))
 
 

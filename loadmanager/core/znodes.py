@@ -66,6 +66,14 @@ def lock(bundle: BundleId) -> str:
     return f"{LOCKS}/{bundle}"
 
 
+def lock_folder(bundle: BundleId) -> str:
+    """Return the folder of the locks of the bundle's namespace (persistent).
+
+    Its version counts the commits in which any of them was taken.
+    """
+    return f"{LOCKS}/{bundle.rpartition('/')[0]}"
+
+
 def local_policies(namespace: Namespace) -> str:
     """Return where the bundle boundaries of ``namespace`` stand."""
     return f"{LOCAL_POLICIES}/{namespace}"
