@@ -68,6 +68,7 @@ class Member:
         self._leaving = leaving
         self._succession = Succession(parts.identity, parts.coordination, parts.clock)
         self._membership: Membership | None = None
+        self._given_up: Membership | None = None
         self._lease: LeaseKeeper | None = None
         self._stopping = False
         self._tell_again_s = -math.inf
@@ -152,6 +153,7 @@ class Member:
         parts = self._parts
         while parts.coordination.session.connection is not Connection.CONNECTED:
             await parts.clock.sleep(_CONNECT_POLL_S)
+        await self._deregister_given_up()
         self._orders_changed(await parts.coordination.get(znodes.orders(parts.identity.broker)))
         mark = znodes.draining(parts.identity.broker)
         self._intention.mark_read(await parts.coordination.get(mark))
@@ -178,8 +180,18 @@ class Member:
             raise Displaced(f"the broker obeys a newer agent: {stale.exceptions[0]}") from stale
         except* (BrokerError, BrokerLost):
             self._unleased += self._membership is None
-            await deregister(parts.coordination, membership)
+            self._given_up = membership
+            await self._deregister_given_up()
             raise
+
+    async def _deregister_given_up(self) -> None:
+        """Take a broker out that cannot serve; again later, where the write was lost.
+
+        The session lives on, and with it a registration that nobody else may delete.
+        """
+        if self._given_up is not None:
+            await deregister(self._parts.coordination, self._given_up)
+            self._given_up = None
 
     async def _stop_what_has_no_lock(
         self, membership: Membership, serving: Mapping[BundleId, int], locked: Collection[BundleId]
