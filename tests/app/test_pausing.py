@@ -13,7 +13,6 @@ from loadmanager.app.steering import SteeringRequests
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.orders import decode_orders
 from loadmanager.core.plan import Reason
@@ -21,7 +20,6 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.wire import LeaderRecord
-from loadmanager.core.wire.balancing import decode_balancing, encode_balancing
 from loadmanager.ports import LeaderElsewhere, LedgerWish, PreviewWish, Unavailable, Unfit
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
@@ -135,17 +133,6 @@ async def test_spoilt_content_pauses_who_never_read_any_other(sidecar: LeaderAtW
         await SteeringRequests(sidecar.parts).state()
     await SteeringRequests(sidecar.parts).put(BalancingMode.ACTIVE, by="", reason="")
     await eventually(lambda: sidecar.desk.look().balancing.mode is BalancingMode.ACTIVE)
-
-
-@pytest.mark.parametrize("mode", BalancingMode)
-def test_a_mode_is_written_and_read_back(mode: BalancingMode) -> None:
-    balancing = Balancing(mode=mode, since_ms=7, by="a", reason="b")
-    assert decode_balancing("x", encode_balancing(balancing)) == balancing
-
-
-def test_a_mode_that_is_none_is_refused() -> None:
-    with pytest.raises(MalformedContent, match="active or observing or paused"):
-        decode_balancing("x", b'{"mode":"asleep"}')
 
 
 # --- previews ----------------------------------------------------------------------

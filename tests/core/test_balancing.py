@@ -1,0 +1,80 @@
+import json
+
+import pytest
+
+from loadmanager.core import znodes
+from loadmanager.core.balancing import Balancing, BalancingMode, steered
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BundleId, Namespace
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.wire import decode_anti_affinity, decode_boundaries
+from loadmanager.core.wire.balancing import decode_balancing, encode_balancing
+from loadmanager.core.wire.namespaces import (
+    encode_policies,
+    encode_tenant,
+    with_anti_affinity,
+)
+
+NS = Namespace("acme/prod")
+TWO = Boundaries.even(NS, 2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "observe", "shedding"),
+    [
+        (BalancingMode.ACTIVE, False, True),
+        (BalancingMode.OBSERVING, True, True),
+        (BalancingMode.PAUSED, False, False),
+    ],
+)
+def test_a_mode_takes_from_the_planner_and_never_gives(
+    mode: BalancingMode, *, observe: bool, shedding: bool
+) -> None:
+    got = steered(Planner(), mode).settings
+    assert (got.observe, got.shedding) == (observe, shedding)
+    held = Planner(settings=PlannerSettings(observe=True, shedding=False))
+    got = steered(held, mode).settings
+    assert (got.observe, got.shedding) == (True, False)
+
+
+@pytest.mark.parametrize("mode", BalancingMode)
+def test_a_mode_is_written_and_read_back(mode: BalancingMode) -> None:
+    balancing = Balancing(mode=mode, since_ms=7, by="a", reason="b")
+    assert decode_balancing("x", encode_balancing(balancing)) == balancing
+
+
+def test_a_mode_that_is_none_is_refused() -> None:
+    with pytest.raises(MalformedContent, match="active or observing or paused"):
+        decode_balancing("x", b'{"mode":"asleep"}')
+
+
+def test_new_policies_are_in_the_cluster_unless_they_say_otherwise() -> None:
+    assert json.loads(encode_policies({}, TWO, "east"))["replication_clusters"] == ["east"]
+    given = {"replication_clusters": ["west"], "bundles": "replaced"}
+    got = json.loads(encode_policies(given, TWO, "east"))
+    assert got["replication_clusters"] == ["west"]
+    assert got["bundles"] == {
+        "boundaries": ["0x00000000", "0x80000000", "0xffffffff"],
+        "numBundles": 2,
+    }
+    assert json.loads(encode_tenant("east"))["allowedClusters"] == ["east"]
+
+
+def test_a_group_is_put_beside_what_stands() -> None:
+    content = encode_policies({"other": 1}, TWO, "east")
+    grouped = with_anti_affinity("x", content, "fragile")
+    assert decode_anti_affinity("x", grouped) == "fragile"
+    assert decode_boundaries("x", NS, grouped, 0) == TWO
+    assert json.loads(with_anti_affinity("x", grouped, "")) == json.loads(content)
+    with pytest.raises(MalformedContent):
+        with_anti_affinity("x", b"[]", "fragile")
+
+
+def test_nodes_that_people_change_have_pulsars_paths() -> None:
+    assert znodes.policies(NS) == "/admin/policies/acme/prod"
+    assert znodes.partitioned_topics(NS) == "/admin/partitioned-topics/acme/prod"
+    assert znodes.quota(None) == "/loadbalance/resource-quota/default"
+    bundle = BundleId("acme/prod/0x00000000_0x80000000")
+    assert znodes.quota(bundle) == f"/loadbalance/resource-quota/{bundle}"
