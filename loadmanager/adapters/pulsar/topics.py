@@ -185,8 +185,9 @@ class Topics:
         if handed_over and not next_url:
             self._begin(self._hand_over.tell(bundle, gone))
             return
+        # Not in the midst of it: the message that ended the bundle is acknowledged first.
         for topic in gone:
-            close_clients(topic, next_url or None)
+            asyncio.get_running_loop().call_soon(close_clients, topic, next_url or None)
 
     def _close(self, topics: Iterable[ServedTopic]) -> None:
         for topic in topics:

@@ -79,7 +79,7 @@ async def test_what_is_sent_after_the_unload_is_neither_kept_nor_acknowledged(
     assert (await there.message())[1] == b"next"
 
 
-async def test_who_is_named_with_the_unload_is_told_before_it_is_answered(
+async def test_clients_are_told_who_is_named_with_the_unload_and_nobody_is_asked(
     pair: tuple[House, House], sidecar: FakeSidecar
 ) -> None:
     first, second = pair
@@ -88,6 +88,21 @@ async def test_who_is_named_with_the_unload_is_told_before_it_is_answered(
     assert (await wire.answer(Command.CLOSE_PRODUCER)).assigned_broker_url == second.url
     assert (await wire.answer(Command.CLOSE_CONSUMER)).assigned_broker_url == second.url
     assert sidecar.asked == 0
+
+
+async def test_the_last_message_is_acknowledged_before_its_producer_is_closed(
+    opening: Opening,
+) -> None:
+    house = opening(cpu_s_per_message=0.3)
+    house.renew()
+    house.load(5)
+    wire = await connected(house)
+    wire.send(b"last")
+    (served,) = house.broker._machine._serving
+    await eventually(lambda: served.in_service)
+    await house.unload(5, next_owner_url="pulsar://next:6650")
+    await wire.answer(Command.CLOSE_PRODUCER)
+    assert [one for one, _, _ in wire.kept if one is Command.SEND_RECEIPT]
 
 
 async def test_a_sidecar_that_still_names_this_broker_is_asked_again(
