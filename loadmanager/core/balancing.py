@@ -33,10 +33,8 @@ class Balancing:
 
 def steered(planner: Planner, mode: BalancingMode) -> Planner:
     """Return the planner that a mode allows to decide: at most what its own settings do."""
-    match mode:
-        case BalancingMode.ACTIVE:
-            return planner
-        case BalancingMode.OBSERVING:
-            return replace(planner, settings=replace(planner.settings, observe=True))
-        case BalancingMode.PAUSED:
-            return replace(planner, settings=replace(planner.settings, shedding=False))
+    if mode is BalancingMode.OBSERVING:
+        return replace(planner, settings=replace(planner.settings, observe=True))
+    if mode is BalancingMode.PAUSED:
+        return replace(planner, settings=replace(planner.settings, shedding=False))
+    return planner
