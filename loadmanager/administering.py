@@ -36,6 +36,7 @@ def admin_routes(
 ) -> list[Route]:
     """Return the routes of the admin REST of one sidecar."""
     cluster, lookup = config.cluster.name, application.answering
+    tuning = application.tuning
     namespaces = NamespaceRequests(parts, application.leading, cluster)
     topics = TopicRequests(parts, HttpTopicLine(leader_line), config.cluster.hash)
     resources = (
@@ -43,7 +44,7 @@ def admin_routes(
         Configuration(application.dynamic, internal_configuration(config)),
         Namespaces(lookup, namespaces, default_bundles=config.cluster.default_bundles),
         Unloads(application.unload_requests),
-        Splits(application.split_requests, config.split.algorithm),
+        Splits(application.split_requests, lambda: tuning.now.split_policy.algorithm),
         AntiAffinity(AffinityRequests(parts, cluster)),
         Topics(topics),
         Partitions(lookup, PartitionRequests(parts)),

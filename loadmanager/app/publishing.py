@@ -8,7 +8,7 @@ import structlog
 from loadmanager.app.intention import Intention
 from loadmanager.app.membership import Membership
 from loadmanager.app.parts import Parts
-from loadmanager.app.tuning import Tuning
+from loadmanager.app.tuning import Tuning, wait_out
 from loadmanager.core import znodes
 from loadmanager.core.load import HostUsage, LoadReport
 from loadmanager.core.report import Published, due
@@ -116,7 +116,9 @@ class Publisher:
         """
         intention = self._intention
         if not _intends_otherwise(intention, before):
-            await intention.changes.wait(self._tuning.now.sample_interval_s)
+            await wait_out(
+                self._clock, lambda: self._tuning.now.sample_interval_s, intention.changes.wait
+            )
         if not _intends_otherwise(intention, before):
             return await self.sampler.sample()
         return replace(

@@ -1,5 +1,6 @@
 """The leader's rhythm: samples at every tick, and a look at everything at every round."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -13,7 +14,7 @@ from loadmanager.app.placing import Placing
 from loadmanager.app.reconciling import Reconciler
 from loadmanager.app.round_log import tell_plan
 from loadmanager.app.split_desk import SplitDesk
-from loadmanager.app.tuning import Tuning
+from loadmanager.app.tuning import Tuning, wait_out
 from loadmanager.app.viewing import Viewing
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.tally import LoadTally
@@ -45,7 +46,7 @@ class Rounds:
     async def tick(self) -> None:
         """Sample for ever; raises `Deposed`."""
         while True:
-            await self.parts.clock.sleep(self.tuning.now.rhythm.tick_interval_s)
+            await self._pause(lambda: self.tuning.now.rhythm.tick_interval_s)
             self.tally.weigh(self.tuning.now.planner.weights)
             self.viewing.take_reports()
             self.tally.sample()
@@ -58,7 +59,7 @@ class Rounds:
     async def run(self) -> None:
         """Look for moves, and for what does not agree, for ever; raises `Deposed`."""
         while True:
-            await self.parts.clock.sleep(self.tuning.now.rhythm.round_interval_s)
+            await self._pause(lambda: self.tuning.now.rhythm.round_interval_s)
             started_s = self.parts.clock.monotonic_s()
             try:
                 outcome = await self._round()
@@ -68,6 +69,9 @@ class Rounds:
             self.parts.metrics.rounds.labels(outcome).inc()
             took_s = self.parts.clock.monotonic_s() - started_s
             self.parts.metrics.round_duration_seconds.observe(took_s)
+
+    async def _pause(self, interval_s: Callable[[], float]) -> None:
+        await wait_out(self.parts.clock, interval_s, self.parts.clock.sleep)
 
     async def _round(self) -> str:
         doubtful = self.parts.coordination.session.connection is not Connection.CONNECTED

@@ -1,10 +1,16 @@
 """What may change while the sidecar runs, as it is now."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 from loadmanager.core.planner import Planner
 from loadmanager.core.report import ReportRules
 from loadmanager.core.splitting import SplitLimits, SplitRules
+from loadmanager.ports import Clock
+
+_NAP_S: Final = 2.0
+_NOTHING_S: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +54,17 @@ class Tuning:
 
     def __init__(self, tuned: Tuned) -> None:
         self.now = tuned
+
+
+async def wait_out(
+    clock: Clock, interval_s: Callable[[], float], nap: Callable[[float], Awaitable[object]]
+) -> None:
+    """Return when ``interval_s`` has passed, as long as that is by then.
+
+    Who waits for an hour follows within seconds when the hour is made a minute. ``nap``
+    waits for so many seconds at most; when it returns True the wait is over.
+    """
+    begun_s = clock.monotonic_s()
+    while (left_s := begun_s + interval_s() - clock.monotonic_s()) > _NOTHING_S:
+        if await nap(min(left_s, _NAP_S)):
+            return

@@ -5,7 +5,7 @@ a group of settings are written with the group's name before them (``weights_cpu
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import EnumType
 from typing import Any, Final, TypeVar
 
@@ -61,6 +61,13 @@ def strategy_named(known: Mapping[str, type[T]], name: str, where: str) -> type[
     return known[name]
 
 
+def _hint(key: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(key, known, 1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"expected one of {', '.join(known)}" if known else "it has no settings"
+
+
 def filled(kind: type[T], given: Mapping[str, SettingValue], where: str) -> T:
     """Return a ``kind`` with the given settings, its groups filled from theirs.
 
@@ -73,9 +80,7 @@ def filled(kind: type[T], given: Mapping[str, SettingValue], where: str) -> T:
     faults = []
     for key, value in given.items():
         if key not in fields:
-            close = difflib.get_close_matches(key, fields, 1)
-            hint = f"did you mean {close[0]}?" if close else "expected one of " + ", ".join(fields)
-            faults.append(f"{where}: {key} is unknown; {hint}")
+            faults.append(f"{where}: {key} is unknown; {_hint(key, fields)}")
             continue
         group, setting = fields[key]
         try:

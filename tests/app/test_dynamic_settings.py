@@ -1,5 +1,6 @@
 """Settings changed for the whole cluster reach every sidecar, and change what it does."""
 
+import asyncio
 import json
 
 from stories import place_all, story
@@ -35,6 +36,19 @@ async def test_another_strategy_and_rhythm_are_used_from_the_next_round(cluster:
     before = rounds_of(cluster.leader)
     await cluster.until(lambda: rounds_of(cluster.leader) > before + 1, within_s=125.0)
     assert rounds_of(cluster.leader) <= before + 2
+
+
+@story()
+async def test_a_leader_that_waits_for_an_hour_follows_within_seconds(cluster: Cluster) -> None:
+    await configured(cluster, leader__round_interval_s="3600")
+    tuning = cluster.leader.app.tuning
+    await cluster.until(lambda: tuning.now.rhythm.round_interval_s == 3600.0)
+    await asyncio.sleep(30.0)
+    before = rounds_of(cluster.leader)
+    await asyncio.sleep(30.0)
+    assert rounds_of(cluster.leader) == before
+    await configured(cluster, leader__round_interval_s="2")
+    await cluster.until(lambda: rounds_of(cluster.leader) > before, within_s=10.0)
 
 
 def rounds_of(agent: Agent) -> float:

@@ -127,3 +127,8 @@ def test_every_dynamic_key_of_ours_can_be_set_to_what_it_is() -> None:
 
 def as_json(value: object) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+def test_a_setting_of_a_strategy_that_has_none_is_told_as_such() -> None:
+    with pytest.raises(ConfigError, match="high_hits is unknown; it has no settings"):
+        with_overrides(config(), {"placement.settings": '{"high_hits": 7}'})

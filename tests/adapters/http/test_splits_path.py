@@ -140,3 +140,20 @@ async def test_a_bad_namespace_is_a_failed_precondition(url: str) -> None:
     status, text, _ = await put(f"{url}/admin/v2/namespaces/a%20b/c/HOT/split")
     assert status == 412
     assert "tenant/namespace" in text
+
+
+async def test_the_usual_algorithm_is_the_one_that_is_configured_now(splits: FakeSplits) -> None:
+    usual = ["topic_count_equally_divide"]
+    door = HttpDoor(
+        FakeLookup(),
+        metrics=LookupMetrics(),
+        registry=CollectorRegistry(),
+        version="1",
+        more_routes=Splits(splits, lambda: usual[-1]).routes(),
+    )
+    port = await door.start("127.0.0.1", 0)
+    await put(f"http://127.0.0.1:{port}{PATH}")
+    usual.append("flow_or_qps_equally_divide")
+    await put(f"http://127.0.0.1:{port}{PATH}")
+    await door.stop()
+    assert [order.algorithm for _, _, order in splits.asked] == usual

@@ -1,5 +1,6 @@
 """Splitting a bundle by hand, as Pulsar's admin REST has it."""
 
+from collections.abc import Callable
 from typing import Annotated, Final
 
 from aiohttp import web
@@ -44,9 +45,16 @@ class SplitQuery(Query):
 
 
 class Splits:
-    """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split``."""
+    """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split``.
 
-    def __init__(self, service: SplitService, default_algorithm: str = DEFAULT_ALGORITHM) -> None:
+    ``default_algorithm`` is asked each time, for it may change meanwhile.
+    """
+
+    def __init__(
+        self,
+        service: SplitService,
+        default_algorithm: Callable[[], str] = lambda: DEFAULT_ALGORITHM,
+    ) -> None:
         self._service = service
         self._default_algorithm = default_algorithm
 
@@ -78,7 +86,7 @@ class Splits:
         """
         query: SplitQuery = call.query
         positions: list[int] = call.body or []
-        order = SplitOrder(query.algorithm or self._default_algorithm, tuple(positions))
+        order = SplitOrder(query.algorithm or self._default_algorithm(), tuple(positions))
         try:
             await self._service.split(namespace_in(call), call.path["bundle"], order)
         except NotLeader as error:
