@@ -33,7 +33,8 @@ class SplitDesk:
         self._tuning = tuning
         self._ordered_at_s: dict[BundleId, float] = {}
         self._resting_until_s: dict[BundleId, float] = {}
-        self._checked: dict[Namespace, int] = {}
+        # Not their versions: those of a namespace that is made again begin at 0 again.
+        self._checked: dict[Namespace, Boundaries] = {}
 
     @property
     def _policy(self) -> SplitPolicy:
@@ -53,7 +54,7 @@ class SplitDesk:
     def is_current(self, namespace: Namespace) -> bool:
         """Say whether the book was compared with the boundaries of ``namespace`` as known now."""
         known = self._parts.picture.known_boundaries(namespace)
-        return known is not None and self._checked.get(namespace) == known.version
+        return known is not None and self._checked.get(namespace) == known
 
     async def adopt(self) -> tuple[tuple[BundleId, ...], ...]:
         """Replace what was cut by its parts, in the book; return the parts of each whole.
@@ -74,7 +75,7 @@ class SplitDesk:
                     gone[bundle] = parts_of(bundle, boundaries)
                 except LoadManagerError as error:
                     log.warning("bundle.range.unknown", bundle=bundle, error=str(error))
-            self._checked[namespace] = boundaries.version
+            self._checked[namespace] = boundaries
         if not gone:
             return ()
         placed: dict[BundleId, BrokerId] = {}
