@@ -35,6 +35,7 @@ class SplitDesk:
         self._resting_until_s: dict[BundleId, float] = {}
         # Not their versions: those of a namespace that is made again begin at 0 again.
         self._checked: dict[Namespace, Boundaries] = {}
+        self._settled: dict[Namespace, frozenset[BundleId]] = {}
 
     @property
     def _policy(self) -> SplitPolicy:
@@ -76,6 +77,9 @@ class SplitDesk:
                 except LoadManagerError as error:
                     log.warning("bundle.range.unknown", bundle=bundle, error=str(error))
             self._checked[namespace] = boundaries
+            # What an order brings back that was decided before the cut is looked at again;
+            # what cannot be told, only when the boundaries change.
+            self._settled[namespace] = frozenset(whole | (bundles - gone.keys()))
         if not gone:
             return ()
         placed: dict[BundleId, BrokerId] = {}
@@ -154,7 +158,7 @@ class SplitDesk:
         bundles: dict[Namespace, set[BundleId]] = {}
         for bundle in self._book.assigned:
             namespace = namespace_of(bundle)
-            if not self.is_current(namespace):
+            if not self.is_current(namespace) or bundle not in self._settled[namespace]:
                 bundles.setdefault(namespace, set()).add(bundle)
         return bundles
 
