@@ -70,7 +70,9 @@ class FaultyLink(MemoryLink):
         self._drop()
 
     def wake(self) -> None:
-        """Find out, after a freeze, what became of the connection meanwhile."""
+        """Find out what became of the connection meanwhile, unless the process is frozen."""
+        if self._process.shut:
+            return
         if self._state.connection is not Connection.CONNECTED:
             self._connect()
         elif self._timed.lives(self._state.session_id):
