@@ -26,10 +26,13 @@ Kind = Literal["text", "number", "integer", "switch", "list", "table"]
 _UNITS: Final = {
     "_bytes_per_s_per_round": "bytes per second",
     "_mbit_per_s": "Mbit per second",
+    "_mib_per_s": "MiB per second",
+    "_msgs_per_s": "messages per second",
     "_mib": "MiB",
     "_bytes": "bytes",
     "_fraction": "fraction, 1.0 is all",
     "_points": "fraction of a resource's limit",
+    "_percent": "percent",
     "_s": "seconds",
 }
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_of, section_models
-from loadmanager.config.pulsar_keys import DEPLOYMENT, TRANSLATED, UNUSED
+from loadmanager.config.pulsar_keys import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED
 
 _HEAD: Final = """\
 # Configuration
@@ -72,3 +72,6 @@ def _pulsar_keys() -> Iterator[str]:
     yield "|---|---|"
     for name, why in sorted(UNUSED.items()):
         yield f"| `{name}` | {why} |"
+    older = ", ".join(f"`{name}` for `{right}`" for name, right in sorted(MISSPELT.items()))
+    yield f"\n`config import` also knows the older names {older};"
+    yield "they count where the right name has its default."

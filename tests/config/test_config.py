@@ -276,4 +276,7 @@ def test_units_are_read_off_the_names() -> None:
     assert units["http.max_body_bytes"] == "bytes"
     assert units["planner.max_bytes_per_s_per_round"] == "bytes per second"
     assert units["host.nic_speed_mbit_per_s"] == "Mbit per second"
+    assert units["split.max_mib_per_s"] == "MiB per second"
+    assert units["split.max_msgs_per_s"] == "messages per second"
+    assert units["split.difference_percent"] == "percent"
     assert units["sidecar.listen_port"] == ""
