@@ -185,6 +185,8 @@ class Topics:
         if handed_over and not next_url:
             self._begin(self._hand_over.tell(bundle, gone))
             return
+        if next_url:
+            log.info("bundle.clients.sent_on", bundle=bundle, topics=len(gone), broker_url=next_url)
         # Not in the midst of it: the message that ended the bundle is acknowledged first.
         for topic in gone:
             asyncio.get_running_loop().call_soon(close_clients, topic, next_url or None)
