@@ -14,15 +14,13 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of, range_of
 from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
-from loadmanager.core.wire import decode_partitions, encode_boundaries
+from loadmanager.core.wire import decode_partitions
 from loadmanager.ports import (
     Connection,
     CoordinationError,
     LeaderInfo,
     LeaderLine,
-    NamespaceTaken,
     NamespaceUnknown,
-    NodeExists,
     NotLeader,
     Owner,
     Readiness,
@@ -140,21 +138,6 @@ class Answering:
         if boundaries is None:
             raise NamespaceUnknown(f"namespace {namespace} does not exist")
         return boundaries
-
-    async def create_namespace(self, boundaries: Boundaries) -> None:
-        """Create a namespace with these bundles."""
-        path = znodes.local_policies(boundaries.namespace)
-        try:
-            await self._coordination.create(path, encode_boundaries(boundaries))
-        except NodeExists:
-            raise NamespaceTaken(f"namespace {boundaries.namespace} exists already") from None
-        except CoordinationError as error:
-            raise Unavailable(f"{path} cannot be written: {error}") from error
-        log.info(
-            "namespace.bundles.created",
-            namespace=boundaries.namespace,
-            bundles=len(boundaries.bundles),
-        )
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide, as the leader, who is to own ``bundle``."""

@@ -136,13 +136,6 @@ class LookupService(Protocol):
             NamespaceUnknown: it does not exist.
         """
 
-    async def create_namespace(self, boundaries: Boundaries) -> None:
-        """Create a namespace with these bundles.
-
-        Raises:
-            NamespaceTaken: it exists.
-        """
-
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide, as the leader, who is to own ``bundle``; a bundle under way keeps its plan.
 

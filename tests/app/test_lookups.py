@@ -6,11 +6,10 @@ from stories import place_all, story
 
 from loadmanager.adapters.broker.in_process import Fault
 from loadmanager.core import znodes
-from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, parse_topic
 from loadmanager.core.wire import encode_partitions
 from loadmanager.faults.cluster import Cluster, topic_in
-from loadmanager.ports import NamespaceTaken, NamespaceUnknown, Owner, Redirection, Unavailable
+from loadmanager.ports import NamespaceUnknown, Owner, Redirection, Unavailable
 
 
 @story()
@@ -236,13 +235,10 @@ async def test_the_picture_s_version_grows_only_when_an_answer_can_change(
 
 
 @story(1)
-async def test_namespaces_are_created_once_and_their_partitions_read(cluster: Cluster) -> None:
+async def test_the_partitions_of_a_topic_are_read(cluster: Cluster) -> None:
     answering = cluster.agents[0].app.answering
-    boundaries = Boundaries.even(Namespace("new/one"), 3)
-    await answering.create_namespace(boundaries)
+    boundaries = await cluster.make_namespace(3, Namespace("new/one"))
     assert (await answering.boundaries(Namespace("new/one"))).bundles == boundaries.bundles
-    with pytest.raises(NamespaceTaken, match="new/one exists already"):
-        await answering.create_namespace(boundaries)
     topic = parse_topic("persistent://new/one/t")
     assert await answering.partitions(topic) == 0
     await cluster.write(znodes.partitions(topic), encode_partitions(7))
@@ -251,8 +247,6 @@ async def test_namespaces_are_created_once_and_their_partitions_read(cluster: Cl
     with pytest.raises(Unavailable, match=r"partitions of .* cannot be read"):
         await answering.partitions(topic)
     cluster.agents[0].coordination.suspend()
-    with pytest.raises(Unavailable, match="cannot be written"):
-        await answering.create_namespace(Boundaries.even(Namespace("new/two"), 1))
     with pytest.raises(Unavailable, match="bundles of new/two cannot be read"):
         await answering.boundaries(Namespace("new/two"))
 
