@@ -4,7 +4,7 @@ from pathlib import Path
 
 from loadmanager.adapters.http import HttpLeaderLine
 from loadmanager.adapters.http.routes import Role
-from loadmanager.adapters.http.security import Guard, Rights, TlsFiles, Tokens, client_context
+from loadmanager.adapters.http.security import ClientTls, Guard, Rights, TlsFiles, Tokens
 from loadmanager.config import Config
 from loadmanager.config.security import SecuritySettings, TlsSettings, anonymous_right
 
@@ -45,9 +45,9 @@ def make_leader_line(config: Config) -> HttpLeaderLine:
         TlsFilesUnusable: a certificate or key to ask with cannot be used.
     """
     tls, token_file = config.tls, config.security.own_token_file
-    context = None
+    client = None
     if tls.certificate_file or tls.authorities_file:
-        context = client_context(
+        client = ClientTls(
             Path(tls.authorities_file) if tls.authorities_file else None,
             Path(tls.certificate_file) if tls.certificate_file else None,
             Path(tls.key_file) if tls.key_file else None,
@@ -56,7 +56,7 @@ def make_leader_line(config: Config) -> HttpLeaderLine:
     def token() -> str:
         return Path(token_file).read_text(encoding="utf-8").strip() if token_file else ""
 
-    return HttpLeaderLine(tls=context, token=token)
+    return HttpLeaderLine(tls=client, token=token)
 
 
 def _tokens(security: SecuritySettings) -> Tokens | None:

@@ -77,8 +77,8 @@ class SecuritySettings(Section):
     )
     own_token_file: FilePath = Field(
         "",
-        description="A token that this sidecar proves its own name with when it asks the leader's; "
-        "that name needs the right to look up. Read again at each question. Empty: none.",
+        description="A token that this sidecar proves its own name with when it asks others; that "
+        "name needs the right to read. Read again at each question. Empty: none.",
     )
 
     @property

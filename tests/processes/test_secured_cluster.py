@@ -54,7 +54,8 @@ class SecuredCluster(Cluster):
                 "token_secret_key_file": str(self._folder / "secret.key"),
                 "own_token_file": str(self._folder / "sidecar.jwt"),
                 "admins": ["operator"],
-                "lookers": ["sidecar", "client"],
+                "readers": ["sidecar"],
+                "lookers": ["client"],
             },
         }
 
@@ -96,6 +97,11 @@ async def test_sidecars_place_bundles_together_over_tls_with_tokens(
             url = cluster.members[number % 2].sidecar_url
             path = f"{topic.domain}/{topic.namespace}/{topic.local}"
             async with client.get(f"{url}/lookup/v2/topic/{path}") as answer:
+                assert answer.status == 200, await answer.text()
+        for member in cluster.members:
+            # Each sidecar asks the other for the topics its broker has open.
+            listed = f"{member.sidecar_url}/admin/v2/namespaces/{NAMESPACE}/topics"
+            async with client.get(listed) as answer:
                 assert answer.status == 200, await answer.text()
         async with client.put(
             f"{cluster.members[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}/unload"

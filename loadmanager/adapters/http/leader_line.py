@@ -1,13 +1,13 @@
 """The asking side of the line to the leader's sidecar."""
 
 import json
-import ssl
 from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 
 from loadmanager.adapters.http.leading import ASSIGN_PATH
+from loadmanager.adapters.http.security.tls import ClientTls
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
 from loadmanager.ports import LeaderInfo, NamespaceUnknown, NotLeader, Unavailable
@@ -22,7 +22,8 @@ class HttpLeaderLine:
         connect_timeout_s: for opening a connection: a dead host is found out soon.
         max_connections: questions asked at once; further ones wait for a turn, within
             their timeout.
-        tls: for leaders that speak TLS; None trusts whom the system trusts.
+        tls: for leaders that speak TLS, looked after before each question; None trusts
+            whom the system trusts.
         token: returns what this sidecar proves its own name with, "" for nothing; may
             raise OSError.
     """
@@ -33,7 +34,7 @@ class HttpLeaderLine:
         timeout_s: float = 5.0,
         connect_timeout_s: float = 1.0,
         max_connections: int = 64,
-        tls: ssl.SSLContext | None = None,
+        tls: ClientTls | None = None,
         token: Callable[[], str] = str,
     ) -> None:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
@@ -81,10 +82,13 @@ class HttpLeaderLine:
             # Made late: a session belongs to the event loop it is made in.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=self._max_connections, ssl=True if self._tls is None else self._tls
+                    limit=self._max_connections,
+                    ssl=True if self._tls is None else self._tls.context,
                 ),
                 timeout=self._timeout,
             )
+        if self._tls is not None:
+            self._tls.refresh()
         token = self._token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # A leader never redirects; following one would ask somebody else.

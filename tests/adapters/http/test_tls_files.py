@@ -1,3 +1,4 @@
+import asyncio
 import os
 import ssl
 from pathlib import Path
@@ -9,9 +10,10 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from structlog.testing import capture_logs
 from tls_files import Files
 
-from loadmanager.adapters.http.security import TlsFiles, client_context
+from loadmanager.adapters.http.security import ClientTls, TlsFiles, client_context
 from loadmanager.adapters.http.security.tls import TlsFilesUnusable
 
 
@@ -45,6 +47,44 @@ def test_a_key_that_does_not_fit_leaves_the_former_pair_in_use(
     files.key.write_bytes(Files(tmp_path / "other").key.read_bytes())
     _age(files.key)
     assert not tls.refresh()
+
+
+async def _names_shown(server: ssl.SSLContext, client: ClientTls) -> str:
+    """Return the common name that a client proves on a new connection."""
+    shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def met(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        subject = writer.get_extra_info("peercert")["subject"]
+        shown.set_result(next(v for part in subject for k, v in part if k == "commonName"))
+        writer.close()
+
+    listening = await asyncio.start_server(met, "127.0.0.1", 0, ssl=server)
+    async with listening:
+        port = listening.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=client.context, server_hostname="localhost"
+        )
+        await reader.read()
+        writer.close()
+        return await shown
+
+
+async def test_a_client_shows_its_new_certificate_without_a_restart(files: Files) -> None:
+    tls = TlsFiles(files.certificate, files.key, files.authorities, "required")
+    certificate, key = files.client("sidecar")
+    client = ClientTls(files.authorities, certificate, key)
+    assert await _names_shown(tls.context(), client) == "sidecar"
+    renewed = [path.read_bytes() for path in files.client("renewed")]
+    key.write_bytes(renewed[1])
+    _age(key)
+    with capture_logs() as logs:
+        client.refresh()
+    assert [one["event"] for one in logs] == ["tls.files.refused"]
+    assert await _names_shown(tls.context(), client) == "sidecar"
+    certificate.write_bytes(renewed[0])
+    _age(certificate)
+    client.refresh()
+    assert await _names_shown(tls.context(), client) == "renewed"
 
 
 def test_what_cannot_be_used_is_named(files: Files, tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Who may ask for what over HTTP: TLS, bearer tokens, rights, and the record of changes."""
 
 from loadmanager.adapters.http.security.guard import Caller, Guard, Rights
-from loadmanager.adapters.http.security.tls import TlsFiles, client_context
+from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles, client_context
 from loadmanager.adapters.http.security.tokens import KeyUnusable, TokenRefused, Tokens
 
 __all__ = [
     "Caller",
+    "ClientTls",
     "Guard",
     "KeyUnusable",
     "Rights",

@@ -91,6 +91,48 @@ class TlsFiles:
         return tuple(_changed_at(path) for path in files if path is not None)
 
 
+@dataclass(slots=True)
+class ClientTls:
+    """TLS of our own questions, its files read again when they change.
+
+    Attributes:
+        authorities: who signs the others' certificates; None trusts whom the system trusts.
+        certificate, key: say who is asking, where both are given.
+
+    Raises:
+        TlsFilesUnusable: a file cannot be read or does not fit the others.
+    """
+
+    authorities: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    context: ssl.SSLContext = field(init=False)
+    _seen: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the files."""
+        self._seen = self._changed_at()
+        self.context = client_context(self.authorities, self.certificate, self.key)
+
+    def refresh(self) -> None:
+        """Read the files again if they changed; new connections use what is in them.
+
+        Files that cannot be used are told in the log, and the former ones stay.
+        """
+        if (now := self._changed_at()) == self._seen:
+            return
+        self._seen = now
+        try:
+            client_context(self.authorities, self.certificate, self.key)  # a trial first
+            _fill(self.context, self.authorities, self.certificate, self.key)
+        except TlsFilesUnusable as error:
+            log.warning("tls.files.refused", error=str(error))
+
+    def _changed_at(self) -> tuple[float, ...]:
+        files = (self.authorities, self.certificate, self.key)
+        return tuple(_changed_at(path) for path in files if path is not None)
+
+
 def client_context(
     authorities: Path | None, certificate: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext:
@@ -104,11 +146,17 @@ def client_context(
     """
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _fill(context, authorities, certificate, key)
+    return context
+
+
+def _fill(
+    context: ssl.SSLContext, authorities: Path | None, certificate: Path | None, key: Path | None
+) -> None:
     if authorities is not None:
         _trust(context, authorities)
     if certificate is not None and key is not None:
         TlsFiles(certificate, key)._load(context)  # noqa: SLF001 - the same file pair, the same words
-    return context
 
 
 def _trust(context: ssl.SSLContext, authorities: Path) -> None:
