@@ -12,6 +12,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 from tls_files import Files
 
+from loadmanager.adapters.http.leading import ASSIGN_PATH
 from loadmanager.adapters.http.replies import Refused, empty_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security import Guard, Rights, TlsFiles, Tokens, client_context
@@ -154,6 +155,16 @@ async def test_every_change_is_written_down_with_who_asked_and_what_came_of_it(
         ("PUT", path, "127.0.0.1")
     }
     assert token("operator") not in str(logs)
+
+
+async def test_what_sidecars_ask_of_the_leader_is_no_change_to_write_down(
+    guarded: OpenDoor,
+) -> None:
+    asked = {"bundle": "public/default/0x00000000_0x40000000"}
+    with capture_logs() as logs:
+        reply = await guarded.ask(ASSIGN_PATH, "POST", json=asked, headers=bearer("client"))
+    assert reply.status not in {401, 403}
+    assert [one for one in logs if one["event"] == "admin.change.answered"] == []
 
 
 async def test_a_secret_that_somebody_tries_to_set_is_not_written_down(
