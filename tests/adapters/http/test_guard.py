@@ -1,6 +1,7 @@
 """Who may do what at a real door: with tokens, with certificates, and without either."""
 
 import asyncio
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import aiohttp
 import jwt
 import pytest
+import structlog
 from aiohttp import web
 from structlog.testing import capture_logs
 from tls_files import Files
@@ -155,6 +157,20 @@ async def test_every_change_is_written_down_with_who_asked_and_what_came_of_it(
         ("PUT", path, "127.0.0.1")
     }
     assert token("operator") not in str(logs)
+
+
+async def test_changes_are_written_down_even_where_only_errors_are_logged(
+    guarded: OpenDoor,
+) -> None:
+    before = structlog.get_config()["wrapper_class"]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    try:
+        with capture_logs() as logs:
+            path = "/admin/v2/namespaces/public/other"
+            await guarded.ask(path, "PUT", json={"numBundles": 2}, headers=bearer("operator"))
+    finally:
+        structlog.configure(wrapper_class=before)
+    assert [one["event"] for one in logs] == ["admin.change.answered"]
 
 
 async def test_what_sidecars_ask_of_the_leader_is_no_change_to_write_down(

@@ -15,7 +15,8 @@ from loadmanager.adapters.http.routes import Role
 from loadmanager.adapters.http.security.tokens import TokenRefused, Tokens
 from loadmanager.core.errors import LoadManagerError
 
-log = structlog.get_logger()
+# Changes are written down whatever [log] level says: it can be changed from here, too.
+log = structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
 
 ANONYMOUS: Final = ""
 _EVERYONE: Final = "*"
