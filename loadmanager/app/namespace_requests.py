@@ -80,6 +80,7 @@ class NamespaceRequests:
     async def create(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
         """Create a namespace, in one commit with its bundles; see `NamespaceService`."""
         namespace = boundaries.namespace
+        await self._refuse_former_owners(boundaries)
         tenant = namespace.partition("/")[0]
         await self._ensure_tenant(tenant)
         await self._documents.ensure(f"{znodes.LOCAL_POLICIES}/{tenant}")
@@ -97,6 +98,20 @@ class NamespaceRequests:
         log.info("namespace.bundles.created", namespace=namespace, bundles=len(boundaries.bundles))
         # Who created it may ask for it next.
         await boundaries_of(self._parts.picture, namespace)
+
+    async def _refuse_former_owners(self, boundaries: Boundaries) -> None:
+        """Refuse to make a namespace anew while bundles of its former self are owned.
+
+        Theirs may overlap the new ones, and versions of boundaries begin at 0 again: no
+        check could tell the locks of the former ones from those of the new.
+        """
+        namespace = boundaries.namespace
+        owned = await self._documents.names(znodes.lock_folder(boundaries.bundles[0]))
+        if owned and not await self._documents.node(znodes.local_policies(namespace)):
+            raise NamespaceTaken(
+                f"namespace {namespace} was deleted, and {len(owned)} of its bundles are not let "
+                "go yet; they are when their sidecars obey, or their sessions end"
+            )
 
     async def _ensure_tenant(self, tenant: str) -> None:
         """Make the node of a tenant unless it stands: a Pulsar broker wants one with content."""

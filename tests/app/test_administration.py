@@ -107,6 +107,19 @@ async def test_a_namespace_that_exists_in_any_form_is_not_created_again(
     assert await stored(sidecar, znodes.local_policies(other)) is None
 
 
+async def test_a_namespace_is_not_made_anew_while_its_former_bundles_are_owned(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    lock = znodes.lock(FOUR.bundles[0])
+    await sidecar.hand.create(lock, b"{}", ephemeral=True)
+    with pytest.raises(NamespaceTaken, match="1 of its bundles are not let go yet"):
+        await namespaces.create(Boundaries.even(NS, 3), {})
+    assert await stored(sidecar, znodes.local_policies(NS)) is None
+    await sidecar.hand.delete(lock)
+    await namespaces.create(Boundaries.even(NS, 3), {})
+    assert await stored(sidecar, znodes.local_policies(NS)) is not None
+
+
 async def test_of_two_who_create_a_namespace_at_once_one_does(
     namespaces: NamespaceRequests,
 ) -> None:
