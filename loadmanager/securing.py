@@ -4,7 +4,14 @@ from pathlib import Path
 
 from loadmanager.adapters.http import HttpLeaderLine
 from loadmanager.adapters.http.routes import Role
-from loadmanager.adapters.http.security import ClientTls, Guard, Rights, TlsFiles, Tokens
+from loadmanager.adapters.http.security import (
+    ClientTls,
+    Guard,
+    KeyUnusable,
+    Rights,
+    TlsFiles,
+    Tokens,
+)
 from loadmanager.config import Config
 from loadmanager.config.security import SecuritySettings, TlsSettings, anonymous_right
 
@@ -43,6 +50,7 @@ def make_leader_line(config: Config) -> HttpLeaderLine:
 
     Raises:
         TlsFilesUnusable: a certificate or key to ask with cannot be used.
+        KeyUnusable: the token to ask with cannot be read now.
     """
     tls, token_file = config.tls, config.security.own_token_file
     client = None
@@ -56,6 +64,11 @@ def make_leader_line(config: Config) -> HttpLeaderLine:
     def token() -> str:
         return Path(token_file).read_text(encoding="utf-8").strip() if token_file else ""
 
+    try:
+        token()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise KeyUnusable(f"{token_file}: {why}; expected a file with a token") from None
     return HttpLeaderLine(tls=client, token=token)
 
 
