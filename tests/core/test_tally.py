@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core import bundle_table
-from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.averages import Average, BundleAverages, Rates, Running
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.tally import LoadTally, ema
 
 A, B = BrokerId("a:1"), BrokerId("b:1")
@@ -131,6 +132,35 @@ def test_a_restarted_broker_starts_its_average_afresh() -> None:
     tally.report(report(A, {}, started_at_ms=2), 2.0)
     assert np.isnan(tally.view(2.0).brokers.load_ema[0])
     assert ema(float("nan"), 3.0, 0.9) == 3.0
+
+
+def test_the_next_leader_goes_on_with_the_averages_of_brokers_that_live_on() -> None:
+    former = LoadTally()
+    for broker in (A, B):
+        former.report(report(broker, {}, cpu=ResourceUsage(800.0, 800.0)), 0.0)
+    assert former.running() == {}  # no sample was taken yet
+    former.sample()
+    former.forget(BrokerId("gone:1"), 3.0)
+    assert former.running()[A] == Running(started_at_ms=1, load=1.0, bytes_per_s=0.0)
+    heir = LoadTally()
+    departed = {BrokerId("c:1"): 5.0, BrokerId("of a clock ahead:1"): 50.0}
+    heir.inherit(former.running(), departed, 10.0)
+    assert heir.departed_at_s == {"c:1": 5.0}
+    heir.report(report(A, {}), 11.0)
+    heir.report(report(B, {}, started_at_ms=2), 11.0)
+    view = heir.view(12.0)
+    assert view.brokers.load_ema.tolist() == pytest.approx([1.0, float("nan")], nan_ok=True)
+    assert (view.departures_s, view.membership_changed_s) == ((5.0,), 11.0)
+
+
+def test_samples_to_come_are_weighed_anew() -> None:
+    tally = LoadTally(history_fraction=0.0)
+    tally.report(report(A, {}, cpu=ResourceUsage(800.0, 800.0)), 0.0)
+    tally.sample()
+    assert tally.view(0.0).brokers.load_ema.tolist() == [1.0]
+    tally.weigh(ResourceWeights(cpu=0.5))
+    tally.sample()
+    assert tally.view(0.0).brokers.load_ema.tolist() == [0.5]
 
 
 def test_the_heaviest_bundles_are_picked_unless_given() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.averages import Average, BundleAverages, Rates, Running
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.hashing import FULL_RANGE_END
@@ -147,7 +147,13 @@ def _standby() -> Standby:
         moved_at_s={BundleId("t/n/0x00000000_0x00000001"): 12.5},
         started_at_ms={BrokerId("a:1"): 99},
     )
-    return Standby(memory, averages)
+    return Standby(
+        memory,
+        averages,
+        running={BrokerId("a:1"): Running(99, 0.5, 1e6)},
+        departed_at_s={BrokerId("b:1"): 7.5},
+        split_rests_s={BundleId("t/n/0x00000000_0x00000001"): 80.0},
+    )
 
 
 def test_the_leaders_state_survives_the_wire() -> None:
@@ -319,6 +325,10 @@ def test_boundaries_that_cannot_be_are_refused(document: str, message: str) -> N
         {"averages": {"x": [0] * 11}},
         {"averages": {"t/n/0x00000000_0x00000001": [1]}},
         {"averages": {"t/n/0x00000000_0x00000001": 7}},
+        {"running": {"a:1": [1, 2]}},
+        {"running": {"no broker": [1, 2, 3]}},
+        {"departedAtS": {"no broker": 1}},
+        {"splitRestsS": {"x": 1}},
         {"memory": 7},
         {"memory": {"movedAtS": {"x": 1}}},
         {"memory": {"movedAtS": [1]}},

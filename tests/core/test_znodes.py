@@ -25,6 +25,11 @@ def test_the_mark_of_an_agent_is_named_for_its_session() -> None:
     assert znodes.agents(broker) == f"{znodes.AGENTS}/b1:8080"
 
 
+def test_the_locks_of_a_namespace_share_a_folder() -> None:
+    bundle = BundleId("t/ns/0x00000000_0x80000000")
+    assert znodes.lock(bundle) == f"{znodes.lock_folder(bundle)}/0x00000000_0x80000000"
+
+
 def test_a_topic_with_a_slash_is_one_node() -> None:
     topic = topic_from_parts("persistent", "t", "ns", "a/b c")
     assert znodes.partitions(topic) == "/admin/partitioned-topics/t/ns/persistent/a%2Fb%20c"
