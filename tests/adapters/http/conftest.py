@@ -204,6 +204,8 @@ class FakeNamespaces:
 
     async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
         """Return the policies a namespace was created with."""
+        if namespace not in self.policies_of:
+            raise NamespaceUnknown(f"namespace {namespace} does not exist")
         return self.policies_of[namespace]
 
     async def create(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
