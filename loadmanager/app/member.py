@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import structlog
 
-from loadmanager.app.endings import heed_cancellation, leaves
+from loadmanager.app.endings import first_leaf, heed_cancellation, leaves
 from loadmanager.app.health import HealthWatch
 from loadmanager.app.leasing import (
     BrokerLost,
@@ -154,13 +154,15 @@ class Member:
         while parts.coordination.session.connection is not Connection.CONNECTED:
             await parts.clock.sleep(_CONNECT_POLL_S)
         await self._deregister_given_up()
-        self._orders_changed(await parts.coordination.get(znodes.orders(parts.identity.broker)))
         mark = znodes.draining(parts.identity.broker)
         self._intention.mark_read(await parts.coordination.get(mark))
         report = await self._sampler.sample()
         membership, former = await register(
             parts.coordination, parts.identity, report, self._succession
         )
+        # Not before: they may change while it waits for its turn, and by former ones it would
+        # stop what it serves and is to go on serving.
+        self._orders_changed(await parts.coordination.get(znodes.orders(parts.identity.broker)))
         parts.metrics.standing_by.set(0)
         self._tell_again_s = -math.inf
         earlier_end_s = self._lease.leased_until_s if self._lease else parts.clock.monotonic_s()
@@ -177,7 +179,7 @@ class Member:
             parts.picture.changes.tell()  # Who was not eligible to lead may be so now.
             await self._work(membership, report, lease)
         except* StaleAgent as stale:
-            raise Displaced(f"the broker obeys a newer agent: {stale.exceptions[0]}") from stale
+            raise Displaced(f"the broker obeys a newer agent: {first_leaf(stale)}") from stale
         except* (BrokerError, BrokerLost):
             self._unleased += self._membership is None
             self._given_up = membership

@@ -7,10 +7,12 @@ the folder's watchers never see a gap, and the czxid of the new node, the agent 
 is higher than that of any earlier registration of this broker.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import structlog
 
+from loadmanager.app.commanding import PARALLEL
 from loadmanager.app.identity import Identity
 from loadmanager.app.membership import Membership
 from loadmanager.app.parts import Parts
@@ -137,25 +139,62 @@ async def clear_former_locks(
         BrokerError: the broker did not confirm that it stopped.
         StaleAgent: a newer agent commands the broker.
     """
-    coordination = parts.coordination
-    for bundle, token in former_tokens.items():
+    # All at once: one after the other, they would wait for the service as often as there are locks.
+    parallel = asyncio.Semaphore(PARALLEL)
+    async with asyncio.TaskGroup() as tasks:
+        for bundle, token in former_tokens.items():
+            tasks.create_task(_clear(parts, membership, bundle, token, parallel), name=bundle)
+
+
+async def _clear(
+    parts: Parts,
+    membership: Membership,
+    bundle: BundleId,
+    token: int,
+    parallel: asyncio.Semaphore,
+) -> None:
+    async with parallel:
         epoch = membership.agent_epoch
         await parts.broker.unload(bundle, agent_epoch=epoch, fencing_token=token)
-        path, folder_path = znodes.lock(bundle), znodes.lock_folder(bundle)
-        folder = await coordination.get(folder_path)
-        node = await coordination.get(path)
-        if node is None or folder is None:
-            continue
-        try:
-            if decode_lock(path, node.data).broker != membership.broker:
-                continue
-            # A lock that another broker has taken since has the same version, and every
-            # taking changes the folder: so that one is not deleted.
-            unchanged = Check(folder_path, folder.stat.version)
-            await coordination.commit([unchanged, Delete(path, node.stat.version)])
-            log.info("bundle.lock.cleared", bundle=bundle)
-        except (CommitRejected, MalformedContent) as error:
-            log.info("bundle.lock.left", bundle=bundle, why=str(error))
+        for _ in range(_ATTEMPTS):
+            try:
+                await _delete_former_lock(parts.coordination, membership, bundle)
+            except CommitRejected as rejected:
+                # Any lock of the namespace may have been taken since, this one or another.
+                why = str(rejected)
+            else:
+                return
+        log.warning("bundle.lock.left", bundle=bundle, why=why)
+
+
+async def _delete_former_lock(
+    coordination: Coordination, membership: Membership, bundle: BundleId
+) -> None:
+    """Delete a lock if it is still one of this broker.
+
+    Raises:
+        CommitRejected: it may be that of another broker by now.
+    """
+    path, folder_path = znodes.lock(bundle), znodes.lock_folder(bundle)
+    folder = await coordination.get(folder_path)
+    node = await coordination.get(path)
+    if node is None or folder is None:
+        return
+    try:
+        if decode_lock(path, node.data).broker != membership.broker:
+            return
+    except MalformedContent as error:
+        log.warning("znode.content.refused", path=path, error=str(error))
+        return
+    if node.stat.ephemeral_owner == membership.session_id:
+        # Only another agent of this broker, who deletes our mark, would replace it.
+        unchanged = Check(znodes.agent(membership.broker, membership.session_id), 0)
+    else:
+        # A lock that another broker has taken since has the same version, and every
+        # taking changes the folder: so that one is not deleted.
+        unchanged = Check(folder_path, folder.stat.version)
+    await coordination.commit([unchanged, Delete(path, node.stat.version)])
+    log.info("bundle.lock.cleared", bundle=bundle)
 
 
 async def deregister(coordination: Coordination, membership: Membership) -> None:

@@ -39,7 +39,8 @@ WRITES = 26
 
 
 def test_the_story_has_as_many_writes_as_are_lost_here() -> None:
-    assert WRITES - 4 <= _play(Losses()) <= WRITES
+    # Fewer if who leads, which latencies decide, has most of the bundles when the other leaves.
+    assert WRITES - 8 <= _play(Losses()) <= WRITES
 
 
 @pytest.mark.parametrize("place", list(LossPlace))
