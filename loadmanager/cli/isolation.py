@@ -7,10 +7,8 @@ from loadmanager.cli.asking import Reach, reaching, segment
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 _CLUSTER = click.option(
     "--cluster",
-    default="standalone",
-    show_default=True,
     envvar="LOADMANAGER_CLUSTER",
-    help="Name of the cluster, as in its configuration.",
+    help="Name of the cluster.  [default: that of the sidecar that is asked]",
 )
 
 
@@ -26,7 +24,7 @@ def isolation_commands() -> None:
 @_CLUSTER
 @_JSON
 @reaching()
-def list_command(*, cluster: str, as_json: bool, reach: Reach) -> None:
+def list_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
     """List the isolation policies.
 
     Example: loadmanager isolation list --cluster production
@@ -35,7 +33,7 @@ def list_command(*, cluster: str, as_json: bool, reach: Reach) -> None:
 
     from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
 
-    found = reach.json(_path(cluster))
+    found = reach.json(_path(cluster, reach))
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
@@ -85,7 +83,7 @@ def set_command(
     secondary: tuple[str, ...],
     min_brokers: int,
     usage_threshold: int,
-    cluster: str,
+    cluster: str | None,
     reach: Reach,
 ) -> None:
     """Create an isolation policy, or replace the one of that name.
@@ -104,7 +102,7 @@ def set_command(
             },
         },
     }
-    reach.ask(f"{_path(cluster)}/{segment(name)}", method="POST", body=policy)
+    reach.ask(f"{_path(cluster, reach)}/{segment(name)}", method="POST", body=policy)
     click.echo(f"{name} is set")
 
 
@@ -112,12 +110,12 @@ def set_command(
 @click.argument("name", metavar="POLICY")
 @_CLUSTER
 @reaching()
-def delete_command(*, name: str, cluster: str, reach: Reach) -> None:
+def delete_command(*, name: str, cluster: str | None, reach: Reach) -> None:
     """Delete an isolation policy. Ends with 2 if there is none of that name.
 
     Example: loadmanager isolation delete gold
     """
-    reach.ask(f"{_path(cluster)}/{segment(name)}", method="DELETE")
+    reach.ask(f"{_path(cluster, reach)}/{segment(name)}", method="DELETE")
     click.echo(f"{name} is deleted")
 
 
@@ -125,7 +123,7 @@ def delete_command(*, name: str, cluster: str, reach: Reach) -> None:
 @_CLUSTER
 @_JSON
 @reaching()
-def brokers_command(*, cluster: str, as_json: bool, reach: Reach) -> None:
+def brokers_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
     """List the brokers, and the policies each is named by.
 
     Example: loadmanager isolation brokers
@@ -134,7 +132,7 @@ def brokers_command(*, cluster: str, as_json: bool, reach: Reach) -> None:
 
     from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
 
-    found = reach.json(f"{_path(cluster)}/brokers")
+    found = reach.json(f"{_path(cluster, reach)}/brokers")
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
@@ -150,5 +148,7 @@ def brokers_command(*, cluster: str, as_json: bool, reach: Reach) -> None:
     print_table(f"{len(rows)} brokers", ["broker", "policy", "", "namespaces"], rows)
 
 
-def _path(cluster: str) -> str:
+def _path(cluster: str | None, reach: Reach) -> str:
+    if cluster is None:
+        cluster = str(reach.json("/admin/v2/brokers/configuration/runtime")["cluster.name"])
     return f"/admin/v2/clusters/{segment(cluster)}/namespaceIsolationPolicies"

@@ -7,6 +7,7 @@ from pydantic import Field, SecretStr, model_validator
 from loadmanager.config.forms import (
     BrokerName,
     Chroot,
+    ClusterName,
     Hosts,
     HttpUrl,
     ListenHost,
@@ -14,7 +15,6 @@ from loadmanager.config.forms import (
     PulsarUrl,
     Secret,
     Section,
-    Word,
 )
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_broker
@@ -128,7 +128,9 @@ class SidecarSettings(Section):
 class ClusterSettings(Section):
     """What all sidecars of one cluster must agree on."""
 
-    name: Word = Field("standalone", description="Name of the cluster in metrics and admin paths.")
+    name: ClusterName = Field(
+        "standalone", description="Name of the cluster in metrics and admin paths."
+    )
     hash: Literal["murmur3", "crc32"] = Field(
         "murmur3",
         description="How a topic name becomes its position among the bundles. crc32 is Pulsar's. "

@@ -15,7 +15,7 @@ from loadmanager.config.load import checked
 from loadmanager.config.model import Config
 from loadmanager.config.planning import check_strategies
 from loadmanager.config.pulsar_import import STRATEGIES, for_strategies
-from loadmanager.config.pulsar_keys import TRANSLATED
+from loadmanager.config.pulsar_keys import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED
 from loadmanager.config.sources import Given, put_text
 from loadmanager.config.strategies import fields_of
 
@@ -105,11 +105,17 @@ def _put(given: Given, name: str, text: str) -> None:
                 given.faults.append(f"{place}; {error}")
     elif name in _names_of_pulsar():
         chosen = {one: str(given.settings[one, "strategy"].value) for one in STRATEGIES}
-        for one in for_strategies(name, text, chosen, source=name):
+        for one in for_strategies(MISSPELT.get(name, name), text, chosen, source=name):
             given.put(keys_of(one.section)[one.key], one.value, place, one.subkey)
     else:
-        why = "it is read when a sidecar starts" if known else "there is no such key"
-        raise NotDynamic([f"{name}: not dynamic, {why}"])
+        raise NotDynamic([f"{name}: not dynamic, {_why_not(name, known)}"])
+
+
+def _why_not(name: str, known: KeyDescription | None) -> str:
+    if name in UNUSED:
+        return f"it means nothing here: {UNUSED[name]}"
+    at_the_start = known is not None or name in TRANSLATED or name in DEPLOYMENT
+    return "it is read when a sidecar starts" if at_the_start else "there is no such key"
 
 
 def _begin_anew(given: Given, known: KeyDescription, text: str) -> None:
@@ -135,4 +141,4 @@ def _names_of_pulsar() -> frozenset[str]:
     }
     kinds = {kind for known in STRATEGIES.values() for kind in known.values()}
     settings = {one.doc.pulsar_key for kind in kinds for _, one in fields_of(kind).values()}
-    return frozenset(translated | settings - {""})
+    return frozenset(translated | settings - {""} | MISSPELT.keys())

@@ -58,6 +58,12 @@ Word = Annotated[
     str, Field(pattern=r"^[A-Za-z][-\w.]*$"), Form("a name of letters, digits and any of . - _")
 ]
 
+ClusterName = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9][-\w.]*$"),
+    Form("a name of letters, digits and any of . - _"),
+]
+
 Hosts = Annotated[
     str,
     Field(pattern=r"^[^\s/,]+:\d{1,5}(,[^\s/,]+:\d{1,5})*$"),

@@ -6,7 +6,7 @@ import pytest
 from loadmanager.config import Config, ConfigError, describe
 from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with_overrides
 from loadmanager.config.planning import planner_of
-from loadmanager.config.pulsar_keys import MISSPELT, UNUSED
+from loadmanager.config.pulsar_keys import UNUSED
 
 PULSAR_KEYS = json.loads((Path(__file__).parent / "pulsar_keys.json").read_text())
 
@@ -115,7 +115,27 @@ def test_a_value_that_means_nothing_is_refused_with_its_name(name: str, text: st
 
 def test_pulsars_dynamic_keys_are_dynamic_here_where_they_mean_something() -> None:
     dynamic = {key["key"] for key in PULSAR_KEYS if key["dynamic"]}
-    assert dynamic - set(dynamic_names()) - set(UNUSED) - set(MISSPELT) == set()
+    assert dynamic - set(dynamic_names()) - set(UNUSED) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("loadManagerClassName", "it means nothing here: loadmanager is the load manager"),
+        ("clusterName", "it is read when a sidecar starts"),
+        ("webServicePort", "it is read when a sidecar starts"),
+        ("loadBalancerNonsense", "there is no such key"),
+    ],
+)
+def test_why_a_key_of_pulsar_cannot_be_set_is_told(name: str, why: str) -> None:
+    with pytest.raises(NotDynamic, match=f"{name}: not dynamic, {why}"):
+        with_overrides(config(), {name: "1"})
+
+
+def test_a_misspelt_name_of_pulsar_sets_what_is_meant() -> None:
+    own = config(shedding={"strategy": "ThresholdShedder"})
+    wrong = with_overrides(own, {"loadBalancerBandwithInResourceWeight": "0.5"})
+    assert wrong == with_overrides(own, {"loadBalancerBandwidthInResourceWeight": "0.5"})
 
 
 def test_every_dynamic_key_of_ours_can_be_set_to_what_it_is() -> None:

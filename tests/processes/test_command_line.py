@@ -44,7 +44,6 @@ class Shell:
             *(sys.executable, "-m", "loadmanager", *arguments),
             env={
                 "LOADMANAGER_URL": url,
-                "LOADMANAGER_CLUSTER": "demo",
                 "XDG_CONFIG_HOME": str(self.home),
                 "PATH": "",
             },
@@ -116,8 +115,24 @@ async def _change_namespaces(shell: Shell) -> None:
     assert len((await shell.well("bundles", NAMESPACE, "--json")).json) == 5
     gone = await shell.type("split", bundle)
     assert (gone.code, "not found" in gone.err) == (2, True)
+    await _merge(shell, bundle)
     nothing = await shell.type("bundles", "acme/none")
     assert (nothing.code, "acme/none" in nothing.err) == (2, True)
+
+
+async def _merge(shell: Shell, bundle: str) -> None:
+    """Make one of the two parts of a bundle that was just split; it is there again."""
+    rows = [row["bundle"] for row in (await shell.well("bundles", NAMESPACE, "--json")).json]
+    at = next(number for number, row in enumerate(rows) if row.startswith(bundle[:-11]))
+    wrong = await shell.type("merge", rows[0], rows[2])
+    assert (wrong.code, "not adjacent" in wrong.err) == (2, True)
+    async with asyncio.timeout(60.0):
+        # A part that is on its way to its place is refused until it is there.
+        while (said := await shell.type("merge", rows[at], rows[at + 1])).code:
+            assert said.code == 1, said
+            await asyncio.sleep(0.2)
+    assert f"are {bundle} now" in said.out
+    assert len((await shell.well("bundles", NAMESPACE, "--json")).json) == 4
 
 
 async def _keep_apart(shell: Shell) -> None:

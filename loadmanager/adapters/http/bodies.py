@@ -1,5 +1,6 @@
 """Reading JSON bodies from requests, with a clear refusal for each way they can be wrong."""
 
+import asyncio
 import json
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from loadmanager.adapters.http.parameters import told
 from loadmanager.adapters.http.replies import Refused
 
+_WITHIN_S: Final = 30.0
 # Up to here every whole number has a float of its own.
 _EXACT: Final = 2.0**53
 
@@ -55,11 +57,19 @@ async def json_body(
         raise Refused(400, f"the body: {error}") from None
 
 
-async def body_bytes(request: web.BaseRequest) -> bytes:
-    """Return the body as it came; raises 400, 413 and 417 as `json_object`."""
+async def body_bytes(request: web.BaseRequest, within_s: float = _WITHIN_S) -> bytes:
+    """Return the body as it came.
+
+    Raises:
+        Refused: 400, 413 and 417 as `json_object`; 408 if it did not come in time.
+    """
     await _invite(request)
     try:
-        return await request.read()
+        async with asyncio.timeout(within_s):
+            return await request.read()
+    except TimeoutError:
+        late = {"Connection": "close"}
+        raise Refused(408, f"the body did not come within {within_s:g} s", late) from None
     except web.HTTPRequestEntityTooLarge:
         limit = request.client_max_size
         raise Refused(413, f"the body is longer than {limit} bytes") from None

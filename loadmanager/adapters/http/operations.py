@@ -194,6 +194,7 @@ def _usual(one: Operation) -> Iterator[Reply]:
     if one.captures:
         yield Reply(412, "A name in the path cannot be one.")
     if one.body:
+        yield Reply(408, "The body did not come in time.")
         yield Reply(413, "The body is too long.")
         yield Reply(415, "The body is not `application/json`.")
     if one.role is not Role.NOBODY:
