@@ -1,0 +1,190 @@
+"""A sidecar that registers its broker while much goes on disturbs nothing that it need not."""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.core import znodes
+from loadmanager.core.ids import BundleId
+from loadmanager.faults.agent import SESSION_S, Agent
+from loadmanager.faults.cluster import Cluster
+from loadmanager.faults.host import Host
+from loadmanager.ports import Create, Delete, Operation
+
+LAG_S = 1.0
+"""How late all replies come to a sidecar: then its way to the first lock takes long."""
+
+
+def follower(cluster: Cluster) -> Agent:
+    """Return a sidecar that does not lead."""
+    return next(agent for agent in cluster.living if not agent.leads)
+
+
+def other_than(cluster: Cluster, host: Host) -> Host:
+    """Return another host."""
+    return next(other for other in cluster.hosts if other is not host)
+
+
+async def own_all(cluster: Cluster, bundles: Sequence[BundleId], host: Host) -> None:
+    """Have one broker serve all bundles."""
+    for bundle in bundles:
+        await cluster.move(bundle, host)
+    await cluster.until(lambda: host.serving.keys() == set(bundles))
+    await cluster.settled(bundles)
+
+
+def registered(agent: Agent) -> bool:
+    """Say whether a sidecar, which may have begun only now, has registered its broker."""
+    return agent.application is not None and agent.app.member.registered
+
+
+def replaces(operations: Sequence[Operation], bundle: BundleId) -> bool:
+    """Say whether a commit puts a lock in the place of another."""
+    path = znodes.lock(bundle)
+    kinds = [type(one) for one in operations if one.path == path]
+    return kinds == [Delete, Create]
+
+
+@story(2)
+async def test_what_was_ordered_while_a_sidecar_waited_for_its_turn_is_served_on(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    first, second = boundaries.bundles
+    host = follower(cluster).host
+    await own_all(cluster, boundaries.bundles, other_than(cluster, host))
+    newcomer = cluster.start(host)
+    newcomer.coordination.delay_commits_s = 2.0
+    waiting = asyncio.Event()
+    newcomer.coordination.before_commit = lambda _: waiting.set()
+    await waiting.wait()
+    newcomer.coordination.before_commit = None
+    # The one that it is to replace still works meanwhile, and is ordered to own more.
+    await cluster.move(first, host)
+    await cluster.move(second, host)
+    await cluster.until(lambda: host.serving.keys() == {first, second}, within_s=1.0)
+    begun_s = asyncio.get_running_loop().time()
+    await cluster.until(lambda: registered(newcomer), within_s=10.0)
+    newcomer.coordination.delay_commits_s = 0.0
+    await cluster.settled(boundaries.bundles)
+    for bundle in (first, second):
+        spans = [s for s in host.intervals() if s.bundle == bundle and s.end_s > begun_s]
+        assert len(spans) == 2  # Under the lock of each.
+        assert all(earlier.end_s == later.start_s for earlier, later in pairwise(spans))
+
+
+@story(2)
+async def test_a_late_sidecar_clears_many_former_locks_at_once(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(16)
+    await place_all(cluster, boundaries)
+    former = follower(cluster)
+    await own_all(cluster, boundaries.bundles, former.host)
+    await former.kill()
+    for bundle in boundaries.bundles:
+        await cluster.move(bundle, other_than(cluster, former.host))
+    newcomer = cluster.start(former.host)
+
+    def be_late_from_now_on(_: Sequence[Operation]) -> None:
+        newcomer.coordination.delay_replies(LAG_S)
+
+    newcomer.coordination.before_commit = be_late_from_now_on
+    # All before the former session ends, and its locks with it.
+    await cluster.until(lambda: registered(newcomer), within_s=0.9 * SESSION_S)
+    cleared = [entry["bundle"] for entry in cluster.warnings("bundle.lock.cleared")]
+    assert sorted(cleared) == sorted(boundaries.bundles)
+    newcomer.coordination.before_commit = None
+    newcomer.coordination.delay_replies(0.0)
+    await cluster.settled(boundaries.bundles)
+
+
+@story(2)
+async def test_a_former_lock_is_cleared_even_as_others_take_locks_beside_it(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    former = follower(cluster)
+    await own_all(cluster, boundaries.bundles, former.host)
+    await former.kill()
+    gone, kept = boundaries.bundles
+    await cluster.move(gone, other_than(cluster, former.host))
+    operator = await cluster.operator()
+    newcomer = cluster.start(former.host)
+    taken: list[asyncio.Task[object]] = []
+
+    def take_another_before(operations: Sequence[Operation]) -> None:
+        clears = any(
+            isinstance(one, Delete) and one.path == znodes.lock(gone) for one in operations
+        )
+        newcomer.coordination.delay_commits_s = 0.1 if clears and len(taken) < 2 else 0.0
+        if newcomer.coordination.delay_commits_s:
+            setting = operator.set(znodes.lock_folder(gone), b"")
+            taken.append(asyncio.ensure_future(setting))
+
+    newcomer.coordination.before_commit = take_another_before
+    await cluster.until(lambda: registered(newcomer), within_s=0.5 * SESSION_S)
+    assert len(taken) == 2
+    assert [entry["bundle"] for entry in cluster.warnings("bundle.lock.cleared")] == [gone]
+    await cluster.settled([gone, kept])
+
+
+@story(2)
+async def test_a_lock_that_another_broker_took_meanwhile_is_not_replaced(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(1)
+    await place_all(cluster, boundaries)
+    (bundle,) = boundaries.bundles
+    former = follower(cluster)
+    host, other = former.host, other_than(cluster, former.host)
+    await own_all(cluster, [bundle], host)
+    await former.kill()
+    newcomer = cluster.start(host)
+    sent = asyncio.Event()
+
+    def be_late(operations: Sequence[Operation]) -> None:
+        if replaces(operations, bundle) and not sent.is_set():
+            newcomer.coordination.delay_commits_s = 1.5 * SESSION_S
+            sent.set()
+
+    newcomer.coordination.before_commit = be_late
+    await sent.wait()
+    # What it read was the lock of a session that is about to end; the next one is another's.
+    await cluster.move(bundle, other)
+    await cluster.until(lambda: bundle in other.serving, within_s=1.2 * SESSION_S)
+    token = other.serving[bundle]
+    await asyncio.sleep(SESSION_S)
+    lock = cluster.service.dump().get(znodes.lock(bundle))
+    assert lock is not None
+    assert lock.stat.czxid == token
+    newcomer.coordination.delay_commits_s = 0.0
+    await cluster.settled([bundle])
+
+
+@story(3)
+async def test_a_broker_that_died_is_deregistered_again_where_that_write_was_lost(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    host, session = agent.host, agent.coordination
+    lost: list[str] = []
+    delete = session.delete
+
+    async def lose_once(path: str, *, version: int = -1) -> None:
+        if path == znodes.report(host.name) and not lost:
+            lost.append(path)
+            session.lose_next_request()
+        await delete(path, version=version)
+
+    monkeypatch.setattr(session, "delete", lose_once)
+    host.kill_broker()
+    await cluster.until(lambda: lost, within_s=2 * SESSION_S)
+    # Its session lives on, so that nobody else would ever delete its registration.
+    await cluster.until(lambda: znodes.report(host.name) not in cluster.service.nodes, SESSION_S)
+    await cluster.until(lambda: all(map(cluster.servers, boundaries.bundles)))
