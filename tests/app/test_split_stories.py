@@ -255,3 +255,27 @@ async def test_the_hottest_and_the_largest_are_found_in_the_reports(cluster: Clu
     await asked.split(NAMESPACE, "HOT", MIDDLE)
     assert busy not in boundaries_now(cluster).bundles
     await cluster.settled(boundaries_now(cluster).bundles)
+
+
+@story(**BY_HAND)
+async def test_a_whole_that_a_late_order_brings_back_is_replaced_by_its_parts_again(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    whole = boundaries.bundles[0]
+    host = cluster.server(whole)
+    await split(cluster, whole)
+    await cluster.settled(boundaries_now(cluster).bundles)
+    await cluster.until(lambda: not _named(cluster, whole))
+    # Decided before the cut, written after it.
+    await cluster.move(whole, next(other for other in cluster.hosts if other is not host))
+    assert _named(cluster, whole)
+    await cluster.until(lambda: not _named(cluster, whole), within_s=5.0)
+    await cluster.settled(boundaries_now(cluster).bundles)
+
+
+def _named(cluster: Cluster, bundle: BundleId) -> bool:
+    """Say whether the orders of any broker name a bundle."""
+    ordered = [host for host in cluster.hosts if znodes.orders(host.name) in cluster.service.nodes]
+    return any(bundle in cluster.orders(host).bundles for host in ordered)
