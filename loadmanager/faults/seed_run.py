@@ -36,7 +36,7 @@ from loadmanager.faults.virtual_time import run
 STEPS: Final = 40
 DRIFT_FRACTION: Final = 0.01
 VIRTUAL_LIMIT_S: Final = 3_600.0
-REAL_LIMIT_S: Final = 120.0
+REAL_LIMIT_S: Final = 60.0
 
 HAPPENINGS: Final = (*PROCESS_FAULTS, *BROKER_FAULTS, *NETWORK_FAULTS, *OPERATIONS)
 """All that may happen at a step."""

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
+from loadmanager.faults.real_time import RealTimeLimit, RealTimeUp
 from loadmanager.faults.violation import Invariant, Violation
-from loadmanager.faults.virtual_loop import START_S, VirtualLoop
+from loadmanager.faults.virtual_loop import START_S, VirtualLoop, VirtualTimeError
 
 T = TypeVar("T")
 
@@ -40,18 +41,33 @@ def wall_ms_at(monotonic_s: float) -> int:
 
 
 def run(
-    program: Coroutine[Any, Any, T], *, limit_s: float = 3_600.0, real_limit_s: float = 3_600.0
+    program: Coroutine[Any, Any, T], *, limit_s: float = 3_600.0, real_limit_s: float = 120.0
 ) -> T:
-    """Run ``program`` in virtual time and return its result.
+    """Run ``program`` in virtual time and return its result. Only for the main thread.
 
     Raises:
         VirtualTimeError: it waits for ever, or for longer than ``limit_s``, or takes
-            longer than ``real_limit_s`` to compute.
+            longer than ``real_limit_s`` to compute, be it in one turn of the loop.
         Violation: a callback raised, or a task that nobody waited for.
     """
+    loop, limit = VirtualLoop(limit_s), RealTimeLimit(real_limit_s)
+    try:
+        with limit.watched():
+            return _run(program, loop)
+    except (RealTimeUp, VirtualTimeError, Violation):
+        # What ends a program that took too long may well find something else broken.
+        if not limit.was_at:
+            raise
+        passed_s = loop.time() - START_S
+        raise VirtualTimeError(
+            f"{passed_s:.0f} s did not end in {real_limit_s:g} s of real time; it was at\n"
+            f"{limit.was_at}"
+        ) from None
+
+
+def _run(program: Coroutine[Any, Any, T], loop: VirtualLoop) -> T:
     complaints: list[Mapping[str, Any]] = []
-    with asyncio.Runner(loop_factory=lambda: VirtualLoop(limit_s, real_limit_s)) as runner:
-        loop = runner.get_loop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
         loop.set_exception_handler(lambda _loop, context: complaints.append(context))
         result = runner.run(program)
         ended_at_s = loop.time()

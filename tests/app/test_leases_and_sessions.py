@@ -249,7 +249,7 @@ async def test_a_restarted_broker_is_loaded_again_whatever_its_clock_shows(
         await cluster.until(lambda: host.serving == before, within_s=RENEWED_EVERY_S + 0.1)
     await agent.kill()
     killed_at_s = _now_s()
-    await cluster.until(lambda: not host.serving, within_s=LEASE_S)
+    await cluster.until(lambda: not host.serving, within_s=LEASE_S, every_s=0.001)
     assert _now_s() - killed_at_s < LEASE_S
     assert len(cluster.warnings("broker.process.restarted")) == 4
 
