@@ -8,6 +8,7 @@ from loadmanager.adapters.http.admin.configuration import Configuration
 from loadmanager.adapters.http.admin.drains import Drains
 from loadmanager.adapters.http.admin.failure_domains import FailureDomains
 from loadmanager.adapters.http.admin.isolation import Isolation
+from loadmanager.adapters.http.admin.merges import Merges
 from loadmanager.adapters.http.admin.namespaces import Namespaces
 from loadmanager.adapters.http.admin.partitions import Partitions
 from loadmanager.adapters.http.admin.plans import Plans
@@ -45,6 +46,7 @@ def admin_routes(
         Namespaces(lookup, namespaces, default_bundles=config.cluster.default_bundles),
         Unloads(application.unload_requests),
         Splits(application.split_requests, lambda: tuning.now.split_policy.algorithm),
+        Merges(application.merge_requests),
         AntiAffinity(AffinityRequests(parts, cluster)),
         Topics(topics),
         Partitions(lookup, PartitionRequests(parts)),

@@ -17,6 +17,7 @@ from loadmanager.app.leading import Leading
 from loadmanager.app.leasing import LeaseTerms
 from loadmanager.app.leaving import Leaving
 from loadmanager.app.member import Member
+from loadmanager.app.merge_requests import MergeRequests
 from loadmanager.app.naming import Naming
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
@@ -33,6 +34,7 @@ from loadmanager.core.lookup import LookupMode
 from loadmanager.ports import HostProbe, LeaderLine
 
 _SPLIT_WAIT_S = 15.0
+_MERGE_WAIT_S = 30.0
 _UNLOAD_WAIT_S = 15.0
 
 
@@ -45,6 +47,7 @@ class Application:
     election: Election
     answering: Answering
     split_requests: SplitRequests
+    merge_requests: MergeRequests
     unload_requests: UnloadRequests
     drain_requests: DrainRequests
     accounting: Accounting
@@ -100,6 +103,7 @@ def join(
         election,
         answering,
         split_requests,
+        MergeRequests(parts, leading, tuning=tuning, wait_s=_MERGE_WAIT_S),
         unload_requests,
         DrainRequests(parts),
         accounting,

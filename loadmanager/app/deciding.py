@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
@@ -13,10 +14,13 @@ from loadmanager.app.viewing import Viewing
 from loadmanager.core.balancing import steered
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.plan import Cause, Move, Refusal
+from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 
+_MUSTS: Final = frozenset(
+    {Reason.DRAINING, Reason.REPORT_STALE, Reason.DOMAIN_UNSUPPORTED, Reason.ISOLATED}
+)
 _NOBODY: Mapping[BundleId, BrokerId] = MappingProxyType({})
 
 
@@ -132,6 +136,21 @@ class Deciding:
             Move(bundle, source, destination, Cause.REQUESTED) for bundle, source in bundles.items()
         )
         return Choices(dict.fromkeys(bundles, destination), {})
+
+    def barred(
+        self, bundles: Collection[BundleId], brokers: Collection[BrokerId]
+    ) -> Mapping[BrokerId, str]:
+        """Return which of these brokers may not have all of the bundles, and why.
+
+        Only what is a must counts: who has which for the sake of evenness does not.
+        """
+        view = self._viewing.view(afresh=bundles)
+        return {
+            BrokerId(refusal.subject): refusal.reason.value
+            for bundle in bundles
+            for refusal in self.planner.filters.eligible(view, bundle).refusals()
+            if refusal.reason in _MUSTS and refusal.subject in brokers
+        }
 
     def rested(self, bundles: Collection[BundleId], now_s: float) -> RoundMemory:
         """Return the memory with these left alone for the cool-down, as after a round."""

@@ -27,7 +27,9 @@ from loadmanager.app.wanted import why
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
+from loadmanager.core.splitting import Merge
 from loadmanager.core.tally import LoadTally
+from loadmanager.ports import MergeRefused
 
 log = structlog.get_logger()
 
@@ -165,6 +167,32 @@ class Desk:
         """Order a bundle to be cut; raises as `OrderBook.change`."""
         await self._placing.adopt_parts()
         await self._splits.order(bundle, order)
+
+    async def order_merge(self, both: Merge, hotter: BundleId) -> None:
+        """Order two bundles to the owner of the hotter, or if that may not have both the other.
+
+        Rounds leave them alone for the cool-down, as what was moved. Raises as
+        `OrderBook.change`.
+
+        Raises:
+            Conflict: something else is under way with one of them.
+            MergeRefused: nobody owns one of them, or neither owner may have both.
+        """
+        await self._placing.adopt_parts()
+        owner_of = self._splits.merges.owners(both)
+        owners = sorted(set(owner_of.values()), key=lambda one: one != owner_of[hotter])
+        barred = self._deciding.barred(both.halves, owners)
+        allowed = [broker for broker in owners if broker not in barred]
+        if not allowed:
+            why = "; ".join(f"{broker}: {reason}" for broker, reason in barred.items())
+            raise MergeRefused(f"no owner of {both.lower} or {both.upper} may have both ({why})")
+        await self._splits.merges.order(both, allowed[0])
+        now_s = self._parts.clock.monotonic_s()
+        self._deciding.memory = self._deciding.rested(both.halves, now_s)
+
+    def merging(self, both: Merge) -> bool:
+        """Say whether the two are ordered to be merged."""
+        return self.book.splits.keys() >= set(both.halves)
 
     async def _still_whole(
         self, bundles: Mapping[BundleId, BrokerId]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from loadmanager.app.joints import Joint
 from loadmanager.app.membership import Membership
 from loadmanager.app.owning import Cut, Ownerships
 from loadmanager.app.parts import Parts
@@ -21,6 +22,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.ownership import Phase
+from loadmanager.core.splitting import merges_in
 from loadmanager.core.wire import decode_lock
 from loadmanager.ports import (
     Check,
@@ -81,9 +83,12 @@ class LockKeeper:
             SessionLost: the owned list is gone or somebody else's: so is the session.
         """
         while True:
+            joint = self._ready_joint()
             takes, drops = self._next_batch()
             cut = next(iter(self._ownerships.cuts.values()), None)
-            if takes or drops:
+            if joint is not None:
+                await self._join(joint)
+            elif takes or drops:
                 await self._change(takes, drops)
             elif cut is not None:
                 await self._cut(cut)
@@ -98,7 +103,13 @@ class LockKeeper:
             if self._ownerships.phases.get(bundle) is Phase.ABANDONING:
                 self._ownerships.lock_refused(bundle)
         takes = [bundle for bundle in takes if bundle in self._ownerships.takes]
-        return takes, list(self._ownerships.drops)[:_BATCH]
+        waiting = self._ownerships.joints.waiting()
+        return takes, [one for one in self._ownerships.drops if one not in waiting][:_BATCH]
+
+    def _ready_joint(self) -> Joint | None:
+        orders, own = self._ownerships.orders, self._ownerships
+        ordered = merges_in(orders.splits) if orders else ()
+        return own.joints.ready(own.phases, ordered, self._clock.monotonic_s())
 
     async def _change(self, takes: list[BundleId], drops: list[BundleId]) -> None:
         """Take and drop a batch of locks, and find out after a lost reply whether it was done."""
@@ -285,36 +296,62 @@ class LockKeeper:
         del self._ownerships.cuts[cut.whole]
         if self._ownerships.phases.get(cut.whole) is not Phase.OWNED:
             return
+        written = await self._redraw((cut.whole,), cut.parts, cut.boundaries)
+        if written is not None:
+            self._ownerships.was_cut(cut, written.mzxid)
+
+    async def _join(self, joint: Joint) -> None:
+        """Replace two bundles that have stopped by one: boundaries, locks and list at once."""
+        both = joint.both
+        self._ownerships.joining(joint)
+        written = await self._redraw(both.halves, (both.whole,), joint.boundaries, (both.whole,))
+        if written is not None:
+            self._ownerships.was_joined(joint, written.mzxid)
+        else:
+            self._ownerships.not_joined(joint)
+
+    async def _redraw(
+        self,
+        gone: Sequence[BundleId],
+        made: Sequence[BundleId],
+        boundaries: SetData,
+        loading: Sequence[BundleId] = (),
+    ) -> Stat | None:
+        """Replace bundles by others of the same range; None if nothing was changed.
+
+        Raises:
+            SessionLost: the owned list is gone or somebody else's: so is the session.
+        """
         orders = self._ownerships.orders
         lock_content = self._identity.lock_content(orders.epoch if orders else 0)
-        after: dict[BundleId, int | None] = dict(self._ownerships.tokens)
-        after.pop(cut.whole, None)
-        after |= dict.fromkeys(cut.parts)
-        locks = [Create(znodes.lock(part), lock_content, ephemeral=True) for part in cut.parts]
-        own_list = self._own_list(after)
-        gone = Delete(znodes.lock(cut.whole))
-        taken = SetData(znodes.lock_folder(cut.whole), b"")
+        tokens = self._ownerships.tokens.items()
+        after: dict[BundleId, int | None] = {b: token for b, token in tokens if b not in gone}
+        after |= dict.fromkeys(made)
+        own_list = self._own_list(after, loading)
         operations: list[Operation] = [
             self._still_ours,
-            cut.boundaries,
-            taken,
-            *locks,
-            gone,
+            boundaries,
+            SetData(znodes.lock_folder(gone[0]), b""),
+            *(Create(znodes.lock(one), lock_content, ephemeral=True) for one in made),
+            *(Delete(znodes.lock(one)) for one in gone),
             own_list,
         ]
         try:
-            written = (await self._coordination.commit(operations))[-1]
+            stats = await self._coordination.commit(operations)
         except CommitRejected as rejected:
             if operations[rejected.index] in {self._still_ours, own_list}:
                 raise SessionLost(f"{self._list_path}: {rejected.cause}") from rejected
-            # The order to split stands, so it is looked at again as things are by then.
-            log.warning("bundle.split.rejected", bundle=cut.whole, why=str(rejected))
-            return
+            # The order stands, so it is looked at again as things are by then.
+            event = "bundle.split.rejected" if len(gone) == 1 else "bundle.merge.rejected"
+            log.warning(event, bundles=gone, why=str(rejected))
+            return None
         except Disconnected:
             written = await self._outcome()
+        else:
+            written = stats[-1]
         if written is not None:
             self._written(written)
-            self._ownerships.was_cut(cut, written.mzxid)
+        return written
 
     async def _outcome(self) -> Stat | None:
         """Return the list's stat if the commit whose reply was lost was applied, else None."""

@@ -14,6 +14,7 @@ import structlog
 
 from loadmanager.app.changes import Changes
 from loadmanager.app.commanding import BrokerCommands
+from loadmanager.app.joints import Joint, Joints
 from loadmanager.app.membership import Membership
 from loadmanager.app.serving import Serving
 from loadmanager.core.ids import BrokerId, BundleId
@@ -62,8 +63,10 @@ class Ownerships:
         self.drops: dict[BundleId, None] = {}
         self.lock_work = Changes()
         self.cuts: dict[BundleId, Cut] = {}
+        self.joints = Joints()
         self._split_away: set[BundleId] = set()
         self._parts: dict[BundleId, BundleId] = {}
+        self._merged: dict[BundleId, tuple[BundleId, ...]] = {}
         self._joined = False
         self.disobeyed = self._commands.disobeyed
 
@@ -102,6 +105,11 @@ class Ownerships:
         """Compare with new standing orders."""
         self.orders = orders
         self._split_away &= orders.bundles
+        self._merged = {
+            whole: halves
+            for whole, halves in self._merged.items()
+            if not orders.bundles.isdisjoint(halves)
+        }
         self._parts = {
             part: whole
             for part, whole in self._parts.items()
@@ -112,6 +120,7 @@ class Ownerships:
     def recall_all(self) -> None:
         """Give back every bundle, whatever the orders say: this agent is leaving."""
         self._joined = False
+        self.joints.clear()
         self._fire_all(Event.RECALLED)
 
     def compare(self) -> None:
@@ -126,6 +135,7 @@ class Ownerships:
         # The parts of a bundle that was cut here stay until the orders name them.
         parts = {part for part, whole in self._parts.items() if whole in self._split_away}
         kept = self.orders.bundles | self._split_away | parts
+        kept |= {*self._merged, *self.joints.wholes}
         for bundle in [b for b in self._phases if b not in kept]:
             self._fire(bundle, Event.RECALLED)
 
@@ -140,6 +150,8 @@ class Ownerships:
         self.takes.clear()
         self.drops.clear()
         self.cuts.clear()
+        self.joints.clear()
+        self._merged.clear()
         self._split_away.clear()
         self._parts.clear()
         self._fire_all(Event.SESSION_LOST)
@@ -152,6 +164,7 @@ class Ownerships:
     def broker_lost(self) -> None:
         """The lease ran out unrenewed: the broker serves nothing and cannot be asked."""
         self._joined = False
+        self.joints.clear()
         self._fire_all(Event.BROKER_LOST)
 
     @property
@@ -236,6 +249,37 @@ class Ownerships:
         self._fire(cut.whole, Event.SPLIT_AWAY)
         self._tokens.pop(cut.whole, None)
         self.compare()
+
+    def join(self, joint: Joint) -> None:
+        """Stop two bundles, and have the lock keeper replace them by one."""
+        self.joints.begin(joint)
+        for half in joint.both.halves:
+            self._fire(half, Event.RECALLED)
+
+    def joining(self, joint: Joint) -> None:
+        """The commit that makes the whole is about to be sent: its lock may be taken."""
+        self._fire(joint.both.whole, Event.ASSIGNED)
+
+    def not_joined(self, joint: Joint) -> None:
+        """It was refused whole: the halves are dropped and taken again, each by itself."""
+        self.joints.end(joint)
+        self.lock_refused(joint.both.whole)
+
+    def was_joined(self, joint: Joint, fencing_token: int) -> None:
+        """A commit replaced the locks and ranges of two bundles by those of the whole.
+
+        The orders name the halves until the leader has seen it; the whole stays until
+        they name neither.
+        """
+        both = joint.both
+        self.joints.end(joint)
+        named = self.orders.bundles.intersection(both.halves) if self.orders else frozenset()
+        self._split_away |= named
+        if named:
+            self._merged[both.whole] = both.halves
+        log.info("bundle.range.merged", bundle=both.whole, halves=both.halves)
+        self.locks_dropped(both.halves)
+        self.locks_taken({both.whole: fencing_token})
 
     # --- carrying out --------------------------------------------------------------
 

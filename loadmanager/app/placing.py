@@ -71,6 +71,7 @@ class Placing:
             CoordinationError: boundaries cannot be read, or the orders not be written.
         """
         cut = await self._splits.adopt()
+        await self._splits.merges.tend()
         others = [part for parts in cut for part in parts[1:]]
         if others:
             placed = self._deciding.choose(others).placed

@@ -12,6 +12,7 @@ import structlog
 
 from loadmanager.app.disagreements import Disagreement, Kind, tell
 from loadmanager.app.hand_overs import HandOvers
+from loadmanager.app.merge_desk import merged_by_order
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.recollection import Recollection
@@ -85,7 +86,12 @@ class Reconciler:
             kind, detail = Kind.VANISHED_NAMESPACE, f"{namespace} is no more"
         else:
             kind, detail = Kind.UNKNOWN_RANGE, "no bundle of its namespace, nor cut into some"
-            bundles = [bundle for bundle in bundles if _is_foreign(bundle, boundaries)]
+            bundles = [
+                bundle
+                for bundle in bundles
+                if _is_foreign(bundle, boundaries)
+                and merged_by_order(bundle, self._book.splits, boundaries) is None
+            ]
         return [Disagreement(kind, bundle, detail, mended=True) for bundle in bundles]
 
     async def _strays(self) -> set[BundleId]:

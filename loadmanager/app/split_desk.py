@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
+from loadmanager.app.merge_desk import MergeDesk, merge_orders, summed
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.splitting import parts_of
@@ -16,6 +17,7 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.splitting import find_splits
 from loadmanager.core.tally import LoadTally
+from loadmanager.ports import SplitRefused
 
 log = structlog.get_logger()
 
@@ -31,6 +33,7 @@ class SplitDesk:
         self._book = book
         self._tally = tally
         self._tuning = tuning
+        self.merges = MergeDesk(parts, book)
         self._ordered_at_s: dict[BundleId, float] = {}
         self._resting_until_s: dict[BundleId, float] = {}
         # Not their versions: those of a namespace that is made again begin at 0 again.
@@ -60,18 +63,24 @@ class SplitDesk:
     async def adopt(self) -> tuple[tuple[BundleId, ...], ...]:
         """Replace what was cut by its parts, in the book; return the parts of each whole.
 
-        The parts stay where the whole was: that is where their locks are.
+        The parts stay where the whole was: that is where their locks are. What was merged
+        is replaced by its whole.
 
         Raises:
             CoordinationError: boundaries cannot be read, or the orders not be written.
         """
         gone: dict[BundleId, tuple[BundleId, ...]] = {}
+        merged: dict[BundleId, BundleId] = {}
         for namespace, bundles in self._changed_namespaces().items():
             boundaries = await self._boundaries(namespace)
             if boundaries is None:
                 continue
             whole = set(boundaries.bundles)
             for bundle in sorted(bundles - whole):
+                around = self.merges.whole_of(bundle, boundaries)
+                if around is not None:
+                    merged[bundle] = around
+                    continue
                 try:
                     gone[bundle] = parts_of(bundle, boundaries)
                 except LoadManagerError as error:
@@ -79,19 +88,22 @@ class SplitDesk:
             self._checked[namespace] = boundaries
             # What an order brings back that was decided before the cut is looked at again;
             # what cannot be told, only when the boundaries change.
-            self._settled[namespace] = frozenset(whole | (bundles - gone.keys()))
-        if not gone:
+            self._settled[namespace] = frozenset(whole | (bundles - gone.keys() - merged.keys()))
+        if not gone and not merged:
             return ()
-        placed: dict[BundleId, BrokerId] = {}
+        placed = self.merges.places(merged)
         for bundle, parts in gone.items():
             broker = self._book.assigned[bundle]
             placed |= {part: broker for part in parts if part not in self._book.assigned}
         self._share_averages(gone)
-        await self._book.change(placed, gone=tuple(gone))
+        self._sum_averages(merged)
+        await self._book.change(placed, gone=(*gone, *merged))
         self._parts.metrics.bundles_split(len(gone))
         for bundle, parts in gone.items():
             self._ordered_at_s.pop(bundle, None)
             log.info("bundle.split.adopted", bundle=bundle, parts=parts)
+        for bundle in sorted(set(merged.values())):
+            log.info("bundle.merge.adopted", bundle=bundle)
         return tuple(gone.values())
 
     async def look(self) -> tuple[Refusal, ...]:
@@ -124,7 +136,13 @@ class SplitDesk:
         return (*found.refusals, *late)
 
     async def order(self, bundle: BundleId, order: SplitOrder) -> None:
-        """Order one bundle to be cut, by whoever owns it; raises as `OrderBook.assign`."""
+        """Order one bundle to be cut, by whoever owns it; raises as `OrderBook.assign`.
+
+        Raises:
+            SplitRefused: it is about to be merged with another.
+        """
+        if bundle in merge_orders(self._book.splits):
+            raise SplitRefused(f"{bundle} is being merged with its neighbour")
         self._ordered_at_s[bundle] = self._parts.clock.monotonic_s()
         owned: dict[BundleId, BrokerId] = {}
         holding = self._parts.picture.live_owner(bundle)
@@ -143,7 +161,7 @@ class SplitDesk:
     async def _give_up_old(self) -> None:
         """Take back orders that nobody could carry out, so that the bundle can move again."""
         now_s = self._parts.clock.monotonic_s()
-        for bundle in self._book.splits:
+        for bundle in sorted(self._book.splits.keys() - merge_orders(self._book.splits).keys()):
             self._ordered_at_s.setdefault(bundle, now_s)
         late = [b for b, at_s in self._ordered_at_s.items() if now_s - at_s > _GIVE_UP_S]
         for bundle in late:
@@ -185,6 +203,14 @@ class SplitDesk:
             if averages is not None:
                 width = _width(whole)
                 self._tally.seed({part: _scaled(averages, _width(part) / width) for part in parts})
+
+    def _sum_averages(self, merged: Mapping[BundleId, BundleId]) -> None:
+        known = self._tally.averages()
+        halves: dict[BundleId, list[BundleAverages]] = {}
+        for half, whole in merged.items():
+            if half in known:
+                halves.setdefault(whole, []).append(known[half])
+        self._tally.seed({whole: summed(averages) for whole, averages in halves.items()})
 
 
 def _width(bundle: BundleId) -> int:

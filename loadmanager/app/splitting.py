@@ -7,6 +7,7 @@ here, because only the broker knows its topics.
 
 import structlog
 
+from loadmanager.app.merging import Merger
 from loadmanager.app.owning import Cut, Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning
@@ -24,6 +25,7 @@ from loadmanager.core.splitting import (
     SplitAsk,
     TopicLoad,
     split,
+    whole_ordered,
 )
 from loadmanager.core.wire import decode_boundaries, encode_boundaries
 from loadmanager.ports import BrokerError, CoordinationError, SetData
@@ -44,13 +46,16 @@ class Splitter:
         self._ownerships = ownerships
         self._tuning = tuning
         self._hash_name: HashName = hash_name
+        self._merger = Merger(parts, ownerships)
         self._not_before_s: dict[BundleId, float] = {}
 
     async def run(self) -> None:
-        """Cut what is ordered to be cut, until cancelled."""
+        """Cut and merge what is ordered to be, until cancelled."""
         while True:
             orders = self._ownerships.orders
-            splits = orders.splits if orders else {}
+            ordered = orders.splits if orders else {}
+            await self._merger.look(ordered)
+            splits = {b: o for b, o in ordered.items() if whole_ordered(b, o) is None}
             self._not_before_s = {
                 bundle: at_s for bundle, at_s in self._not_before_s.items() if bundle in splits
             }

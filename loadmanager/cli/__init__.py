@@ -14,7 +14,12 @@ from loadmanager.cli.dynamic import get_command, set_command, show_command, unse
 from loadmanager.cli.faults import faults_command
 from loadmanager.cli.isolation import isolation_commands
 from loadmanager.cli.leader import explain_command, snapshot_command
-from loadmanager.cli.namespaces import bundles_command, namespaces_commands, split_command
+from loadmanager.cli.namespaces import (
+    bundles_command,
+    merge_command,
+    namespaces_commands,
+    split_command,
+)
 from loadmanager.cli.reference import show_commands_command
 from loadmanager.cli.steering import (
     drain_command,
@@ -47,6 +52,7 @@ main.add_command(faults_command)
 main.add_command(isolation_commands)
 main.add_command(leader_command)
 main.add_command(lookup_command)
+main.add_command(merge_command)
 main.add_command(namespaces_commands)
 main.add_command(observe_command)
 main.add_command(pause_command)

@@ -157,6 +157,31 @@ def split_command(
     click.echo(f"{bundle} is split")
 
 
+@click.command("merge")
+@click.argument("bundle", metavar="BUNDLE")
+@click.argument("neighbour", metavar="BUNDLE")
+@reaching(60.0)
+def merge_command(*, bundle: str, neighbour: str, reach: Reach) -> None:
+    """Make one bundle of two that are next to each other, such as two cold ones.
+
+    Both go to the owner of the busier one first; lookups wait while they are merged.
+    Ends with 2 if there is no such bundle or the two cannot be one, with 1 if something
+    else is under way with them, or it was not done in time.
+
+    Example: loadmanager merge acme/orders/0x00000000_0x40000000
+    acme/orders/0x40000000_0x80000000
+    """
+    for one in (bundle, neighbour):
+        if one.count("/") != 2:  # noqa: PLR2004 - tenant, namespace, range
+            raise click.BadParameter(f"{one!r}; expected tenant/namespace/0xLLLLLLLL_0xUUUUUUUU")
+    namespace, _, range_text = neighbour.rpartition("/")
+    if bundle.rpartition("/")[0] != namespace:
+        raise click.BadParameter(f"{neighbour}; expected a bundle of the same namespace")
+    path = f"/admin/v2/loadmanager/namespaces/{name_of(bundle)}/merge"
+    whole = reach.json(path, method="PUT", **{"with": range_text})
+    click.echo(f"{bundle} and {neighbour} are {namespace}/{whole['bundle']} now")
+
+
 def _position(text: str) -> int:
     try:
         return int(text, 0)

@@ -35,6 +35,17 @@ async def split_bundle(scene: Scene) -> str:
     return bundle
 
 
+async def merge_bundles(scene: Scene) -> str:
+    """Ask the leader to make one of a bundle and the next."""
+    bundle, desks = scene.any_bundle(), scene.desks()
+    if bundle is None or not desks:
+        return ""
+    namespace, _, text = bundle.rpartition("/")
+    agent, _ = scene.rng.choice(desks)
+    scene.begin(agent.app.merge_requests.merge(Namespace(namespace), text, None))
+    return f"{bundle} with the next"
+
+
 async def unload_bundle(scene: Scene) -> str:
     """Ask the leader to take a bundle, or a whole namespace, off its broker."""
     bundle, rng = scene.any_bundle(), scene.rng
@@ -107,6 +118,7 @@ def _is_marked(scene: Scene, broker: str) -> bool:
 OPERATIONS: Final = (
     Happening("move a bundle", 8, move_bundle),
     Happening("split a bundle", 2, split_bundle),
+    Happening("merge bundles", 2, merge_bundles),
     Happening("unload", 2, unload_bundle),
     Happening("mark a broker draining", 1, mark_draining),
     Happening("remove drain marks", 2, unmark_draining),

@@ -78,6 +78,7 @@ from loadmanager.ports.lookup import (
     Redirection,
     Unavailable,
 )
+from loadmanager.ports.merges import MergeRefused, MergeService
 from loadmanager.ports.splits import BundleUnknown, SplitRefused, SplitService
 from loadmanager.ports.unloads import UnloadRefused, UnloadService
 
@@ -117,6 +118,8 @@ __all__ = [
     "LedgerWish",
     "LookupRefused",
     "LookupService",
+    "MergeRefused",
+    "MergeService",
     "Missing",
     "NamespaceService",
     "NamespaceTaken",

@@ -12,6 +12,7 @@ from loadmanager.ports import (
     BrokerUnknown,
     BundleUnknown,
     Conflict,
+    MergeRefused,
     Missing,
     NamespaceTaken,
     NamespaceUnknown,
@@ -30,7 +31,7 @@ _TEXT_TYPE: Final = "text/plain; charset=utf-8"
 _STATUSES: Final[tuple[tuple[tuple[type[LoadManagerError], ...], int], ...]] = (
     ((NamespaceUnknown, SubjectUnknown, BundleUnknown, BrokerUnknown, Missing), 404),
     ((NamespaceTaken, NotLeader, UnloadRefused, Conflict), 409),
-    ((InvalidName, SplitRefused, Unfit), 412),
+    ((InvalidName, MergeRefused, SplitRefused, Unfit), 412),
 )
 
 

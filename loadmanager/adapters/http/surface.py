@@ -10,6 +10,7 @@ from loadmanager.adapters.http.admin.drains import Drains
 from loadmanager.adapters.http.admin.failure_domains import FailureDomains
 from loadmanager.adapters.http.admin.health import Health
 from loadmanager.adapters.http.admin.isolation import Isolation
+from loadmanager.adapters.http.admin.merges import Merges
 from loadmanager.adapters.http.admin.namespaces import Namespaces
 from loadmanager.adapters.http.admin.partitions import Partitions
 from loadmanager.adapters.http.admin.plans import Plans
@@ -31,6 +32,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     Namespaces,
     Unloads,
     Splits,
+    Merges,
     AntiAffinity,
     Topics,
     Partitions,

@@ -1,7 +1,16 @@
-"""Cutting bundles that have grown too large: which, where, and the cut itself."""
+"""Cutting bundles that have grown too large, and merging small ones: which, where, and how."""
 
 from loadmanager.core.splitting.cutting import CannotSplit, can_split, even_cuts, split
 from loadmanager.core.splitting.finder import Split, SplitRules, Splits, find_splits
+from loadmanager.core.splitting.merging import (
+    CannotMerge,
+    Merge,
+    cut_again,
+    merge,
+    merges_in,
+    neighbours,
+    whole_ordered,
+)
 from loadmanager.core.splitting.positions import (
     SPLIT_ALGORITHMS,
     NoPositions,
@@ -13,7 +22,9 @@ from loadmanager.core.splitting.positions import (
 
 __all__ = [
     "SPLIT_ALGORITHMS",
+    "CannotMerge",
     "CannotSplit",
+    "Merge",
     "NoPositions",
     "Split",
     "SplitAlgorithm",
@@ -23,7 +34,12 @@ __all__ = [
     "Splits",
     "TopicLoad",
     "can_split",
+    "cut_again",
     "even_cuts",
     "find_splits",
+    "merge",
+    "merges_in",
+    "neighbours",
     "split",
+    "whole_ordered",
 ]

@@ -118,7 +118,7 @@ def find_splits(
     for broker, bundles in reports.items():
         for bundle, stats in bundles.items():
             rates = long_rates(bundle) or Rates()
-            excess = _excess(rules, stats, rates)
+            excess = excess_of(rules, stats, rates)
             if excess and stats.topics < _FEWEST_TOPICS:
                 detail = f"{excess}, and {stats.topics} topics"
                 refusals.append(Refusal(bundle, Reason.UNBALANCEABLE, detail))
@@ -129,7 +129,7 @@ def find_splits(
     return Splits(tuple(chosen), tuple(refusals))
 
 
-def _excess(rules: SplitRules, stats: BundleStats, rates: Rates) -> str:
+def excess_of(rules: SplitRules, stats: BundleStats, rates: Rates) -> str:
     """Return which limit the bundle exceeds, for people; empty if none."""
     sessions = stats.producers + stats.consumers
     if stats.topics > rules.max_topics:

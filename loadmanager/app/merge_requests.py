@@ -1,0 +1,112 @@
+"""Merges asked for by people: which two are meant, may they be one, and was it done."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from loadmanager.app.bundle_names import boundaries_of, bundle_in
+from loadmanager.app.electing import Deposed
+from loadmanager.app.leading import led_elsewhere
+from loadmanager.app.parts import Parts
+from loadmanager.app.tuning import Tuning
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BundleId, Namespace, namespace_of
+from loadmanager.core.load import BundleStats
+from loadmanager.core.splitting import CannotMerge, Merge, cut_again, neighbours
+from loadmanager.ports import CoordinationError, MergeRefused, Unavailable
+
+_LOOK_S = 1.0
+
+
+class MergingDesk(Protocol):
+    """The leader's desk, as far as it is needed here."""
+
+    async def order_merge(self, both: Merge, hotter: BundleId) -> None:
+        """Order two bundles to the owner of the hotter, or of the other, to be merged there.
+
+        Raises `Conflict`, `MergeRefused`, and as `OrderBook.change`.
+        """
+
+    def merging(self, both: Merge) -> bool:
+        """Say whether that order stands."""
+
+
+class MergingDesks(Protocol):
+    """Where the desk is while this sidecar leads."""
+
+    @property
+    def desk(self) -> MergingDesk | None:
+        """The desk, None while this sidecar does not lead."""
+
+
+class MergeRequests:
+    """The application's side of `MergeService`."""
+
+    def __init__(self, parts: Parts, desks: MergingDesks, *, tuning: Tuning, wait_s: float) -> None:
+        self._parts = parts
+        self._desks = desks
+        self._tuning = tuning
+        self._wait_s = wait_s
+
+    async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
+        """Have two bundles merged, and wait for it; see `MergeService`."""
+        desk = self._desks.desk
+        if desk is None:
+            raise led_elsewhere(self._parts)
+        both = _chosen(await boundaries_of(self._parts.picture, namespace), range_text, other)
+        self._check_size(both)
+        hotter = max(both.halves, key=lambda half: self._reported(half).bytes_per_s)
+        try:
+            await desk.order_merge(both, hotter)
+        except (CoordinationError, Deposed) as error:
+            raise Unavailable(
+                f"the order to merge {both.whole} was not written: {error}"
+            ) from error
+        await self._until_merged(both, desk)
+        return both.whole
+
+    def _check_size(self, both: Merge) -> None:
+        policy = self._tuning.now.split_policy
+        excess = cut_again(policy.rules, *(self._reported(half) for half in both.halves))
+        if policy.enabled and excess:
+            raise MergeRefused(f"{both.whole} would be cut again at once: it has {excess}")
+
+    def _reported(self, half: BundleId) -> BundleStats:
+        return next(self._reports(half), BundleStats())
+
+    def _reports(self, half: BundleId) -> Iterator[BundleStats]:
+        holding = self._parts.picture.live_owner(half)
+        if holding is not None:
+            bundles = self._parts.picture.brokers[holding.broker].report.bundles
+            if half in bundles:
+                yield bundles[half]
+
+    async def _until_merged(self, both: Merge, desk: MergingDesk) -> None:
+        clock, picture = self._parts.clock, self._parts.picture
+        deadline_s = clock.monotonic_s() + self._wait_s
+        while True:
+            boundaries = picture.known_boundaries(namespace_of(both.lower))
+            if boundaries is not None and both.whole in boundaries.bundles:
+                return
+            if self._desks.desk is desk and not desk.merging(both):
+                raise Unavailable(
+                    f"the order to merge {both.whole} was taken back: one of its halves moved"
+                )
+            left_s = deadline_s - clock.monotonic_s()
+            if left_s <= 0:
+                raise Unavailable(
+                    f"{both.lower} and {both.upper} were not merged within {self._wait_s:g} s; "
+                    "the sidecar of their broker logs why"
+                )
+            await picture.changes.wait(min(left_s, _LOOK_S))
+
+
+def _chosen(boundaries: Boundaries, range_text: str, other: str | None) -> Merge:
+    one = bundle_in(boundaries, range_text)
+    after = boundaries.bundles.index(one) + 1
+    if other is None and after == len(boundaries.bundles):
+        raise MergeRefused(f"{one} is the last bundle of {boundaries.namespace}")
+    second = boundaries.bundles[after] if other is None else bundle_in(boundaries, other)
+    try:
+        return neighbours(boundaries, one, second)
+    except CannotMerge as error:
+        raise MergeRefused(str(error)) from error

@@ -1,0 +1,124 @@
+"""Making one bundle of two neighbours, and the order for it.
+
+The order is written as two split orders, one for each half, that name each other by the
+far bound of the whole. So it is kept, handed on to the next leader and taken back as
+every split order is, and an agent or leader that does not know it refuses the algorithm
+by its name, or gives it up, and touches nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from loadmanager.core.averages import Rates
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.hashing import FULL_RANGE_END
+from loadmanager.core.ids import BundleId, bundle_id, namespace_of, range_of
+from loadmanager.core.load import BundleStats
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.splitting.finder import SplitRules, excess_of
+
+MERGE_WITH_NEXT: Final = "merge_with_next"
+MERGE_WITH_FORMER: Final = "merge_with_former"
+
+
+class CannotMerge(LoadManagerError, ValueError):
+    """Two bundles cannot become one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Two neighbours that are to become one bundle."""
+
+    lower: BundleId
+    upper: BundleId
+
+    @property
+    def halves(self) -> tuple[BundleId, BundleId]:
+        """Both, the lower first."""
+        return self.lower, self.upper
+
+    @property
+    def whole(self) -> BundleId:
+        """The bundle that they become."""
+        return bundle_id(namespace_of(self.lower), range_of(self.lower)[0], range_of(self.upper)[1])
+
+    def orders(self) -> dict[BundleId, SplitOrder]:
+        """Return what stands in the orders of the broker that has both."""
+        low, high = range_of(self.whole)
+        return {
+            self.lower: SplitOrder(MERGE_WITH_NEXT, (high,)),
+            self.upper: SplitOrder(MERGE_WITH_FORMER, (low,)),
+        }
+
+
+def neighbours(boundaries: Boundaries, one: BundleId, other: BundleId) -> Merge:
+    """Return the merge of two bundles, in any order.
+
+    Raises:
+        CannotMerge: one is no bundle of the namespace now, both are the same, or another
+            is between them. The last and the first bundle are no neighbours: a range
+            does not go around the circle.
+    """
+    for bundle in (one, other):
+        if bundle not in boundaries.bundles:
+            raise CannotMerge(f"{bundle} is no bundle of {boundaries.namespace} now")
+    if len(boundaries.bundles) == 1:
+        raise CannotMerge(f"{boundaries.namespace} has a single bundle")
+    lower, upper = sorted((one, other), key=range_of)
+    if range_of(lower)[1] != range_of(upper)[0]:
+        raise CannotMerge(f"{lower} and {upper} are not adjacent; expected two neighbours")
+    return Merge(lower, upper)
+
+
+def merge(boundaries: Boundaries, both: Merge) -> Boundaries:
+    """Return the boundaries without the bound between the two; raises as `neighbours`."""
+    neighbours(boundaries, *both.halves)
+    between = range_of(both.upper)[0]
+    bounds = tuple(bound for bound in boundaries.bounds if bound != between)
+    return Boundaries(boundaries.namespace, bounds, boundaries.version)
+
+
+def whole_ordered(half: BundleId, order: SplitOrder) -> BundleId | None:
+    """Return the bundle that ``order`` makes ``half`` a part of; None if it is to be cut."""
+    low, high = range_of(half)
+    far = order.positions[0] if len(order.positions) == 1 else -1
+    if order.algorithm == MERGE_WITH_NEXT and high < far <= FULL_RANGE_END:
+        return bundle_id(namespace_of(half), low, far)
+    if order.algorithm == MERGE_WITH_FORMER and 0 <= far < low:
+        return bundle_id(namespace_of(half), far, high)
+    return None
+
+
+def merges_in(orders: Mapping[BundleId, SplitOrder]) -> tuple[Merge, ...]:
+    """Return the merges that ``orders`` name by both halves, by name."""
+    lower: dict[BundleId, BundleId] = {}
+    upper: dict[BundleId, BundleId] = {}
+    for half, order in sorted(orders.items()):
+        whole = whole_ordered(half, order)
+        if whole is not None:
+            halves = lower if order.algorithm == MERGE_WITH_NEXT else upper
+            halves[whole] = half
+    both = (Merge(lower[whole], upper[whole]) for whole in lower if whole in upper)
+    return tuple(one for one in both if range_of(one.lower)[1] == range_of(one.upper)[0])
+
+
+def added(one: BundleStats, other: BundleStats) -> BundleStats:
+    """Return what a bundle of both would be reported with."""
+    return BundleStats(
+        msgs_in_per_s=one.msgs_in_per_s + other.msgs_in_per_s,
+        msgs_out_per_s=one.msgs_out_per_s + other.msgs_out_per_s,
+        bytes_in_per_s=one.bytes_in_per_s + other.bytes_in_per_s,
+        bytes_out_per_s=one.bytes_out_per_s + other.bytes_out_per_s,
+        topics=one.topics + other.topics,
+        producers=one.producers + other.producers,
+        consumers=one.consumers + other.consumers,
+        cache_size_bytes=one.cache_size_bytes + other.cache_size_bytes,
+    )
+
+
+def cut_again(rules: SplitRules, one: BundleStats, other: BundleStats) -> str:
+    """Return the figure for which a bundle of both would be cut at once; empty for none."""
+    both = added(one, other)
+    return excess_of(rules, both, Rates.of(both))
