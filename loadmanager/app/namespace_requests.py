@@ -17,6 +17,7 @@ from loadmanager.core.wire import encode_boundaries
 from loadmanager.core.wire.fields import parse_object
 from loadmanager.core.wire.namespaces import bundles_to_json, encode_policies, encode_tenant
 from loadmanager.ports import (
+    Check,
     Conflict,
     CoordinationError,
     Create,
@@ -80,38 +81,48 @@ class NamespaceRequests:
     async def create(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
         """Create a namespace, in one commit with its bundles; see `NamespaceService`."""
         namespace = boundaries.namespace
-        await self._refuse_former_owners(boundaries)
         tenant = namespace.partition("/")[0]
         await self._ensure_tenant(tenant)
         await self._documents.ensure(f"{znodes.LOCAL_POLICIES}/{tenant}")
-        created = await self._documents.commit(
-            f"namespace {namespace}",
-            [
-                Create(
-                    znodes.policies(namespace), encode_policies(policies, boundaries, self._cluster)
-                ),
-                Create(znodes.local_policies(namespace), encode_boundaries(boundaries)),
-            ],
-        )
-        if not created:
-            raise NamespaceTaken(f"namespace {namespace} exists already")
+        await self._documents.ensure(znodes.lock_folder_of(namespace))
+        content = encode_policies(policies, boundaries, self._cluster)
+        creating = [
+            Create(znodes.policies(namespace), content),
+            Create(znodes.local_policies(namespace), encode_boundaries(boundaries)),
+        ]
+        for _ in range(_TRIES):
+            operations = [await self._nothing_stands(namespace), *creating]
+            if await self._documents.commit(f"namespace {namespace}", operations):
+                break
+        else:
+            raise Conflict(f"{namespace} was changed by others {_TRIES} times meanwhile")
         log.info("namespace.bundles.created", namespace=namespace, bundles=len(boundaries.bundles))
         # Who created it may ask for it next.
         await boundaries_of(self._parts.picture, namespace)
 
-    async def _refuse_former_owners(self, boundaries: Boundaries) -> None:
-        """Refuse to make a namespace anew while bundles of its former self are owned.
+    async def _nothing_stands(self, namespace: Namespace) -> Operation:
+        """Return what holds while there is no such namespace, nor a lock of a former one.
 
-        Theirs may overlap the new ones, and versions of boundaries begin at 0 again: no
-        check could tell the locks of the former ones from those of the new.
+        The versions of its boundaries begin at 0 again, so the check that keeps a former
+        bundle from being locked, or cut, would take the new boundaries for those it knew.
+
+        Raises:
+            NamespaceTaken: it exists, or bundles of a former one are locked still.
         """
-        namespace = boundaries.namespace
-        owned = await self._documents.names(znodes.lock_folder(boundaries.bundles[0]))
-        if owned and not await self._documents.node(znodes.local_policies(namespace)):
+        path = znodes.lock_folder_of(namespace)
+        with told(path, "read"):
+            await self._parts.coordination.sync(path)
+        for standing in (znodes.policies(namespace), znodes.local_policies(namespace)):
+            if await self._documents.node(standing):
+                raise NamespaceTaken(f"namespace {namespace} exists already")
+        folder = await self._documents.node(path)
+        held = await self._documents.names(path)
+        if held:
             raise NamespaceTaken(
-                f"namespace {namespace} was deleted, and {len(owned)} of its bundles are not let "
+                f"namespace {namespace} was deleted, and {len(held)} of its bundles are not let "
                 "go yet; they are when their sidecars obey, or their sessions end"
             )
+        return Check(path, folder.stat.version if folder else 0)
 
     async def _ensure_tenant(self, tenant: str) -> None:
         """Make the node of a tenant unless it stands: a Pulsar broker wants one with content."""

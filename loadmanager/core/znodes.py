@@ -6,7 +6,7 @@ Paths whose last part is a broker id or an encoded topic are built here alone.
 from typing import Final
 from urllib.parse import quote
 
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
 
 LEADER: Final = "/loadbalance/leader"
 EPOCH: Final = "/loadbalance/epoch"
@@ -67,11 +67,16 @@ def lock(bundle: BundleId) -> str:
 
 
 def lock_folder(bundle: BundleId) -> str:
-    """Return the folder of the locks of the bundle's namespace (persistent).
+    """Return the folder of the locks of the bundle's namespace; see `lock_folder_of`."""
+    return lock_folder_of(namespace_of(bundle))
+
+
+def lock_folder_of(namespace: Namespace) -> str:
+    """Return the folder of the locks of a namespace's bundles (persistent).
 
     Its version counts the commits in which any of them was taken.
     """
-    return f"{LOCKS}/{bundle.rpartition('/')[0]}"
+    return f"{LOCKS}/{namespace}"
 
 
 def local_policies(namespace: Namespace) -> str:

@@ -49,7 +49,8 @@ class NamespaceService(Protocol):
         """Create a namespace, and its tenant if need be, with these bundles or not at all.
 
         Raises:
-            NamespaceTaken: it exists.
+            NamespaceTaken: it exists, or bundles of a former one of that name are not let go yet.
+            Conflict: others changed it again and again meanwhile.
         """
 
     async def delete(self, namespace: Namespace, *, force: bool) -> None:

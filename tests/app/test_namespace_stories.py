@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 import pytest
 from stories import place_all, story
@@ -10,14 +11,18 @@ from loadmanager.app.namespace_requests import NamespaceRequests
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, TopicName, namespace_of
-from loadmanager.faults.agent import Agent
+from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import Cluster, make_config, play
 from loadmanager.faults.wires import LossPlace
 from loadmanager.ports import (
+    Check,
+    Create,
     LeaderElsewhere,
     NamespaceTaken,
     NamespaceUnknown,
     NotLeader,
+    Operation,
+    SetData,
     Unavailable,
 )
 
@@ -97,6 +102,55 @@ async def test_a_deleted_namespace_is_let_go_and_can_be_made_anew(cluster: Clust
         with contextlib.suppress(asyncio.CancelledError):
             await looker
     await place_all(cluster, await create(cluster, 2))
+
+
+@story()
+async def test_a_namespace_is_made_again_only_once_the_locks_of_its_bundles_are_gone(
+    cluster: Cluster,
+) -> None:
+    boundaries = await create(cluster, 4)
+    await place_all(cluster, boundaries)
+    owner = next(one for one in cluster.living if not one.leads and one.host.serving)
+    # It hears of nothing any more, so its locks stand until its session ends.
+    owner.coordination.freeze()
+    deleting = asyncio.ensure_future(namespaces(cluster.leader).delete(NS, force=True))
+    await cluster.until(lambda: stands(cluster) == (False, False))
+    anew = Boundaries.even(NS, 4)
+    with pytest.raises(NamespaceTaken, match="not let go"):
+        await namespaces(cluster.leader).create(anew, {})
+    assert stands(cluster) == (False, False)
+    await cluster.until(lambda: not cluster.lock_sessions(), within_s=2 * SESSION_S)
+    await namespaces(cluster.leader).create(anew, {})
+    await deleting
+    owner.coordination.thaw()
+    await place_all(cluster, anew)
+
+
+@story()
+async def test_a_lock_taken_while_its_namespace_is_being_made_anew_is_not_overlooked(
+    cluster: Cluster,
+) -> None:
+    (bundle, *_) = (await create(cluster, 4)).bundles
+    agent, operator = cluster.leader, await cluster.operator()
+    await namespaces(agent).delete(NS, force=True)
+    taken: list[asyncio.Task[object]] = []
+
+    def take_before(operations: Sequence[Operation]) -> None:
+        """Do as somebody who made it, took a lock, and deleted it, all in that moment."""
+        folder = znodes.lock_folder(bundle)
+        creates = any(isinstance(one, Check) and one.path == folder for one in operations)
+        agent.coordination.delay_commits_s = 0.1 if creates and not taken else 0.0
+        if agent.coordination.delay_commits_s:
+            lock = Create(znodes.lock(bundle), b"{}", ephemeral=True)
+            taking = operator.commit([SetData(folder, b""), lock])
+            taken.append(asyncio.ensure_future(taking))
+
+    agent.coordination.before_commit = take_before
+    with pytest.raises(NamespaceTaken, match="not let go"):
+        await namespaces(agent).create(Boundaries.even(NS, 4), {})
+    assert taken
+    assert stands(cluster) == (False, False)
+    await operator.delete(znodes.lock(bundle))
 
 
 @story()

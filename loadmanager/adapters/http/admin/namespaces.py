@@ -93,7 +93,7 @@ class Namespaces:
         role=Role.ADMIN,
         replies=(
             Reply(204, "It is created, and its tenant with it if need be."),
-            Reply(409, "It exists."),
+            Reply(409, "It exists, or bundles of a former one of that name are not let go yet."),
             Reply(412, "The name cannot be one, or the bundles do not tile the circle."),
         ),
         body=Policies | None,
