@@ -1,18 +1,12 @@
 """Many seeds, in as many processes as asked for, and what came of all of them together."""
 
-import multiprocessing
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 
 from loadmanager.faults.seed_run import STEPS, SeedOutcome, run_seed
-
-RunOne = Callable[[int], SeedOutcome]
-
-_WAITING_PER_PROCESS = 4
+from loadmanager.faults.workers import RunOne, outcomes_from_processes
 
 
 @dataclass(slots=True)
@@ -58,19 +52,4 @@ def outcomes(
     if jobs == 1:
         yield from map(run_one, seeds)
         return
-    spawning = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawning) as processes:
-        left = iter(seeds)
-        running: set[Future[SeedOutcome]] = set()
-        try:
-            while True:
-                some = islice(left, jobs * _WAITING_PER_PROCESS - len(running))
-                running |= {processes.submit(run_one, seed) for seed in some}
-                if not running:
-                    return
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-        finally:
-            for future in running:
-                future.cancel()
+    yield from outcomes_from_processes(seeds, jobs=jobs, run_one=run_one)
