@@ -7,6 +7,7 @@ applied. Each commit also checks the mark of this very agent, which another agen
 same broker deletes as it registers: what a former one still sends is refused.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -256,12 +257,12 @@ class LockKeeper:
         elif isinstance(rejected.cause, NodeMissing):
             await self._coordination.ensure(znodes.lock_folder(bundle))
         elif isinstance(rejected.cause, NodeExists):
-            await self._examine(bundle, takes)
+            await self._examine(takes)
         else:
             raise rejected.cause
 
-    async def _examine(self, bundle: BundleId, takes: list[BundleId]) -> None:
-        """Find out whose lock is in the way, and replace it if it is our own.
+    async def _examine(self, takes: list[BundleId]) -> None:
+        """Find out whose locks are in the way, and replace those that are our own.
 
         A lock of this session is one whose commit lost its reply; one of an earlier
         session of this same broker is from before a restart. The broker has confirmed
@@ -270,17 +271,24 @@ class LockKeeper:
         That session may end, and another broker take the lock, before ours is replaced:
         a new node, with the same version. So every taking sets the folder as well, and
         whoever replaces a lock checks that the folder is as it was before the lock was read.
+        All are read at once, since any lock of the namespace that is taken meanwhile spoils it.
         """
-        folder = await self._coordination.get(znodes.lock_folder(bundle))
-        node = await self._coordination.get(znodes.lock(bundle))
-        if node is None or folder is None:
-            return
-        if self._is_ours(bundle, node):
-            self._replace[bundle] = _Examined(node.stat.version, folder.stat.version)
-            return
-        log.info("bundle.lock.refused", bundle=bundle, held_by_session=node.stat.ephemeral_owner)
-        takes.remove(bundle)
-        self._ownerships.lock_refused(bundle)
+        paths = sorted({znodes.lock_folder(bundle) for bundle in takes})
+        read = await asyncio.gather(*(self._coordination.get(path) for path in paths))
+        folders = dict(zip(paths, read, strict=True))
+        bundles = tuple(takes)
+        locks = [self._coordination.get(znodes.lock(bundle)) for bundle in bundles]
+        for bundle, node in zip(bundles, await asyncio.gather(*locks), strict=True):
+            folder = folders[znodes.lock_folder(bundle)]
+            if node is None or folder is None:
+                self._replace.pop(bundle, None)
+            elif self._is_ours(bundle, node):
+                self._replace[bundle] = _Examined(node.stat.version, folder.stat.version)
+            else:
+                held_by = node.stat.ephemeral_owner
+                log.info("bundle.lock.refused", bundle=bundle, held_by_session=held_by)
+                takes.remove(bundle)
+                self._ownerships.lock_refused(bundle)
 
     def _is_ours(self, bundle: BundleId, node: Node) -> bool:
         if node.stat.ephemeral_owner == self._membership.session_id:

@@ -133,6 +133,27 @@ async def test_a_former_lock_is_cleared_even_as_others_take_locks_beside_it(
 
 
 @story(2)
+async def test_all_former_locks_are_taken_over_together(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(32)
+    await place_all(cluster, boundaries)
+    former = follower(cluster)
+    await own_all(cluster, boundaries.bundles, former.host)
+    await former.kill()
+    newcomer = cluster.start(former.host)
+    sent: list[int] = []
+
+    def count(operations: Sequence[Operation]) -> None:
+        locks = {znodes.lock(bundle) for bundle in boundaries.bundles}
+        sent.append(len(locks.intersection(one.path for one in operations)))
+
+    newcomer.coordination.before_commit = count
+    await cluster.settled(boundaries.bundles)
+    # To create them, which tells that they stand, and to replace them: any other that is taken
+    # in the namespace meanwhile spoils it for all.
+    assert [locks for locks in sent if locks] == [32, 32]
+
+
+@story(2)
 async def test_a_lock_that_another_broker_took_meanwhile_is_not_replaced(
     cluster: Cluster,
 ) -> None:
