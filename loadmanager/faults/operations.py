@@ -2,11 +2,12 @@
 
 from typing import Final
 
+from loadmanager.app.namespace_requests import NamespaceRequests
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.wire import encode_boundaries
+from loadmanager.faults.agent import Agent
 from loadmanager.faults.scene import Happening, Scene
 
 NAMESPACES: Final = tuple(Namespace(f"acme/{name}") for name in ("orders", "mails", "clicks"))
@@ -80,35 +81,29 @@ async def unmark_draining(scene: Scene) -> str:
 
 
 async def create_namespace(scene: Scene) -> str:
-    """Create a namespace, perhaps one that was there before with other bundles.
-
-    Whoever creates one again waits until the bundles of the former one are let go: docs/
-    simulated-faults.md says why.
-    """
-    missing = [name for name in NAMESPACES if _may_be_created(scene, name)]
-    if not missing:
+    """Ask a sidecar for a namespace, perhaps one that was there before with other bundles."""
+    missing = [name for name in NAMESPACES if name not in scene.monitor.namespaces]
+    agent = scene.any_agent()
+    if not missing or agent.application is None:
         return ""
     namespace = scene.rng.choice(missing)
     boundaries = Boundaries.even(namespace, scene.rng.randrange(1, MOST_BUNDLES))
-    operator = await scene.cluster.operator()
-    content = encode_boundaries(boundaries)
-    scene.begin(operator.create(znodes.local_policies(namespace), content))
-    return f"{namespace} {len(boundaries.bundles)} bundles"
+    scene.begin(_namespaces(agent).create(boundaries, {}))
+    return f"{namespace} {len(boundaries.bundles)} bundles by {agent.url}"
 
 
 async def delete_namespace(scene: Scene) -> str:
-    """Delete a namespace with all that it has open."""
-    namespace = scene.any_namespace()
-    if namespace is None:
+    """Ask a leader to delete a namespace with all that it has open."""
+    namespace, desks = scene.any_namespace(), scene.desks()
+    if namespace is None or not desks:
         return ""
-    operator = await scene.cluster.operator()
-    scene.begin(operator.delete(znodes.local_policies(namespace)))
-    return namespace
+    agent, _ = scene.rng.choice(desks)
+    scene.begin(_namespaces(agent).delete(namespace, force=True))
+    return f"{namespace} by {agent.url}"
 
 
-def _may_be_created(scene: Scene, namespace: Namespace) -> bool:
-    locks = scene.cluster.service.nodes.get(f"{znodes.LOCKS}/{namespace}")
-    return namespace not in scene.monitor.namespaces and not (locks and locks.children)
+def _namespaces(agent: Agent) -> NamespaceRequests:
+    return NamespaceRequests(agent.parts, agent.app.leading, "standalone")
 
 
 def _is_marked(scene: Scene, broker: str) -> bool:
