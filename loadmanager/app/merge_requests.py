@@ -89,7 +89,8 @@ class MergeRequests:
                 return
             if self._desks.desk is desk and not desk.merging(both):
                 raise Unavailable(
-                    f"the order to merge {both.whole} was taken back: one of its halves moved"
+                    f"the order to merge {both.whole} was taken back: "
+                    "a half was moved, split or deleted"
                 )
             left_s = deadline_s - clock.monotonic_s()
             if left_s <= 0:

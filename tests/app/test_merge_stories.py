@@ -50,6 +50,11 @@ def text(bundle: BundleId) -> str:
     return bundle.rpartition("/")[2]
 
 
+def orders_left(cluster: Cluster) -> list[BundleId]:
+    """Return what is ordered to be cut or merged anywhere."""
+    return [bundle for host in cluster.hosts for bundle in cluster.orders(host).splits]
+
+
 async def merge(cluster: Cluster, lower: BundleId, upper: BundleId) -> BundleId:
     """Ask the leader to merge two bundles, and wait until it says that it is done."""
     requests = cluster.leader.app.merge_requests
@@ -236,11 +241,11 @@ async def test_a_half_that_is_sent_elsewhere_ends_the_merge(cluster: Cluster) ->
     desk = cluster.leader.app.leading.desk
     assert desk is not None
     await desk.order({lower: third.name})
-    with pytest.raises(Unavailable, match="one of its halves moved"):
+    with pytest.raises(Unavailable, match="was taken back: a half was moved"):
         await merging
     await cluster.until(lambda: cluster.servers(lower) == [third])
     await cluster.settled(boundaries.bundles)
-    assert not [order for host in cluster.hosts for order in cluster.orders(host).splits]
+    assert orders_left(cluster) == []
 
 
 @story(**BY_HAND)
@@ -250,14 +255,15 @@ async def test_a_namespace_deleted_in_the_middle_is_let_go(cluster: Cluster) -> 
     await cluster.until(lambda: any(cluster.orders(host).splits for host in cluster.hosts))
     operator = await cluster.operator()
     await operator.delete(znodes.local_policies(NAMESPACE))
-    await asyncio.sleep(90.0)
-    await asyncio.wait({merging})
-    assert merging.exception() is not None
-    assert not any(host.serving for host in cluster.hosts)
-    assert not any(cluster.orders(host).bundles for host in cluster.hosts)
+    with pytest.raises(LookupRefused):
+        await merging
+    await cluster.until(lambda: not any(host.serving for host in cluster.hosts), within_s=90)
+    await cluster.until(
+        lambda: not any(cluster.orders(host).bundles for host in cluster.hosts), within_s=90
+    )
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.3, 0.6, 0.9, 1.2, 2.0])
+@pytest.mark.parametrize("after_s", [0.02, 0.3, 0.6, 1.0])
 @pytest.mark.parametrize("victim", ["leader", "agent", "broker"])
 def test_whoever_dies_in_the_middle_all_is_served_by_one(victim: str, after_s: float) -> None:
     async def tell(cluster: Cluster) -> None:
@@ -272,14 +278,12 @@ def test_whoever_dies_in_the_middle_all_is_served_by_one(victim: str, after_s: f
             if victim == "broker":
                 host.kill_broker()
             await cluster.agent_of(host.name).kill()
-        merging.cancel()
-        await asyncio.wait({merging})
-        await asyncio.sleep(90.0)
+        await asyncio.gather(merging, return_exceptions=True)
+        await cluster.until(lambda: not orders_left(cluster), within_s=120)
         now = boundaries_now(cluster)
         assert now.bundles in {boundaries.bundles, (Merge(lower, upper).whole, now.bundles[-1])}
         await asyncio.gather(*(cluster.living[0].look_up(topic_in(now, b)) for b in now.bundles))
         await cluster.settled(now.bundles, within_s=60)
-        assert not [order for host in cluster.hosts for order in cluster.orders(host).splits]
 
     play(tell, 3, config=make_config(**BY_HAND))
 
