@@ -238,17 +238,24 @@ class Ownerships:
         The parts are loaded before the whole is unloaded: where both are, the broker
         gives a topic to the newer token, so no message finds nobody.
         """
-        self._split_away.add(cut.whole)
+        if self.orders and cut.whole in self.orders.bundles:
+            self._split_away.add(cut.whole)
         for part in cut.parts:
+            self.takes.pop(part, None)
             self._tokens[part] = fencing_token
             self._parts[part] = cut.whole
             self._fire(part, Event.SPLIT_OFF)
         self._metrics.ownership_changed("acquired", len(cut.parts))
         self._metrics.ownership_changed("released")
         log.info("bundle.range.split", bundle=cut.whole, parts=cut.parts)
+        self.drops.pop(cut.whole, None)
         self._fire(cut.whole, Event.SPLIT_AWAY)
         self._tokens.pop(cut.whole, None)
         self.compare()
+        if not self._joined:
+            # Everything was recalled meanwhile, or the broker lost: no order keeps these.
+            for part in cut.parts:
+                self._fire(part, Event.RECALLED)
 
     def join(self, joint: Joint) -> None:
         """Stop two bundles, and have the lock keeper replace them by one."""

@@ -82,6 +82,8 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     (_P.FREE, _E.SPLIT_OFF): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
     (_P.ACQUIRING, _E.ASSIGNED): (_P.ACQUIRING, ()),
     (_P.ACQUIRING, _E.LOCK_TAKEN): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
+    # The reply was lost, and orders that name the part came before the split was seen.
+    (_P.ACQUIRING, _E.SPLIT_OFF): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
     # Somebody still holds the lock; the comparison with the orders tries again.
     (_P.ACQUIRING, _E.LOCK_REFUSED): (_P.FREE, ()),
     # The create is under way and may succeed: only its outcome leads out.
@@ -94,6 +96,7 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     # Never loaded by us, but perhaps by an agent before us, under whose lease it is served
     # until its lock is taken over: so the broker is asked to stop here too.
     (_P.ABANDONING, _E.LOCK_TAKEN): (_P.RELEASING, (_F.UNLOAD_FROM_BROKER,)),
+    (_P.ABANDONING, _E.SPLIT_OFF): (_P.RELEASING, (_F.UNLOAD_FROM_BROKER,)),
     (_P.ABANDONING, _E.LOCK_REFUSED): (_P.FREE, ()),
     (_P.ABANDONING, _E.SESSION_LOST): (_P.FREE, ()),
     (_P.ABANDONING, _E.BROKER_LOST): (_P.ABANDONING, ()),
@@ -122,6 +125,8 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     (_P.DROPPING, _E.RECALLED): (_P.DROPPING, ()),
     (_P.DROPPING, _E.LOCK_DROPPED): (_P.FREE, ()),
     (_P.DROPPING, _E.BROKER_LOST): (_P.DROPPING, ()),
+    # It stopped while the commit of the split was under way, which dropped its lock.
+    (_P.DROPPING, _E.SPLIT_AWAY): (_P.FREE, ()),
     (_P.DROPPING, _E.SESSION_LOST): (_P.FREE, ()),
     (_P.HALTING, _E.ASSIGNED): (_P.HALTING, ()),
     (_P.HALTING, _E.RECALLED): (_P.HALTING, ()),

@@ -54,9 +54,11 @@ def futures(world: World) -> list[World]:
         asked = replace(world, lock_request=None)
         found.append(replace(asked, lock=True).after(Event.LOCK_TAKEN))
         found.append(asked.after(Event.LOCK_REFUSED))
+        found.append(replace(asked.silent(), lock=True).after(Event.SPLIT_OFF))
     if world.lock_request is Effect.DROP_LOCK:
         assert not world.serving, "a lock is dropped whose bundle is being served"
-        found.append(replace(world, lock_request=None, lock=False).after(Event.LOCK_DROPPED))
+        dropped = replace(world, lock_request=None, lock=False)
+        found += [dropped.after(Event.LOCK_DROPPED), dropped.after(Event.SPLIT_AWAY)]
     if world.lock and world.phase in {Phase.OWNED, Phase.RELEASING}:
         found.append(replace(world, lock=False).after(Event.SPLIT_AWAY))
     if world.phase is Phase.FREE and not world.commands:
