@@ -28,12 +28,15 @@ def served_again_within_s(config: Config) -> float:
     """Return the bound: what the slowest way to a new owner takes after the last fault.
 
     The session of the dead or cut off owner, or leader, has to expire: a whole timeout.
-    A fault may hit the next owner as it is being chosen: its broker is given up when its
-    lease has run out, and its sidecar registers again. The leader notices within a tick.
+    Then comes one of two. A fault may hit the next owner as it is being chosen: its broker is
+    given up when its lease has run out, and its sidecar registers again. Or many are missed
+    together, and waited for; by then, whoever gets the bundles has been seen to be well for
+    longer than the first would take. The leader notices within a tick.
     """
     lease_s = config.ownership.self_fence_fraction * SESSION_S
     renewal_s = config.ownership.heartbeat_fraction * SESSION_S + CONTROL_TIMEOUT_S
-    return SESSION_S + lease_s + renewal_s + config.leader.tick_interval_s + _RETRIES_S
+    next_s = max(lease_s + renewal_s, config.leader.return_wait_s)
+    return SESSION_S + next_s + config.leader.tick_interval_s + _RETRIES_S
 
 
 @dataclass(slots=True)
