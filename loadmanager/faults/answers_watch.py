@@ -44,10 +44,14 @@ class Spell:
 
 @dataclass(slots=True)
 class _Touch:
-    """When a sidecar was in touch with the service, and how late its messages are."""
+    """When a sidecar was in touch with the service, and how late its messages are.
+
+    ``knows_since_s`` is worked out while it is in touch, and then stays: messages that were
+    late when the connection broke are lost, however long ago that is.
+    """
 
     in_touch_since_s: float | None = None
-    current_at_s: float = 0.0
+    knows_since_s: float = -PROPAGATION_S
     lag_s: float = 0.0
     lagged_until_s: float = 0.0
 
@@ -108,13 +112,12 @@ class AnswersWatch:
             if touch.in_touch_since_s is None:
                 touch.in_touch_since_s = at_s
             if at_s - touch.in_touch_since_s >= PROPAGATION_S + touch.lag_s:
-                touch.current_at_s = at_s
+                touch.knows_since_s = at_s - PROPAGATION_S - touch.lag_s
 
     def knows_since_s(self, agent: Agent, at_s: float) -> float:
         """Return the moment since when the sidecar may have missed something."""
         self.look_at_touch([agent], at_s)
-        touch = self._touch[agent.parts.identity.instance]
-        return touch.current_at_s - PROPAGATION_S - touch.lag_s
+        return self._touch[agent.parts.identity.instance].knows_since_s
 
     def answer_given(self, agent: Agent, owner: Owner, at_s: float) -> None:
         """Look at an answer, in the moment it is given."""

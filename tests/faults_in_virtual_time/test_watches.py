@@ -179,6 +179,28 @@ def test_a_sidecar_that_was_cut_off_before_cannot_know_better() -> None:
     assert _watched(tell) == []
 
 
+@pytest.mark.parametrize("broken", [True, False])
+def test_what_was_late_when_the_connection_broke_is_never_heard_of(broken: bool) -> None:
+    async def tell(cluster: Cluster, monitor: Monitor) -> None:
+        token = await _one_sidecar_and_a_lock(cluster, monitor)
+        session = cluster.agents[0].coordination
+        await asyncio.sleep(10.0)
+        session.delay_replies(0.8)
+        monitor.look()
+        await (await cluster.operator()).delete(znodes.lock(WHOLE))
+        await asyncio.sleep(0.7)
+        session.delay_replies(0.0)
+        monitor.look()
+        if broken:
+            session.suspend()
+        for _ in range(10):
+            monitor.look()
+            await asyncio.sleep(0.5)
+        monitor.answer_given(cluster.agents[0], _owner(token))
+
+    assert _watched(tell) == ([] if broken else [(Invariant.LOOKUPS_NAME_OWNERS, WHOLE)])
+
+
 def test_an_answer_that_names_a_broker_that_is_not_registered_is_told_of() -> None:
     async def tell(cluster: Cluster, monitor: Monitor) -> None:
         token = await _one_sidecar_and_a_lock(cluster, monitor)
