@@ -36,7 +36,7 @@ from loadmanager.faults.virtual_time import run
 STEPS: Final = 40
 DRIFT_FRACTION: Final = 0.01
 VIRTUAL_LIMIT_S: Final = 3_600.0
-REAL_LIMIT_S: Final = 60.0
+CPU_LIMIT_S: Final = 60.0
 
 HAPPENINGS: Final = (*PROCESS_FAULTS, *BROKER_FAULTS, *NETWORK_FAULTS, *OPERATIONS)
 """All that may happen at a step."""
@@ -83,7 +83,7 @@ def run_seed(
     found: Violation | None = None
     try:
         program = one.play(config or make_config(), build)
-        run(program, limit_s=VIRTUAL_LIMIT_S, real_limit_s=REAL_LIMIT_S)
+        run(program, limit_s=VIRTUAL_LIMIT_S, cpu_limit_s=CPU_LIMIT_S)
     except Violation as violation:
         found = violation
     except VirtualTimeError as error:

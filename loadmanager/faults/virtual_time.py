@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
-from loadmanager.faults.real_time import RealTimeLimit, RealTimeUp
+from loadmanager.faults.cpu_time import CpuTimeLimit, CpuTimeUp
 from loadmanager.faults.violation import Invariant, Violation
 from loadmanager.faults.virtual_loop import START_S, VirtualLoop, VirtualTimeError
 
@@ -41,26 +41,26 @@ def wall_ms_at(monotonic_s: float) -> int:
 
 
 def run(
-    program: Coroutine[Any, Any, T], *, limit_s: float = 3_600.0, real_limit_s: float = 120.0
+    program: Coroutine[Any, Any, T], *, limit_s: float = 3_600.0, cpu_limit_s: float = 120.0
 ) -> T:
     """Run ``program`` in virtual time and return its result. Only for the main thread.
 
     Raises:
         VirtualTimeError: it waits for ever, or for longer than ``limit_s``, or takes
-            longer than ``real_limit_s`` to compute, be it in one turn of the loop.
+            longer than ``cpu_limit_s`` to compute, be it in one turn of the loop.
         Violation: a callback raised, or a task that nobody waited for.
     """
-    loop, limit = VirtualLoop(limit_s), RealTimeLimit(real_limit_s)
+    loop, limit = VirtualLoop(limit_s), CpuTimeLimit(cpu_limit_s)
     try:
         with limit.watched():
             return _run(program, loop)
-    except (RealTimeUp, VirtualTimeError, Violation):
+    except (CpuTimeUp, VirtualTimeError, Violation):
         # What ends a program that took too long may well find something else broken.
         if not limit.was_at:
             raise
         passed_s = loop.time() - START_S
         raise VirtualTimeError(
-            f"{passed_s:.0f} s did not end in {real_limit_s:g} s of real time; it was at\n"
+            f"{passed_s:.0f} s did not end in {cpu_limit_s:g} s of CPU time; it was at\n"
             f"{limit.was_at}"
         ) from None
 

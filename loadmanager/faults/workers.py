@@ -10,7 +10,7 @@ from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Final
 
-from loadmanager.faults.seed_run import REAL_LIMIT_S, SeedOutcome
+from loadmanager.faults.seed_run import CPU_LIMIT_S, SeedOutcome
 from loadmanager.faults.violation import Invariant
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 RunOne = Callable[[int], SeedOutcome]
 
-_LAST_LIMIT_S: Final = REAL_LIMIT_S + 30.0
+_LAST_LIMIT_S: Final = 10 * CPU_LIMIT_S
 """After this a process ends itself that a run could not be ended in."""
 
 _spawning = multiprocessing.get_context("spawn")

@@ -79,7 +79,7 @@ def test_what_waits_for_a_time_too_near_for_the_clock_to_show_it_goes_on() -> No
                 async with asyncio.timeout(left_s / 2):
                     await asyncio.Event().wait()
 
-    run(program(), real_limit_s=60.0)
+    run(program(), cpu_limit_s=60.0)
 
 
 def test_one_turn_that_never_ends_is_ended_and_told_with_where_it_was() -> None:
@@ -92,7 +92,7 @@ def test_one_turn_that_never_ends_is_ended_and_told_with_where_it_was() -> None:
         await asyncio.ensure_future(spin())
 
     with pytest.raises(VirtualTimeError, match=r"(?s)^7 s did not end in 0.1 s.*in spin\n"):
-        run(program(), real_limit_s=0.1)
+        run(program(), cpu_limit_s=0.1)
 
 
 def test_what_is_ended_is_ended_again_if_it_holds_on() -> None:
@@ -104,13 +104,13 @@ def test_what_is_ended_is_ended_again_if_it_holds_on() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(VirtualTimeError, match=r"(?s)^0 s did not end in 0.1 s.*in program\n"):
-        run(program(), real_limit_s=0.1)
+        run(program(), cpu_limit_s=0.1)
 
 
 def test_a_limit_leaves_the_timer_of_whoever_runs_it_as_it_was() -> None:
-    former = signal.getitimer(signal.ITIMER_REAL)[0]
+    former = signal.getitimer(signal.ITIMER_PROF)[0]
     run(asyncio.sleep(1.0))
-    after = signal.getitimer(signal.ITIMER_REAL)[0]
+    after = signal.getitimer(signal.ITIMER_PROF)[0]
     assert (after > 0.0) == (former > 0.0)
     assert after <= former
 
