@@ -38,6 +38,8 @@ HOT = (
 async def sidecar() -> AsyncIterator[LeaderAtWork]:
     """Return a sidecar whose rounds come 20 ms apart once it leads."""
     async with leader_at_work(PLANNER) as at_work:
+        # Without one, the first round that comes before there is a load to decide on recalls all.
+        await at_work.create_namespace(Boundaries.even(NS, 8))
         yield at_work
 
 
