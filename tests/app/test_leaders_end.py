@@ -18,13 +18,15 @@ from stories import place_all
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BundleId
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire import decode_boundaries
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import NAMESPACE, Cluster, make_config, play
 from loadmanager.faults.host import Host
 from loadmanager.faults.wires import Losses
+from loadmanager.ports import Unavailable
 
 MOST_WRITES = 8
 QUIET: Mapping[str, Mapping[str, Any]] = {
@@ -127,9 +129,22 @@ async def _look_up_for_ever(cluster: Cluster, agent: Agent, scene: Scene) -> int
             owner = cluster.agent_of(scene.leader.host.name).app.answering.owner_if_known(topic)
             if owner and owner.broker == scene.leader.host.name:
                 continue  # Its end takes what it serves with it.
-            await agent.look_up(topic)
+            going = _ordered_to_leader(scene, topic)
+            try:
+                await agent.look_up(topic)
+            except Unavailable:
+                if not going and not _ordered_to_leader(scene, topic):
+                    raise
             asked += 1
         await asyncio.sleep(0.1)
+
+
+def _ordered_to_leader(scene: Scene, topic: TopicName) -> bool:
+    """Say whether the operation sends the topic's bundle to the leader, whose end it awaits."""
+    cluster, host = scene.cluster, scene.leader.host
+    bundle = _boundaries(cluster).at(position(topic, "murmur3"))
+    standing = znodes.orders(host.name) in cluster.service.nodes
+    return standing and bundle in cluster.orders(host).bundles
 
 
 async def _carried_out(operate: Awaitable[None]) -> None:
