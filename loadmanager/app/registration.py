@@ -135,15 +135,22 @@ async def clear_former_locks(
     The broker obeys this membership's epoch by now, so no earlier agent can have it
     load them again; it stops serving each one before its lock goes.
 
-    Raises:
+    Raises, in a group:
         BrokerError: the broker did not confirm that it stopped.
         StaleAgent: a newer agent commands the broker.
     """
     # All at once: one after the other, they would wait for the service as often as there are locks.
     parallel = asyncio.Semaphore(PARALLEL)
-    async with asyncio.TaskGroup() as tasks:
-        for bundle, token in former_tokens.items():
-            tasks.create_task(_clear(parts, membership, bundle, token, parallel), name=bundle)
+    clearing = [
+        _clear(parts, membership, bundle, token, parallel)
+        for bundle, token in former_tokens.items()
+    ]
+    # No `TaskGroup`: one that is only waited for leaves this task marked as being cancelled if
+    # a part fails. All are waited for, so that none deletes what the next membership takes.
+    outcomes = await asyncio.gather(*clearing, return_exceptions=True)
+    errors = [one for one in outcomes if isinstance(one, Exception)]
+    if errors:
+        raise ExceptionGroup("former locks could not be cleared", errors)
 
 
 async def _clear(

@@ -133,6 +133,35 @@ async def test_a_former_lock_is_cleared_even_as_others_take_locks_beside_it(
 
 
 @story(2)
+async def test_a_sidecar_that_could_not_clear_a_former_lock_registers_again(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    former = follower(cluster)
+    await own_all(cluster, boundaries.bundles, former.host)
+    await former.kill()
+    for bundle in boundaries.bundles:
+        await cluster.move(bundle, other_than(cluster, former.host))
+    newcomer = cluster.start(former.host)
+    lost: list[BundleId] = []
+
+    def lose_the_first(operations: Sequence[Operation]) -> None:
+        for bundle in boundaries.bundles:
+            clears = any(
+                isinstance(one, Delete) and one.path == znodes.lock(bundle) for one in operations
+            )
+            if clears and not lost:
+                lost.append(bundle)
+                newcomer.coordination.lose_next_request()
+
+    newcomer.coordination.before_commit = lose_the_first
+    await cluster.until(lambda: registered(newcomer), within_s=5.0)
+    assert lost
+    await cluster.settled(boundaries.bundles)
+
+
+@story(2)
 async def test_all_former_locks_are_taken_over_together(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(32)
     await place_all(cluster, boundaries)
