@@ -169,8 +169,8 @@ class PlannerSettings(Section):
         "section hold. parity: the strategy's decision is carried out as Pulsar would, its "
         "accidents included (docs/accidents.md); of this section only the pace of placing and "
         "draining holds, and what stops shedding altogether. For comparisons, best on a copy: "
-        "limits on throughput that wrap around in Java split bundles, and nothing joins them "
-        "again.",
+        "limits on throughput that wrap around in Java split bundles, and only people join "
+        "them again (`loadmanager merge`).",
     )
     margin_fraction: float = Field(
         0.02,
