@@ -26,7 +26,7 @@ from typing import Final
 
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
-from figures import emit, percentile, summary_ms
+from figures import TooSlow, emit, percentile, summary_ms
 from planned_hand_overs import HTTP_OK, HandOver, Refusals, hand_overs_in, refusals_in
 
 from loadmanager.checker.serving import overlaps
@@ -119,7 +119,7 @@ class Run:
 
 
 # It measures with a dozen processes on two cores: where others use them too, it measures again.
-@pytest.mark.flaky(reruns=2)
+@pytest.mark.flaky(reruns=2, only_rerun=["TooSlow"])
 async def test_a_planned_hand_over_takes_the_service_a_tenth_of_a_second(tmp_path: Path) -> None:
     async with process_cluster(
         tmp_path, brokers=BROKERS, bundles=BUNDLES, rate_per_s=EXPECTED_PER_S
@@ -133,7 +133,9 @@ async def test_a_planned_hand_over_takes_the_service_a_tenth_of_a_second(tmp_pat
     assert twice_served == []
     assert (run.told.publish_errors, run.told.lookup_errors) == (0, 0), run.told
     assert run.refused.too_early == 0
-    assert percentile((one.service_s for one in run.hand_overs), 99) <= P99_BOUND_S
+    p99_s = percentile((one.service_s for one in run.hand_overs), 99)
+    if p99_s > P99_BOUND_S:
+        raise TooSlow(f"a p99 of {p99_s:.3f} s; expected at most {P99_BOUND_S:g} s")
 
 
 async def _hand_over(processes: ProcessCluster, clients: Clients) -> Run:

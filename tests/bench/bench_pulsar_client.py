@@ -9,13 +9,12 @@ includes.
 import asyncio
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from time import monotonic
 from typing import Any, Final
 
 import pytest
 from cluster_processes import ProcessCluster
-from figures import emit, summary_ms
+from figures import TooSlow, emit, summary_ms
 from pulsar_cluster import Stream, pulsar_cluster
 from waiting import eventually
 
@@ -33,9 +32,11 @@ MOVES: Final = 100
 SETTLE_S: Final = 0.3
 """Before and after a move, so that each pause belongs to one move."""
 
-MEDIAN_BOUND_S: Final = 1.0
+P99_BOUND_MS: Final = 150.0
 
 
+# Two cores stand in for several hosts: where others use them too, it measures again.
+@pytest.mark.flaky(reruns=2, only_rerun=["TooSlow"])
 async def test_clients_pause_for_about_as_long_as_nobody_serves(tmp_path: Path) -> None:
     pulsar = pytest.importorskip("pulsar", reason="pulsar-client has no wheel for this platform")
     async with pulsar_cluster(tmp_path, brokers=BROKERS, bundles=BUNDLES) as processes:
@@ -63,7 +64,9 @@ async def test_clients_pause_for_about_as_long_as_nobody_serves(tmp_path: Path) 
         bundles=BUNDLES,
     )
     assert not any(stream.missing for stream in streams.values())
-    assert median(sends) <= MEDIAN_BOUND_S
+    for pauses in (sends, silences):
+        if summary_ms(pauses)["p99_ms"] > P99_BOUND_MS:
+            raise TooSlow(f"{summary_ms(pauses)}; expected a p99 of at most {P99_BOUND_MS:g} ms")
 
 
 async def _streams(

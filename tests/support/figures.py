@@ -12,6 +12,10 @@ from pathlib import Path
 _SIGNIFICANT_DIGITS = 4
 
 
+class TooSlow(AssertionError):
+    """A figure that is over its bound, as it may be once on a machine that others use."""
+
+
 @cache
 def machine() -> dict[str, object]:
     """Return what this machine says of itself now."""
