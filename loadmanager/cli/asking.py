@@ -91,6 +91,61 @@ class Reach:
             return self._answer(location, method, body, redirects - 1)
 
 
+def _check_url(
+    _context: click.Context | None, _option: click.Parameter | None, value: str | None
+) -> str | None:
+    if value is None:
+        return None
+    try:
+        parts = urlsplit(value)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise click.BadParameter(f"{value!r}; expected http://host:port of any sidecar")
+    return value.rstrip("/")
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--url",
+        envvar="LOADMANAGER_URL",
+        callback=_check_url,
+        help=f"Any sidecar; it knows the leader's.  [default: {DEFAULT_URL}]",
+    ),
+    click.option(
+        "--profile",
+        envvar="LOADMANAGER_PROFILE",
+        default="",
+        metavar="NAME",
+        help="Whom to ask, from profiles.toml.  [default: default, if there is one]",
+    ),
+    click.option(
+        "--token-file",
+        envvar="LOADMANAGER_TOKEN_FILE",
+        default="",
+        help="A file with the bearer token to ask with.",
+    ),
+    click.option(
+        "--ca-file",
+        envvar="LOADMANAGER_CA_FILE",
+        default="",
+        help="Who signs the sidecars' certificates.  [default: whom the system trusts]",
+    ),
+)
+
+
+def _timeout_option(default_s: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        default=default_s,
+        show_default=True,
+        type=click.FloatRange(0.1, 3600),
+        help="Seconds to wait for an answer.",
+    )
+
+
 def reaching(
     default_timeout_s: float = 30.0, *, waits: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -98,44 +153,7 @@ def reaching(
 
     ``waits`` False leaves ``--timeout`` to the command.
     """
-    options = [
-        click.option(
-            "--url",
-            envvar="LOADMANAGER_URL",
-            callback=_check_url,
-            help=f"Any sidecar; it knows the leader's.  [default: {DEFAULT_URL}]",
-        ),
-        click.option(
-            "--profile",
-            envvar="LOADMANAGER_PROFILE",
-            default="",
-            metavar="NAME",
-            help="Whom to ask, from profiles.toml.  [default: default, if there is one]",
-        ),
-        click.option(
-            "--token-file",
-            envvar="LOADMANAGER_TOKEN_FILE",
-            default="",
-            help="A file with the bearer token to ask with.",
-        ),
-        click.option(
-            "--ca-file",
-            envvar="LOADMANAGER_CA_FILE",
-            default="",
-            help="Who signs the sidecars' certificates.  [default: whom the system trusts]",
-        ),
-    ]
-    if waits:
-        options.append(
-            click.option(
-                "--timeout",
-                "timeout_s",
-                default=default_timeout_s,
-                show_default=True,
-                type=click.FloatRange(0.1, 3600),
-                help="Seconds to wait for an answer.",
-            )
-        )
+    options = [*_OPTIONS, *([_timeout_option(default_timeout_s)] if waits else [])]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -181,21 +199,6 @@ def _reach(given: Profile, name: str, timeout_s: float) -> Reach:
         token=_token(token_file) if token_file else "",
         tls=_context(ca_file, known) if url.startswith("https:") else None,
     )
-
-
-def _check_url(
-    _context: click.Context | None, _option: click.Parameter | None, value: str | None
-) -> str | None:
-    if value is None:
-        return None
-    try:
-        parts = urlsplit(value)
-        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        sound = False
-    if not sound:
-        raise click.BadParameter(f"{value!r}; expected http://host:port of any sidecar")
-    return value.rstrip("/")
 
 
 def _read(file: str) -> str:
