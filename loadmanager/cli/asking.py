@@ -18,6 +18,8 @@ import click
 
 from loadmanager.cli.profiles import Profile, read_profile
 
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
 DEFAULT_URL: Final = "http://127.0.0.1:7750"
 _BAD_INPUT: Final = frozenset({400, 404, 412})
 _MOST_REDIRECTS: Final = 3
@@ -135,7 +137,7 @@ _OPTIONS: Final = (
 )
 
 
-def _timeout_option(default_s: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _timeout_option(default_s: float) -> Decorator:
     return click.option(
         "--timeout",
         "timeout_s",
@@ -146,14 +148,14 @@ def _timeout_option(default_s: float) -> Callable[[Callable[..., None]], Callabl
     )
 
 
-def reaching(
-    default_timeout_s: float = 30.0, *, waits: bool = True
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def reaching(default_timeout_s: float = 30.0, *, waits: bool = True) -> Decorator:
     """Give a command the options that say whom to ask, and a `Reach` as ``reach``.
 
     ``waits`` False leaves ``--timeout`` to the command.
     """
-    options = [*_OPTIONS, *([_timeout_option(default_timeout_s)] if waits else [])]
+    options: list[Decorator] = [*_OPTIONS]
+    if waits:
+        options.append(_timeout_option(default_timeout_s))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
