@@ -167,9 +167,10 @@ def reaching(default_timeout_s: float = 30.0, *, waits: bool = True) -> Decorato
             arguments["reach"] = _reach(given, profile, timeout_s)
             command(**arguments)
 
+        decorated: Callable[..., None] = with_reach
         for option in reversed(options):
-            with_reach = option(with_reach)
-        return with_reach
+            decorated = option(decorated)
+        return decorated
 
     return decorate
 
