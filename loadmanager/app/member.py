@@ -156,7 +156,11 @@ class Member:
         await self._deregister_given_up()
         mark = znodes.draining(parts.identity.broker)
         self._intention.mark_read(await parts.coordination.get(mark))
-        report = await self._sampler.sample()
+        try:
+            report = await self._sampler.sample()
+        except BrokerError:
+            await self._take_back()
+            raise
         membership, former = await register(
             parts.coordination, parts.identity, report, self._succession
         )
@@ -194,6 +198,18 @@ class Member:
         if self._given_up is not None:
             await deregister(self._parts.coordination, self._given_up)
             self._given_up = None
+
+    async def _take_back(self) -> None:
+        """Take out a broker that cannot be asked, if it is registered by this session.
+
+        So it is where the reply to a registration was lost: nobody else may delete that.
+        """
+        coordination, broker = self._parts.coordination, self._parts.identity.broker
+        session_id = coordination.session.session_id
+        node = await coordination.get(znodes.report(broker))
+        if node is not None and node.stat.ephemeral_owner == session_id:
+            self._given_up = Membership(broker, session_id, node.stat.czxid)
+            await self._deregister_given_up()
 
     async def _stop_what_has_no_lock(
         self, membership: Membership, serving: Mapping[BundleId, int], locked: Collection[BundleId]
