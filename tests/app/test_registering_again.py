@@ -12,7 +12,7 @@ from loadmanager.core.ids import BundleId
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import Cluster
 from loadmanager.faults.host import Host
-from loadmanager.ports import Create, Delete, Operation
+from loadmanager.ports import Create, Delete, Operation, Stat
 
 LAG_S = 1.0
 """How late all replies come to a sidecar: then its way to the first lock takes long."""
@@ -238,3 +238,26 @@ async def test_a_broker_that_died_is_deregistered_again_where_that_write_was_los
     # Its session lives on, so that nobody else would ever delete its registration.
     await cluster.until(lambda: znodes.report(host.name) not in cluster.service.nodes, SESSION_S)
     await cluster.until(lambda: all(map(cluster.servers, boundaries.bundles)))
+
+
+@story()
+async def test_a_registration_whose_reply_was_lost_is_taken_back_if_the_broker_cannot_be_asked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host = next(one for one in cluster.living if not one.leads and one.host.serving).host
+    heir = cluster.start(host)
+    commit, report = heir.coordination.commit, znodes.report(host.name)
+
+    async def lose_the_reply(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        if not host.cut and any(isinstance(o, Create) and o.path == report for o in operations):
+            heir.coordination.lose_next_reply()
+            host.cut = True
+        return await commit(operations)
+
+    monkeypatch.setattr(heir.coordination, "commit", lose_the_reply)
+    await cluster.until(lambda: host.cut)
+    # Its session lives on, so that nobody else would ever delete its registration.
+    await cluster.until(lambda: report not in cluster.service.nodes, SESSION_S)
+    await cluster.until(lambda: all(map(cluster.servers, boundaries.bundles)), 2 * SESSION_S)
