@@ -1,0 +1,31 @@
+"""What brokers did in one step, before anybody measured it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.scores import FloatArray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Measured:
+    """The truth of one step: B brokers and K bundles in the rows of the world.
+
+    ``owner`` is the row of the broker that serves each bundle, -1 for nobody. ``rates``
+    (K, 4) is what was served, in the order of `core.averages`: a saturated broker serves
+    less than it is asked for. ``usage`` and ``limit`` (B, 5) are in the units of load
+    reports and the order of `core.scores.RESOURCES`.
+    """
+
+    owner: Indices
+    rates: FloatArray
+    topics: NDArray[np.int64]
+    producers: NDArray[np.int64]
+    consumers: NDArray[np.int64]
+    usage: FloatArray
+    limit: FloatArray
+    present: Mask
+    draining: Mask
+    started_at_ms: NDArray[np.int64]

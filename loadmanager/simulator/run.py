@@ -1,0 +1,114 @@
+"""What one simulation was: the truth over time, every move, and the rounds' words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import LoadReport
+from loadmanager.core.plan import Cause
+from loadmanager.core.planner import Plan
+
+RESOURCES: Final = ("cpu", "memory", "network_in", "network_out")
+"""The resources a modelled broker has, in the order of the arrays' last axis."""
+
+Floats = NDArray[np.float32]
+
+
+class Why(StrEnum):
+    """Who asked for a move."""
+
+    SHED = "shed"
+    PLACED = "placed"
+    DRAINED = "drained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRecord:
+    """One bundle given to another broker. ``source`` is None if nobody owned it.
+
+    The rates are the true ones when it was ordered. ``interrupted_client_s`` is how long
+    its clients waited, added up.
+    """
+
+    at_s: float
+    bundle: BundleId
+    source: BrokerId | None
+    target: BrokerId
+    why: Why
+    cause: Cause
+    msgs_per_s: float
+    bytes_per_s: float
+    interrupted_client_s: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Timeline:
+    """The truth at each recorded moment; T moments, B brokers, four `RESOURCES`.
+
+    ``demand`` is what the load asks for as a fraction of the broker's capacity,
+    background included: above 1 the broker cannot serve all. ``served`` is the fraction
+    it serves. Both are NaN while a broker is not ``present``. ``bound`` is a proven lower
+    bound of the largest demand, over all resources, that any assignment could reach.
+    ``unowned_msgs_per_s`` is the traffic of bundles that nobody serves.
+    """
+
+    time_s: NDArray[np.float64]
+    brokers: tuple[BrokerId, ...]
+    demand: Floats
+    served: Floats
+    present: NDArray[np.bool_]
+    msgs_per_s: Floats
+    bytes_per_s: Floats
+    bundles: NDArray[np.int32]
+    bound: Floats
+    unowned_msgs_per_s: Floats
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+    """One simulation of one scenario with one pair of strategies and one seed.
+
+    ``refusals`` counts what was left alone, by reason. ``interrupted_client_s`` also
+    counts clients of crashed brokers, which no move record tells of. ``happened`` are
+    the events, as texts with their times.
+    """
+
+    scenario: str
+    strategy: str
+    mode: str
+    seed: int
+    settings: Mapping[str, object]
+    warm_up_s: float
+    duration_s: float
+    timeline: Timeline
+    moves: Sequence[MoveRecord]
+    rounds: int
+    refusals: Mapping[str, int]
+    interrupted_client_s: float
+    happened: Sequence[tuple[float, str]] = field(default_factory=tuple)
+
+
+class Witness(Protocol):
+    """Is told what a leader and agents would record, as it happens in a simulation."""
+
+    def reported(self, at_s: float, report: LoadReport) -> None:
+        """Take the report that an agent published."""
+
+    def round_done(
+        self,
+        at_s: float,
+        view: ClusterView,
+        plan: Plan,
+        averages: Mapping[BundleId, BundleAverages],
+    ) -> None:
+        """Take what the leader saw and decided in a round."""
+
+    def moved(self, record: MoveRecord) -> None:
+        """Take a move that was carried out."""

@@ -1,0 +1,58 @@
+"""The brokers of a scenario: what they have, and what their work costs without telling."""
+
+from pydantic import Field
+
+from loadmanager.config.forms import Section, Word
+
+
+class HiddenCost(Section):
+    """What a broker of a class spends on its work; no strategy is told.
+
+    Messages and bytes count in and out alike.
+    """
+
+    cpu_us_per_msg: float = Field(20.0, ge=0, le=1e6, description="CPU for one message.")
+    cpu_ns_per_byte: float = Field(2.0, ge=0, le=1e6, description="CPU for one byte.")
+    cpu_us_per_topic_s: float = Field(
+        50.0, ge=0, le=1e6, description="CPU each second for having a topic."
+    )
+    cpu_us_per_connection_s: float = Field(
+        20.0, ge=0, le=1e6, description="CPU each second for having a producer or consumer."
+    )
+    wire_bytes_per_msg: float = Field(
+        60.0, ge=0, le=1e6, description="Bytes on the network for a message besides its content."
+    )
+    memory_kib_per_topic: float = Field(64.0, ge=0, le=1e9, description="Memory for a topic.")
+    memory_kib_per_connection: float = Field(
+        128.0, ge=0, le=1e9, description="Memory for a producer or consumer."
+    )
+    memory_kib_per_msg_per_s: float = Field(
+        8.0, ge=0, le=1e9, description="Memory for each message per second, as buffers and cache."
+    )
+
+
+class Background(Section):
+    """What other processes on a broker's host use; a strategy sees it only in the usage."""
+
+    cores: float = Field(0.0, ge=0, le=4096)
+    network_in_mbit_per_s: float = Field(0.0, ge=0, le=1e6)
+    network_out_mbit_per_s: float = Field(0.0, ge=0, le=1e6)
+    memory_mib: float = Field(256.0, ge=0, le=1e8)
+
+
+class BrokerClass(Section):
+    """``count`` brokers that are alike: ``{name}-1`` and so on."""
+
+    name: Word
+    count: int = Field(ge=1, le=100_000)
+    cores: float = Field(8.0, gt=0, le=4096)
+    network_mbit_per_s: float = Field(10_000.0, gt=0, le=1e7, description="Each way.")
+    memory_mib: float = Field(16_384.0, gt=0, le=1e8)
+    cost: HiddenCost = Field(default_factory=HiddenCost)
+    background: Background = Field(default_factory=Background)
+    joined: bool = Field(default=True, description="Whether they are there from the beginning.")
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        """The names of the brokers of this class."""
+        return tuple(f"{self.name}-{number}" for number in range(1, self.count + 1))

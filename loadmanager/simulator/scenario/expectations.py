@@ -1,0 +1,25 @@
+"""What a scenario expects of the scores, and the known failures of others' algorithms."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from loadmanager.config.forms import Section
+
+Patterns = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+
+
+class Expectation(Section):
+    """A score that lies within bounds, the median over the seeds.
+
+    ``strategies`` are pairs ``shedder+placement`` by our short names; ``*`` stands for
+    anything. Without ``mode`` it holds for both. With ``known_failure`` it states how an
+    algorithm fails, in words: the bounds then say that the failure happens.
+    """
+
+    score: str
+    least: float | None = None
+    most: float | None = None
+    strategies: Patterns = ("*",)
+    mode: Literal["safe", "parity"] | None = None
+    known_failure: str = ""
