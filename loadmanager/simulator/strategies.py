@@ -1,0 +1,208 @@
+"""Pairs of strategies to compare, and the planner that each of them makes of a scenario."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final, Literal, get_args
+
+from loadmanager.config import ConfigError, offline
+from loadmanager.config.planning import planner_of
+from loadmanager.config.strategies import fields_of, strategy_named
+from loadmanager.core.filters import Filters
+from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.shedding import SHEDDERS, AvgShedder
+from loadmanager.core.snapshot import in_force
+from loadmanager.simulator.scenario import Scenario
+
+Mode = Literal["safe", "parity"]
+
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+
+
+def _short_names(known: Mapping[str, type]) -> tuple[str, ...]:
+    """Return the first name of each strategy, which is ours, in the order of the table."""
+    first: dict[type, str] = {}
+    for name, kind in known.items():
+        first.setdefault(kind, name)
+    return tuple(first.values())
+
+
+SHEDDER_NAMES: Final = _short_names(SHEDDERS)
+PLACEMENT_NAMES: Final = _short_names(PLACEMENTS)
+
+PAIR_NAMES: Final = tuple(
+    f"{shedder}+{placement}" for shedder in SHEDDER_NAMES for placement in PLACEMENT_NAMES
+)
+"""Every pair that can be configured, by our short names: the configuration allows all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A shedder and a placement by our short names, how far they are trusted, and settings.
+
+    ``settings`` are texts ``key=value`` with the meaning they have for ``loadmanager
+    decide``: a key goes to every part that has it, unless the part is named before it.
+    """
+
+    shedder: str
+    placement: str
+    mode: Mode = "safe"
+    settings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The pair without mode and settings: ``threshold+least_long_term_message_rate``."""
+        return f"{self.shedder}+{self.placement}"
+
+    @property
+    def remark(self) -> str:
+        """What is to be known of a pair whose halves were not made for each other, or empty."""
+        planned = SHEDDERS[self.shedder] is AvgShedder
+        follows = PLACEMENTS[self.placement] is PlannedPlacement
+        if follows and not planned:
+            return "this placement follows AvgShedder's plan; without one it picks at random"
+        return ""
+
+    @classmethod
+    def parse(cls, text: str, mode: Mode = "safe", settings: tuple[str, ...] = ()) -> "Strategy":
+        """Return the pair ``shedder+placement``, by our names or Pulsar's class names.
+
+        Raises:
+            ConfigError: it is no pair, or one of the two does not exist.
+        """
+        shedder, plus, placement = text.strip().partition("+")
+        if not plus:
+            example = "threshold+least_long_term_message_rate"
+            raise ConfigError([f"strategy {text!r}; expected shedder+placement, such as {example}"])
+        where = f"strategy {text!r}:"
+        return cls(
+            _short(SHEDDERS, shedder, f"{where} shedder {shedder!r}"),
+            _short(PLACEMENTS, placement, f"{where} placement {placement!r}"),
+            mode,
+            settings,
+        )
+
+
+def every_pair(mode: Mode = "safe", settings: tuple[str, ...] = ()) -> tuple[Strategy, ...]:
+    """Return all pairs that can be configured, each shedder with its placements in turn."""
+    return tuple(Strategy.parse(name, mode, settings) for name in PAIR_NAMES)
+
+
+def parse_strategies(
+    text: str, modes: Sequence[Mode] = ("safe",), settings: tuple[str, ...] = ()
+) -> tuple[Strategy, ...]:
+    """Return the pairs of ``a+b,c+d``, each in all ``modes``; ``threshold+*`` stands for many.
+
+    A setting goes to the pairs that have it, so that many can be compared at once.
+
+    Raises:
+        ConfigError: with all that does not exist, and settings that none of the pairs has.
+    """
+    pairs: dict[str, Strategy] = {}
+    faults: list[str] = []
+    for one in text.split(","):
+        try:
+            pairs |= {pair.name: pair for pair in _matching(one.strip())}
+        except ConfigError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigError(faults)
+    return _with_settings(list(pairs.values()), modes, settings)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether a pair's name is meant by ``pattern``, in which ``*`` is anything."""
+    return fnmatchcase(name, pattern)
+
+
+def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
+    """Return the planner that decides in ``scenario`` with ``strategy``.
+
+    Everything else is as the scenario's sections say; settings that it gives for a
+    strategy count for that strategy alone, another begins with its own defaults.
+
+    Raises:
+        ConfigError: a setting of the scenario or of the strategy does not exist, or has a
+            value it cannot have.
+    """
+    usual = planner_of(scenario.shedding, scenario.placement, scenario.planner, scenario.leader)
+    wanted = offline.Wanted(
+        shedder=strategy.shedder,
+        placement=strategy.placement,
+        mode=strategy.mode,
+        settings=strategy.settings,
+    )
+    return offline.planner_for(scenario.title, in_force(usual), wanted)
+
+
+def _matching(text: str) -> tuple[Strategy, ...]:
+    """Return the pairs that are meant; each half is a name or a pattern, a lone ``*`` both."""
+    if "*" not in text:
+        return (Strategy.parse(text),)
+    shedder, _, placement = text.partition("+") if "+" in text else (text, "", "*")
+    where = f"strategy {text!r}:"
+    pattern = "+".join(
+        half if "*" in half else _short(known, half, f"{where} {what} {half!r}")
+        for known, half, what in (
+            (SHEDDERS, shedder, "shedder"),
+            (PLACEMENTS, placement, "placement"),
+        )
+    )
+    found = tuple(pair for pair in every_pair() if matches(pattern, pair.name))
+    if not found:
+        shedders, placements = ", ".join(SHEDDER_NAMES), ", ".join(PLACEMENT_NAMES)
+        raise ConfigError(
+            [f"{where} no pair is like that; shedders are {shedders}, and placements {placements}"]
+        )
+    return found
+
+
+def _short(known: Mapping[str, type], name: str, where: str) -> str:
+    kind: type = strategy_named(known, name, where)
+    return next(short for short, its_kind in known.items() if its_kind is kind)
+
+
+def _with_settings(
+    pairs: Sequence[Strategy], modes: Sequence[Mode], settings: Sequence[str]
+) -> tuple[Strategy, ...]:
+    faults = [_unknown(text, pairs) for text in settings if not any(_has(p, text) for p in pairs)]
+    if faults:
+        raise ConfigError(faults)
+    return tuple(
+        replace(pair, mode=mode, settings=tuple(text for text in settings if _has(pair, text)))
+        for pair in pairs
+        for mode in modes
+    )
+
+
+def _parts(pair: Strategy) -> Mapping[str, type]:
+    return {
+        "shedder": SHEDDERS[pair.shedder],
+        "placement": PLACEMENTS[pair.placement],
+        "planner": PlannerSettings,
+        "filters": Filters,
+    }
+
+
+def _has(pair: Strategy, text: str) -> bool:
+    """Return whether some part of the pair has the setting of ``key=value``."""
+    name, given, _ = text.partition("=")
+    part, dot, key = name.rpartition(".")
+    parts = _parts(pair)
+    named = [parts[part]] if part in parts else []
+    kinds = named if dot else list(parts.values())
+    return bool(given) and any(key in fields_of(kind) for kind in kinds)
+
+
+def _unknown(text: str, pairs: Sequence[Strategy]) -> str:
+    name, given, _ = text.partition("=")
+    if not given:
+        return f"--set {text}; expected key=value"
+    kinds = [kind for pair in pairs for kind in _parts(pair).values()]
+    known = sorted({key for kind in kinds for key in fields_of(kind)})
+    close = difflib.get_close_matches(name.rpartition(".")[2], known, 3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(known)}"
+    return f"--set {text}: {name} is unknown to the strategies that are compared; {hint}"

@@ -1,0 +1,166 @@
+import pytest
+
+from loadmanager.config import ConfigError, SheddingSettings
+from loadmanager.core.filters import Filters
+from loadmanager.core.placement import LeastLongTermMessageRate, PlannedPlacement, RoundRobin
+from loadmanager.core.planner_settings import Mode
+from loadmanager.core.shedding import AvgShedder, ThresholdShedder, TransferShedder
+from loadmanager.simulator.scenario import BrokerClass, Scenario
+from loadmanager.simulator.strategies import (
+    PAIR_NAMES,
+    Strategy,
+    every_pair,
+    matches,
+    parse_strategies,
+    planner_for,
+)
+
+PACKAGE = "org.apache.pulsar.broker.loadbalance"
+
+
+def scenario(**sections: object) -> Scenario:
+    brokers = (BrokerClass(name="b", count=2),)
+    return Scenario.model_validate({"title": "two brokers", "brokers": brokers, **sections})
+
+
+def test_a_pair_is_named_by_our_short_names() -> None:
+    pair = Strategy.parse("ThresholdShedder+LeastLongTermMessageRate")
+    assert pair.name == "threshold+least_long_term_message_rate"
+
+
+def test_names_with_their_package_tell_the_two_of_one_name_apart() -> None:
+    name = "LeastResourceUsageWithWeight"
+    modular = Strategy.parse(f"uniform+{PACKAGE}.impl.{name}")
+    extensible = Strategy.parse(f"transfer+{PACKAGE}.extensions.strategy.{name}")
+    assert (modular.placement, extensible.placement) == (
+        "least_resource_usage_with_weight",
+        "least_average_usage",
+    )
+
+
+def test_every_pair_can_be_configured() -> None:
+    pairs = every_pair("parity")
+    assert len(pairs) == 25
+    assert tuple(pair.name for pair in pairs) == PAIR_NAMES
+    planners = [planner_for(scenario(), pair) for pair in pairs]
+    assert len({(type(one.shedder), type(one.placement)) for one in planners}) == 25
+    assert {one.settings.mode for one in planners} == {Mode.PARITY}
+
+
+def test_a_placement_without_its_plan_is_told() -> None:
+    remarks = {pair.name: pair.remark for pair in every_pair()}
+    assert "picks at random" in remarks["threshold+avg"]
+    assert not remarks["avg+avg"]
+    assert not remarks["avg+round_robin"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("threshold", "strategy 'threshold'; expected shedder+placement, such as threshold+"),
+        ("", "strategy ''; expected shedder+placement"),
+        ("thresh+avg", "shedder 'thresh'; expected one of AvgShedder, "),
+        ("avg+robin", "placement 'robin'; expected one of AvgShedder, LeastLongTerm"),
+        ("zz*", "no pair is like that; shedders are threshold, overload, uniform, avg, transfer"),
+        ("*+robin", "placement 'robin'; expected one of"),
+    ],
+)
+def test_what_does_not_exist_is_refused_with_what_does(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as problem:
+        parse_strategies(text)
+    assert told in str(problem.value)
+
+
+def test_all_faults_of_a_list_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as problem:
+        parse_strategies("x+avg,avg+avg,avg+y")
+    assert len(problem.value.faults) == 2
+
+
+def test_a_star_stands_for_anything_beside_names_of_ours_and_pulsars() -> None:
+    assert parse_strategies("*") == every_pair()
+    assert {pair.shedder for pair in parse_strategies("TransferShedder+*")} == {"transfer"}
+    assert [pair.name for pair in parse_strategies("avg+*_usage*,avg+avg, avg+avg")] == [
+        "avg+least_resource_usage_with_weight",
+        "avg+least_average_usage",
+        "avg+avg",
+    ]
+
+
+def test_pairs_come_in_all_modes_asked_for() -> None:
+    pairs = parse_strategies("avg+avg,transfer+round_robin", ("safe", "parity"))
+    assert [(pair.name, pair.mode) for pair in pairs] == [
+        ("avg+avg", "safe"),
+        ("avg+avg", "parity"),
+        ("transfer+round_robin", "safe"),
+        ("transfer+round_robin", "parity"),
+    ]
+
+
+def test_a_setting_goes_to_the_pairs_that_have_it() -> None:
+    given = ("target_std=0.1", "placement.overloaded=0.7", "margin=0.05")
+    pairs = parse_strategies(
+        "transfer+round_robin,avg+least_long_term_message_rate", ("safe",), given
+    )
+    assert [pair.settings for pair in pairs] == [
+        ("target_std=0.1", "margin=0.05"),
+        ("placement.overloaded=0.7", "margin=0.05"),
+    ]
+    transfer, average = (planner_for(scenario(), pair) for pair in pairs)
+    assert transfer.shedder == TransferShedder(target_std=0.1)
+    assert average.placement == LeastLongTermMessageRate(overloaded=0.7)
+    assert transfer.settings.margin == average.settings.margin == 0.05
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("tresholt=1", "--set tresholt=1: tresholt is unknown to the strategies that are compared"),
+        ("history=0.5", "expected one of"),
+        ("shedder.overloaded=1", "shedder.overloaded is unknown"),
+        ("nowhere.margin=1", "nowhere.margin is unknown"),
+        ("margin", "--set margin; expected key=value"),
+    ],
+)
+def test_a_setting_that_no_pair_has_is_refused(setting: str, told: str) -> None:
+    with pytest.raises(ConfigError) as problem:
+        parse_strategies("avg+least_long_term_message_rate", ("safe",), (setting,))
+    assert told in str(problem.value)
+
+
+def test_a_setting_out_of_range_is_refused_with_its_range() -> None:
+    pair = Strategy.parse("avg+avg", "safe", ("margin=7",))
+    with pytest.raises(ConfigError, match=r"margin = 7\.0; expected fraction from 0\.0 to 1\.0"):
+        planner_for(scenario(), pair)
+
+
+def test_settings_of_the_scenario_count_for_their_own_strategy_alone() -> None:
+    shedding = SheddingSettings(strategy="ThresholdShedder", settings={"threshold": 0.3})
+    one = scenario(shedding=shedding)
+    kept = planner_for(one, Strategy.parse("threshold+avg"))
+    other = planner_for(one, Strategy.parse("avg+round_robin"))
+    assert kept.shedder == ThresholdShedder(threshold=0.3)
+    assert kept.placement == PlannedPlacement()
+    assert other.shedder == AvgShedder()
+    assert other.placement == RoundRobin()
+
+
+def test_the_other_sections_of_the_scenario_hold_for_all() -> None:
+    one = scenario(
+        planner={"max_moves_per_round": 3},
+        leader={"settle_s": 5.0, "report_stale_s": 90.0},
+        shedding={"grace_period_s": 60.0},
+    )
+    for pair in every_pair():
+        planner = planner_for(one, pair)
+        assert planner.settings.moves_per_round == 3
+        assert planner.settings.cool_down_s == 60.0
+        assert planner.settings.settle_s == 5.0
+        assert planner.filters.max_report_age_s == 90.0
+        assert isinstance(planner.filters, Filters)
+
+
+def test_names_match_patterns_as_a_whole() -> None:
+    assert matches("*", "avg+avg")
+    assert matches("*+avg", "avg+avg")
+    assert not matches("avg", "avg+avg")
