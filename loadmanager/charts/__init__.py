@@ -1,0 +1,30 @@
+"""Reports as one HTML file: a page's shell, tables that sort, and charts drawn by plotly.js.
+
+Knows nothing of what is shown. The page fetches nothing: style, scripts and data are in
+the file, and its content security policy forbids anything else.
+"""
+
+from loadmanager.charts.chart import Chart, Json, numbers, shown
+from loadmanager.charts.markup import Html, joined, tag
+from loadmanager.charts.page import MissingCharts, contents, folded, page, section, write_page
+from loadmanager.charts.table import Best, Cell, Column, table
+
+__all__ = [
+    "Best",
+    "Cell",
+    "Chart",
+    "Column",
+    "Html",
+    "Json",
+    "MissingCharts",
+    "contents",
+    "folded",
+    "joined",
+    "numbers",
+    "page",
+    "section",
+    "shown",
+    "table",
+    "tag",
+    "write_page",
+]

@@ -1,0 +1,98 @@
+"""The shell of a page: its head, its style and scripts, and the policy that it fetches nothing."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from loadmanager.charts.markup import Html, joined, tag
+from loadmanager.core.errors import LoadManagerError
+
+_NOT_IN_AN_ID: Final = re.compile(r"[^a-z0-9]+")
+
+
+class MissingCharts(LoadManagerError):
+    """The library that draws charts is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "an HTML report needs plotly, which is not installed; expected: "
+            "pip install 'loadmanager[simulator]' or 'loadmanager[pipeline]'"
+        )
+
+
+def page(title: str, *body: str) -> str:
+    """Return a whole page. The same title and body give the same bytes."""
+    scripts = (_plotly_js(), _packaged("page.js"))
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(scripts)),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("style", Html(_packaged("page.css"))),
+    )
+    main = tag("main", tag("h1", title), *body)
+    drawn = joined(tag("script", Html(script)) for script in scripts)
+    return "<!doctype html>\n" + tag("html", head, tag("body", main, drawn), lang="en") + "\n"
+
+
+def write_page(path: Path, title: str, *body: str) -> int:
+    """Write a whole page to ``path`` and return its size in bytes.
+
+    It is written beside its place first: nobody opens half a page.
+
+    Raises:
+        MissingCharts: plotly is not installed.
+        OSError: it cannot be written.
+    """
+    content = page(title, *body).encode()
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_bytes(content)
+    beside.replace(path)
+    return len(content)
+
+
+def section(title: str, *body: str, level: int = 2) -> Html:
+    """Return a part of a page under a heading, which `contents` can point to."""
+    return tag("section", tag(f"h{level}", title), *body, id=name_of(title))
+
+
+def folded(title: str, *body: str, note: str = "", level: int = 3, opened: bool = False) -> Html:
+    """Return a part that is opened by a click; its charts are not drawn before."""
+    heading = tag("summary", tag(f"h{level}", title), " ", tag("small", note))
+    return tag("details", heading, *body, open=opened)
+
+
+def contents(titles: Iterable[str]) -> Html:
+    """Return links to the sections with these titles."""
+    links = (tag("li", tag("a", title, href=f"#{name_of(title)}")) for title in titles)
+    return tag("nav", tag("ul", *links), aria_label="Contents")
+
+
+def name_of(title: str) -> str:
+    """Return the id of the section with a title."""
+    return "part-" + _NOT_IN_AN_ID.sub("-", title.lower()).strip("-")
+
+
+def _policy(scripts: Iterable[str]) -> str:
+    """Return the content security policy: these scripts run, and nothing is fetched."""
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    known = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return f"default-src 'none'; script-src {known}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _packaged(name: str) -> str:
+    return files("loadmanager.charts").joinpath(name).read_text(encoding="utf-8")
+
+
+def _plotly_js() -> str:
+    try:
+        from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an extra, needed here alone
+    except ImportError as error:
+        raise MissingCharts from error
+    return str(get_plotlyjs())

@@ -1,0 +1,95 @@
+"""Tables that sort by any column, explain their columns, and mark the best of each."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from loadmanager.charts.markup import Html, joined, tag
+
+
+class Best(StrEnum):
+    """Which end of a column is good."""
+
+    LEAST = "least"
+    MOST = "most"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """What a column is called, its unit, what it means, and which of its values is best."""
+
+    name: str
+    unit: str = ""
+    explanation: str = ""
+    best: Best = Best.NEITHER
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a cell says, and what it is sorted by: ``value``, or its text if that is None.
+
+    ``note`` stands behind the text in small; ``hover`` is shown on hover. ``tone`` is a
+    class of the style: good, bad, known.
+    """
+
+    text: str
+    value: float | None = None
+    note: str = ""
+    hover: str = ""
+    tone: str = ""
+
+
+Row = Sequence[Cell]
+
+
+def table(caption: str, columns: Sequence[Column], rows: Sequence[Row]) -> Html:
+    """Return a table. The first column names its rows."""
+    best = [_best(column, [row[place] for row in rows]) for place, column in enumerate(columns)]
+    head = tag("thead", tag("tr", *(_header(column) for column in columns)))
+    body = tag(
+        "tbody",
+        *(
+            tag("tr", *(_cell(cell, place, best[place]) for place, cell in enumerate(row)))
+            for row in rows
+        ),
+    )
+    whole = tag("table", tag("caption", caption), head, body)
+    return tag("div", whole, class_="scrolled", tabindex=0, role="group", aria_label=caption)
+
+
+def _best(column: Column, cells: Sequence[Cell]) -> float | None:
+    """Return the best value of a column, or None if all are equally good."""
+    known = [cell.value for cell in cells if cell.value is not None and math.isfinite(cell.value)]
+    if column.best is Best.NEITHER or not known or min(known) == max(known):
+        return None
+    return min(known) if column.best is Best.LEAST else max(known)
+
+
+def _header(column: Column) -> Html:
+    words = [tag("span", column.name)]
+    if column.unit:
+        words.append(tag("small", column.unit))
+    button = tag("button", *words, type="button", title=column.explanation or None)
+    return tag("th", button, scope="col", aria_sort="none")
+
+
+def _cell(cell: Cell, place: int, best: float | None) -> Html:
+    marked = best is not None and cell.value == best
+    words = [cell.text]
+    if cell.note:
+        words.append(joined((" ", tag("small", cell.note))))
+    if marked:
+        words.append(tag("span", " (best)", class_="unseen"))
+    tones = " ".join(
+        filter(None, ("number" * (cell.value is not None), cell.tone, "best" * marked))
+    )
+    return tag(
+        "td" if place else "th",
+        *words,
+        class_=tones or None,
+        scope=None if place else "row",
+        title=cell.hover or None,
+        data_sort=None if cell.value is None else repr(float(cell.value)),
+    )
