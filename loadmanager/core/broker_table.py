@@ -10,6 +10,7 @@ from loadmanager.core.averages import Rates
 from loadmanager.core.cluster import TopBundle
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.listing import Listing
 from loadmanager.core.load import NO_BUNDLES, BundleStats, LoadReport
 from loadmanager.core.scores import FloatArray, report_usage
 
@@ -25,6 +26,7 @@ class BrokerLoad:
     broker's own traffic. ``long_msgs_per_s`` and ``preallocated_msgs_per_s`` are
     reckoned from the bundles unless given. ``load_ema`` and ``bytes_ema`` are kept by
     the tally unless given, and ``top`` (the heaviest bundles, ascending) is picked by it.
+    ``listing`` takes the place of ``bundles`` where they are in columns already.
     """
 
     broker: BrokerId
@@ -44,6 +46,7 @@ class BrokerLoad:
     load_ema: float | None = None
     bytes_ema: float | None = None
     top: tuple[TopBundle, ...] | None = None
+    listing: Listing | None = None
 
     @classmethod
     def of(cls, report: LoadReport, seen_s: float) -> "BrokerLoad":
@@ -75,8 +78,8 @@ class BrokerEntry:
     """One broker in the tally: its load, the rows of its bundles, and what is kept over time."""
 
     load: BrokerLoad
+    listing: Listing
     rows: Indices
-    top: tuple[TopBundle, ...]
     load_ema: float = _NAN
     bytes_ema: float = _NAN
 

@@ -17,7 +17,7 @@ from loadmanager.core.averages import (
 )
 from loadmanager.core.columns import BundleColumns, Indices
 from loadmanager.core.ids import BundleId, Namespace, belongs_to_a_broker, namespace_of
-from loadmanager.core.load import BundleStats
+from loadmanager.core.listing import Listing
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -54,18 +54,12 @@ class BundleTable:
         self._idle = np.zeros(capacity, dtype=np.int64)
         self._system = np.zeros(capacity, dtype=np.bool_)
 
-    def list_bundles(self, bundles: Mapping[BundleId, BundleStats]) -> Indices:
+    def list_bundles(self, listing: Listing) -> Indices:
         """Note the newest statistics of one broker's bundles; return their rows by name."""
-        names = sorted(bundles)
-        rows = self._rows(names)
-        if names:
-            stats = [bundles[name] for name in names]
-            self._samples[rows] = [
-                (one.msgs_in_per_s, one.msgs_out_per_s, one.bytes_in_per_s, one.bytes_out_per_s)
-                for one in stats
-            ]
-            self._sampled_topics[rows] = [one.topics for one in stats]
-            self._listed[rows] += 1
+        rows = self._rows(listing.names)
+        self._samples[rows] = listing.rates
+        self._sampled_topics[rows] = listing.topics
+        self._listed[rows] += 1
         return rows
 
     def unlist(self, rows: Indices) -> None:

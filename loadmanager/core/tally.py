@@ -13,15 +13,16 @@ import numpy as np
 from loadmanager.core.averages import BundleAverages, Rates, Running
 from loadmanager.core.broker_table import BrokerEntry, BrokerLoad, broker_columns, owned_rows
 from loadmanager.core.bundle_table import BundleTable
-from loadmanager.core.cluster import ClusterView, TopBundle
+from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.listing import Listing
 from loadmanager.core.load import LoadReport
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.scores import (
     ResourceWeights,
     weighted_max_with_memory,
 )
-from loadmanager.core.top_k import top_bundles
+from loadmanager.core.top_k import TopBundles
 
 _NAN: Final = float("nan")
 _NO_TRAFFIC: Final = Rates()
@@ -71,12 +72,13 @@ class LoadTally:
     def put(self, load: BrokerLoad) -> None:
         """Take in one broker's load, replacing what was known of it."""
         former = self._entries.get(load.broker)
-        rows = self._table.list_bundles(load.bundles)
+        listing = Listing.of(load.bundles) if load.listing is None else load.listing
+        rows = self._table.list_bundles(listing)
         if former is None:
             self._membership_changed_s = max(self._membership_changed_s, load.seen_s)
         else:
             self._table.unlist(former.rows)
-        entry = BrokerEntry(load, rows, self._heaviest(load) if load.top is None else load.top)
+        entry = BrokerEntry(load, listing, rows)
         if former is not None and former.load.started_at_ms == load.started_at_ms:
             entry.load_ema, entry.bytes_ema = former.load_ema, former.bytes_ema
         self._departed_at_s.pop(load.broker, None)
@@ -84,9 +86,6 @@ class LoadTally:
         if inherited is not None and inherited.started_at_ms == load.started_at_ms:
             entry.load_ema, entry.bytes_ema = inherited.load, inherited.bytes_per_s
         self._entries[load.broker] = entry
-
-    def _heaviest(self, load: BrokerLoad) -> tuple[TopBundle, ...]:
-        return top_bundles(load.bundles, self._top_k, like_java=self._weights.like_java)
 
     def forget(self, broker: BrokerId, now_s: float) -> None:
         """Drop a broker that left; what is known of its bundles stays for their next owner."""
@@ -113,7 +112,7 @@ class LoadTally:
         """
         if self._table.add_sample():
             for entry in self._entries.values():
-                entry.rows = self._table.list_bundles(entry.load.bundles)
+                entry.rows = self._table.list_bundles(entry.listing)
         if not self._entries:
             return
         entries = list(self._entries.values())
@@ -179,7 +178,7 @@ class LoadTally:
         moved = {
             bundle: target
             for bundle, target in in_flight.items()
-            if target in self._entries and bundle not in self._entries[target].load.bundles
+            if target in self._entries and bundle not in self._entries[target].listing.members
         }
         return ClusterView(
             now_s=now_s,
@@ -189,10 +188,17 @@ class LoadTally:
             recently_moved=frozenset(recently_moved),
             moved=moved,
             policies=policies,
-            top_bundles={entry.load.broker: entry.top for entry in entries},
+            top_bundles=self._tops(entries),
             membership_changed_s=self._membership_changed_s,
             departures_s=tuple(self._departed_at_s.values()),
         )
+
+    def _tops(self, entries: list[BrokerEntry]) -> TopBundles:
+        reported = {
+            entry.load.broker: entry.listing if entry.load.top is None else entry.load.top
+            for entry in entries
+        }
+        return TopBundles(reported, self._top_k, like_java=self._weights.like_java)
 
 
 def ema(past: float, value: float, kept_fraction: float) -> float:

@@ -1,11 +1,16 @@
 """Which bundles of a broker are the heaviest: those that TransferShedder may move."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
+
+from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.cluster import TopBundle
-from loadmanager.core.ids import BundleId, Namespace, belongs_to_a_broker, namespace_of
+from loadmanager.core.columns import Indices
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
+from loadmanager.core.listing import Listing
 from loadmanager.core.load import BundleStats
+from loadmanager.core.scores import FloatArray
 
 _SYSTEM_NAMESPACE = Namespace("pulsar/system")
 
@@ -17,7 +22,18 @@ def top_bundles(
     left_out: Callable[[Namespace], bool] = lambda _: False,
     like_java: bool = False,
 ) -> tuple[TopBundle, ...]:
-    """Return the ``count`` heaviest bundles by throughput, ascending.
+    """Return the ``count`` heaviest bundles by throughput, ascending; see `heaviest`."""
+    return heaviest(Listing.of(bundles), count, left_out=left_out, like_java=like_java)
+
+
+def heaviest(
+    listing: Listing,
+    count: int,
+    *,
+    left_out: Callable[[Namespace], bool] = lambda _: False,
+    like_java: bool = False,
+) -> tuple[TopBundle, ...]:
+    """Return the ``count`` heaviest bundles of a report by throughput, ascending.
 
     Bundles without throughput, of the system or of a namespace that ``left_out`` names
     never count. Ties go by message rate, then by name.
@@ -27,33 +43,78 @@ def top_bundles(
     topics, then the cache. A bundle with little in and much out ranks low, and where
     there are many bundles it is never among those that may move.
     """
-    weight = _weight_like_java if like_java else _weight
-    weighed = [
-        (weight(stats), bundle)
-        for bundle, stats in bundles.items()
-        if stats.bytes_per_s != 0 and not _is_system(bundle) and not left_out(namespace_of(bundle))
-    ]
-    weighed.sort()
-    heaviest = weighed[-count:] if count > 0 else []
-    return tuple(TopBundle(bundle, bundles[bundle].bytes_per_s) for _, bundle in heaviest)
+    bytes_per_s = listing.rates[:, BYTES_IN] + listing.rates[:, BYTES_OUT]
+    ascending = _order_like_java(listing) if like_java else _order(listing, bytes_per_s)
+    found: list[TopBundle] = []
+    for row in ascending[::-1].tolist():
+        if len(found) >= count:
+            break
+        bundle = listing.names[row]
+        if bytes_per_s[row] != 0 and not _is_system(bundle) and not left_out(namespace_of(bundle)):
+            found.append(TopBundle(bundle, float(bytes_per_s[row])))
+    return tuple(reversed(found))
 
 
-def _weight(stats: BundleStats) -> tuple[float, ...]:
-    return (stats.bytes_per_s, stats.msgs_per_s)
+class TopBundles(Mapping[BrokerId, tuple[TopBundle, ...]]):
+    """The heaviest bundles of every broker, each picked when somebody asks for it.
+
+    Most rounds ask for none, and none asks for more than a few.
+
+    Args:
+        reported: what each broker lists, or the heaviest themselves.
+        count: how many of each.
+        like_java: as in `heaviest`.
+    """
+
+    def __init__(
+        self,
+        reported: Mapping[BrokerId, Listing | tuple[TopBundle, ...]],
+        count: int,
+        *,
+        like_java: bool,
+    ) -> None:
+        self._reported = dict(reported)
+        self._count = count
+        self._like_java = like_java
+
+    def __getitem__(self, broker: BrokerId) -> tuple[TopBundle, ...]:
+        """Return the heaviest of one broker, ascending."""
+        found = self._reported[broker]
+        if isinstance(found, Listing):
+            found = heaviest(found, self._count, like_java=self._like_java)
+            self._reported[broker] = found
+        return found
+
+    def __iter__(self) -> Iterator[BrokerId]:
+        """Yield the brokers."""
+        return iter(self._reported)
+
+    def __len__(self) -> int:
+        """Return how many brokers there are."""
+        return len(self._reported)
 
 
-def _weight_like_java(stats: BundleStats) -> tuple[float, ...]:
-    return (
-        _rounded(stats.bytes_in_per_s / 1e5),
-        _rounded(stats.bytes_out_per_s / 1e5),
-        _rounded(stats.msgs_per_s / 100.0),
-        (stats.topics + stats.consumers + stats.producers) // 500,
-        stats.cache_size_bytes // 100_000,
+def _order(listing: Listing, bytes_per_s: FloatArray) -> Indices:
+    # The last key counts first; what is equal in all stays in order of names.
+    msgs_per_s = listing.rates[:, MSGS_IN] + listing.rates[:, MSGS_OUT]
+    return np.lexsort((msgs_per_s, bytes_per_s))
+
+
+def _order_like_java(listing: Listing) -> Indices:
+    rates = listing.rates
+    return np.lexsort(
+        (
+            listing.cache_size_bytes // 100_000,
+            (listing.topics + listing.sessions) // 500,
+            _rounded((rates[:, MSGS_IN] + rates[:, MSGS_OUT]) / 100.0),
+            _rounded(rates[:, BYTES_OUT] / 1e5),
+            _rounded(rates[:, BYTES_IN] / 1e5),
+        )
     )
 
 
-def _rounded(value: float) -> int:
-    return math.floor(value + 0.5)
+def _rounded(values: FloatArray) -> FloatArray:
+    return np.floor(values + 0.5)
 
 
 def _is_system(bundle: BundleId) -> bool:
