@@ -1,0 +1,231 @@
+"""What is good, normal and bad at the five problems of PIP-364, by stated thresholds."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.columns import Mask
+from loadmanager.simulator.run import Run
+
+Table = NDArray[np.float64]
+
+
+class Rating(StrEnum):
+    """PIP-364's three words."""
+
+    GOOD = "good"
+    NORMAL = "normal"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """A figure of a run, less is better: to ``good_to`` it is good, to ``normal_to`` normal.
+
+    ``of`` returns infinity for what never came about.
+    """
+
+    key: str
+    says: str
+    unit: str
+    good_to: float
+    normal_to: float
+    of: Callable[[Run], float]
+
+    def rate(self, figure: float) -> Rating:
+        """Return the rating of a figure."""
+        if figure <= self.good_to:
+            return Rating.GOOD
+        return Rating.NORMAL if figure <= self.normal_to else Rating.BAD
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One of the five, by its scenario's name: rated as the worst of its measures."""
+
+    scenario: str
+    name: str
+    measures: tuple[Measure, ...]
+
+    def figures(self, run: Run) -> dict[str, float]:
+        """Return the figures of a run, by the keys of the measures."""
+        return {measure.key: measure.of(run) for measure in self.measures}
+
+    def rate(self, figures: Mapping[str, float]) -> Rating:
+        """Return the rating of a run's figures, or of the medians of many runs'."""
+        found = {measure.rate(figures[measure.key]) for measure in self.measures}
+        return next(one for one in (Rating.BAD, Rating.NORMAL, Rating.GOOD) if one in found)
+
+
+def _usage(run: Run) -> Table:
+    """Return the demand of each broker's scarcest resource (T, B), NaN while it is away."""
+    return np.asarray(run.timeline.demand.max(axis=2), dtype=np.float64)
+
+
+def _rows(run: Run, prefix: str) -> list[int]:
+    return [row for row, name in enumerate(run.timeline.brokers) if name.startswith(prefix)]
+
+
+def _last(run: Run, minutes: float) -> Mask:
+    return np.asarray(run.timeline.time_s >= run.duration_s - minutes * 60.0)
+
+
+def _fullest(usage: Table) -> Table:
+    return np.asarray(np.where(np.isnan(usage), -np.inf, usage).max(axis=1))
+
+
+def _points_too_full(run: Run) -> float:
+    late = _last(run, 10)
+    return float(np.median(_fullest(_usage(run))[late] - run.timeline.bound[late])) * 100.0
+
+
+def _points_apart(run: Run) -> float:
+    alike = _usage(run)[_last(run, 10)][:, _rows(run, "free-")]
+    return float(np.median(alike.max(axis=1) - alike.min(axis=1))) * 100.0
+
+
+def _percent_moved_an_hour(run: Run) -> float:
+    owned = [move for move in run.moves if move.source is not None and move.at_s >= run.warm_up_s]
+    hours = (run.duration_s - run.warm_up_s) / 3600.0
+    return 100.0 * len(owned) / hours / float(run.timeline.bundles[-1].sum())
+
+
+_SHRUNK_S: Final = 720.0
+"""When all three brokers of the third problem have left for a minute."""
+
+
+def _over_placed(run: Run) -> float:
+    time_s = run.timeline.time_s
+    soon = (time_s >= _SHRUNK_S) & (time_s <= _SHRUNK_S + 900.0)
+    return float((_fullest(_usage(run))[soon] / run.timeline.bound[soon]).max())
+
+
+def _percent_below_mean(run: Run) -> float:
+    """Return how far the broker that was emptied most fell below the mean, after the join."""
+    usage = _usage(run)[run.timeline.time_s > run.warm_up_s + 60.0]
+    mean = np.nanmean(usage, axis=1)
+    least = usage[:, _rows(run, "old-")].min(axis=1)
+    return float(((mean - least) / mean).max()) * 100.0
+
+
+def misplaced(run: Run) -> Table:
+    """Return the share of all load that is above the mean of the brokers there (T,)."""
+    usage = _usage(run)
+    there = ~np.isnan(usage)
+    load = np.where(there, usage, 0.0)
+    mean = load.sum(axis=1) / there.sum(axis=1)
+    above = np.where(there, np.maximum(load - mean[:, np.newaxis], 0.0), 0.0)
+    return np.asarray(above.sum(axis=1) / load.sum(axis=1))
+
+
+_BALANCED: Final = 0.125
+"""A quarter of what is in the wrong place when as many empty brokers join as there are."""
+
+
+def _minutes_to_spread(run: Run) -> float:
+    after = run.timeline.time_s > run.warm_up_s
+    far = misplaced(run)[after] > _BALANCED
+    time_s = run.timeline.time_s[after] - run.warm_up_s
+    if not far.any():
+        return 0.0
+    last = int(np.flatnonzero(far)[-1])
+    return float(time_s[last + 1]) / 60.0 if last + 1 < len(time_s) else math.inf
+
+
+PROBLEMS: Final[tuple[Problem, ...]] = (
+    Problem(
+        "heterogeneous-environment",
+        "heterogeneous environment",
+        (
+            Measure(
+                key="too_full",
+                says="how far the fullest broker stands above the lowest that any assignment "
+                "could reach, in the last ten minutes",
+                unit="points",
+                good_to=5.0,
+                normal_to=10.0,
+                of=_points_too_full,
+            ),
+            Measure(
+                key="apart",
+                says="how far the two brokers that are alike are apart, in the last ten minutes",
+                unit="points",
+                good_to=15.0,
+                normal_to=math.inf,
+                of=_points_apart,
+            ),
+        ),
+    ),
+    Problem(
+        "load-jitter",
+        "load jitter",
+        (
+            Measure(
+                key="moved",
+                says="bundles moved in an hour, for nothing, as a share of all",
+                unit="percent",
+                good_to=2.0,
+                normal_to=20.0,
+                of=_percent_moved_an_hour,
+            ),
+        ),
+    ),
+    Problem(
+        "over-placement",
+        "over placement problem",
+        (
+            Measure(
+                key="peak",
+                says="the highest that any broker stood in the quarter of an hour after the "
+                "shrinking, as a multiple of the lowest that any assignment could reach",
+                unit="times",
+                good_to=1.25,
+                normal_to=1.6,
+                of=_over_placed,
+            ),
+        ),
+    ),
+    Problem(
+        "over-unloading",
+        "over unloading problem",
+        (
+            Measure(
+                key="below",
+                says="how far below the mean the broker that was unloaded most ever fell",
+                unit="percent",
+                good_to=25.0,
+                normal_to=50.0,
+                of=_percent_below_mean,
+            ),
+        ),
+    ),
+    Problem(
+        "slow-balancing",
+        "slow load balancing",
+        (
+            Measure(
+                key="minutes",
+                says="time until at most an eighth of the load is above the mean, which is a "
+                "quarter of what it was when the new brokers joined, and stays so",
+                unit="minutes",
+                good_to=15.0,
+                normal_to=120.0,
+                of=_minutes_to_spread,
+            ),
+        ),
+    ),
+)
+
+
+def problem_of(scenario: str) -> Problem:
+    """Return the problem that the scenario of that name shows.
+
+    Raises:
+        KeyError: none of the five does.
+    """
+    return {problem.scenario: problem for problem in PROBLEMS}[scenario]
