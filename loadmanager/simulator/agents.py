@@ -1,0 +1,242 @@
+"""The agents of all brokers: what they measure, what they publish, and when it is seen."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from loadmanager.config.balancing import ReportSettings
+from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
+from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.listing import Listing
+from loadmanager.core.report import ReportRules
+from loadmanager.core.scores import FloatArray, max_usage
+from loadmanager.simulator.listing_rows import ListingRows
+from loadmanager.simulator.measured import Measured
+from loadmanager.simulator.reported import Gone, Reported
+from loadmanager.simulator.scenario import NoiseSettings
+from loadmanager.simulator.standing import Reading, due
+
+_GRAINS_PER_S = 1024
+"""Moments of sampling lie on such fractions of a second, so that ages are exact."""
+
+
+class Agents:
+    """What stands in the nodes of all brokers, in the rows of the world.
+
+    A broker is ``present`` for as long as its registration stands. One that died has it
+    until its session ends; who models that silences its agent for the meantime.
+
+    Each agent samples at moments of its own, every ``sample_interval_s``. A step that is
+    longer counts its last moment alone: the truth does not change within a step.
+
+    Args:
+        brokers: their names, by row.
+        bundles: their names, by row.
+        report: the rhythm and the rules of the agents.
+        noise: how inexact they measure, and how long a report takes to be seen.
+        rng: for noise, moments and jitter.
+    """
+
+    def __init__(
+        self,
+        brokers: Sequence[BrokerId],
+        bundles: Sequence[BundleId],
+        report: ReportSettings,
+        noise: NoiseSettings,
+        rng: np.random.Generator,
+    ) -> None:
+        self.brokers = tuple(brokers)
+        self.bundles = tuple(bundles)
+        self._rules = _rules(report)
+        self._interval_s = report.sample_interval_s
+        self._noise = noise
+        self._rng = rng
+        count = len(self.brokers)
+        self._listings = ListingRows(count, self.bundles)
+        self._last = Reading.nothing(count)
+        self._listed_rows: list[Indices] = [np.zeros(0, dtype=np.intp)] * count
+        self._listed_names: list[tuple[BundleId, ...]] = [()] * count
+        self._stands: Mask = np.zeros(count, dtype=np.bool_)
+        self._awaited: Mask = np.zeros(count, dtype=np.bool_)
+        self._other_bundles: Mask = np.zeros(count, dtype=np.bool_)
+        self._jitter = np.zeros(count)
+        self._phase_s = np.zeros(count)
+        self._silent_until_s = np.full(count, -np.inf)
+        self._looked_s: float | None = None
+        self._usage = _Mean(count)
+        self._unseen: list[Reported | Gone] = []
+
+    @property
+    def owner(self) -> Indices:
+        """Who owns each bundle as the owned lists say, -1 for nobody; seen at once."""
+        return self._listings.owner
+
+    def silence(self, broker_rows: Sequence[int] | Indices, until_s: float) -> None:
+        """Let these agents publish nothing before ``until_s``."""
+        rows = np.asarray(broker_rows, dtype=np.intp)
+        self._silent_until_s[rows] = np.maximum(self._silent_until_s[rows], until_s)
+
+    def sample(self, now_s: float, measured: Measured) -> tuple[Reported, ...]:
+        """Measure the step that ended at ``now_s``; return what was published in it."""
+        step_s = self._interval_s if self._looked_s is None else now_s - self._looked_s
+        self._looked_s = now_s
+        self._follow(measured, now_s, step_s)
+        moments_s = self._moments(now_s)
+        sampled = moments_s > now_s - step_s
+        self._usage.add(measured.usage, step_s)
+        usage = self._usage.take(sampled) * self._errors(measured.usage.shape, "usage")
+        rates = measured.rates * self._errors((len(self.bundles), 1), "rate")
+        totals = self._totals(rates)
+        current = Reading(
+            at_s=np.where(sampled, moments_s, now_s),
+            max_usage=max_usage(usage, measured.limit).astype(np.float64),
+            msgs_per_s=totals[:, MSGS_IN] + totals[:, MSGS_OUT],
+            bytes_per_s=totals[:, BYTES_IN] + totals[:, BYTES_OUT],
+            draining=measured.draining,
+            started_at_ms=measured.started_at_ms,
+        )
+        told = self._told(current, sampled) & measured.present & (self._silent_until_s <= now_s)
+        rows = np.flatnonzero(told)
+        published = tuple(
+            self._reported(row, measured, _Sample(rates, usage, totals, current))
+            for row in rows.tolist()
+        )
+        self._last.put(rows, current)
+        self._stands[rows] = True
+        self._jitter[rows] = self._rng.random(len(rows))
+        self._unseen += published
+        return published
+
+    def news(self, now_s: float) -> list[Reported | Gone]:
+        """Return what the leader sees for the first time by ``now_s``, in order of time."""
+        seen = [one for one in self._unseen if one.seen_s <= now_s]
+        if seen:
+            self._unseen = [one for one in self._unseen if one.seen_s > now_s]
+        return sorted(seen, key=lambda one: one.seen_s)
+
+    def _follow(self, measured: Measured, now_s: float, step_s: float) -> None:
+        """Take up who is there and who owns what."""
+        for row in self._listings.follow(measured.owner).tolist():
+            self._compare(row)
+        for row in np.flatnonzero(self._stands & ~measured.present).tolist():
+            self._stands[row] = False
+            self._unseen.append(Gone(self.brokers[row], row, now_s + self._noise.delay_s))
+        arrived = np.flatnonzero(measured.present & ~self._stands & ~self._awaited)
+        # Their first report is from within the step, at a moment that stays theirs.
+        since_s = self._rng.random(len(arrived)) * min(self._interval_s, step_s)
+        self._phase_s[arrived] = now_s - np.floor(since_s * _GRAINS_PER_S) / _GRAINS_PER_S
+        self._awaited = measured.present & ~self._stands
+
+    def _compare(self, row: int) -> None:
+        self._other_bundles[row] = not np.array_equal(
+            self._listings.rows(row), self._listed_rows[row]
+        )
+
+    def _moments(self, now_s: float) -> FloatArray:
+        """Return when each agent last sampled, by ``now_s``."""
+        passed = np.floor((now_s - self._phase_s) / self._interval_s)
+        return np.asarray(self._phase_s + passed * self._interval_s)
+
+    def _told(self, current: Reading, sampled: Mask) -> Mask:
+        """Return who has something to publish; what clients must not miss waits for no sample."""
+        last = self._last
+        urgent = (last.draining != current.draining) | (last.started_at_ms != current.started_at_ms)
+        told = due(
+            self._rules,
+            self._stands,
+            last,
+            current,
+            self._jitter,
+            other_bundles=self._other_bundles,
+        )
+        return np.asarray(told & (sampled | urgent | ~self._stands))
+
+    def _totals(self, rates: FloatArray) -> FloatArray:
+        """Return the sums of each broker's bundles, (brokers, 4)."""
+        count = len(self.brokers)
+        rows = self.owner + 1
+        sums = [np.bincount(rows, weights=column, minlength=count + 1)[1:] for column in rates.T]
+        return np.column_stack(sums)
+
+    def _errors(self, shape: tuple[int, ...], kind: Literal["usage", "rate"]) -> FloatArray:
+        """Return log-normal factors with mean 1; one factor a bundle errs all its rates alike."""
+        noise = self._noise
+        fraction = noise.usage_fraction if kind == "usage" else noise.rate_fraction
+        if fraction == 0:
+            return np.ones((1, 1))
+        variance = math.log1p(fraction * fraction)
+        errors = self._rng.standard_normal(shape)
+        errors *= math.sqrt(variance)
+        errors -= variance / 2.0
+        return np.asarray(np.exp(errors, out=errors))
+
+    def _reported(self, row: int, measured: Measured, sample: "_Sample") -> Reported:
+        rows, names = self._listings.rows(row), self._listings.names(row)
+        former = self._listed_names[row] if self._stands[row] else ()
+        self._listed_rows[row], self._listed_names[row] = rows, names
+        self._other_bundles[row] = False
+        producers = measured.producers[rows]
+        at_s = float(sample.current.at_s[row])
+        return Reported(
+            broker=self.brokers[row],
+            row=row,
+            rows=rows,
+            at_s=at_s,
+            seen_s=at_s + self._noise.delay_s,
+            usage=sample.usage[row].copy(),
+            limit=measured.limit[row].copy(),
+            totals=sample.totals[row].copy(),
+            listing=Listing(
+                names=names,
+                rates=sample.rates[rows],
+                topics=measured.topics[rows],
+                sessions=producers + measured.consumers[rows],
+                cache_size_bytes=np.zeros(len(rows), dtype=np.int64),
+            ),
+            producers=producers,
+            former=former,
+            draining=bool(measured.draining[row]),
+            started_at_ms=int(measured.started_at_ms[row]),
+        )
+
+
+class _Sample(NamedTuple):
+    """What all agents measured in one step, with errors."""
+
+    rates: FloatArray
+    usage: FloatArray
+    totals: FloatArray
+    current: Reading
+
+
+class _Mean:
+    """The mean usage of each broker since its agent's last sample."""
+
+    def __init__(self, count: int) -> None:
+        self._sums = np.zeros((count, 5))
+        self._seconds = np.zeros((count, 1))
+
+    def add(self, usage: FloatArray, step_s: float) -> None:
+        """Count a step."""
+        self._sums += usage * step_s
+        self._seconds += step_s
+
+    def take(self, sampled: Mask) -> FloatArray:
+        """Return the means so far, and begin anew for those that were ``sampled``."""
+        means = self._sums / self._seconds
+        self._sums[sampled] = 0.0
+        self._seconds[sampled] = 0.0
+        return np.asarray(means)
+
+
+def _rules(report: ReportSettings) -> ReportRules:
+    return ReportRules(
+        min_interval_s=report.min_interval_s,
+        max_interval_s=report.max_interval_s,
+        change_fraction=report.change_fraction,
+        change_points=report.change_points,
+        jitter_fraction=report.jitter_fraction,
+    )

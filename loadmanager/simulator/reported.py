@@ -1,0 +1,110 @@
+"""One report as it stands in a broker's node, in columns until somebody wants the object."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.averages import Rates
+from loadmanager.core.broker_table import BrokerLoad
+from loadmanager.core.columns import Indices
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.listing import Listing
+from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.scores import FloatArray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reported:
+    """What one broker's agent wrote at ``at_s``, and the leader saw at ``seen_s``.
+
+    ``row`` is the broker's and ``rows`` are the bundles' in the world, by name.
+    ``totals`` are the broker's own. ``former`` are the names that the report before it
+    listed. ``usage`` and ``limit`` are in the order of `core.scores.RESOURCES`.
+    """
+
+    broker: BrokerId
+    row: int
+    rows: Indices
+    at_s: float
+    seen_s: float
+    usage: FloatArray
+    limit: FloatArray
+    totals: FloatArray
+    listing: Listing
+    producers: NDArray[np.int64]
+    former: tuple[BundleId, ...]
+    draining: bool
+    started_at_ms: int
+
+    def load(self) -> BrokerLoad:
+        """Return it as the leader's tally takes it."""
+        return BrokerLoad(
+            broker=self.broker,
+            seen_s=self.seen_s,
+            usage=tuple(self.usage.tolist()),
+            limit=tuple(self.limit.tolist()),
+            totals=Rates(*self.totals.tolist()),
+            listing=self.listing,
+            draining=self.draining,
+            started_at_ms=self.started_at_ms,
+            topics=int(self.listing.topics.sum()),
+        )
+
+    def report(self) -> LoadReport:
+        """Return it as the agent would have written it; the clock begins at 0."""
+        cpu, memory, direct_memory, bandwidth_in, bandwidth_out = (
+            None if limit <= 0 and used == 0 else ResourceUsage(used, limit)
+            for used, limit in zip(self.usage.tolist(), self.limit.tolist(), strict=True)
+        )
+        now, then = frozenset(self.listing.names), frozenset(self.former)
+        return LoadReport(
+            broker=self.broker,
+            urls=BrokerUrls(http_url=f"http://{self.broker}"),
+            sidecar_url=f"http://{self.broker}",
+            reported_at_ms=round(self.at_s * 1000),
+            started_at_ms=self.started_at_ms,
+            cpu=cpu,
+            memory=memory,
+            direct_memory=direct_memory,
+            bandwidth_in=bandwidth_in,
+            bandwidth_out=bandwidth_out,
+            bundles=self._bundles(),
+            gains=now - then,
+            losses=then - now,
+            draining=self.draining,
+        )
+
+    def _bundles(self) -> Mapping[BundleId, BundleStats]:
+        listing = self.listing
+        consumers = listing.sessions - self.producers
+        rows = zip(
+            listing.names,
+            listing.rates.tolist(),
+            listing.topics.tolist(),
+            self.producers.tolist(),
+            consumers.tolist(),
+            strict=True,
+        )
+        return {
+            name: BundleStats(
+                msgs_in_per_s=rates[0],
+                msgs_out_per_s=rates[1],
+                bytes_in_per_s=rates[2],
+                bytes_out_per_s=rates[3],
+                topics=topics,
+                producers=producers,
+                consumers=consuming,
+            )
+            for name, rates, topics, producers, consuming in rows
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A broker whose registration ended, as the leader saw it at ``seen_s``."""
+
+    broker: BrokerId
+    row: int
+    seen_s: float

@@ -1,0 +1,78 @@
+"""When modelled agents publish: the rules of `core.report` for all brokers at once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.report import ReportRules
+from loadmanager.core.scores import FloatArray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reading:
+    """What the rules look at, one row a broker: of a sample, or of the report that stands.
+
+    ``max_usage`` is a fraction by `core.scores.max_usage`. ``at_s`` is when it was taken.
+    """
+
+    at_s: FloatArray
+    max_usage: FloatArray
+    msgs_per_s: FloatArray
+    bytes_per_s: FloatArray
+    draining: Mask
+    started_at_ms: NDArray[np.int64]
+
+    @classmethod
+    def nothing(cls, count: int) -> "Reading":
+        """Return what stands before any report: times long ago, the rest 0."""
+        return cls(
+            at_s=np.full(count, -np.inf),
+            max_usage=np.zeros(count),
+            msgs_per_s=np.zeros(count),
+            bytes_per_s=np.zeros(count),
+            draining=np.zeros(count, dtype=np.bool_),
+            started_at_ms=np.zeros(count, dtype=np.int64),
+        )
+
+    def put(self, rows: Indices, other: "Reading") -> None:
+        """Replace some rows by those of another."""
+        self.at_s[rows] = other.at_s[rows]
+        self.max_usage[rows] = other.max_usage[rows]
+        self.msgs_per_s[rows] = other.msgs_per_s[rows]
+        self.bytes_per_s[rows] = other.bytes_per_s[rows]
+        self.draining[rows] = other.draining[rows]
+        self.started_at_ms[rows] = other.started_at_ms[rows]
+
+
+def due(
+    rules: ReportRules,
+    stands: Mask,
+    last: Reading,
+    current: Reading,
+    jitter: FloatArray,
+    *,
+    other_bundles: Mask,
+) -> Mask:
+    """Return which brokers' samples are to be published: what `core.report.due` says.
+
+    ``stands`` are those that have a report. ``other_bundles`` are those whose report
+    lists other bundles than the sample.
+    """
+    registration = (last.draining != current.draining) | (
+        last.started_at_ms != current.started_at_ms
+    )
+    age_s = current.at_s - last.at_s
+    old = age_s >= rules.max_interval_s * (1.0 - rules.jitter_fraction * jitter)
+    usage = np.abs(current.max_usage - last.max_usage) > rules.change_points
+    fraction = rules.change_fraction
+    msgs = _moved(last.msgs_per_s, current.msgs_per_s, fraction, rules.floor_msgs_per_s)
+    volume = _moved(last.bytes_per_s, current.bytes_per_s, fraction, rules.floor_bytes_per_s)
+    changed = other_bundles | usage | msgs | volume | old
+    return np.asarray(~stands | registration | ((age_s >= rules.min_interval_s) & changed))
+
+
+def _moved(last: FloatArray, current: FloatArray, fraction: float, floor: float) -> Mask:
+    change = np.abs(current - last)
+    return np.asarray((change > fraction * last) & (change >= floor))
