@@ -1,0 +1,48 @@
+"""History: every load report and every decision as lines of JSON, for later.
+
+The format is in ``docs/history-format.md``, which is made from `kinds.KINDS`.
+"""
+
+from loadmanager.core.history.describing import described
+from loadmanager.core.history.kinds import KINDS
+from loadmanager.core.history.reading import read_line
+from loadmanager.core.history.records import (
+    HandOver,
+    Origin,
+    Record,
+    cut_record,
+    encode,
+    hand_over_record,
+    lost_record,
+    report_record,
+    term_record,
+    tick_record,
+)
+from loadmanager.core.history.rounds import RoundTold, move_record, round_records
+from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Kind, Stream, Type
+
+__all__ = [
+    "ENVELOPE",
+    "KINDS",
+    "VERSION",
+    "Columns",
+    "Field",
+    "HandOver",
+    "Kind",
+    "Origin",
+    "Record",
+    "RoundTold",
+    "Stream",
+    "Type",
+    "cut_record",
+    "described",
+    "encode",
+    "hand_over_record",
+    "lost_record",
+    "move_record",
+    "read_line",
+    "report_record",
+    "round_records",
+    "term_record",
+    "tick_record",
+]

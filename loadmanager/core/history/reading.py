@@ -1,0 +1,81 @@
+"""Reading lines of history strictly: every fault is told with its place and what was expected."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.history.kinds import KINDS
+from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Type
+from loadmanager.core.wire.fields import Fields, parse_fields
+
+_WORDS: Final[Mapping[Type, str]] = {
+    Type.TEXT: "text",
+    Type.COUNT: "a whole number, 0 or more",
+    Type.RATE: "a finite number, 0 or more",
+    Type.FLAG: "true or false",
+}
+_MAX_COUNT: Final = 2**63 - 1
+
+
+def read_line(where: str, line: bytes) -> Mapping[str, Any]:
+    """Return the fields of a line; ``where`` names file and line in messages.
+
+    Fields that this version does not know are kept: later writers may add some.
+
+    Raises:
+        MalformedContent: naming the field, what was found and what was expected.
+    """
+    fields = parse_fields(where, line)
+    if fields.count("schema", None) != VERSION:
+        fields.refuse("schema", f"{VERSION}, the version this program reads")
+    kind = KINDS.get(fields.text("kind"))
+    if kind is None:
+        fields.refuse("kind", f"one of {', '.join(KINDS)}")
+    for known in (*ENVELOPE, *kind.fields):
+        if isinstance(known, Columns):
+            _check_columns(where, fields, known)
+        elif known.listed:
+            _check_list(where, fields, known)
+        elif known.name not in fields.values() or not _fits(fields.values()[known.name], known):
+            fields.refuse(known.name, _expected(known))
+    return fields.values()
+
+
+def _check_columns(where: str, fields: Fields, known: Columns) -> None:
+    if known.name not in fields.values():
+        fields.refuse(known.name, "an object of lists of one length")
+    inner, path = fields.inner(known.name), f"{known.name}."
+    for column in known.fields:
+        _check_list(where, inner, column, path)
+    lengths = {len(inner.values()[column.name]) for column in known.fields}
+    if len(lengths) > 1:
+        found = " and ".join(str(length) for length in sorted(lengths))
+        raise MalformedContent(
+            where, f"{known.name} has lists of {found} items", "lists of one length"
+        )
+
+
+def _check_list(where: str, fields: Fields, known: Field, path: str = "") -> None:
+    value = fields.values().get(known.name)
+    if not isinstance(value, list):
+        fields.refuse(known.name, f"a list, of each {_expected(known)}")
+    for position, item in enumerate(value):
+        if not _fits(item, known):
+            named = f"{known.name}[{position}]"
+            Fields(where, {named: item}, path).refuse(named, _expected(known))
+
+
+def _expected(known: Field) -> str:
+    return _WORDS[known.type] + (" or null" if known.nullable else "")
+
+
+def _fits(value: object, known: Field) -> bool:
+    if value is None:
+        return known.nullable
+    if known.type is Type.TEXT:
+        return isinstance(value, str)
+    if known.type is Type.FLAG:
+        return isinstance(value, bool)
+    if type(value) is int:
+        return 0 <= value <= _MAX_COUNT
+    return known.type is Type.RATE and type(value) is float and 0.0 <= value < float("inf")

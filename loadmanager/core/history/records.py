@@ -1,0 +1,199 @@
+"""From what agents and leaders know to records of history, and from records to lines."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, Final
+
+from loadmanager.core.history.schema import VERSION
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import BundleStats, LoadReport
+from loadmanager.core.scores import RESOURCES, report_usage
+
+_STATS: Final = (
+    ("msgs_in_per_s", "msgs_in_per_s"),
+    ("msgs_out_per_s", "msgs_out_per_s"),
+    ("bytes_in_per_s", "bytes_in_per_s"),
+    ("bytes_out_per_s", "bytes_out_per_s"),
+    ("topics", "topics"),
+    ("producers", "producers"),
+    ("consumers", "consumers"),
+    ("cache_bytes", "cache_size_bytes"),
+)
+_TOTALS: Final = _STATS[:7]
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who writes: a sidecar's broker, and the ``instance`` that its start drew."""
+
+    cluster: str
+    writer: BrokerId
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a line will say of one kind: all its fields but those of the envelope."""
+
+    kind: str
+    at_ms: int
+    body: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def encode(record: Record, origin: Origin, seq: int) -> bytes:
+    """Return the line of a record, with its line feed.
+
+    Raises:
+        ValueError: a number in it is not finite.
+    """
+    line = {
+        "schema": VERSION,
+        "kind": record.kind,
+        "cluster": origin.cluster,
+        "writer": origin.writer,
+        "instance": origin.instance,
+        "seq": seq,
+        "at_ms": record.at_ms,
+        **record.body,
+    }
+    return (_ENCODER.encode(line) + "\n").encode()
+
+
+def report_record(
+    report: LoadReport,
+    *,
+    at_ms: int,
+    due: str,
+    interval_s: float | None,
+    window_s: float | None,
+    broker_class: str = "",
+) -> Record:
+    """Return what an agent published: ``due`` says why, ``interval_s`` since the one before."""
+    stats = report.bundles.values()
+    body = {
+        "broker": report.broker,
+        "broker_class": broker_class,
+        "started_at_ms": report.started_at_ms,
+        "reported_at_ms": report.reported_at_ms,
+        "version": report.version,
+        "due": due,
+        "interval_s": interval_s,
+        "window_s": window_s,
+        "draining": report.draining,
+        "healthy": report.healthy,
+        "persistent_topics": report.persistent_topics,
+        "non_persistent_topics": report.non_persistent_topics,
+        **usages(*report_usage(report)),
+        **{name: sum(getattr(one, ours) for one in stats) for name, ours in _TOTALS},
+        "bundles": {"bundle": list(report.bundles), **stats_columns(stats)},
+        "gains": sorted(report.gains),
+        "losses": sorted(report.losses),
+    }
+    return Record("report", at_ms, body)
+
+
+def stats_columns(stats: Iterable[BundleStats]) -> dict[str, list[Any]]:
+    """Return the statistics of bundles, one list a field."""
+    every = list(stats)
+    return {name: [getattr(one, ours) for one in every] for name, ours in _STATS}
+
+
+def usages(usage: Sequence[Any], limit: Sequence[Any]) -> dict[str, Any]:
+    """Return usage and limit of each resource, given in the order of `core.scores.RESOURCES`."""
+    found: dict[str, Any] = {}
+    for name, used, most in zip(RESOURCES, usage, limit, strict=True):
+        found[f"{name}_usage"] = used
+        found[f"{name}_limit"] = most
+    return found
+
+
+def term_record(at_ms: int, epoch: int, event: str) -> Record:
+    """Return that a term ``began`` or ``ended``."""
+    return Record("term", at_ms, {"epoch": epoch, "event": event})
+
+
+def tick_record(
+    at_ms: int,
+    *,
+    epoch: int,
+    number: int,
+    tick: int,
+    sampled: bool,
+    taken: Mapping[BrokerId, int],
+    left: Iterable[BrokerId],
+) -> Record:
+    """Return what a tick took up; ``taken`` has the ``reported_at_ms`` of each new report."""
+    body = {
+        "epoch": epoch,
+        "round": number,
+        "tick": tick,
+        "sampled": sampled,
+        "taken": {"broker": list(taken), "reported_at_ms": list(taken.values())},
+        "left": sorted(left),
+    }
+    return Record("tick", at_ms, body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """How an order came to its end; times on the leader's wall clock, None for never."""
+
+    epoch: int
+    bundle: BundleId
+    source: BrokerId | None
+    target: BrokerId
+    outcome: str
+    ordered_at_ms: int
+    released_at_ms: int | None
+    acquired_at_ms: int | None
+    took_s: float | None
+    pause_s: float | None
+
+
+def hand_over_record(at_ms: int, told: HandOver) -> Record:
+    """Return the end of an order."""
+    body = {
+        "epoch": told.epoch,
+        "bundle": told.bundle,
+        "source": told.source,
+        "target": told.target,
+        "outcome": told.outcome,
+        "ordered_at_ms": told.ordered_at_ms,
+        "released_at_ms": told.released_at_ms,
+        "acquired_at_ms": told.acquired_at_ms,
+        "took_s": told.took_s,
+        "pause_s": told.pause_s,
+    }
+    return Record("hand_over", at_ms, body)
+
+
+def cut_record(
+    at_ms: int, *, epoch: int, action: str, whole: BundleId, parts: Sequence[BundleId]
+) -> Record:
+    """Return that a bundle was split into parts, or made of them."""
+    body = {"epoch": epoch, "action": action, "whole": whole, "parts": list(parts)}
+    return Record("cut", at_ms, body)
+
+
+def lost_record(
+    stream: str, at_ms: int, *, records: int, why: str, first_at_ms: int, last_at_ms: int
+) -> Record:
+    """Return that records of a stream had to be given up."""
+    body = {
+        "records": records,
+        "why": why,
+        "first_at_ms": first_at_ms,
+        "last_at_ms": last_at_ms,
+    }
+    return Record(f"lost_{stream}", at_ms, body)
+
+
+def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield lists of at most ``size`` items, in order."""
+    rest = iter(items)
+    while chunk := list(islice(rest, size)):
+        yield chunk

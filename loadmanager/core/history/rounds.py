@@ -1,0 +1,227 @@
+"""From a round of the leader to its records."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.history.records import Record, chunks, usages
+from loadmanager.core.history.schema import SHORT_AND_LONG, TRAFFIC
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Move
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.projection import loads
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.scores import FloatArray
+from loadmanager.core.snapshot import in_force, in_force_to_json
+from loadmanager.core.snapshot.encoding import constraints_to_json
+
+BUNDLES_PER_LINE: Final = 1000
+"""So many that a line is read at once, and so few that none holds up who writes it."""
+
+_UNKNOWN: Final[Mapping[BrokerId, int]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTold:
+    """What a round was, besides its view and its plan.
+
+    ``memory`` is the one before the round, its times in seconds of the wall clock, and
+    ``averages`` those of every bundle: both None unless the round is a base, from which a
+    replay can begin. ``reported_at_ms`` names the report of each broker in the view.
+    """
+
+    at_ms: int
+    epoch: int
+    number: int
+    outcome: str
+    took_s: float | None
+    planner: Planner
+    steering: str
+    session_doubtful: bool = False
+    tick_interval_s: float | None = None
+    unowned: Sequence[BundleId] = ()
+    reported_at_ms: Mapping[BrokerId, int] = field(default_factory=lambda: _UNKNOWN)
+    memory: RoundMemory | None = None
+    averages: Mapping[BundleId, BundleAverages] | None = None
+
+
+def round_records(told: RoundTold, view: ClusterView, plan: Plan, first_move: int) -> list[Record]:
+    """Return the lines of a round: first its bundles if it is a base, itself, its moves.
+
+    ``first_move`` is the number of its first move in the term.
+    """
+    moves = [
+        (move, _outcome(told, move, ordered=ordered))
+        for ordered, group in ((True, plan.moves), (False, plan.observed))
+        for move in group
+    ]
+    return [
+        *_bundles_records(told, view),
+        Record("round", told.at_ms, _round_body(told, view, plan)),
+        *(
+            move_record(
+                move,
+                outcome,
+                view=view,
+                planner=told.planner,
+                at_ms=told.at_ms,
+                epoch=told.epoch,
+                number=told.number,
+                move_number=first_move + position,
+            )
+            for position, (move, outcome) in enumerate(moves)
+        ),
+    ]
+
+
+def move_record(
+    move: Move,
+    outcome: str,
+    *,
+    view: ClusterView,
+    planner: Planner,
+    at_ms: int,
+    epoch: int,
+    number: int,
+    move_number: int,
+) -> Record:
+    """Return a bundle's move: ``number`` is the round's, 0 for between two rounds."""
+    row = view.bundles.row(move.bundle)
+    known = row is not None and bool(view.bundles.known[row])
+    rates = view.short_rates(move.bundle).tolist() if known else [None] * len(TRAFFIC)
+    scores = loads(view, planner.weights)
+    body = {
+        "epoch": epoch,
+        "round": number,
+        "move": move_number,
+        "bundle": move.bundle,
+        "source": move.source,
+        "target": move.target,
+        "outcome": outcome,
+        "cause": move.cause.value,
+        "shedder": type(planner.shedder).__name__,
+        "placement": type(planner.placement).__name__,
+        **{one.name: value for one, value in zip(TRAFFIC, rates, strict=True)},
+        "source_score": _score(view, scores, move.source),
+        "target_score": _score(view, scores, move.target),
+    }
+    return Record("move", at_ms, body)
+
+
+def _outcome(told: RoundTold, move: Move, *, ordered: bool) -> str:
+    if not ordered:
+        return "observed"
+    if told.outcome == "failed":
+        return "failed"
+    return "placed" if move.source is None else "moved"
+
+
+def _score(view: ClusterView, scores: FloatArray, broker: BrokerId | None) -> float | None:
+    row = None if broker is None else view.brokers.index.get(broker)
+    return None if row is None else float(scores[row])
+
+
+def _round_body(told: RoundTold, view: ClusterView, plan: Plan) -> dict[str, Any]:
+    planner, scores = told.planner, loads(view, told.planner.weights)
+    changed_ago_s = view.now_s - view.membership_changed_s
+    base = told.averages is not None
+    return {
+        "epoch": told.epoch,
+        "round": told.number,
+        "outcome": told.outcome,
+        "took_s": told.took_s,
+        "base": base,
+        "steering": told.steering,
+        "mode": planner.settings.mode.value,
+        "shedder": type(planner.shedder).__name__,
+        "placement": type(planner.placement).__name__,
+        "settings": _json(in_force_to_json(in_force(planner))),
+        "session_doubtful": told.session_doubtful,
+        "tick_interval_s": told.tick_interval_s,
+        "membership_changed_ago_s": (
+            max(changed_ago_s, 0.0) if np.isfinite(changed_ago_s) else None
+        ),
+        "departed_ago_s": [max(view.now_s - at_s, 0.0) for at_s in view.departures_s],
+        "moves": len(plan.moves),
+        "observed": len(plan.observed),
+        "bundles_known": int(np.count_nonzero(view.bundles.known)),
+        "mean_score": float(scores.mean()) if len(scores) else None,
+        "highest_score": float(scores.max()) if len(scores) else None,
+        "lowest_score": float(scores.min()) if len(scores) else None,
+        "brokers": _broker_columns(told, view, scores),
+        "in_flight": {"bundle": list(view.moved), "target": list(view.moved.values())},
+        "unowned": list(told.unowned),
+        "refusals": {
+            "subject": [one.subject for one in plan.refusals],
+            "reason": [one.reason.value for one in plan.refusals],
+            "detail": [one.detail for one in plan.refusals],
+        },
+        "memory": _json(told.memory.to_json()) if told.memory is not None else None,
+        "constraints": _json(constraints_to_json(view.policies)) if base else None,
+    }
+
+
+def _broker_columns(told: RoundTold, view: ClusterView, scores: FloatArray) -> dict[str, Any]:
+    brokers = view.brokers
+    return {
+        "broker": list(brokers.names),
+        "reported_at_ms": [told.reported_at_ms.get(name) for name in brokers.names],
+        "started_at_ms": list(brokers.started_at_ms),
+        "version": list(brokers.versions),
+        "age_s": np.maximum(view.age_s, 0.0).tolist(),
+        "score": scores.tolist(),
+        "load_ema": _known(brokers.load_ema),
+        "bytes_ema": _known(brokers.bytes_ema),
+        **usages(brokers.usage.T.tolist(), brokers.limit.T.tolist()),
+        **{
+            one.name: column
+            for one, column in zip(TRAFFIC, brokers.traffic.T.tolist(), strict=True)
+        },
+        "long_msgs_per_s": brokers.long_msgs_per_s.tolist(),
+        "preallocated_msgs_per_s": brokers.preallocated_msgs_per_s.tolist(),
+        "topics": brokers.topics.tolist(),
+        "bundles": view.owned.counts.tolist(),
+        "draining": brokers.draining.tolist(),
+        "persistent_topics": brokers.persistent.tolist(),
+        "non_persistent_topics": brokers.non_persistent.tolist(),
+    }
+
+
+def _bundles_records(told: RoundTold, view: ClusterView) -> Iterator[Record]:
+    averages = told.averages or {}
+    parts = -(-len(averages) // BUNDLES_PER_LINE)
+    for part, names in enumerate(chunks(averages, BUNDLES_PER_LINE), start=1):
+        every = [averages[name] for name in names]
+        rates = [(*one.short.rates.row(), *one.long.rates.row()) for one in every]
+        body = {
+            "epoch": told.epoch,
+            "round": told.number,
+            "part": part,
+            "parts": parts,
+            "bundles": {
+                "bundle": names,
+                "owner": [view.listed_owner(name) for name in names],
+                **{
+                    one.name: list(column)
+                    for one, column in zip(SHORT_AND_LONG, zip(*rates, strict=True), strict=True)
+                },
+                "short_samples": [one.short.samples for one in every],
+                "long_samples": [one.long.samples for one in every],
+                "topics": [one.topics for one in every],
+            },
+        }
+        yield Record("bundles", told.at_ms, body)
+
+
+def _known(values: FloatArray) -> list[float | None]:
+    return [value if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"))

@@ -1,0 +1,147 @@
+"""What stands in a line of history: one declaration for writer, reader, Spark and documents.
+
+A line is one JSON object. Lists that belong together are columns: an object of lists of one
+length, ``{"bundle": [...], "msgs_in_per_s": [...]}``, which is a third of the text of a list
+of objects and takes a third of the time to read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+VERSION: Final = 1
+"""Grows when a reader of the former version would misread a line; new fields do not."""
+
+
+class Type(StrEnum):
+    """What a field holds. Spark: string, bigint, double, boolean."""
+
+    TEXT = "text"
+    COUNT = "count"
+    """A whole number, 0 or more and below 2**63."""
+    RATE = "rate"
+    """A finite number, 0 or more."""
+    FLAG = "flag"
+
+
+class Stream(StrEnum):
+    """Which files a kind of line is in; each writer numbers the lines of each by itself."""
+
+    REPORTS = "reports"
+    ROUNDS = "rounds"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a line.
+
+    ``nullable`` fields are null where something is not known or does not apply; the field
+    itself is always there. ``listed`` is a list of such values.
+    """
+
+    name: str
+    type: Type
+    meaning: str
+    nullable: bool = False
+    listed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Several lists of one length, one for each field: a table inside a line."""
+
+    name: str
+    fields: tuple[Field, ...]
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of line: its own fields, which come after those of the `ENVELOPE`."""
+
+    name: str
+    stream: Stream
+    fields: tuple[Field | Columns, ...]
+    meaning: str
+
+
+def text(name: str, meaning: str, *, nullable: bool = False) -> Field:
+    """Return a field for a text."""
+    return Field(name, Type.TEXT, meaning, nullable)
+
+
+def count(name: str, meaning: str, *, nullable: bool = False) -> Field:
+    """Return a field for a whole number, 0 or more."""
+    return Field(name, Type.COUNT, meaning, nullable)
+
+
+def rate(name: str, meaning: str, *, nullable: bool = False) -> Field:
+    """Return a field for a number, 0 or more."""
+    return Field(name, Type.RATE, meaning, nullable)
+
+
+def flag(name: str, meaning: str) -> Field:
+    """Return a field for true or false."""
+    return Field(name, Type.FLAG, meaning)
+
+
+ENVELOPE: Final = (
+    count("schema", "Version of this format."),
+    text("kind", "Which kind of line."),
+    text("cluster", "Name of the cluster."),
+    text("writer", "Broker id of the sidecar that wrote the line."),
+    text("instance", "Drawn anew at each start of the writer."),
+    count("seq", "From 1 and without a gap for each writer, instance and stream."),
+    count("at_ms", "When it happened: milliseconds since 1970 on the writer's wall clock."),
+)
+"""What every line begins with, in this order."""
+
+TRAFFIC: Final = (
+    rate("msgs_in_per_s", "Messages per second from producers."),
+    rate("msgs_out_per_s", "Messages per second to consumers."),
+    rate("bytes_in_per_s", "Bytes per second from producers."),
+    rate("bytes_out_per_s", "Bytes per second to consumers."),
+)
+
+RESOURCES: Final = tuple(
+    rate(f"{resource}_{part}", f"{what}, {unit}.{note}")
+    for resource, unit in (
+        ("cpu", "percent of one core"),
+        ("memory", "MiB"),
+        ("direct_memory", "MiB"),
+        ("bandwidth_in", "kbit/s"),
+        ("bandwidth_out", "kbit/s"),
+    )
+    for part, what, note in (
+        ("usage", "How much is used", ""),
+        ("limit", "How much there is", " 0: not measured."),
+    )
+)
+
+TERM: Final = (
+    count("epoch", "Epoch of the leader's term."),
+    count("round", "Rounds of this term so far, the present one included; 0 before the first."),
+)
+
+SHORT_AND_LONG: Final = tuple(
+    rate(f"{length}_{name}", f"{label} average of the {what}.")
+    for length, label in (("short", "Short-term"), ("long", "Long-term"))
+    for name, what in (
+        ("msgs_in_per_s", "messages in"),
+        ("msgs_out_per_s", "messages out"),
+        ("bytes_in_per_s", "bytes in"),
+        ("bytes_out_per_s", "bytes out"),
+    )
+)
+
+MOVING: Final = (
+    text("source", "Broker that had it; null if nobody did.", nullable=True),
+    text("target", "Broker that is to have it."),
+)
+
+
+def by_name(kinds: tuple[Kind, ...]) -> Mapping[str, Kind]:
+    """Return kinds by their names."""
+    return MappingProxyType({kind.name: kind for kind in kinds})

@@ -1,0 +1,278 @@
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.history import (
+    KINDS,
+    HandOver,
+    Origin,
+    Record,
+    RoundTold,
+    Stream,
+    cut_record,
+    described,
+    encode,
+    hand_over_record,
+    lost_record,
+    read_line,
+    report_record,
+    round_records,
+    term_record,
+    tick_record,
+)
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.round_memory import RoundMemory
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "history-format.md"
+ORIGIN = Origin("prod", BrokerId("b1:8080"), "5f2a90c1d07be344")
+B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
+A, B = BundleId("t/n/0x00000010_0x00000020"), BundleId("t/n/0x00000020_0x00000030")
+NOON_MS = 1_795_262_400_000
+
+REPORT = LoadReport(
+    broker=B1,
+    urls=BrokerUrls(http_url="http://b1:8080"),
+    sidecar_url="http://b1:7750",
+    reported_at_ms=NOON_MS - 5,
+    started_at_ms=NOON_MS - 60_000,
+    version="3.0",
+    cpu=ResourceUsage(123.4, 400.0),
+    bundles={A: BundleStats(msgs_in_per_s=0.1, bytes_out_per_s=2e9, topics=3, producers=2)},
+    gains=frozenset({A}),
+)
+TOLD = report_record(REPORT, at_ms=NOON_MS, due="age", interval_s=None, window_s=2.0)
+LINE = json.loads(encode(TOLD, ORIGIN, 7))
+
+Hot = tuple[ClusterView, Plan]
+
+
+@pytest.fixture(name="hot")
+def hot_fixture(make_view: Callable[..., ClusterView]) -> Hot:
+    """A round in which b1 sheds one of its bundles to b2, and its view."""
+    view = replace(
+        make_view({B1: (0.95, {1: 9e6, 2: 2e7}), B2: (0.1, {})}), membership_changed_s=-1e3
+    )
+    plan = Planner().round(view, RoundMemory(), np.random.default_rng(1))
+    assert plan.moves
+    assert plan.refusals
+    return view, plan
+
+
+def told(**changes: Any) -> RoundTold:
+    known = {
+        "at_ms": NOON_MS,
+        "epoch": 3,
+        "number": 5,
+        "outcome": "moved",
+        "took_s": 0.01,
+        "planner": Planner(),
+        "steering": "active",
+    }
+    return RoundTold(**{**known, **changes})
+
+
+def written(records: list[Record]) -> list[Mapping[str, Any]]:
+    return [
+        read_line(f"line {seq}", encode(record, ORIGIN, seq))
+        for seq, record in enumerate(records, start=1)
+    ]
+
+
+def test_a_report_says_all_that_the_agent_published() -> None:
+    (line,) = written([TOLD])
+    assert line["bundles"] == {
+        "bundle": [A],
+        "msgs_in_per_s": [0.1],
+        "msgs_out_per_s": [0.0],
+        "bytes_in_per_s": [0.0],
+        "bytes_out_per_s": [2e9],
+        "topics": [3],
+        "producers": [2],
+        "consumers": [0],
+        "cache_bytes": [0],
+    }
+    assert (line["cpu_usage"], line["cpu_limit"], line["memory_limit"]) == (123.4, 400.0, 0.0)
+    assert (line["bytes_out_per_s"], line["topics"], line["gains"]) == (2e9, 3, [A])
+    assert (line["seq"], line["at_ms"], line["writer"]) == (1, NOON_MS, B1)
+    assert (line["interval_s"], line["window_s"], line["due"]) == (None, 2.0, "age")
+
+
+def test_a_line_begins_with_its_envelope_so_that_its_kind_is_found_without_parsing() -> None:
+    assert encode(TOLD, ORIGIN, 7).startswith(
+        b'{"schema":1,"kind":"report","cluster":"prod","writer":"b1:8080",'
+        b'"instance":"5f2a90c1d07be344","seq":7,"at_ms":1795262400000,"broker":"b1:8080",'
+    )
+
+
+def test_a_round_says_what_the_leader_saw_and_why_it_left_the_rest_alone(hot: Hot) -> None:
+    view, plan = hot
+    line, *moves = written(round_records(told(reported_at_ms={B1: 99}), view, plan, 4))
+    brokers = line["brokers"]
+    assert brokers["broker"] == [B1, B2]
+    assert brokers["reported_at_ms"] == [99, None]
+    assert brokers["score"] == pytest.approx([0.95, 0.1])
+    assert brokers["bundles"] == [2, 0]
+    assert line["refusals"]["reason"] == [one.reason.value for one in plan.refusals]
+    assert (line["base"], line["memory"], line["constraints"]) == (False, None, None)
+    assert json.loads(line["settings"])["shedder"]["strategy"] == "threshold"
+    assert [move["move"] for move in moves] == [4 + at for at in range(len(plan.moves))]
+    assert (moves[0]["source"], moves[0]["target"], moves[0]["outcome"]) == (B1, B2, "moved")
+    assert moves[0]["source_score"] == pytest.approx(0.95)
+
+
+def test_a_base_round_brings_every_bundle_and_the_memory(hot: Hot) -> None:
+    view, plan = hot
+    average = Average(10, 4, Rates(1.0, 2.0, 3.0, 4.0))
+    averages = {A: BundleAverages(average, average, 2), B: BundleAverages(average, average, 0)}
+    records = round_records(told(averages=averages, memory=RoundMemory()), view, plan, 1)
+    bundles, line, *_ = written(records)
+    assert bundles["bundles"]["bundle"] == [A, B]
+    assert bundles["bundles"]["owner"] == [B1, B1]
+    assert bundles["bundles"]["long_bytes_out_per_s"] == [4.0, 4.0]
+    assert bundles["bundles"]["short_samples"] == [4, 4]
+    assert (bundles["part"], bundles["parts"], line["base"]) == (1, 1, True)
+    assert json.loads(line["memory"]) == RoundMemory().to_json()
+    assert json.loads(line["constraints"])["failureDomains"] == {}
+
+
+def test_the_bundles_of_a_large_cluster_are_spread_over_several_lines(
+    hot: Hot, bundle: Callable[[int], BundleId]
+) -> None:
+    view, plan = hot
+    supposed = BundleAverages.supposed()
+    averages = {bundle(number): supposed for number in range(2001)}
+    lines = written(round_records(told(averages=averages), view, plan, 1))[:3]
+    assert [(one["part"], one["parts"]) for one in lines] == [(1, 3), (2, 3), (3, 3)]
+    assert [len(one["bundles"]["bundle"]) for one in lines] == [1000, 1000, 1]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "observe", "said"), [("failed", False, "failed"), ("observed", True, "observed")]
+)
+def test_a_move_that_was_not_ordered_is_told_as_such(
+    hot: Hot, outcome: str, observe: bool, said: str
+) -> None:
+    view, plan = hot
+    if observe:
+        plan = Plan(moves=(), observed=plan.moves, refusals=(), memory=plan.memory)
+    *_, move = written(round_records(told(outcome=outcome), view, plan, 1))
+    assert (move["kind"], move["outcome"]) == ("move", said)
+
+
+def test_every_kind_can_be_written_and_read_back(hot: Hot) -> None:
+    average = BundleAverages.supposed()
+    hand_over = HandOver(
+        epoch=3,
+        bundle=A,
+        source=None,
+        target=B2,
+        outcome="finished",
+        ordered_at_ms=NOON_MS,
+        released_at_ms=None,
+        acquired_at_ms=NOON_MS + 30,
+        took_s=0.03,
+        pause_s=None,
+    )
+    lost: dict[str, Any] = {"records": 2, "why": "queue_full", "first_at_ms": 1, "last_at_ms": 2}
+    lines = written(
+        [
+            TOLD,
+            *round_records(told(averages={A: average}, memory=RoundMemory()), *hot, 1),
+            term_record(NOON_MS, 3, "began"),
+            tick_record(NOON_MS, epoch=3, number=1, tick=6, sampled=True, taken={B1: 9}, left=[B2]),
+            hand_over_record(NOON_MS, hand_over),
+            cut_record(NOON_MS, epoch=3, action="split", whole=A, parts=[B]),
+            lost_record(Stream.REPORTS, NOON_MS, **lost),
+            lost_record(Stream.ROUNDS, NOON_MS, **lost),
+        ]
+    )
+    assert {line["kind"] for line in lines} == set(KINDS)
+
+
+def test_numbers_come_back_as_the_same_64_bits() -> None:
+    report = LoadReport(
+        broker=B1,
+        urls=REPORT.urls,
+        sidecar_url="",
+        reported_at_ms=1,
+        started_at_ms=1,
+        bundles={A: BundleStats(msgs_in_per_s=0.1 + 0.2, bytes_in_per_s=1 / 3)},
+    )
+    record = report_record(report, at_ms=1, due="age", interval_s=1 / 7, window_s=None)
+    (line,) = written([record])
+    assert (line["bundles"]["msgs_in_per_s"], line["interval_s"]) == ([0.1 + 0.2], 1 / 7)
+
+
+def test_a_number_that_json_does_not_know_is_never_written() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        encode(Record("report", 1, {"window_s": float("nan")}), ORIGIN, 1)
+
+
+def test_a_field_that_a_later_writer_added_is_let_through() -> None:
+    line = json.dumps({**LINE, "colour": "red"}).encode()
+    assert read_line("x", line)["colour"] == "red"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 2}, "x: schema = 2; expected 1, the version this program reads"),
+        ({"schema": None}, "x: schema = None; expected a whole number, 0 or more"),
+        ({"kind": "gossip"}, "x: kind = 'gossip'; expected one of report, lost_reports, term,"),
+        ({"seq": -1}, "x: seq = -1; expected a whole number, 0 or more"),
+        ({"seq": 1.5}, "x: seq = 1.5; expected a whole number, 0 or more"),
+        ({"at_ms": True}, "x: at_ms = True; expected a whole number, 0 or more"),
+        ({"writer": 3}, "x: writer = 3; expected text"),
+        ({"draining": 1}, "x: draining = 1; expected true or false"),
+        ({"cpu_usage": -0.5}, "x: cpu_usage = -0.5; expected a finite number, 0 or more"),
+        ({"cpu_usage": None}, "x: cpu_usage = None; expected a finite number, 0 or more"),
+        ({"window_s": "2"}, "x: window_s = '2'; expected a finite number, 0 or more or null"),
+        ({"gains": "all"}, "x: gains = 'all'; expected a list, of each text"),
+        ({"gains": [A, 1]}, "x: gains[1] = 1; expected text"),
+        ({"bundles": []}, "x: bundles = []; expected an object"),
+        (
+            {"bundles": {**LINE["bundles"], "topics": [1, 2]}},
+            "x: bundles has lists of 1 and 2 items; expected lists of one length",
+        ),
+        (
+            {"bundles": {**LINE["bundles"], "bytes_in_per_s": [-1]}},
+            "x: bundles.bytes_in_per_s[0] = -1; expected a finite number, 0 or more",
+        ),
+    ],
+)
+def test_each_fault_is_told_with_its_place_and_what_was_expected(
+    change: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(MalformedContent) as refused:
+        read_line("x", json.dumps({**LINE, **change}).encode())
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", [*LINE])
+def test_no_field_may_be_missing(name: str) -> None:
+    kept = {key: value for key, value in LINE.items() if key != name}
+    with pytest.raises(MalformedContent, match=f"x: {name} is missing"):
+        read_line("x", json.dumps(kept).encode())
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"[1]", b'{"schema":1', b"\xff", encode(TOLD, ORIGIN, 1)[:-40]]
+)
+def test_half_a_line_is_no_line(line: bytes) -> None:
+    with pytest.raises(MalformedContent):
+        read_line("x", line)
+
+
+def test_the_document_says_what_the_writer_writes() -> None:
+    # Renew it with: loadmanager history format > docs/history-format.md
+    assert COMMITTED.read_text("utf-8") == described()
