@@ -1,0 +1,216 @@
+"""What a report shows of one run: its chart, and the loads that strategies are compared by.
+
+Small and ready to be sent between processes: a run of a day with 1,000 brokers has
+millions of figures, its picture a few tens of thousands.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from loadmanager.charts import Chart, Html, Json, numbers, shown
+from loadmanager.core.ids import BrokerId
+from loadmanager.simulator.move_marks import move_bars, move_marks
+from loadmanager.simulator.run import RESOURCES, Run, Timeline
+from loadmanager.simulator.thinning import Thinned, thinned
+from loadmanager.simulator.time_axis import TimeAxis
+
+LINES: Final = 12
+"""So many brokers are drawn as a line each; of more, bands and the `TOP` with the highest peaks."""
+
+TOP: Final = 5
+
+ROWS: Final = 200
+"""Every broker has a row in the picture of colours, up to so many."""
+
+CELLS: Final = 24_000
+"""That picture has at most so many cells: of many intervals several make one column."""
+
+HUES: Final = (
+    "#3b82d6", "#e07b27", "#2f9e63", "#d0505a", "#8f6bd1", "#a0714f",
+    "#d769b0", "#7d8793", "#a9a527", "#21a6b8", "#5f6fd8", "#c2457a",
+)  # fmt: skip
+BOUND_HUE: Final = "#d6336c"
+_HEAT: Final = ((0.0, "#123a63"), (0.45, "#2a9d8f"), (0.8, "#f4c95d"), (1.0, "#d62839"))
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Picture:
+    """A run's chart as it stands in a page, and its highest load and lower bound over time."""
+
+    chart: Html
+    axis: TimeAxis
+    time: tuple[float | None, ...]
+    highest: tuple[float | None, ...]
+    bound: tuple[float | None, ...]
+
+
+def picture_of(run: Run) -> Picture:
+    """Return what a report shows of ``run``."""
+    loads = thinned(run.timeline)
+    axis = TimeAxis.of(run.duration_s)
+    return Picture(
+        chart=chart_of(run, loads, axis).html(),
+        axis=axis,
+        time=tuple(numbers(axis.shown(loads.time_s))),
+        highest=tuple(numbers(loads.highest)),
+        bound=tuple(numbers(loads.bound)),
+    )
+
+
+def chart_of(run: Run, loads: Thinned, axis: TimeAxis) -> Chart:
+    """Return the chart of ``run``: loads, lower bound, events, moves."""
+    many = len(run.timeline.brokers) > LINES
+    traces = _bands(run.timeline, loads, axis) if many else _lines(run.timeline, loads, axis)
+    marks = move_marks(run, axis)
+    traces += [_bound(loads, axis), *marks.traces, move_bars(run, axis)]
+    if many:
+        traces.append(_heat(run.timeline, loads, axis))
+    happened, lines = axis.events(run.happened, height=_height(loads))
+    return Chart(
+        title="Load of the brokers",
+        summary=f"{_in_words(run, loads, axis)} {marks.note}".strip(),
+        data=[*traces, *happened],
+        layout=_layout(run, axis, lines, many=many),
+        height_px=780 if many else 520,
+    )
+
+
+def _lines(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[str, Json]]:
+    """Return one line a broker; on hover it says which resource is short."""
+    return [
+        {
+            **axis.line(loads.time_s, loads.load[:, row], _name(broker)),
+            "line": {"color": HUES[row % len(HUES)], "width": 1.6},
+            "text": _resources(loads, row),
+            "hovertemplate": f"{_name(broker)}: %{{y:.1%}} (%{{text}})<extra></extra>",
+        }
+        for row, broker in enumerate(timeline.brokers)
+    ]
+
+
+def _name(broker: BrokerId) -> str:
+    """Return a broker's name as a legend shows it; the port says nothing."""
+    return shown(broker.rpartition(":")[0])
+
+
+def _resources(loads: Thinned, row: int) -> list[str]:
+    return [RESOURCES[place].replace("_", " ") for place in loads.resource[:, row].tolist()]
+
+
+def _bands(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[str, Json]]:
+    """Return p5 to p95 as a band, the median, the maximum, and the brokers with the peaks."""
+    low, high = loads.percentile(0.05), loads.percentile(0.95)
+    hue = HUES[0]
+    traces: list[Mapping[str, Json]] = [
+        {**axis.line(loads.time_s, low, "p5"), "line": {"color": hue, "width": 0.5}},
+        {
+            **axis.line(loads.time_s, high, "p95"),
+            "line": {"color": hue, "width": 0.5},
+            "fill": "tonexty",
+            "fillcolor": "rgba(59,130,214,0.22)",
+        },
+        {
+            **axis.line(loads.time_s, loads.percentile(0.5), "median"),
+            "line": {"color": hue, "width": 2},
+        },
+        {
+            **axis.line(loads.time_s, loads.highest, "highest"),
+            "line": {"color": HUES[3], "width": 2},
+        },
+    ]
+    for place, row in enumerate(_by_peak(loads)[:TOP]):
+        line = axis.line(loads.time_s, loads.load[:, row], _name(timeline.brokers[row]))
+        traces.append({**line, "line": {"color": HUES[1 + place], "width": 1, "dash": "dot"}})
+    return [
+        {**trace, "hovertemplate": f"{trace['name']}: %{{y:.1%}}<extra></extra>"}
+        for trace in traces
+    ]
+
+
+def _by_peak(loads: Thinned) -> list[int]:
+    """Return the rows of brokers, the one with the highest peak first."""
+    peaks = np.fmax.reduce(loads.load, axis=0)
+    return [int(row) for row in np.argsort(-np.nan_to_num(peaks), kind="stable")]
+
+
+def _heat(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> Mapping[str, Json]:
+    """Return every broker's load as colour; of too many those with the highest peaks."""
+    rows = sorted(_by_peak(loads)[:ROWS])
+    every = max(1, -(-len(rows) * len(loads.time_s) // CELLS))
+    columns = np.fmax.reduceat(loads.load[:, rows], np.arange(0, len(loads.time_s), every), axis=0)
+    return {
+        "type": "heatmap",
+        "name": "every broker",
+        "x": numbers(axis.shown(loads.time_s[::every])),
+        "y": [_name(timeline.brokers[row]) for row in rows],
+        "z": [numbers(column, 2) for column in columns.T],
+        "yaxis": "y2",
+        "zmin": 0,
+        "zmax": 1.25,
+        "colorscale": [list(stop) for stop in _HEAT],
+        "colorbar": {"tickformat": ".0%", "len": 0.36, "y": 0.33, "thickness": 12},
+        "hovertemplate": f"%{{y}}: %{{z:.0%}}<br>%{{x}} {axis.unit}<extra></extra>",
+    }
+
+
+def _bound(loads: Thinned, axis: TimeAxis) -> Mapping[str, Json]:
+    return {
+        **axis.line(loads.time_s, loads.bound, "lower bound"),
+        "line": {"color": BOUND_HUE, "width": 1.5, "dash": "dash"},
+        "hovertemplate": "no assignment has a highest load below %{y:.1%}<extra></extra>",
+    }
+
+
+def _height(loads: Thinned) -> float:
+    """Return how far up the loads go, where the events are written."""
+    peaks = loads.load[np.isfinite(loads.load)]
+    return 1.05 * max(1.0, float(peaks.max()) if peaks.size else 1.0)
+
+
+def _layout(
+    run: Run, axis: TimeAxis, events: list[Mapping[str, Json]], *, many: bool
+) -> Mapping[str, Json]:
+    """Return where things stand: loads above, every broker if they are many, moves below."""
+    full: Mapping[str, Json] = {
+        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1,
+        "line": {"color": "#d62839", "width": 1},
+    }  # fmt: skip
+    warm_up: list[Mapping[str, Json]] = []
+    if run.warm_up_s > 0:
+        warm_up.append(axis.shaded(0.0, run.warm_up_s))
+    return {
+        "xaxis": {"title": {"text": axis.unit}, "range": axis.range, "anchor": "y3"},
+        "yaxis": {
+            "title": {"text": "load"},
+            "tickformat": ".0%",
+            "rangemode": "tozero",
+            "domain": [0.56 if many else 0.24, 1],
+        },
+        "yaxis2": {"domain": [0.18, 0.5], "showticklabels": False, "title": {"text": "brokers"}},
+        "yaxis3": {"domain": [0, 0.12 if many else 0.16], "title": {"text": "moves"}, "nticks": 4},
+        "shapes": [full, *warm_up, *events],
+        "hovermode": "closest",
+        "barmode": "stack",
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "traceorder": "normal"},
+    }
+
+
+def _in_words(run: Run, loads: Thinned, axis: TimeAxis) -> str:
+    """Return what is to be seen, in words."""
+    peaks = np.nan_to_num(loads.load)
+    place, row = np.unravel_index(int(peaks.argmax()), peaks.shape)
+    broker = run.timeline.brokers[int(row)].rpartition(":")[0]
+    last = loads.highest[-1]
+    end = f"{last:.0%}" if np.isfinite(last) else "no broker"
+    thin = f" Each point is the highest of {loads.every} moments." if loads.every > 1 else ""
+    few = len(run.timeline.brokers) > ROWS
+    left = f" The {ROWS} brokers with the highest peaks have a row of colours." if few else ""
+    return (
+        f"Brokers: {len(run.timeline.brokers)}, moves: {len(run.moves)}. "
+        f"Highest load {peaks[place, row]:.0%} on {broker} at "
+        f"{axis.at(float(loads.time_s[int(place)]))}, {end} at the end; "
+        f"the lower bound at the end is {loads.bound[-1]:.0%}.{thin}{left}"
+    )

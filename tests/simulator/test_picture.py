@@ -1,0 +1,185 @@
+import base64
+import json
+import re
+import zlib
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from pictured_runs import a_move, a_run, a_timeline
+
+from loadmanager.charts import Chart
+from loadmanager.simulator.move_marks import MARKS
+from loadmanager.simulator.picture import CELLS, LINES, ROWS, chart_of, picture_of
+from loadmanager.simulator.run import Run
+from loadmanager.simulator.thinning import POINTS, thinned
+from loadmanager.simulator.time_axis import EVENTS, TimeAxis
+
+NAN = float("nan")
+
+
+def the_chart(run: Run) -> Chart:
+    return chart_of(run, thinned(run.timeline), TimeAxis.of(run.duration_s))
+
+
+def traces(run: Run) -> dict[str, Any]:
+    """Return the traces of a run's chart by their names."""
+    return {str(trace["name"]): trace for trace in the_chart(run).data}
+
+
+def wavy(moments: int, brokers: int) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    return np.asarray(0.5 + 0.1 * rng.standard_normal((moments, brokers)))
+
+
+def test_thinning_loses_no_peak() -> None:
+    load = np.full((1000, 3), 0.5)
+    load[777, 1] = 1.4
+    loads = thinned(a_timeline(load))
+    assert len(loads.time_s) <= POINTS
+    assert loads.highest.max() == pytest.approx(1.4)
+    assert loads.load[:, [0, 2]].max() == pytest.approx(0.5)
+    interval = int(loads.load[:, 1].argmax())
+    assert loads.time_s[interval] <= 777 * 60.0 < loads.time_s[interval + 1]
+
+
+def test_few_moments_are_shown_as_they_are() -> None:
+    load = wavy(60, 4)
+    loads = thinned(a_timeline(load))
+    assert loads.every == 1
+    np.testing.assert_allclose(loads.load, load, rtol=1e-6)
+
+
+def test_a_broker_is_absent_only_while_it_is_absent_for_a_whole_interval() -> None:
+    load = np.array([[NAN, 0.5], [NAN, 0.4], [0.3, 0.2], [NAN, 0.1]])
+    loads = thinned(a_timeline(load), points=2)
+    np.testing.assert_allclose(loads.load, [[NAN, 0.5], [0.3, 0.2]], rtol=1e-6)
+
+
+def test_a_load_is_of_the_resource_that_the_broker_has_least_of() -> None:
+    timeline = a_timeline(np.array([[0.5, 0.5]]))
+    timeline.demand[0, 1] = (0.1, 0.2, 0.9, 0.3)
+    loads = thinned(timeline)
+    np.testing.assert_allclose(loads.load, [[0.5, 0.9]], rtol=1e-6)
+    assert loads.resource.tolist() == [[0, 2]]
+
+
+def test_percentiles_are_of_the_brokers_that_are_there() -> None:
+    loads = thinned(a_timeline(np.array([[NAN, 0.3, 0.1, 0.2], [NAN, NAN, NAN, NAN]])))
+    assert loads.percentile(0.0)[0] == pytest.approx(0.1)
+    assert loads.percentile(0.5)[0] == pytest.approx(0.2)
+    assert loads.percentile(1.0)[0] == pytest.approx(0.3)
+    assert np.isnan(loads.percentile(0.5)[1])
+    assert np.isnan(loads.highest[1])
+
+
+def test_few_brokers_have_a_line_each_and_hover_names_the_short_resource() -> None:
+    found = traces(a_run(wavy(60, LINES)))
+    assert f"large-{LINES}" in found
+    assert found["large-1"]["text"][0] == "cpu"
+    assert "every broker" not in found
+
+
+def test_many_brokers_are_bands_and_a_row_of_colours_each() -> None:
+    load = wavy(300, 200)
+    load[10, 41] = 1.7
+    found = traces(a_run(load))
+    assert {"p5", "median", "p95", "highest", "large-42"} <= set(found)
+    heat = found["every broker"]
+    assert len(heat["y"]) == len(heat["z"]) == 200
+    assert max(heat["z"][41]) == pytest.approx(1.7)
+    assert len(heat["z"]) * len(heat["x"]) <= CELLS
+    assert all(len(row) == len(heat["x"]) for row in heat["z"])
+
+
+def test_of_very_many_brokers_the_ones_with_the_highest_peaks_have_a_row() -> None:
+    load = wavy(10, ROWS + 50)
+    load[5, -1] = 1.9
+    run = a_run(load)
+    heat = traces(run)["every broker"]
+    assert len(heat["y"]) == ROWS
+    assert heat["y"][-1] == f"large-{ROWS + 50}"
+    assert f"The {ROWS} brokers with the highest peaks" in the_chart(run).summary
+
+
+def test_a_move_is_marked_at_its_source_with_its_reason_on_hover() -> None:
+    load = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
+    found = traces(a_run(load, a_move(70.0, 3), a_move(130.0, 4, placed=True)))
+    mark = found["shed: overloaded"]
+    assert mark["x"] == [pytest.approx(70 / 60, abs=1e-3)]
+    assert mark["y"] == [pytest.approx(0.8)]
+    for words in (
+        "shop/orders/0x00000003_0x00000004",
+        "from large-1:8080 to large-2:8080",
+        "shed: overloaded",
+        "1,500 messages/s, 0.00 MB/s",
+        "2.5 client-seconds",
+    ):
+        assert words in mark["text"][0]
+    assert found["placed: unowned"]["y"] == [pytest.approx(0.3)]
+    assert "from nobody" in found["placed: unowned"]["text"][0]
+
+
+def test_only_the_largest_of_many_moves_are_marked_and_the_bars_count_all() -> None:
+    moves = [a_move(10.0 * number, number) for number in range(MARKS + 40)]
+    run = a_run(wavy(120, 3), *moves)
+    found = traces(run)
+    assert len(found["shed: overloaded"]["x"]) == MARKS
+    assert sum(found["moves"]["y"]) == MARKS + 40
+    assert f"the {MARKS} moves with the most traffic" in the_chart(run).summary
+
+
+def test_events_of_one_moment_share_a_line_and_all_are_told() -> None:
+    happened = [(60.0, "a <b> crashes"), (60.0, "c joins"), (120.0, "d joins")]
+    run = a_run(wavy(60, 3), happened=happened)
+    assert traces(run)["events"]["text"] == ["a &lt;b&gt; crashes<br>c joins", "d joins"]
+    dotted = [
+        shape for shape in layout(run)["shapes"] if shape.get("line", {}).get("dash") == "dot"
+    ]
+    assert [shape["x0"] for shape in dotted] == [1.0, 2.0]
+
+
+def layout(run: Run) -> dict[str, Any]:
+    return dict(the_chart(run).layout)
+
+
+def test_lines_of_events_are_limited() -> None:
+    happened = [(10.0 * number, "x") for number in range(EVENTS + 20)]
+    assert len(layout(a_run(wavy(60, 3), happened=happened))["shapes"]) == EVENTS + 2
+    assert layout(a_run(wavy(60, 3), happened=(), warm_up_s=0.0))["shapes"] == [
+        shape for shape in layout(a_run(wavy(60, 3)))["shapes"] if shape["y0"] == shape["y1"] == 1
+    ]
+
+
+def test_the_words_of_a_chart_say_what_is_to_be_seen() -> None:
+    load = np.array([[0.9, 0.1], [1.3, 0.2], [0.7, 0.3]])
+    assert the_chart(a_run(load, a_move(70.0))).summary == (
+        "Brokers: 2, moves: 1. Highest load 130% on large-1 at minute 1, 70% at the end; "
+        "the lower bound at the end is 40%."
+    )
+
+
+@pytest.mark.parametrize("brokers", [3, 40])
+def test_plotly_knows_every_word_of_a_figure(brokers: int) -> None:
+    chart = the_chart(a_run(wavy(100, brokers), a_move(70.0), a_move(80.0, placed=True)))
+    figure = go.Figure(data=list(chart.data), layout=dict(chart.layout))
+    assert len(figure.data) == len(chart.data)
+
+
+def test_a_cluster_without_a_broker_for_a_while_can_be_drawn() -> None:
+    load = np.full((5, 2), NAN)
+    load[0] = 0.5
+    chart = the_chart(a_run(load))
+    assert "no broker at the end" in chart.summary
+
+
+def test_a_picture_of_a_day_of_200_brokers_is_small() -> None:
+    moves = [a_move(40.0 * number, number) for number in range(2000)]
+    picture = picture_of(a_run(wavy(1440, 200), *moves))
+    packed = re.search(r"chart\">(.+?)</script>", picture.chart)
+    assert packed
+    assert json.loads(zlib.decompress(base64.b64decode(packed[1])))["data"]
+    assert len(picture.chart) < 100_000
+    assert len(picture.time) == len(picture.highest) == len(picture.bound) == POINTS
+    assert picture.axis.unit == "hours"
