@@ -1,6 +1,5 @@
 """The leader: the tally, the rounds and the placements of a live one, on modelled reports."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -11,7 +10,7 @@ from loadmanager.config.balancing import LeaderSettings
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
-from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Move, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
@@ -21,15 +20,16 @@ from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.reported import Reported
 
 _NOBODY: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
-_TRY_AGAIN_S: Final = 2.0
-"""A bundle that nobody could take is left on its draining broker for so long."""
 
 
 class Leader:
     """Decides by what the agents have told it so far, and by nothing else.
 
-    Everything here is asked with ``in_flight``, what was ordered and is not with its
-    target yet. Until the target's report lists it, too, a bundle counts as on its way.
+    Who asks says what is ``in_flight``: ordered, and not with its target yet. Until the
+    target's report lists it, too, a bundle counts as on its way.
+
+    ``view`` is what the last round saw, ``memory`` what strategies remember; ``refusals``
+    tell why bundles of the last `place` got no owner.
 
     Args:
         agents: whose reports and owned lists it sees.
@@ -52,12 +52,12 @@ class Leader:
         self._absent = Absent(settings.return_wait_s, planner.settings.max_lost_fraction)
         self._broker_rows = {broker: row for row, broker in enumerate(agents.brokers)}
         self._bundle_rows = {bundle: row for row, bundle in enumerate(agents.bundles)}
-        self._planned: Indices = np.full(len(agents.bundles), -1, dtype=np.intp)
+        self._last_planned: Indices = np.full(len(agents.bundles), -1, dtype=np.intp)
+        self._planned = self._last_planned
         self._reports: dict[int, Reported] = {}
-        self._refused_until_s: dict[BundleId, float] = {}
         self.memory = RoundMemory()
         self.refusals: tuple[Refusal, ...] = ()
-        self.view: ClusterView | None = None
+        self.view = self._tally.view(0.0)
 
     def tick(self, now_s: float) -> None:
         """Take what was reported by now, and add a sample to all averages."""
@@ -89,7 +89,7 @@ class Leader:
         """Return a next owner for each bundle that gets one now, between the rounds.
 
         None goes to the broker that it is ``leaving`` for ``cause``. What nobody owns and
-        is kept for its broker's return gets none; `refusals` tell of the others without.
+        is kept for its broker's return gets none yet.
         """
         unowned = [bundle for bundle in bundles if bundle not in leaving]
         waiting = self._follow(now_s, in_flight, unowned)
@@ -112,26 +112,9 @@ class Leader:
         self.refusals = tuple(refusals)
         return moves
 
-    def empty(
-        self, now_s: float, in_flight: Mapping[BundleId, BrokerId], turns: int = 1
-    ) -> list[Move]:
-        """Return what leaves brokers that are known to drain, and where it goes.
-
-        Of each broker no more bundles are under way at a time than the planner allows.
-        Where a step is longer than a hand-over takes, that happens in several ``turns``.
-        """
-        self._take(now_s)
-        leaving = self._due(now_s, in_flight, turns)
-        if not leaving:
-            return []
-        moves = self.place(now_s, leaving, in_flight, leaving, Cause.DRAINING)
-        placed = {move.bundle for move in moves}
-        again_s = now_s + _TRY_AGAIN_S
-        self._refused_until_s.update((one, again_s) for one in leaving if one not in placed)
-        return moves
-
+    @property
     def averages(self) -> Mapping[BundleId, BundleAverages]:
-        """Return the averages of every bundle that has a sample."""
+        """The averages of every bundle that has a sample, made anew for each who asks."""
         return self._tally.averages()
 
     def _take(self, now_s: float) -> None:
@@ -148,13 +131,13 @@ class Leader:
     ) -> frozenset[BundleId]:
         """Take up reports and orders; return what is kept for an absent broker's return."""
         self._take(now_s)
-        owner = self._agents.owner
-        self._planned = np.where(owner >= 0, owner, self._planned)
+        self._planned = self._agents.owner.copy()
         for bundle, target in in_flight.items():
             self._planned[self._bundle_rows[bundle]] = self._broker_rows[target]
+        self._last_planned = np.where(self._planned >= 0, self._planned, self._last_planned)
         orphans: dict[BundleId, BrokerId] = {}
         for bundle in unowned:
-            planned = int(self._planned[self._bundle_rows[bundle]])
+            planned = int(self._last_planned[self._bundle_rows[bundle]])
             if planned >= 0 and planned not in self._reports:
                 orphans[bundle] = self._agents.brokers[planned]
         return self._absent.awaited(now_s, orphans, self._tally.brokers)
@@ -170,41 +153,14 @@ class Leader:
         return self._tally.view(now_s, in_flight=planned)
 
     def _under_way(self) -> Indices:
-        """Return the rows of bundles whose planned owner is known and does not list them."""
-        away = self._planned >= 0
-        known = np.zeros(len(self._agents.brokers), dtype=np.bool_)
-        known[list(self._reports)] = True
-        away &= known[self._planned]
-        for broker, report in self._reports.items():
-            rows = report.rows
-            away[rows[self._planned[rows] == broker]] = False
+        """Return the rows of bundles whose planned owner reports, but does not list them."""
+        if not self._reports:
+            return np.zeros(0, dtype=np.intp)
+        listed = np.concatenate([report.rows for report in self._reports.values()])
+        counts = [len(report.rows) for report in self._reports.values()]
+        by = np.repeat(np.array(list(self._reports), dtype=np.intp), counts)
+        reports = np.zeros(len(self._agents.brokers) + 1, dtype=np.bool_)
+        reports[list(self._reports)] = True  # The last one is nobody's: row -1.
+        away = reports[self._planned]
+        away[listed[self._planned[listed] == by]] = False
         return np.flatnonzero(away)
-
-    def _due(
-        self, now_s: float, in_flight: Mapping[BundleId, BrokerId], turns: int
-    ) -> Mapping[BundleId, BrokerId]:
-        """Return what is to leave draining brokers now, each with the broker it leaves."""
-        draining = [row for row, report in self._reports.items() if report.draining]
-        if not draining:
-            self._refused_until_s.clear()
-            return _NOBODY
-        self._follow(now_s, in_flight, ())
-        owner = self._agents.owner
-        under_way = Counter(
-            int(owner[row])
-            for row in map(self._bundle_rows.__getitem__, in_flight)
-            if owner[row] != self._planned[row]
-        )
-        most = max(self._planner.settings.in_flight_per_broker, 1)
-        found: dict[BundleId, BrokerId] = {}
-        for row in sorted(draining):
-            left = (most - under_way[row]) * turns
-            staying = (self._agents.bundles[one] for one in np.flatnonzero(self._planned == row))
-            free = [bundle for bundle in staying if self._may_leave(bundle, now_s)]
-            found |= dict.fromkeys(free[: max(left, 0)], self._agents.brokers[row])
-        return found
-
-    def _may_leave(self, bundle: BundleId, now_s: float) -> bool:
-        if self._refused_until_s.get(bundle, 0.0) > now_s:
-            return False
-        return not belongs_to_a_broker(bundle)
