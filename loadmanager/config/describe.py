@@ -1,10 +1,12 @@
 """What can be configured, read from the models: for messages, the annotated file and documents."""
 
 import json
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -41,6 +43,7 @@ _KINDS: Final[Mapping[Any, Kind]] = {
     int: "integer",
     float: "number",
     str: "text",
+    Path: "text",
     SecretStr: "text",
     tuple: "list",
 }
@@ -162,6 +165,8 @@ def as_toml(value: object) -> str:
         return "{" + ", ".join(f"{k} = {as_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(as_toml(v) for v in value) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, bool | int | float | str):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
@@ -182,7 +187,7 @@ def _is_dynamic(model: type[Section], key: str) -> bool:
 
 def _key_description(section: str, key: str, field: FieldInfo, *, dynamic: bool) -> KeyDescription:
     plain = _without_none(field.annotation)
-    kind: Kind = "table" if get_origin(plain) is not None and _is_table(plain) else _kind(plain)
+    kind: Kind = "table" if _is_table(plain) else _kind(plain)
     default = None if field.is_required() else field.get_default(call_default_factory=True)
     secret = plain is SecretStr
     if isinstance(default, SecretStr):
@@ -193,7 +198,7 @@ def _key_description(section: str, key: str, field: FieldInfo, *, dynamic: bool)
         section=section,
         key=key,
         kind=kind,
-        expected=_expected(field, plain, kind),
+        expected=expected_of(field),
         unit=next((unit for suffix, unit in _UNITS.items() if key.endswith(suffix)), ""),
         default=default,
         example=(field.examples or [default])[0],
@@ -220,21 +225,28 @@ def _kind(plain: Any) -> Kind:
     return "text" if get_origin(plain) is Literal else _KINDS[get_origin(plain) or plain]
 
 
-def _expected(field: FieldInfo, plain: Any, kind: Kind) -> str:
+def expected_of(field: FieldInfo) -> str:
+    """Return what a field with a plain value, a list or a table of such accepts, in words."""
     for mark in field.metadata:
         if isinstance(mark, Form):
             return mark.expected
+    plain = _without_none(field.annotation)
     if get_origin(plain) is Literal:
         return "one of " + ", ".join(json.dumps(choice) for choice in get_args(plain))
-    return " ".join([_PLAIN[kind], *_bounds(field)])
+    return " ".join([_PLAIN["table" if _is_table(plain) else _kind(plain)], *_bounds(field)])
 
 
 def _bounds(field: FieldInfo) -> list[str]:
     low = next((m for m in field.metadata if isinstance(m, Ge | Gt)), None)
     high = next((m for m in field.metadata if isinstance(m, Le | Lt)), None)
     if isinstance(low, Ge) and isinstance(high, Le):
-        return [f"from {low.ge} to {high.le}"]
-    words = [f"above {low.gt}"] if isinstance(low, Gt) else []
-    words += [f"from {low.ge}"] if isinstance(low, Ge) else []
-    words += [f"up to {high.le}"] if isinstance(high, Le) else []
-    return words + ([f"below {high.lt}"] if isinstance(high, Lt) else [])
+        return [f"from {_figure(low.ge)} to {_figure(high.le)}"]
+    words = [f"above {_figure(low.gt)}"] if isinstance(low, Gt) else []
+    words += [f"from {_figure(low.ge)}"] if isinstance(low, Ge) else []
+    words += [f"up to {_figure(high.le)}"] if isinstance(high, Le) else []
+    return words + ([f"below {_figure(high.lt)}"] if isinstance(high, Lt) else [])
+
+
+def _figure(bound: Any) -> str:
+    """Return a bound without a point where it is whole: 1e8 is 100000000."""
+    return str(int(bound)) if bound == int(bound) else str(bound)

@@ -105,15 +105,18 @@ def address(host: str, port: int, *, tls: bool) -> str:
 
 def contradictions(config: Config) -> Iterator[Contradiction]:
     """Yield every value that does not go with another one."""
-    yield from _timing(config)
+    yield from timing_contradictions(config.report, config.leader)
+    yield from _fencing(config.ownership)
     yield from _addresses(config)
     yield from _credentials(config)
     for fault in faults_of_security(config.security, config.tls, config.sidecar.listen_host):
         yield Contradiction(*fault)
 
 
-def _timing(config: Config) -> Iterator[Contradiction]:
-    report, leader, ownership = config.report, config.leader, config.ownership
+def timing_contradictions(
+    report: ReportSettings, leader: LeaderSettings
+) -> Iterator[Contradiction]:
+    """Yield what does not go together in when load is reported, and when it is looked at."""
     if report.min_interval_s > report.max_interval_s:
         yield Contradiction(
             "report",
@@ -145,6 +148,9 @@ def _timing(config: Config) -> Iterator[Contradiction]:
             "a round decides on averages",
             (("leader", "round_interval_s"),),
         )
+
+
+def _fencing(ownership: OwnershipSettings) -> Iterator[Contradiction]:
     if 2 * ownership.heartbeat_fraction > ownership.self_fence_fraction:
         yield Contradiction(
             "ownership",

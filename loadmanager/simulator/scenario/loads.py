@@ -4,10 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from loadmanager.config.forms import Names, Section
+from loadmanager.config.forms import Form, Names, Section
 from loadmanager.core.ids import Namespace, parse_namespace
 
-NamespaceName = Annotated[Namespace, AfterValidator(parse_namespace)]
+NamespaceName = Annotated[
+    Namespace,
+    AfterValidator(parse_namespace),
+    Form('a namespace "tenant/name" of letters, digits and -=:._'),
+]
 
 
 class Even(Section):
@@ -108,7 +112,9 @@ class Steps(Section):
     """Times ``factors[i]`` from ``at_s[i]`` on; 1 before the first."""
 
     kind: Literal["steps"]
-    at_s: Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
+    at_s: Annotated[
+        tuple[Annotated[float, Field(ge=0, le=1e8)], ...], Field(strict=False, min_length=1)
+    ]
     factors: Annotated[tuple[Annotated[float, Field(ge=0, le=1e6)], ...], Field(strict=False)]
 
 

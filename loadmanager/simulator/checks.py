@@ -1,0 +1,111 @@
+"""What values of a scenario must be to each other, where each alone is right."""
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from loadmanager.config import ConfigError
+from loadmanager.config.model import timing_contradictions
+from loadmanager.config.strategies import filled, strategy_named
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.shedding import SHEDDERS
+from loadmanager.simulator.contradiction import Contradiction
+from loadmanager.simulator.event_checks import event_contradictions
+from loadmanager.simulator.load_checks import load_contradictions
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.strategies import PAIR_NAMES
+from loadmanager.simulator.toml_lines import TomlPath
+
+_TOLERANCE: Final = 1e-9
+_STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
+    "shedding": SHEDDERS,
+    "placement": PLACEMENTS,
+}
+
+
+def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
+    """Yield every value that does not go with others."""
+    yield from _brokers(scenario)
+    yield from _times(scenario)
+    yield from load_contradictions(scenario)
+    yield from event_contradictions(scenario)
+    yield from _expectations(scenario)
+    for section in _STRATEGIES:
+        yield from _strategy(section, getattr(scenario, section))
+
+
+def _brokers(scenario: Scenario) -> Iterator[Contradiction]:
+    because = ("brokers", "brokers.name", "brokers.count")
+    taken: set[str] = set()
+    for at, group in enumerate(scenario.brokers):
+        names = {group.name, *group.brokers}
+        if again := taken.intersection(names):
+            fault = f"expected a name of its own: another class has {min(again)}"
+            yield Contradiction(("brokers", at, "name"), fault, because)
+        taken |= names
+    joins = any(event.kind == "join" for event in scenario.events)
+    if not joins and not any(group.joined for group in scenario.brokers):
+        fault = "expected true for some class, or an event of kind join: there is never a broker"
+        yield Contradiction(("brokers", 0, "joined"), fault, (*because, "events", "events.kind"))
+
+
+def _times(scenario: Scenario) -> Iterator[Contradiction]:
+    if scenario.warm_up_s >= scenario.duration_s:
+        fault = f"expected less than duration_s ({scenario.duration_s:g}): nothing would be scored"
+        yield Contradiction(("warm_up_s",), fault, ("duration_s",))
+    for key in ("tick_interval_s", "round_interval_s"):
+        steps = getattr(scenario.leader, key) / scenario.step_s
+        if round(steps) < 1 or abs(steps - round(steps)) > _TOLERANCE * steps:
+            fault = f"expected a multiple of step_s ({scenario.step_s:g})"
+            yield Contradiction(("leader", key), fault, ("step_s",))
+    for one in timing_contradictions(scenario.report, scenario.leader):
+        because = tuple(".".join(key) for key in one.because)
+        yield Contradiction((one.section, one.key), f"expected {one.expected}", because)
+
+
+def _expectations(scenario: Scenario) -> Iterator[Contradiction]:
+    for at, one in enumerate(scenario.expect):
+        path: TomlPath = ("expect", at)
+        if one.least is None and one.most is None:
+            fault = "expected least or most beside it: without a bound it says nothing"
+            yield Contradiction((*path, "score"), fault, ("expect.least", "expect.most"))
+        elif one.least is not None and one.most is not None and one.least > one.most:
+            fault = f"expected at least the value of least ({one.least:g})"
+            yield Contradiction((*path, "most"), fault, ("expect.least",))
+        for nth, pattern in enumerate(one.strategies):
+            if not any(fnmatchcase(name, pattern) for name in PAIR_NAMES):
+                fault = f"expected a pair, such as {PAIR_NAMES[0]}, or a pattern that means some"
+                yield Contradiction((*path, "strategies", nth), fault)
+
+
+def _strategy(section: str, chosen: Any) -> Iterator[Contradiction]:
+    """Yield a strategy that there is not, or settings that it does not have."""
+    path: TomlPath = (section,)
+    try:
+        kind: type = strategy_named(_STRATEGIES[section], chosen.strategy, "")
+    except ConfigError as error:
+        yield Contradiction((*path, "strategy"), _after_place(error.faults[0]))
+        return
+    faults = 0
+    for key, value in chosen.settings.items():
+        try:
+            filled(kind, {key: value}, "")
+        except ConfigError as error:
+            faults += 1
+            yield Contradiction((*path, "settings", key), _after_place(error.faults[0]))
+    if not faults:
+        yield from _settings_together(path, kind, chosen.settings)
+
+
+def _settings_together(
+    path: TomlPath, kind: type, settings: Mapping[str, Any]
+) -> Iterator[Contradiction]:
+    try:
+        filled(kind, settings, "")
+    except ConfigError as error:
+        yield Contradiction((*path, "settings"), _after_place(error.faults[0]))
+
+
+def _after_place(fault: str) -> str:
+    """Return what a fault says after the value, which is told here with its line."""
+    return fault.partition("; ")[2]

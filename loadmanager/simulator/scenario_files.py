@@ -1,0 +1,69 @@
+"""Scenario files: readable text to a scenario, with every mistake told at its line."""
+
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from loadmanager.simulator.checks import contradictions
+from loadmanager.simulator.contradiction import Contradiction
+from loadmanager.simulator.errors import ScenarioError
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario_text import ScenarioText, read_text
+from loadmanager.simulator.soundness import Sound, name_of, sound_part
+from loadmanager.simulator.toml_lines import TomlPath
+
+__all__ = ["ScenarioError", "load_scenario"]
+
+
+def load_scenario(path: Path, *, trace: Path | None = None) -> Scenario:
+    """Return the scenario of a TOML file. The path of its trace is resolved beside it.
+
+    Args:
+        path: the file.
+        trace: a file of recorded topic rates, which are then the whole load instead of
+            what the scenario says of it.
+
+    Raises:
+        ScenarioError: it cannot be read or has faults; it tells all of them.
+    """
+    text = read_text(path)
+    sound = sound_part(text)
+    scenario = None if sound.scenario is None else _with_trace(sound.scenario, path, trace)
+    together = [] if scenario is None else list(_told_together(text, sound, scenario))
+    faults = sorted([*sound.faults.items(), *together], key=lambda fault: text.lines.line(fault[0]))
+    if scenario is None or faults:
+        raise ScenarioError([told for _, told in faults])
+    return scenario
+
+
+def _with_trace(scenario: Scenario, path: Path, trace: Path | None) -> Scenario:
+    if trace is not None:
+        return scenario.model_copy(update={"load": (), "trace": trace})
+    if scenario.trace is not None:
+        return scenario.model_copy(update={"trace": path.parent / scenario.trace})
+    return scenario
+
+
+def _told_together(
+    text: ScenarioText, sound: Sound, scenario: Scenario
+) -> Iterator[tuple[TomlPath, str]]:
+    """Yield the faults of values together, but for those that may come of a faulty value."""
+    for one in contradictions(scenario):
+        at = sound.as_written(one.at)
+        if name_of(at) not in sound.doubtful and not sound.doubtful.intersection(one.because):
+            yield at, f"{_place(text, scenario, one, at)}; {one.fault}"
+
+
+def _place(text: ScenarioText, scenario: Scenario, one: Contradiction, at: TomlPath) -> str:
+    value = reduce(_inner, one.at, scenario)
+    if text.has(at) or not isinstance(value, bool | int | float | str):
+        return text.place(at)
+    return text.place_of_default(at, value, [tuple(key.split(".")) for key in one.because])
+
+
+def _inner(value: Any, step: str | int) -> Any:
+    """Return the part of a scenario that a step of a path leads to; None if there is none."""
+    if isinstance(step, str) and not isinstance(value, Mapping):
+        return getattr(value, step, None)
+    return value[step] if value else None

@@ -1,0 +1,95 @@
+"""The text of a scenario file: its values, and how a message names one of them."""
+
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from loadmanager.config.describe import as_toml
+from loadmanager.simulator.errors import ScenarioError
+from loadmanager.simulator.toml_lines import TomlLines, TomlPath, toml_lines
+
+_AT_LINE: Final = re.compile(r"(.*) \(at line (\d+), column (\d+)\)", re.DOTALL)
+_BARE_KEY: Final = re.compile(r"[-\w]+", re.ASCII)
+_MAX_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioText:
+    """What a file says, before anything of it is checked but that it is TOML."""
+
+    path: Path
+    content: dict[str, Any]
+    lines: TomlLines
+
+    def place(self, at: TomlPath) -> str:
+        """Return ``file:line: key = value`` of what is there, or is missing there."""
+        found, value = self._value(at)
+        shown = f"= {_shortened(value)}" if found else "is not set"
+        return f"{self.path}:{self.lines.line(at)}: {dotted(at)} {shown}"
+
+    def place_of_default(self, at: TomlPath, value: object, with_keys: Sequence[TomlPath]) -> str:
+        """Return the place of the keys that a default does not go with, and the default."""
+        line = next((self.lines.line(one) for one in with_keys if self.has(one)), None)
+        shown = f"{dotted(at)} = {_shortened(value)} by default"
+        return f"{self.path}:{line or self.lines.line(at)}: {shown}"
+
+    def has(self, at: TomlPath) -> bool:
+        """Return whether the file sets this value."""
+        return self._value(at)[0]
+
+    def _value(self, at: TomlPath) -> tuple[bool, Any]:
+        value: Any = self.content
+        for step in at:
+            try:
+                value = value[step]
+            except (KeyError, IndexError, TypeError):
+                return False, None
+        return True, value
+
+
+def read_text(path: Path) -> ScenarioText:
+    """Return what a scenario file says.
+
+    Raises:
+        ScenarioError: it cannot be read, or is no TOML.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+        return ScenarioText(path, tomllib.loads(text), toml_lines(text))
+    except OSError as error:
+        raise ScenarioError([f"{path}: {error.strerror}; expected a scenario file"]) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        fault = f"{path}:{line}: the byte {error.object[error.start]:#04x} is not UTF-8"
+        raise ScenarioError([f"{fault}; expected TOML in UTF-8"]) from None
+    except RecursionError:
+        raise ScenarioError([f"{path}:1: lists in lists without end; expected TOML"]) from None
+    except ValueError as error:
+        # Besides its own error, the library lets out those of numbers and of paths.
+        raise ScenarioError([_no_toml(path, str(error))]) from None
+
+
+def dotted(at: TomlPath) -> str:
+    """Return a path as TOML writes a dotted key; positions in lists of tables are left to lines."""
+    keys = [_key(step) for step in at if isinstance(step, str)]
+    return ".".join(keys) + (f"[{at[-1]}]" if at and isinstance(at[-1], int) else "")
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else json.dumps(key)
+
+
+def _no_toml(path: Path, message: str) -> str:
+    found = _AT_LINE.fullmatch(message)
+    if found is None:
+        return f"{path}: {message}; expected TOML"
+    return f"{path}:{found[2]}: {found[1]}, at column {found[3]}; expected TOML"
+
+
+def _shortened(value: Any) -> str:
+    shown = as_toml(value)
+    return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
