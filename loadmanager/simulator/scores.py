@@ -1,0 +1,198 @@
+"""What a run is judged by: each score with its unit and what it says."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.simulator.curves import Curves
+from loadmanager.simulator.run import RESOURCES, MoveRecord, Run, Why
+
+HOT: Final = 0.85
+"""A broker above this is busy enough for Pulsar's own limits of overload."""
+
+RETURN_S: Final = 3600.0
+"""A bundle that is back at a former owner so soon was moved in vain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreDoc:
+    """What a score says, for people. ``unit`` is empty for plain numbers."""
+
+    name: str
+    title: str
+    unit: str
+    what: str
+
+
+def _score(title: str, unit: str, what: str) -> Any:
+    return field(metadata={"title": title, "unit": unit, "what": what})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """The scores of one run after its warm-up; for all of them less is better.
+
+    Demand is what the load asks of a broker, background included, as a fraction of its
+    capacity: the truth, which no strategy sees. "Largest" is over all brokers that are
+    present and all resources: CPU, memory, network in, network out.
+    """
+
+    max_over_mean: float = _score(
+        "max/mean",
+        "",
+        "Largest demand over the mean demand of the most demanded resource, mean over time; "
+        "1 is even.",
+    )
+    max_over_mean_p95: float = _score("max/mean p95", "", "The same, 95 % of the time at most.")
+    max_over_mean_end: float = _score(
+        "max/mean end", "", "The same, mean over the last tenth of the time."
+    )
+    deviation: float = _score(
+        "deviation",
+        "",
+        "Standard deviation of the demand over the brokers, of the resource in which it is "
+        "largest, mean over time.",
+    )
+    deviation_end: float = _score(
+        "deviation end", "", "The same, mean over the last tenth of the time."
+    )
+    largest: float = _score("largest", "", "Largest demand, mean over time; 1 is full.")
+    largest_p95: float = _score("largest p95", "", "The same, 95 % of the time at most.")
+    largest_end: float = _score("largest end", "", "The same, mean over the last tenth.")
+    gap: float = _score(
+        "gap",
+        "",
+        "How far the largest demand is above a proven lower bound of what any assignment could "
+        "reach, as a fraction of the bound, mean over time.",
+    )
+    gap_end: float = _score("gap end", "", "The same, mean over the last tenth of the time.")
+    overload_min: float = _score(
+        "overload", "broker-min", "For how long brokers were asked for more than they have."
+    )
+    hot_min: float = _score(
+        "hot", "broker-min", f"For how long brokers were asked for more than {HOT} of it."
+    )
+    balance_s: float | None = _score(
+        "time to balance",
+        "s",
+        "From the last event, or the end of the warm-up, until max/mean is at most 1.15 for good; "
+        "none if it never is.",
+    )
+    moves: int = _score("moves", "", "Bundles taken from one broker for another, for their load.")
+    placed: int = _score("placed", "", "Bundles that nobody owned and that were given to a broker.")
+    drained: int = _score("drained", "", "Bundles taken from brokers that were to be emptied.")
+    returned: int = _score(
+        "returned",
+        "",
+        "Moves that took a bundle back to a broker that had it within the last hour.",
+    )
+    moved_mb_per_s: float = _score(
+        "moved", "MB/s", "Traffic of the bundles moved for their load, added up."
+    )
+    moved_ratio: float = _score(
+        "moved ratio", "", "The same as a multiple of the whole cluster's mean traffic."
+    )
+    interrupted_client_s: float = _score(
+        "interrupted",
+        "client-s",
+        "How long clients waited for bundles that were moved, placed, or lost in a crash.",
+    )
+    interrupted_by_moves_client_s: float = _score(
+        "interrupted by moves",
+        "client-s",
+        "How much of that was for bundles moved for their load.",
+    )
+    thrash_percent: float = _score(
+        "thrash",
+        "%",
+        "CPU demand that went against its trend, over all brokers, as percent of the range it "
+        "moved in; CockroachDB's measure.",
+    )
+    thrash_per_broker_percent: float = _score(
+        "thrash each", "%", "The same for each broker on average, to compare clusters by."
+    )
+    unowned_s: float = _score(
+        "unowned", "s", "For how long traffic of some bundle was for nobody, at recorded moments."
+    )
+    unowned_msgs: float = _score("unowned messages", "messages", "Messages that came then.")
+    refusals: int = _score(
+        "refusals", "", "What the rounds left alone, counted by the leader, warm-up included."
+    )
+
+
+SCORE_DOCS: Final = tuple(ScoreDoc(name=one.name, **one.metadata) for one in fields(Scores))
+"""All scores, in the order in which they are shown."""
+
+SCORE_NAMES: Final = tuple(doc.name for doc in SCORE_DOCS)
+
+
+def scores_of(run: Run) -> Scores:
+    """Return the scores of ``run``."""
+    curves = Curves.of(run)
+    moves = [move for move in run.moves if move.at_s >= run.warm_up_s]
+    return Scores(**_balance(run, curves), **_cost(run, curves, moves))
+
+
+def values_of(scores: Scores) -> dict[str, float | None]:
+    """Return the scores by name."""
+    return asdict(scores)
+
+
+def _balance(run: Run, curves: Curves) -> dict[str, Any]:
+    """Return the scores that say how evenly the load lay."""
+    thrash_percent = curves.thrash_percent(RESOURCES.index("cpu"))
+    since_s = max([run.warm_up_s, *(at_s for at_s, _ in run.happened)])
+    return {
+        "max_over_mean": curves.mean(curves.max_over_mean),
+        "max_over_mean_p95": curves.percentile(curves.max_over_mean, 95),
+        "max_over_mean_end": curves.end(curves.max_over_mean),
+        "deviation": curves.mean(curves.deviation),
+        "deviation_end": curves.end(curves.deviation),
+        "largest": curves.mean(curves.largest),
+        "largest_p95": curves.percentile(curves.largest, 95),
+        "largest_end": curves.end(curves.largest),
+        "gap": curves.mean(curves.gap),
+        "gap_end": curves.end(curves.gap),
+        "overload_min": curves.broker_minutes_above(1.0),
+        "hot_min": curves.broker_minutes_above(HOT),
+        "balance_s": curves.time_to_balance_s(since_s),
+        "thrash_percent": thrash_percent,
+        "thrash_per_broker_percent": thrash_percent / len(run.timeline.brokers),
+    }
+
+
+def _cost(run: Run, curves: Curves, moves: Sequence[MoveRecord]) -> dict[str, Any]:
+    """Return the scores that say what balance cost."""
+    shed = [move for move in moves if move.why is Why.SHED]
+    before = sum(move.interrupted_client_s for move in run.moves if move.at_s < run.warm_up_s)
+    moved_bytes_per_s = sum(move.bytes_per_s for move in shed)
+    traffic_bytes_per_s = curves.mean(curves.bytes_per_s)
+    unowned_msgs_per_s = curves.unowned_msgs_per_s
+    return {
+        "moves": len(shed),
+        "placed": sum(move.why is Why.PLACED for move in moves),
+        "drained": sum(move.why is Why.DRAINED for move in moves),
+        "returned": returned(run.moves, run.warm_up_s),
+        "moved_mb_per_s": moved_bytes_per_s / 1e6,
+        "moved_ratio": moved_bytes_per_s / traffic_bytes_per_s if traffic_bytes_per_s > 0 else 0.0,
+        "interrupted_client_s": max(run.interrupted_client_s - before, 0.0),
+        "interrupted_by_moves_client_s": float(sum(move.interrupted_client_s for move in shed)),
+        "unowned_s": float(curves.weight_s[unowned_msgs_per_s > 0].sum()),
+        "unowned_msgs": float(unowned_msgs_per_s @ curves.weight_s),
+        "refusals": sum(run.refusals.values()),
+    }
+
+
+def returned(moves: Iterable[MoveRecord], since_s: float) -> int:
+    """Return how many moves for load, from ``since_s`` on, took a bundle back within `RETURN_S`."""
+    left_s: dict[BundleId, dict[BrokerId, float]] = defaultdict(dict)
+    count = 0
+    for move in sorted(moves, key=lambda one: one.at_s):
+        away_s = left_s[move.bundle].get(move.target)
+        lately = away_s is not None and move.at_s - away_s <= RETURN_S
+        count += move.why is Why.SHED and move.at_s >= since_s and lately
+        if move.source is not None:
+            left_s[move.bundle][move.source] = move.at_s
+    return count

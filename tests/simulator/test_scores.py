@@ -1,0 +1,218 @@
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pictured_runs import a_move, a_run
+
+from loadmanager.core.ids import BrokerId
+from loadmanager.simulator.curves import Curves
+from loadmanager.simulator.run import MoveRecord, Run, Why
+from loadmanager.simulator.scores import SCORE_DOCS, SCORE_NAMES, Scores, returned, scores_of
+
+NAN = float("nan")
+
+
+def scored(load: list[list[float]], *moves: MoveRecord, **changed: object) -> Scores:
+    return scores_of(run_of(load, *moves, **changed))
+
+
+def run_of(load: list[list[float]], *moves: MoveRecord, **changed: object) -> Run:
+    given: dict[str, Any] = {"warm_up_s": 0.0, "happened": (), **changed}
+    return a_run(np.array(load), *moves, **given)
+
+
+def moved(at_s: float, source: str | None, target: str, why: Why = Why.SHED) -> MoveRecord:
+    return replace(
+        a_move(at_s),
+        source=None if source is None else BrokerId(source),
+        target=BrokerId(target),
+        why=why,
+    )
+
+
+def test_every_score_is_described_with_its_unit() -> None:
+    assert tuple(doc.name for doc in SCORE_DOCS) == tuple(one.name for one in fields(Scores))
+    assert tuple(doc.name for doc in SCORE_DOCS) == SCORE_NAMES
+    assert all(doc.title and doc.what.endswith((".", "even.")) for doc in SCORE_DOCS)
+    assert len({doc.title for doc in SCORE_DOCS}) == len(SCORE_DOCS)
+
+
+def test_an_even_cluster_scores_one_and_is_balanced_at_once() -> None:
+    found = scored([[0.4, 0.4]] * 10)
+    assert found.max_over_mean == found.max_over_mean_p95 == found.max_over_mean_end == 1.0
+    assert found.deviation == found.thrash_percent == found.overload_min == 0.0
+    assert found.largest == pytest.approx(0.4)
+    assert found.gap == pytest.approx(0.0, abs=1e-6)
+    assert found.balance_s == 0.0
+
+
+def test_figures_over_time_are_those_of_the_sum_done_by_hand() -> None:
+    # Nine minutes of 0.9 and 0.3, mean 0.6: 1.5; then one of 0.6 and 0.6: 1.
+    found = scored([[0.9, 0.3]] * 9 + [[0.6, 0.6]])
+    assert found.max_over_mean == pytest.approx((9 * 1.5 + 1) / 10)
+    assert found.max_over_mean_p95 == pytest.approx(1.5)
+    assert found.max_over_mean_end == pytest.approx(1.0)
+    assert found.deviation == pytest.approx(0.9 * 0.3)
+    assert found.deviation_end == 0.0
+    assert found.largest_end == pytest.approx(0.6)
+    # The lower bound is 0.4 throughout.
+    assert found.gap == pytest.approx((9 * 1.25 + 0.5) / 10, rel=1e-6)
+    assert found.gap_end == pytest.approx(0.5, rel=1e-6)
+
+
+def test_the_warm_up_counts_for_nothing() -> None:
+    load = [[3.0, 0.0]] * 5 + [[0.5, 0.5]] * 5
+    moves = (a_move(100.0), a_move(299.0, placed=True))
+    found = scored(load, *moves, warm_up_s=300.0)
+    assert found == replace(scored([[0.5, 0.5]] * 5), refusals=12)
+    assert scored(load, *moves).overload_min == pytest.approx(5.0)
+
+
+def test_opposite_unevenness_of_two_resources_does_not_cancel() -> None:
+    run = run_of([[0.8, 0.2]] * 2)
+    run.timeline.demand[:, :, 3] = [[0.2, 0.8]] * 2
+    assert scores_of(run).max_over_mean == pytest.approx(1.6)
+
+
+def test_a_resource_nobody_is_short_of_does_not_count() -> None:
+    run = run_of([[0.8, 0.8]] * 2)
+    run.timeline.demand[:, :, 1:] = [[[0.1] * 3, [0.0] * 3]] * 2
+    assert scores_of(run).max_over_mean == pytest.approx(1.0)
+
+
+def test_absent_brokers_are_in_no_mean() -> None:
+    found = scored([[0.6, 0.3, NAN]] * 4)
+    assert found.max_over_mean == pytest.approx(0.6 / 0.45)
+    assert found.deviation == pytest.approx(0.15)
+
+
+def test_a_time_without_brokers_is_left_out() -> None:
+    found = scored([[0.6, 0.3], [NAN, NAN], [0.6, 0.3]])
+    assert found.max_over_mean == pytest.approx(0.6 / 0.45)
+    nobody = scored([[NAN, NAN]] * 3)
+    assert math.isnan(nobody.max_over_mean)
+    assert math.isnan(nobody.largest_p95)
+    assert math.isnan(nobody.gap_end)
+    assert nobody.thrash_percent == 0.0
+
+
+def test_an_idle_cluster_is_even() -> None:
+    found = scored([[0.0, 0.0]] * 3)
+    assert found.max_over_mean == 1.0
+    assert found.moved_ratio == 0.0
+
+
+def test_overload_is_counted_for_each_broker() -> None:
+    found = scored([[1.2, 1.1, 0.9]] * 3 + [[1.2, 0.5, 0.5]] * 2)
+    assert found.overload_min == pytest.approx(3 * 2 + 2)
+    assert found.hot_min == pytest.approx(3 * 3 + 2)
+
+
+def test_balance_is_counted_from_the_last_event_to_the_last_time_it_was_lost() -> None:
+    uneven, even = [0.9, 0.3], [0.6, 0.6]
+    load = [even, even, uneven, even, uneven, even, even]
+    assert scored(load, happened=((110.0, "large-2 joins"),)).balance_s == 300.0 - 110.0
+    assert scored(load).balance_s == 300.0
+    assert scored([even] * 7, happened=((110.0, "large-2 joins"),)).balance_s == 0.0
+
+
+def test_a_cluster_uneven_at_the_end_was_never_balanced() -> None:
+    assert scored([[0.6, 0.6]] * 3 + [[0.9, 0.3]]).balance_s is None
+
+
+def test_a_moment_stands_for_the_time_until_the_next() -> None:
+    run = run_of([[0.9, 0.3], [0.6, 0.6], [0.6, 0.6]], duration_s=120.0)
+    assert scores_of(run).max_over_mean == pytest.approx(1.25)
+
+
+def test_moves_are_told_apart_by_who_asked_for_them() -> None:
+    moves = (
+        moved(10.0, "large-1:8080", "large-2:8080"),
+        moved(20.0, None, "large-2:8080", Why.PLACED),
+        moved(30.0, "large-2:8080", "large-3:8080", Why.DRAINED),
+        moved(40.0, "large-1:8080", "large-2:8080"),
+    )
+    found = scored([[0.5, 0.5]] * 5, *moves, interrupted_client_s=100.0)
+    assert (found.moves, found.placed, found.drained) == (2, 1, 1)
+    # Both moves for load were of 1,000 bytes/s, and the cluster has 1e6.
+    assert found.moved_mb_per_s == pytest.approx(0.002)
+    assert found.moved_ratio == pytest.approx(0.002)
+    assert found.interrupted_client_s == 100.0
+    assert found.interrupted_by_moves_client_s == pytest.approx(5.0)
+
+
+def test_waiting_in_the_warm_up_is_taken_off() -> None:
+    moves = (moved(10.0, None, "large-2:8080", Why.PLACED), moved(200.0, "a:1", "b:1"))
+    found = scored([[0.5, 0.5]] * 5, *moves, interrupted_client_s=100.0, warm_up_s=60.0)
+    assert found.interrupted_client_s == pytest.approx(97.5)
+
+
+def test_a_bundle_back_within_the_hour_was_moved_in_vain() -> None:
+    there, back = moved(0.0, "a:1", "b:1"), moved(3600.0, "b:1", "a:1")
+    assert returned([there, back], 0.0) == 1
+    assert returned([there, back], 3601.0) == 0
+    assert returned([there, replace(back, at_s=3601.0)], 0.0) == 0
+    assert returned([there, moved(60.0, "b:1", "c:1"), moved(120.0, "c:1", "a:1")], 0.0) == 1
+    assert returned([there, replace(back, why=Why.DRAINED)], 0.0) == 0
+    assert returned([moved(0.0, "a:1", "b:1"), moved(9.0, None, "a:1")], 0.0) == 1
+    other = replace(back, bundle=a_move(0.0, 7).bundle)
+    assert returned([there, other], 0.0) == 0
+
+
+def test_what_nobody_served_is_counted_in_time_and_messages() -> None:
+    run = run_of([[0.5, 0.5]] * 4)
+    run.timeline.unowned_msgs_per_s[1:3] = 10.0
+    assert scores_of(run).unowned_s == 120.0
+    assert scores_of(run).unowned_msgs == pytest.approx(1200.0)
+
+
+def test_a_load_that_only_rises_or_falls_does_not_thrash() -> None:
+    assert scored([[0.1, 0.9], [0.3, 0.7], [0.5, 0.5]]).thrash_percent == 0.0
+
+
+def test_a_load_that_swings_counts_all_of_it() -> None:
+    # Each broker goes through the whole range four times, and ends where it began.
+    found = scored([[0.2, 0.6], [0.6, 0.2], [0.2, 0.6], [0.6, 0.2], [0.2, 0.6]])
+    assert found.thrash_percent == pytest.approx(800.0)
+    assert found.thrash_per_broker_percent == pytest.approx(400.0)
+
+
+def test_thrash_is_discounted_by_the_trend_as_cockroach_does() -> None:
+    # Rises of 0.6, falls of 0.2, within 0.1 and 0.5.
+    f = (0.2 / 0.6) ** 0.8
+    found = scored([[0.1], [0.5], [0.3], [0.5]])
+    assert found.thrash_percent == pytest.approx(100 * (f * 0.8 + (1 - f) * 0.2) / 0.4)
+
+
+def test_a_broker_that_was_away_did_not_move() -> None:
+    assert scored([[0.2, 0.9], [NAN, 0.9], [0.9, 0.9], [NAN, 0.9], [0.2, 0.9]]).thrash_percent == 0
+
+
+@given(
+    values=st.lists(st.integers(0, 8).map(lambda eighths: eighths / 8), min_size=2, max_size=8),
+    factor=st.sampled_from([0.5, 2.0, 4.0]),
+)
+def test_thrash_knows_no_scale_and_no_direction(values: list[float], factor: float) -> None:
+    def thrash(series: list[float]) -> float:
+        return scored([[one] for one in series]).thrash_percent
+
+    want = pytest.approx(thrash(values), rel=1e-6, abs=1e-9)
+    assert thrash([one * factor for one in values]) == want
+    assert thrash([1.0 - one for one in values]) == pytest.approx(
+        thrash(values), rel=1e-3, abs=1e-3
+    )
+
+
+@given(
+    load=st.lists(
+        st.lists(st.floats(0.0, 2.0, width=16), min_size=2, max_size=2), min_size=1, max_size=8
+    )
+)
+def test_the_largest_is_never_below_the_mean(load: list[list[float]]) -> None:
+    curves = Curves.of(run_of(load))
+    assert (curves.max_over_mean >= 1.0 - 1e-6).all()
+    assert curves.mean(curves.largest) <= curves.percentile(curves.largest, 100) + 1e-9
