@@ -91,7 +91,7 @@
     };
     const compared = (one, other) => {
       const [a, b] = [value(one), value(other)];
-      if (typeof a === "number" && typeof b === "number") return sign * (a - b);
+      if (typeof a === "number" && typeof b === "number") return a === b ? 0 : sign * (a - b);
       if (typeof a === "number") return -1;
       if (typeof b === "number") return 1;
       return sign * a.localeCompare(b, "en", { numeric: true });

@@ -91,5 +91,10 @@ def _cell(cell: Cell, place: int, best: float | None) -> Html:
         class_=tones or None,
         scope=None if place else "row",
         title=cell.hover or None,
-        data_sort=None if cell.value is None else repr(float(cell.value)),
+        data_sort=None if cell.value is None else _for_script(cell.value),
     )
+
+
+def _for_script(value: float) -> str:
+    """Return a number as the page's script reads it."""
+    return repr(float(value)).replace("inf", "Infinity")

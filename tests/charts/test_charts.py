@@ -87,6 +87,12 @@ def test_nothing_is_best_where_all_are_equal_or_unknown() -> None:
     assert "(best)" not in table("Scores", columns, unknown)
 
 
+def test_never_sorts_after_every_number() -> None:
+    rows = [[Cell("a"), Cell("never", float("inf"))]]
+    written = table("Scores", [Column(name="strategy"), Column(name="time")], rows)
+    assert 'data-sort="Infinity">never</td>' in written
+
+
 def test_contents_point_to_the_sections() -> None:
     title = "Scores & <more>"
     assert 'href="#part-scores-more"' in contents([title])
