@@ -1,0 +1,192 @@
+"""One simulation: the world moves on, agents measure it, the leader decides, step by step."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.plan import Cause, Reason
+from loadmanager.core.planner import Planner
+from loadmanager.simulator.agents import Agents
+from loadmanager.simulator.emptying import Emptying
+from loadmanager.simulator.leader import Leader
+from loadmanager.simulator.recorder import Recorder
+from loadmanager.simulator.run import Run, Why, Witness
+from loadmanager.simulator.scenario.model import Scenario
+from loadmanager.simulator.settings_told import settings_of
+from loadmanager.simulator.world import World
+
+_ROUNDING_S: Final = 1e-6
+"""Times that are this close are the same: multiples of a step are not exact."""
+
+
+def simulate(
+    scenario: Scenario,
+    planner: Planner,
+    *,
+    strategy: str,
+    seed: int,
+    witness: Witness | None = None,
+    record_every_s: float = 60.0,
+) -> Run:
+    """Return what becomes of ``scenario`` with ``planner`` as its leader's.
+
+    The same arguments give the same run to the last bit. Each step, in this order: what
+    happens to brokers and bundles until now; the agents measure and publish; the leader
+    takes a sample (if a tick is due), places what clients ask for, empties draining
+    brokers, and looks for moves (if a round is due); what it ordered begins.
+
+    Args:
+        scenario: what is simulated.
+        planner: the strategies, as they would run in a sidecar.
+        strategy: their name, for the run.
+        seed: of everything that is drawn, in place of the scenario's own.
+        witness: is told what a real leader and agents would record; None for nobody.
+        record_every_s: how far apart the moments of the timeline are, at least a step.
+
+    Raises:
+        ScenarioError: the scenario's trace cannot be read.
+    """
+    simulation = _Simulation.of(scenario, planner, seed, witness, record_every_s)
+    steps = int((scenario.duration_s + _ROUNDING_S) / scenario.step_s)
+    for number in range(steps + 1):
+        simulation.step(number * scenario.step_s)
+    return simulation.run(strategy, seed)
+
+
+@dataclass(slots=True)
+class _Beat:
+    """Something that is due every so often, not at the beginning."""
+
+    every_s: float
+    count: int = 0
+
+    def due(self, now_s: float) -> bool:
+        """Return whether it is due, and if so count it as done."""
+        if now_s + _ROUNDING_S < (self.count + 1) * self.every_s:
+            return False
+        self.count = int((now_s + _ROUNDING_S) / self.every_s)
+        return True
+
+
+@dataclass(slots=True, kw_only=True)
+class _Simulation:
+    scenario: Scenario
+    planner: Planner
+    world: World
+    agents: Agents
+    leader: Leader
+    emptying: Emptying
+    recorder: Recorder
+    witness: Witness | None
+    ticks: _Beat
+    rounds: _Beat
+    now_s: float = 0.0
+    rounds_done: int = 0
+    refusals: Counter[Reason] = field(default_factory=Counter)
+    told: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        scenario: Scenario,
+        planner: Planner,
+        seed: int,
+        witness: Witness | None,
+        record_every_s: float,
+    ) -> "_Simulation":
+        seeds = np.random.SeedSequence(seed).spawn(3)
+        for_world, for_agents, for_leader = (np.random.default_rng(one) for one in seeds)
+        world = World(scenario, None, for_world)
+        agents = Agents(world.brokers, world.bundles, scenario.report, scenario.noise, for_agents)
+        return cls(
+            scenario=scenario,
+            planner=planner,
+            world=world,
+            agents=agents,
+            leader=Leader(agents, planner, scenario.leader, for_leader),
+            emptying=Emptying(
+                world=world,
+                at_a_time=max(planner.settings.in_flight_per_broker, 1),
+                step_s=scenario.step_s,
+            ),
+            recorder=Recorder(world, record_every_s),
+            witness=witness,
+            ticks=_Beat(scenario.leader.tick_interval_s),
+            rounds=_Beat(scenario.leader.round_interval_s),
+        )
+
+    def step(self, now_s: float) -> None:
+        """Go on to ``now_s``."""
+        self.now_s = now_s
+        world = self.world
+        moment = world.advance(now_s)
+        for silenced in world.happenings.silences:
+            self.agents.silence(silenced.rows, silenced.until_s)
+        world.happenings.silences.clear()
+        published = self.agents.sample(now_s, moment.measured)
+        if self.witness is not None:
+            for one in published:
+                self.witness.reported(one.at_s, one.report())
+        if self.ticks.due(now_s):
+            self.leader.tick(now_s)
+        self._place(now_s)
+        self._empty(now_s)
+        if self.rounds.due(now_s):
+            self._round(now_s)
+        self._tell_moves()
+        self.recorder.look(now_s, moment)
+
+    def run(self, strategy: str, seed: int) -> Run:
+        """Return the whole simulation."""
+        world, scenario = self.world, self.scenario
+        world.hand_overs.finish(self.now_s)
+        self._tell_moves()
+        return Run(
+            scenario=scenario.title,
+            strategy=strategy,
+            mode=self.planner.settings.mode.value,
+            seed=seed,
+            settings=settings_of(self.planner),
+            warm_up_s=scenario.warm_up_s,
+            duration_s=scenario.duration_s,
+            timeline=self.recorder.timeline(),
+            moves=tuple(sorted(world.hand_overs.records, key=lambda one: one.at_s)),
+            rounds=self.rounds_done,
+            refusals={reason.value: count for reason, count in sorted(self.refusals.items())},
+            interrupted_client_s=world.hand_overs.interrupted_client_s,
+            happened=tuple(world.happenings.texts),
+        )
+
+    def _place(self, now_s: float) -> None:
+        unowned = self.world.unowned
+        if unowned:
+            moves = self.leader.place(now_s, unowned, self.world.in_flight)
+            self.world.order(moves, now_s, Why.PLACED)
+
+    def _empty(self, now_s: float) -> None:
+        leaving = self.emptying.due(now_s)
+        if not leaving:
+            return
+        moves = self.leader.place(
+            now_s, tuple(leaving), self.world.in_flight, leaving, Cause.DRAINING
+        )
+        going = {move.bundle for move in moves}
+        self.emptying.refused([bundle for bundle in leaving if bundle not in going], now_s)
+        self.world.order(moves, now_s, Why.DRAINED, self.emptying.at_a_time)
+
+    def _round(self, now_s: float) -> None:
+        plan = self.leader.round(now_s, self.world.in_flight, self.world.unowned)
+        self.rounds_done += 1
+        self.refusals.update(refusal.reason for refusal in plan.refusals)
+        self.world.order(plan.moves, now_s, Why.SHED)
+        if self.witness is not None:
+            self.witness.round_done(now_s, self.leader.view, plan, self.leader.averages)
+
+    def _tell_moves(self) -> None:
+        records = self.world.hand_overs.records
+        if self.witness is not None:
+            for record in records[self.told :]:
+                self.witness.moved(record)
+        self.told = len(records)

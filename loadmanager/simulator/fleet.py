@@ -1,0 +1,150 @@
+"""The modelled brokers in columns: what they have, what is used, and when they are full."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
+from loadmanager.core.columns import Indices
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY, FloatArray
+from loadmanager.simulator.scenario.brokers import BrokerClass
+
+PORT: Final = 8080
+"""Where a modelled broker would answer; its id is ``name:port``."""
+
+_KIB_PER_MIB: Final = 1024.0
+_BITS_PER_MBIT: Final = 1e6
+_REPORTED: Final = (CPU, MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
+# From the units here to those of load reports: percent of a core, MiB, kbit/s.
+_REPORT_UNITS: Final = np.array([100.0, 1.0, 1e-3, 1e-3])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Fleet:
+    """All brokers of a scenario, there or not; B brokers, four resources of `run.RESOURCES`.
+
+    Resources are in cores, MiB, and bits per second in and out. ``background`` is what
+    others use of them. ``class_of`` is each broker's class; on a broker of a class a
+    message or byte per second costs ``per_work`` (C, 4 kinds of traffic, 4), and a topic
+    and a connection cost ``per_thing`` (C, 2, 4).
+    """
+
+    brokers: tuple[BrokerId, ...]
+    rows_of: Mapping[str, Indices]
+    capacity: FloatArray
+    background: FloatArray
+    class_of: Indices
+    per_work: FloatArray
+    per_thing: FloatArray
+
+    @classmethod
+    def of(cls, classes: Sequence[BrokerClass]) -> "Fleet":
+        """Return the brokers of some classes, in their order."""
+        names = [name for group in classes for name in group.brokers]
+        counts = [group.count for group in classes]
+        rows_of = {name: np.array([row]) for row, name in enumerate(names)}
+        ends = np.cumsum(counts)
+        for group, end in zip(classes, ends.tolist(), strict=True):
+            rows_of[group.name] = np.arange(end - group.count, end)
+        return cls(
+            brokers=tuple(BrokerId(f"{name}:{PORT}") for name in names),
+            rows_of=rows_of,
+            capacity=np.repeat([_capacity(group) for group in classes], counts, axis=0),
+            background=np.repeat([_background(group) for group in classes], counts, axis=0),
+            class_of=np.repeat(np.arange(len(classes)), counts),
+            per_work=np.stack([_per_work(group) for group in classes]),
+            per_thing=np.stack([_per_thing(group) for group in classes]),
+        )
+
+    def rows(self, names: Iterable[str]) -> list[int]:
+        """Return the rows of brokers or whole classes, each once, in the order named."""
+        return list(dict.fromkeys(int(row) for name in names for row in self.rows_of[name]))
+
+    def use(self, work: FloatArray, things: FloatArray, background: FloatArray) -> "Use":
+        """Return what each broker is asked for, and what it gives.
+
+        ``work`` (B, 4) is the demanded traffic, ``things`` (B, 2) are topics and
+        connections. A broker asked for more than it has of any resource serves all its
+        traffic slower, by the one factor that fits the scarcest.
+        """
+        per_thing, per_work = self.per_thing[self.class_of], self.per_work[self.class_of]
+        fixed = background + np.einsum("bk,bkr->br", things, per_thing)
+        variable = np.einsum("bk,bkr->br", work, per_work)
+        demand = (fixed + variable) / self.capacity
+        served = 1.0 / np.maximum(demand.max(axis=1), 1.0)
+        usage = np.minimum(fixed + variable * served[:, np.newaxis], self.capacity)
+        return Use(demand=demand, served_fraction=served, usage=usage)
+
+    def cost(self, work: FloatArray, things: FloatArray) -> FloatArray:
+        """Return (C, K, 4): what each bundle costs on a broker of each class.
+
+        ``work`` (K, 4) is the demanded traffic, ``things`` (K, 2) are topics and connections.
+        """
+        return np.asarray(work @ self.per_work + things @ self.per_thing)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Use:
+    """What brokers are asked for and what they give.
+
+    ``demand`` (B, 4) is a fraction of the capacity, ``usage`` an amount that never
+    exceeds it. ``served_fraction`` (B,) of the demanded traffic is served.
+    """
+
+    demand: FloatArray
+    served_fraction: FloatArray
+    usage: FloatArray
+
+
+def in_report_units(amounts: FloatArray) -> FloatArray:
+    """Return (B, 4) amounts as (B, 5) in the units and order of load reports.
+
+    Direct memory is left at 0 of 0, as by an agent that cannot measure it.
+    """
+    found = np.zeros((len(amounts), 5))
+    found[:, _REPORTED] = amounts * _REPORT_UNITS
+    return found
+
+
+def _capacity(group: BrokerClass) -> list[float]:
+    network = group.network_mbit_per_s * _BITS_PER_MBIT
+    return [group.cores, group.memory_mib, network, network]
+
+
+def _background(group: BrokerClass) -> list[float]:
+    other = group.background
+    return [
+        other.cores,
+        other.memory_mib,
+        other.network_in_mbit_per_s * _BITS_PER_MBIT,
+        other.network_out_mbit_per_s * _BITS_PER_MBIT,
+    ]
+
+
+def _per_work(group: BrokerClass) -> FloatArray:
+    cost = group.cost
+    found = np.zeros((4, 4))
+    message = [cost.cpu_us_per_msg * 1e-6, cost.memory_kib_per_msg_per_s / _KIB_PER_MIB]
+    found[MSGS_IN, :2] = found[MSGS_OUT, :2] = message
+    found[BYTES_IN, 0] = found[BYTES_OUT, 0] = cost.cpu_ns_per_byte * 1e-9
+    found[MSGS_IN, 2] = found[MSGS_OUT, 3] = cost.wire_bytes_per_msg * 8.0
+    found[BYTES_IN, 2] = found[BYTES_OUT, 3] = 8.0
+    return found
+
+
+def _per_thing(group: BrokerClass) -> FloatArray:
+    cost = group.cost
+    return np.array(
+        [
+            [cost.cpu_us_per_topic_s * 1e-6, cost.memory_kib_per_topic / _KIB_PER_MIB, 0.0, 0.0],
+            [
+                cost.cpu_us_per_connection_s * 1e-6,
+                cost.memory_kib_per_connection / _KIB_PER_MIB,
+                0.0,
+                0.0,
+            ],
+        ]
+    )

@@ -1,0 +1,220 @@
+"""Who holds each bundle, how bundles change hands, and how long clients wait for it.
+
+Times within a step are exact: a hand-over that is shorter than a step is done at the
+next one, and yet its pause is counted to the millisecond.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Cause
+from loadmanager.core.scores import FloatArray
+from loadmanager.simulator.fleet import Fleet
+from loadmanager.simulator.members import Members
+from loadmanager.simulator.run import MoveRecord, Why
+from loadmanager.simulator.scenario.model import HandOverSettings
+from loadmanager.simulator.topics import Topics
+
+NOBODY = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class _Order:
+    """A bundle under way. ``serve_s`` is unknown (infinite) until the lock is free."""
+
+    target: int
+    source: int
+    at_s: float
+    why: Why
+    cause: Cause
+    msgs_per_s: float
+    bytes_per_s: float
+    release_s: float
+    serve_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class HandOvers:
+    """The locks of all bundles and what is under way between brokers.
+
+    ``holder`` is the broker that has each bundle's lock, dead or alive. ``under_way``
+    says where bundles go that have not arrived. ``interrupted_client_s`` is how long
+    clients have waited so far, added up, but for those that are waiting now.
+    """
+
+    fleet: Fleet
+    topics: Topics
+    members: Members
+    settings: HandOverSettings
+    holder: Indices
+    under_way: dict[BundleId, BrokerId] = field(default_factory=dict)
+    interrupted_client_s: float = 0.0
+    records: list[MoveRecord] = field(default_factory=list)
+    _orders: dict[int, _Order] = field(default_factory=dict)
+    rows: Mapping[BundleId, int] = field(init=False)
+    _brokers: Mapping[BrokerId, int] = field(init=False)
+    _unserved_since_s: FloatArray = field(init=False)
+    _clients: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Number the bundles and count their clients."""
+        self.rows = {bundle: row for row, bundle in enumerate(self.topics.bundles)}
+        self._brokers = {broker: row for row, broker in enumerate(self.fleet.brokers)}
+        self._unserved_since_s = np.full(len(self.holder), np.nan)
+        self._clients = (self.topics.producers + self.topics.consumers).astype(np.float64)
+
+    @property
+    def serving(self) -> Indices:
+        """The broker that serves each bundle, -1 for nobody."""
+        served = (self.holder >= 0) & self.members.alive[self.holder]
+        return np.where(served, self.holder, NOBODY)
+
+    def order(
+        self,
+        bundle: BundleId,
+        target: BrokerId,
+        now_s: float,
+        *,
+        why: Why,
+        cause: Cause,
+        rates: FloatArray,
+        after_s: float = 0.0,
+    ) -> None:
+        """Order that ``target`` is to have ``bundle``; ``rates`` are its true ones.
+
+        It goes ``after_s`` later, if others are to go first. What is under way already, is
+        there, or would go to a broker that is not registered stays as it is.
+        """
+        row, to = self.rows[bundle], self._brokers[target]
+        source = int(self.holder[row])
+        if row in self._orders or source == to or not self.members.registered[to]:
+            return
+        release_s = now_s + after_s + self.settings.order_s
+        if source >= 0 and not self.members.alive[source]:
+            release_s = max(release_s, float(self.members.session_ends_s[source]))
+        self._orders[row] = _Order(
+            target=to,
+            source=source,
+            at_s=now_s,
+            why=why,
+            cause=cause,
+            msgs_per_s=float(rates[0] + rates[1]),
+            bytes_per_s=float(rates[2] + rates[3]),
+            release_s=release_s,
+            serve_s=release_s + self._taking_s(row),
+        )
+        self.under_way[bundle] = target
+
+    def advance(self, now_s: float) -> None:
+        """Let go and take up what is due until ``now_s``."""
+        for row, order in list(self._orders.items()):
+            if order.release_s <= now_s and self.holder[row] >= 0:
+                self._let_go(row, order.release_s)
+            # A target that has crashed is waited for until its session ends.
+            if order.serve_s <= now_s and self.members.alive[order.target]:
+                self._take_up(row, order)
+
+    def wait_from(self, now_s: float, wanted: Mask) -> None:
+        """Begin the waiting of clients who came to ``wanted`` bundles that nobody serves."""
+        new = wanted & (self.serving < 0) & np.isnan(self._unserved_since_s)
+        self._unserved_since_s[new] = now_s
+
+    def stopped(self, broker: int, at_s: float) -> None:
+        """Tell that ``broker`` died: nobody serves what it holds."""
+        self._unserved_since_s[self.held_by(broker)] = at_s
+        for order in self._orders.values():
+            if order.source == broker and order.release_s > at_s:
+                delay_s = float(self.members.session_ends_s[broker]) - order.release_s
+                order.release_s += delay_s
+                order.serve_s += delay_s
+
+    def freed(self, broker: int, at_s: float) -> None:
+        """Tell that the session of ``broker`` ended: its locks are free, its orders void."""
+        for row in self.held_by(broker).tolist():
+            self._let_go(row, at_s)
+        for row, order in list(self._orders.items()):
+            if order.target == broker:
+                self._forget(row)
+            elif order.source == broker and order.release_s > at_s:
+                order.release_s = at_s
+                order.serve_s = at_s + self._taking_s(row)
+
+    @property
+    def turn_s(self) -> float:
+        """How long a usual bundle takes from its order to its new owner."""
+        topics = float(self.topics.topics.mean()) if len(self.holder) else 0.0
+        return self.settings.order_s + self.settings.base_s + self.settings.per_topic_s * topics
+
+    @property
+    def sources(self) -> Iterator[int]:
+        """The broker that each bundle under way leaves, -1 for nobody."""
+        return (order.source for order in self._orders.values())
+
+    def held_by(self, broker: int) -> Indices:
+        """Return the bundles whose lock ``broker`` has."""
+        return np.flatnonzero(self.holder == broker)
+
+    def is_empty(self, broker: int) -> bool:
+        """Return whether ``broker`` has nothing, and nothing is on its way to it."""
+        arriving = any(order.target == broker for order in self._orders.values())
+        return not arriving and not self.held_by(broker).size
+
+    def unowned(self) -> list[BundleId]:
+        """Return the bundles that clients wait for, nobody has and nobody is to have."""
+        rows = np.flatnonzero(~np.isnan(self._unserved_since_s) & (self.holder < 0)).tolist()
+        return [self.topics.bundles[row] for row in rows if row not in self._orders]
+
+    def finish(self, now_s: float) -> None:
+        """End the waiting of all who wait still, and record what is under way."""
+        for row, order in list(self._orders.items()):
+            self._record(row, order, now_s)
+            self._forget(row)
+        waiting = ~np.isnan(self._unserved_since_s)
+        waited_s = now_s - self._unserved_since_s[waiting]
+        self.interrupted_client_s += float(self._clients[waiting] @ waited_s)
+        self._unserved_since_s[:] = np.nan
+
+    def _taking_s(self, row: int) -> float:
+        return self.settings.base_s + self.settings.per_topic_s * float(self.topics.topics[row])
+
+    def _let_go(self, row: int, at_s: float) -> None:
+        self.holder[row] = NOBODY
+        if np.isnan(self._unserved_since_s[row]):
+            self._unserved_since_s[row] = at_s
+
+    def _take_up(self, row: int, order: _Order) -> None:
+        ready_s = order.serve_s + self.settings.reconnect_s
+        self._record(row, order, ready_s)
+        since_s = float(self._unserved_since_s[row])
+        if not np.isnan(since_s):
+            self.interrupted_client_s += float(self._clients[row]) * (ready_s - since_s)
+            self._unserved_since_s[row] = np.nan
+        self.holder[row] = order.target
+        self._forget(row)
+
+    def _record(self, row: int, order: _Order, until_s: float) -> None:
+        since_s = float(self._unserved_since_s[row])
+        # What nobody owned was waited for before it was ordered, too: not this move's doing.
+        waited_s = 0.0 if np.isnan(since_s) else until_s - max(since_s, order.at_s)
+        brokers = self.fleet.brokers
+        self.records.append(
+            MoveRecord(
+                at_s=order.at_s,
+                bundle=self.topics.bundles[row],
+                source=None if order.source < 0 else brokers[order.source],
+                target=brokers[order.target],
+                why=order.why,
+                cause=order.cause,
+                msgs_per_s=order.msgs_per_s,
+                bytes_per_s=order.bytes_per_s,
+                interrupted_client_s=float(self._clients[row]) * waited_s,
+            )
+        )
+
+    def _forget(self, row: int) -> None:
+        del self._orders[row]
+        del self.under_way[self.topics.bundles[row]]

@@ -1,0 +1,45 @@
+"""Which brokers live, which are registered, and which are on their way out."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.columns import Mask
+from loadmanager.core.scores import FloatArray
+
+_NEVER: Final = -1
+
+
+class Members:
+    """The lives of B brokers.
+
+    ``alive`` brokers serve. ``registered`` ones have a session: one that crashed keeps
+    it, and the locks in it, until it times out. ``draining`` ones are to be emptied.
+    ``noise_cores`` is what other processes take for a while. ``started_at_ms`` differs
+    between any two lives of a broker.
+    """
+
+    def __init__(self, joined: Mask) -> None:
+        self.alive: Mask = joined.copy()
+        self.registered: Mask = joined.copy()
+        self.draining: Mask = np.zeros(len(joined), dtype=np.bool_)
+        self.noise_cores: FloatArray = np.zeros(len(joined))
+        self.session_ends_s: FloatArray = np.full(len(joined), np.inf)
+        self.started_at_ms: NDArray[np.int64] = np.where(joined, 0, _NEVER).astype(np.int64)
+
+    def begin(self, row: int, at_s: float) -> None:
+        """Begin a life: the broker is there, empty."""
+        self.alive[row] = self.registered[row] = True
+        self.draining[row] = False
+        self.started_at_ms[row] = max(int(at_s * 1000), int(self.started_at_ms[row]) + 1)
+
+    def die(self, row: int, session_ends_s: float) -> None:
+        """End a life without a word; the session outlives it."""
+        self.alive[row] = False
+        self.session_ends_s[row] = session_ends_s
+
+    def deregister(self, row: int) -> None:
+        """End a session, and the life if there still is one."""
+        self.alive[row] = self.registered[row] = self.draining[row] = False
+        self.session_ends_s[row] = np.inf

@@ -1,0 +1,60 @@
+"""Writes down the truth now and then, for scores and charts."""
+
+import numpy as np
+
+from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
+from loadmanager.simulator.run import Floats, Timeline
+from loadmanager.simulator.world import Moment, World, sums
+
+
+class Recorder:
+    """The truth at recorded moments, ``every_s`` apart."""
+
+    def __init__(self, world: World, every_s: float) -> None:
+        self._world = world
+        self._every_s = every_s
+        self._next_s = 0.0
+        self._times_s: list[float] = []
+        self._rows: list[dict[str, Floats]] = []
+
+    def look(self, now_s: float, moment: Moment) -> None:
+        """Record ``moment`` if it is time."""
+        if now_s < self._next_s:
+            return
+        self._next_s = (now_s // self._every_s + 1) * self._every_s
+        self._times_s.append(now_s)
+        self._rows.append(self._row(moment))
+
+    def timeline(self) -> Timeline:
+        """Return all that was recorded."""
+        columns = {name: np.stack([row[name] for row in self._rows]) for name in self._rows[0]}
+        return Timeline(
+            time_s=np.array(self._times_s),
+            brokers=self._world.brokers,
+            demand=columns["demand"],
+            served=columns["served"],
+            present=columns["present"] > 0,
+            msgs_per_s=columns["msgs_per_s"],
+            bytes_per_s=columns["bytes_per_s"],
+            bundles=columns["bundles"].astype(np.int32),
+            bound=columns["bound"],
+            unowned_msgs_per_s=columns["unowned_msgs_per_s"],
+        )
+
+    def _row(self, moment: Moment) -> dict[str, Floats]:
+        world, measured, use = self._world, moment.measured, moment.use
+        alive = world.members.alive
+        absent = np.where(alive, 0.0, np.nan)[:, np.newaxis]
+        served = sums(measured.owner, measured.rates.T, len(alive))
+        wanted = moment.wanted[:, MSGS_IN] + moment.wanted[:, MSGS_OUT]
+        row = {
+            "demand": use.demand + absent,
+            "served": use.usage / world.fleet.capacity + absent,
+            "present": alive,
+            "msgs_per_s": served[:, MSGS_IN] + served[:, MSGS_OUT],
+            "bytes_per_s": served[:, BYTES_IN] + served[:, BYTES_OUT],
+            "bundles": np.bincount(measured.owner + 1, minlength=len(alive) + 1)[1:],
+            "bound": np.array(world.bound()),
+            "unowned_msgs_per_s": np.array(wanted[measured.owner < 0].sum()),
+        }
+        return {name: np.asarray(value, dtype=np.float32) for name, value in row.items()}

@@ -1,0 +1,180 @@
+"""The topics of a scenario: their names, the bundles they fall into, and their base rates.
+
+Topics have real names, hashed as a broker hashes them, into real bundle ranges: how
+many topics a bundle gets, and which, is as uneven here as in a cluster.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.columns import Indices
+from loadmanager.core.hashing import murmur3
+from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
+from loadmanager.core.scores import FloatArray
+from loadmanager.simulator.scenario.loads import Even, Hot, Load, LogNormal, Skew, Zipf
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Share:
+    """What one load gives each bundle of its namespace, before any pattern.
+
+    ``rows`` are the bundles' rows. A message in makes ``profile``: one message in, and
+    so many messages out, bytes in and bytes out, in the order of `core.averages`.
+    """
+
+    load: Load
+    rows: slice
+    msgs_in_per_s: FloatArray
+    profile: FloatArray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Topics:
+    """All bundles of a scenario and what they consist of; K bundles.
+
+    ``namespaces`` has the rows of each namespace's bundles, which lie together in the
+    order of their ranges. ``traced`` is the bundle row of each topic of the trace.
+    """
+
+    bundles: tuple[BundleId, ...]
+    namespaces: Mapping[Namespace, slice]
+    topics: Counts
+    producers: Counts
+    consumers: Counts
+    shares: tuple[Share, ...]
+    traced: Indices
+
+    @classmethod
+    def of(
+        cls,
+        loads: Sequence[Load],
+        traced: Sequence[str],
+        traced_bundles: int,
+        rng: np.random.Generator,
+    ) -> "Topics":
+        """Return the topics of some loads and of a trace; ``rng`` draws who is large.
+
+        Namespaces that only the trace has get ``traced_bundles`` each. A topic of the
+        trace counts as one producer and one consumer.
+        """
+        counts: dict[Namespace, int] = {}
+        for load in loads:
+            counts.setdefault(load.namespace, load.bundles)
+        for topic in traced:
+            counts.setdefault(parse_full_topic(topic).namespace, traced_bundles)
+        cut = {name: Boundaries.even(name, count) for name, count in counts.items()}
+        rows = _rows(counts)
+        total = sum(counts.values())
+        traced_rows = _traced_rows(traced, cut, rows)
+        topics = np.bincount(traced_rows, minlength=total).astype(np.int64)
+        clients = np.stack([topics, topics]).astype(np.float64)
+        shares = []
+        first: dict[Namespace, int] = {}
+        for load in loads:
+            start = first.get(load.namespace, 0)
+            first[load.namespace] = start + load.topics
+            share, own = _share(load, cut[load.namespace], rows[load.namespace], start, rng)
+            shares.append(share)
+            topics[share.rows] += own
+            clients[:, share.rows] += np.outer(
+                [load.producers_per_topic, load.consumers_per_topic], own
+            )
+        producers, consumers = np.rint(clients).astype(np.int64)
+        return cls(
+            bundles=tuple(bundle for bounds in cut.values() for bundle in bounds.bundles),
+            namespaces=rows,
+            topics=topics,
+            producers=producers,
+            consumers=consumers,
+            shares=tuple(shares),
+            traced=traced_rows,
+        )
+
+
+def topic_positions(namespace: Namespace, first: int, count: int) -> Counts:
+    """Return where ``persistent://{namespace}/topic-{first}`` and so on lie on the circle."""
+    prefix = f"persistent://{namespace}/topic-"
+    numbers = range(first, first + count)
+    return np.fromiter((murmur3(f"{prefix}{n}") for n in numbers), dtype=np.int64, count=count)
+
+
+def weights(skew: Skew, count: int, rng: np.random.Generator) -> FloatArray:
+    """Return ``count`` shares of the whole, which add up to 1; which is large is drawn."""
+    match skew:
+        case Even():
+            drawn = np.ones(count)
+        case Zipf(exponent=exponent):
+            drawn = rng.permutation(np.arange(1, count + 1, dtype=np.float64) ** -exponent)
+        case LogNormal(sigma=sigma):
+            drawn = rng.lognormal(sigma=sigma, size=count)
+        case Hot(topics=hot, share=share):
+            return _with_hot(hot, share, count, rng)
+    return np.asarray(drawn / drawn.sum())
+
+
+def _with_hot(hot: int, share: float, count: int, rng: np.random.Generator) -> FloatArray:
+    if hot >= count:
+        return np.full(count, 1.0 / count)
+    found = np.full(count, (1.0 - share) / (count - hot))
+    found[rng.choice(count, size=hot, replace=False)] = share / hot
+    return found
+
+
+def _rows(counts: Mapping[Namespace, int]) -> dict[Namespace, slice]:
+    found: dict[Namespace, slice] = {}
+    start = 0
+    for namespace, count in counts.items():
+        found[namespace] = slice(start, start + count)
+        start += count
+    return found
+
+
+def _share(
+    load: Load, cut: Boundaries, rows: slice, first: int, rng: np.random.Generator
+) -> tuple[Share, Counts]:
+    """Return what ``load`` gives the bundles, and how many of its topics each has."""
+    bundles = len(cut.bundles)
+    if load.over == "topics":
+        row = _bundle_rows(cut, topic_positions(load.namespace, first, load.topics))
+        own: Counts = np.bincount(row, minlength=bundles).astype(np.int64)
+        drawn = weights(load.skew, load.topics, rng)
+        portion = np.bincount(row, drawn, minlength=bundles).astype(np.float64)
+    else:
+        own = np.diff(np.arange(bundles + 1, dtype=np.int64) * load.topics // bundles)
+        portion = np.zeros(bundles, dtype=np.float64)
+        having = np.flatnonzero(own)
+        portion[having] = weights(load.skew, len(having), rng)
+    size, fan_out = load.message_bytes, load.fan_out
+    share = Share(
+        load=load,
+        rows=rows,
+        msgs_in_per_s=load.msgs_in_per_s * portion,
+        profile=np.array([1.0, fan_out, size, size * fan_out]),
+    )
+    return share, own
+
+
+def _bundle_rows(cut: Boundaries, positions: Counts) -> Indices:
+    inner = np.array(cut.bounds[1:-1], dtype=np.int64)
+    return np.searchsorted(inner, positions, side="right")
+
+
+def _traced_rows(
+    traced: Iterable[str], cut: Mapping[Namespace, Boundaries], rows: Mapping[Namespace, slice]
+) -> Indices:
+    found = [_traced_row(topic, cut, rows) for topic in traced]
+    return np.array(found, dtype=np.intp)
+
+
+def _traced_row(
+    topic: str, cut: Mapping[Namespace, Boundaries], rows: Mapping[Namespace, slice]
+) -> int:
+    namespace = parse_full_topic(topic).namespace
+    inner = cut[namespace].bounds[1:-1]
+    return int(rows[namespace].start + np.searchsorted(inner, murmur3(topic), side="right"))

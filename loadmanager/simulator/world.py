@@ -1,0 +1,200 @@
+"""The truth: brokers that cost what they cost, and clients that want what they want."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.averages import MSGS_IN, MSGS_OUT
+from loadmanager.core.columns import Indices
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Move
+from loadmanager.core.scores import FloatArray
+from loadmanager.simulator.bounds import lower_bound
+from loadmanager.simulator.fleet import Fleet, Use, in_report_units
+from loadmanager.simulator.hand_overs import NOBODY, HandOvers
+from loadmanager.simulator.happenings import Happenings
+from loadmanager.simulator.measured import Measured
+from loadmanager.simulator.members import Members
+from loadmanager.simulator.run import Why
+from loadmanager.simulator.scenario.brokers import BrokerClass
+from loadmanager.simulator.scenario.model import Scenario
+from loadmanager.simulator.topics import Topics
+from loadmanager.simulator.workload import Trace, Workload
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Moment:
+    """The truth of one step, as nobody in the cluster sees it.
+
+    ``wanted`` (K, 4) are the demanded rates; ``use`` is what that makes of brokers.
+    """
+
+    wanted: FloatArray
+    use: Use
+    measured: Measured
+
+
+class World:
+    """Brokers and bundles of one scenario, step by step.
+
+    Args:
+        scenario: what is simulated.
+        trace: recorded rates to replay, None for none.
+        rng: draws topics' sizes, patterns and random places.
+    """
+
+    def __init__(self, scenario: Scenario, trace: Trace | None, rng: np.random.Generator) -> None:
+        draws_topics, draws_patterns, draws_places = rng.spawn(3)
+        traced = tuple(trace.topics) if trace is not None else ()
+        self.fleet = Fleet.of(scenario.brokers)
+        self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
+        self.workload = Workload(self.topics, trace, draws_patterns)
+        self.members = Members(_joined(scenario.brokers))
+        self.hand_overs = HandOvers(
+            fleet=self.fleet,
+            topics=self.topics,
+            members=self.members,
+            settings=scenario.hand_over,
+            holder=_first_holders(scenario, self, draws_places),
+        )
+        self.happenings = Happenings(
+            fleet=self.fleet,
+            members=self.members,
+            hand_overs=self.hand_overs,
+            workload=self.workload,
+            session_timeout_s=scenario.hand_over.session_timeout_s,
+        )
+        self.happenings.plan(scenario.events)
+        connections = self.topics.producers + self.topics.consumers
+        self._things = np.stack([self.topics.topics, connections]).astype(np.float64)
+        self._limit = in_report_units(self.fleet.capacity)
+        self._wanted = np.zeros((len(self.bundles), 4))
+
+    @property
+    def brokers(self) -> tuple[BrokerId, ...]:
+        """All brokers, there or not; their order is that of the rows."""
+        return self.fleet.brokers
+
+    @property
+    def bundles(self) -> tuple[BundleId, ...]:
+        """All bundles; their order is that of the rows."""
+        return self.topics.bundles
+
+    @property
+    def in_flight(self) -> Mapping[BundleId, BrokerId]:
+        """What was ordered and is not with its target yet."""
+        return self.hand_overs.under_way
+
+    @property
+    def unowned(self) -> list[BundleId]:
+        """What clients ask for, nobody has and nobody is to have."""
+        return self.hand_overs.unowned()
+
+    def order(
+        self, moves: Iterable[Move], now_s: float, why: Why, at_a_time: int | None = None
+    ) -> None:
+        """Order moves; those of unowned bundles count as placed, whatever ``why`` says.
+
+        With ``at_a_time`` only so many leave a broker at once, and others after them.
+        """
+        rows, before = self.hand_overs.rows, Counter[int]()
+        for move in moves:
+            row = rows[move.bundle]
+            holder = int(self.hand_overs.holder[row])
+            turn = before[holder] // at_a_time if at_a_time else 0
+            before[holder] += 1
+            self.hand_overs.order(
+                move.bundle,
+                move.target,
+                now_s,
+                why=why if move.source is not None else Why.PLACED,
+                cause=move.cause,
+                rates=self._wanted[row],
+                after_s=turn * self.hand_overs.turn_s,
+            )
+
+    def advance(self, now_s: float) -> Moment:
+        """Let happen what is due until ``now_s`` and return how things are then."""
+        self.happenings.advance(now_s)
+        self._wanted = self.workload.at(now_s)
+        asked = self._wanted[:, MSGS_IN] + self._wanted[:, MSGS_OUT] > 0
+        self.hand_overs.wait_from(now_s, asked)
+        owner = self.hand_overs.serving
+        use = self._use(owner)
+        # One more for what nobody serves: row -1.
+        fraction = np.append(use.served_fraction, 0.0)[owner]
+        return Moment(
+            wanted=self._wanted,
+            use=use,
+            measured=self._measured(owner, use, self._wanted * fraction[:, np.newaxis]),
+        )
+
+    def bound(self) -> float:
+        """Return what the largest demand is at least, however the bundles lie; NaN for nobody."""
+        return lower_bound(
+            self.fleet.cost(self._wanted, self._things.T),
+            self._background(),
+            self.fleet.capacity,
+            self.fleet.class_of,
+            self.members.alive,
+        )
+
+    def _background(self) -> FloatArray:
+        background = self.fleet.background.copy()
+        background[:, 0] += self.members.noise_cores
+        return background
+
+    def _use(self, owner: Indices) -> Use:
+        background = self._background()
+        work = sums(owner, self._wanted.T, len(self.brokers))
+        return self.fleet.use(work, sums(owner, self._things, len(self.brokers)), background)
+
+    def _measured(self, owner: Indices, use: Use, rates: FloatArray) -> Measured:
+        members = self.members
+        return Measured(
+            owner=owner,
+            rates=rates,
+            topics=self.topics.topics,
+            producers=self.topics.producers,
+            consumers=self.topics.consumers,
+            usage=in_report_units(use.usage),
+            limit=self._limit,
+            present=members.registered.copy(),
+            draining=members.draining.copy(),
+            started_at_ms=members.started_at_ms.copy(),
+        )
+
+
+def sums(owner: Indices, columns: Sequence[FloatArray] | FloatArray, brokers: int) -> FloatArray:
+    """Return (brokers, columns): what each broker's bundles come to; row -1 owns nothing."""
+    shifted = owner + 1
+    found = [np.bincount(shifted, each, minlength=brokers + 1)[1:] for each in columns]
+    return np.stack(found, axis=1)
+
+
+def _joined(classes: Sequence[BrokerClass]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.repeat([group.joined for group in classes], [group.count for group in classes])
+
+
+def _first_holders(scenario: Scenario, world: World, rng: np.random.Generator) -> Indices:
+    """Return who has each bundle at the beginning; a namespace's first load says."""
+    topics, joined = world.topics, np.flatnonzero(world.members.alive).tolist()
+    placed = {load.namespace: load for load in reversed(scenario.load)}
+    holder = np.full(len(topics.bundles), NOBODY, dtype=np.intp)
+    turns: dict[tuple[int, ...], int] = {}
+    for namespace, rows in topics.namespaces.items():
+        load = placed.get(namespace)
+        on = tuple(world.fleet.rows(load.placed_on) if load and load.placed_on else joined)
+        how = load.placed if load else "in_turn"
+        count = rows.stop - rows.start
+        if how == "unowned" or not on:
+            continue
+        if how == "random":
+            holder[rows] = rng.choice(on, size=count)
+        else:
+            turn = turns.get(on, 0)
+            holder[rows] = np.take(on, np.arange(turn, turn + count), mode="wrap")
+            turns[on] = turn + count
+    return holder
