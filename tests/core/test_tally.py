@@ -11,6 +11,7 @@ from loadmanager.core.averages import Average, BundleAverages, Rates, Running
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.listing import Listing
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.tally import LoadTally, ema
@@ -170,7 +171,24 @@ def test_the_heaviest_bundles_are_picked_unless_given() -> None:
     tally.put(BrokerLoad(broker=A, bundles=stats))
     tally.put(BrokerLoad(broker=B, bundles=stats, top=given))
     tops = tally.view(0.0).top_bundles
+    assert len(tops) == 2
     assert tops == {A: (TopBundle(one(2), 2e6), TopBundle(one(3), 3e6)), B: given}
+
+
+def test_columns_are_taken_like_the_statistics_they_are_of() -> None:
+    stats = {one(n): BundleStats(msgs_out_per_s=n, bytes_in_per_s=n * 1e6) for n in (3, 1, 2)}
+    stats[one(0)] = BundleStats(topics=3)
+    by_name, in_columns = LoadTally(), LoadTally()
+    by_name.put(BrokerLoad(broker=A, bundles=stats))
+    in_columns.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
+    for tally in (by_name, in_columns):
+        tally.sample()
+    assert in_columns.averages() == by_name.averages()
+    views = [tally.view(0.0, in_flight={one(1): A, one(7): A}) for tally in (by_name, in_columns)]
+    for view in views:
+        assert view.moved == {one(7): A}
+        assert view.bundles_of(A) == (*sorted(stats), one(7))
+        assert view.top_bundles == {A: tuple(TopBundle(one(n), n * 1e6) for n in (1, 2, 3))}
 
 
 def test_an_empty_cluster_has_a_view() -> None:

@@ -1,0 +1,287 @@
+"""What modelled agents publish, held to the rules of real ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.config import ReportSettings
+from loadmanager.core import report as real
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.report import Published, ReportRules
+from loadmanager.core.scores import report_max_usage
+from loadmanager.simulator.agents import Agents
+from loadmanager.simulator.measured import Measured
+from loadmanager.simulator.reported import Gone, Reported
+from loadmanager.simulator.scenario import NoiseSettings
+from loadmanager.simulator.standing import Reading, due
+
+BROKERS = (BrokerId("a:8080"), BrokerId("b:8080"))
+# The rows are not in the order of the names.
+BUNDLES = tuple(bundle_id(Namespace("t/n"), n * 16, n * 16 + 16) for n in (2, 0, 3, 1))
+EXACT = NoiseSettings(usage_fraction=0.0, rate_fraction=0.0, delay_s=0.25)
+STEADY = ReportSettings(jitter_fraction=0.0)
+
+
+def agents(report: ReportSettings = STEADY, noise: NoiseSettings = EXACT, seed: int = 1) -> Agents:
+    return Agents(BROKERS, BUNDLES, report, noise, np.random.default_rng(seed))
+
+
+def measured(owner: tuple[int, ...] = (0, 0, 1, 1), **changed: object) -> Measured:
+    rates = np.outer(np.arange(1.0, 5.0), [100.0, 200.0, 1e5, 2e5])
+    plain = Measured(
+        owner=np.array(owner, dtype=np.intp),
+        rates=rates,
+        topics=np.arange(1, 5),
+        producers=np.full(4, 2),
+        consumers=np.full(4, 3),
+        usage=np.array([[200.0, 500.0, 0.0, 1e4, 2e4], [400.0, 500.0, 0.0, 1e4, 2e4]]),
+        limit=np.array([[800.0, 4096.0, 0.0, 1e6, 1e6]] * 2),
+        present=np.array([True, True]),
+        draining=np.array([False, False]),
+        started_at_ms=np.array([1, 2]),
+    )
+    return replace(plain, **changed)  # type: ignore[arg-type]  # fields by name
+
+
+def brokers_told(published: tuple[Reported, ...]) -> list[str]:
+    return [one.broker for one in published]
+
+
+# Few values, so that much is alike; whole ones, so that their order in a sum does not matter.
+rate = st.sampled_from([0.0, 1000.0, 1050.0, 1090.0, 1110.0])
+bundle_stats = st.builds(
+    BundleStats, msgs_in_per_s=rate, bytes_out_per_s=rate.map(lambda each: each * 1000)
+)
+reports = st.builds(
+    LoadReport,
+    broker=st.just(BROKERS[0]),
+    urls=st.just(BrokerUrls(http_url="")),
+    sidecar_url=st.just(""),
+    reported_at_ms=st.just(0),
+    started_at_ms=st.sampled_from([0, 0, 0, 1]),
+    cpu=st.builds(
+        ResourceUsage, st.sampled_from([400.0, 430.0, 500.0]), st.sampled_from([800.0, 0.0])
+    ),
+    bandwidth_in=st.builds(ResourceUsage, st.sampled_from([0.0, 60.0]), st.just(100.0)),
+    bundles=st.dictionaries(st.sampled_from(BUNDLES[:1]), bundle_stats),
+    draining=st.sampled_from([False, False, False, True]),
+)
+rules = st.builds(
+    ReportRules,
+    min_interval_s=st.sampled_from([0.0, 5.0]),
+    max_interval_s=st.sampled_from([10.0, 60.0]),
+    change_fraction=st.sampled_from([0.0, 0.1]),
+    change_points=st.sampled_from([0.05, 0.5]),
+    jitter_fraction=st.sampled_from([0.0, 0.5]),
+)
+
+
+def reading(report: LoadReport, at_s: float) -> Reading:
+    return Reading(
+        at_s=np.array([at_s]),
+        max_usage=np.array([report_max_usage(report)]),
+        msgs_per_s=np.array([report.msgs_in_per_s + report.msgs_out_per_s]),
+        bytes_per_s=np.array([report.bytes_in_per_s + report.bytes_out_per_s]),
+        draining=np.array([report.draining]),
+        started_at_ms=np.array([report.started_at_ms]),
+    )
+
+
+@given(
+    rules=rules,
+    last=st.none() | reports,
+    current=reports,
+    age_s=st.integers(0, 70).map(float),
+    jitter=st.sampled_from([0.0, 0.25, 1.0]),
+)
+def test_reports_are_due_for_all_brokers_at_once_as_for_each_by_itself(
+    rules: ReportRules, last: LoadReport | None, current: LoadReport, age_s: float, jitter: float
+) -> None:
+    stands = None if last is None else Published(last, 100.0)
+    told = due(
+        rules,
+        np.array([last is not None]),
+        Reading.nothing(1) if last is None else reading(last, 100.0),
+        reading(current, 100.0 + age_s),
+        np.array([jitter]),
+        other_bundles=np.array(
+            [last is not None and last.bundles.keys() != current.bundles.keys()]
+        ),
+    )
+    assert told.tolist() == [real.due(rules, stands, current, 100.0 + age_s, jitter) is not None]
+
+
+def test_the_first_reports_say_what_each_broker_does() -> None:
+    published = agents().sample(10.0, measured())
+    report = published[0].report()
+    assert brokers_told(published) == ["a:8080", "b:8080"]
+    assert report.cpu == ResourceUsage(200.0, 800.0)
+    assert report.direct_memory is None
+    assert list(report.bundles) == [BUNDLES[1], BUNDLES[0]]
+    assert report.bundles[BUNDLES[1]] == BundleStats(
+        msgs_in_per_s=200.0,
+        msgs_out_per_s=400.0,
+        bytes_in_per_s=2e5,
+        bytes_out_per_s=4e5,
+        topics=2,
+        producers=2,
+        consumers=3,
+    )
+    assert report.gains == {BUNDLES[0], BUNDLES[1]}
+    assert published[1].load().totals.msgs_in_per_s == 700.0
+
+
+def test_a_report_is_seen_after_its_delay_and_once() -> None:
+    every = agents(noise=replace_noise(delay_s=12.0))
+    (first, second) = every.sample(10.0, measured())
+    assert first.seen_s == first.at_s + 12.0
+    assert 5.0 < first.at_s <= 10.0
+    assert every.news(10.0) == []
+    assert {one.broker for one in every.news(22.0)} == {first.broker, second.broker}
+    assert every.news(22.0) == []
+
+
+def replace_noise(**changed: float) -> NoiseSettings:
+    return EXACT.model_copy(update=changed)
+
+
+def test_what_does_not_change_is_told_as_a_sign_of_life() -> None:
+    every = agents()
+    told = [bool(every.sample(10.0 * step, measured())) for step in range(1, 15)]
+    assert told == [step in {1, 7, 13} for step in range(1, 15)]
+
+
+def test_jitter_shortens_the_time_between_signs_of_life() -> None:
+    every = agents(ReportSettings(jitter_fraction=0.5))
+    at_s = [one.at_s for step in range(1, 400) for one in every.sample(5.0 * step, measured())]
+    assert len(at_s) > 2 * 2000 / 50
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"rates": measured().rates * 1.05}, []),
+        ({"rates": measured().rates * 1.2}, ["a:8080", "b:8080"]),
+        ({"usage": measured().usage + np.array([[0, 0, 0, 4e5, 0], [0] * 5])}, ["a:8080"]),
+        ({"owner": np.array([0, 0, 0, 1])}, ["a:8080", "b:8080"]),
+        ({"draining": np.array([False, True])}, ["b:8080"]),
+        ({"started_at_ms": np.array([7, 2])}, ["a:8080"]),
+        ({"present": np.array([True, False])}, []),
+    ],
+)
+def test_a_change_worth_telling_is_told_by_whom_it_is_about(
+    changed: dict[str, np.ndarray], told: list[str]
+) -> None:
+    every = agents()
+    every.sample(10.0, measured())
+    assert brokers_told(every.sample(20.0, measured(**changed))) == told  # type: ignore[arg-type]  # fields by name
+
+
+def test_a_bundle_that_came_and_went_between_two_reports_is_no_change() -> None:
+    every = agents()
+    every.sample(10.0, measured())
+    every.silence([0, 1], 30.0)
+    assert every.sample(20.0, measured((0, 0, 0, 1))) == ()
+    assert every.sample(30.0, measured()) == ()
+    (one,) = every.sample(40.0, measured((0, -1, 1, 1)))
+    assert one.broker == "a:8080"
+    assert one.report().losses == {BUNDLES[1]}
+
+
+def test_shorter_steps_than_samples_publish_at_the_moments_of_the_agent() -> None:
+    every = agents()
+    first = {one.broker: one.at_s for one in every.sample(5.0, measured())}
+    busier = measured(rates=measured().rates * 2)
+    told = {one.broker: one for step in range(11, 21) for one in every.sample(step / 2, busier)}
+    assert {broker: one.at_s for broker, one in told.items()} == {
+        broker: at_s + 5.0 for broker, at_s in first.items()
+    }
+
+
+def test_usage_is_the_mean_since_the_last_sample() -> None:
+    every = agents(ReportSettings(sample_interval_s=10, jitter_fraction=0.0))
+    every.sample(10.0, measured())
+    told: list[Reported] = []
+    for step in range(11, 21):
+        usage = np.full((2, 5), 700.0 if step % 2 else 500.0)
+        told += every.sample(float(step), measured(usage=usage))
+    means = {float(one.usage[0]) for one in told if one.row == 0}
+    assert all(500.0 < mean < 700.0 for mean in means)
+    assert means
+
+
+def test_a_silent_agent_publishes_nothing_and_its_broker_stays() -> None:
+    every = agents()
+    every.sample(10.0, measured())
+    every.silence([1], 100.0)
+    for step in range(2, 10):
+        assert "b:8080" not in brokers_told(every.sample(10.0 * step, measured()))
+    assert not [one for one in every.news(100.0) if isinstance(one, Gone)]
+    assert brokers_told(every.sample(100.0, measured())) == ["b:8080"]
+
+
+def test_a_broker_that_left_is_seen_to_be_gone_and_reports_anew_when_back() -> None:
+    every = agents()
+    every.sample(10.0, measured())
+    every.news(15.0)
+    away = measured((0, 0, -1, -1), present=np.array([True, False]))
+    assert every.sample(20.0, away) == ()
+    assert every.news(20.0) == []
+    assert every.news(20.25) == [Gone(BROKERS[1], 1, 20.25)]
+    (back,) = every.sample(30.0, measured((0, 0, -1, -1)))
+    assert (back.broker, back.former, len(back.rows)) == ("b:8080", (), 0)
+
+
+def test_errors_have_their_deviation_and_no_bias() -> None:
+    every = agents(noise=NoiseSettings(usage_fraction=0.1, rate_fraction=0.2))
+    usages, rates = [], []
+    for step in range(1, 600):
+        for one in every.sample(70.0 * step, measured()):
+            usages.append(one.usage[0] / measured().usage[one.row, 0])
+            rates += (one.listing.rates / measured().rates[one.rows])[:, 0].tolist()
+    assert np.mean(usages) == pytest.approx(1.0, abs=0.02)
+    assert np.std(usages) == pytest.approx(0.1, rel=0.15)
+    assert np.mean(rates) == pytest.approx(1.0, abs=0.03)
+    assert np.std(rates) == pytest.approx(0.2, rel=0.15)
+
+
+def test_the_same_seed_gives_the_same_reports() -> None:
+    noisy = NoiseSettings()
+    one, two = (agents(ReportSettings(), noisy, seed=7) for _ in range(2))
+    for step in range(1, 30):
+        told = [every.sample(10.0 * step, measured()) for every in (one, two)]
+        assert [one.report() for one in told[0]] == [one.report() for one in told[1]]
+
+
+@given(
+    story=st.lists(st.lists(st.integers(-1, 11), min_size=40, max_size=40), min_size=1, max_size=4)
+)
+def test_what_is_listed_is_what_is_owned_by_name(story: list[list[int]]) -> None:
+    brokers = tuple(BrokerId(f"b{n}:1") for n in range(12))
+    order = np.random.default_rng(3).permutation(40).tolist()
+    bundles = [bundle_id(Namespace("t/n"), n, n + 1) for n in order]
+    every = Agents(brokers, bundles, STEADY, EXACT, np.random.default_rng(1))
+    stands: dict[BrokerId, set[BundleId]] = {}
+    for step, owner in enumerate(story, 1):
+        one = Measured(
+            owner=np.array(owner, dtype=np.intp),
+            rates=np.ones((40, 4)),
+            topics=np.ones(40, dtype=np.int64),
+            producers=np.ones(40, dtype=np.int64),
+            consumers=np.ones(40, dtype=np.int64),
+            usage=np.ones((12, 5)),
+            limit=np.ones((12, 5)),
+            present=np.ones(12, dtype=np.bool_),
+            draining=np.zeros(12, dtype=np.bool_),
+            started_at_ms=np.zeros(12, dtype=np.int64),
+        )
+        for told in every.sample(10.0 * step, one):
+            assert list(told.listing.names) == sorted(told.listing.names)
+            assert [bundles[row] for row in told.rows] == list(told.listing.names)
+            stands[told.broker] = set(told.listing.names)
+        for row, broker in enumerate(brokers):
+            assert stands[broker] == {bundles[n] for n in range(40) if owner[n] == row}
