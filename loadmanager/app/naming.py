@@ -1,7 +1,8 @@
 """Whom a lookup may name for a bundle: its owner once that serves it, and nobody before.
 
 The owned lists say who holds which lock, and which of those bundles the broker has not
-loaded yet. Of its own broker a sidecar knows better: it commands it.
+loaded yet. Of its own broker a sidecar knows better: it commands it. But not one that
+waits because another sidecar has registered that broker: it is told as everybody is.
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ class Naming:
 
     def __init__(self, parts: Parts, own: OwnBundles) -> None:
         self._picture = parts.picture
-        self._me = parts.identity.broker
+        self._me = parts.identity
         self._own = own
         self.changes = Changes()
         parts.picture.changes.subscribe(self.changes.tell)
@@ -53,7 +54,7 @@ class Naming:
         holding = self._picture.live_owner(bundle)
         if holding is None:
             return None
-        if not (self._own.serves(bundle) if holding.broker == self._me else holding.serving):
+        if not (self._own.serves(bundle) if self._commands(holding.broker) else holding.serving):
             return None
         report = self._picture.brokers[holding.broker].report
         return Owner(
@@ -72,9 +73,15 @@ class Naming:
         from: the orders of the former owner say who is next.
         """
         holding = self._picture.live_owner(bundle)
-        if holding is not None and holding.broker != self._me:
+        if holding is not None and not self._commands(holding.broker):
             return None if holding.serving else holding.broker
         planned = self._own.handovers.get(bundle)
         if planned in self._picture.brokers:
             return planned
         return None if holding is None else holding.broker
+
+    def _commands(self, broker: BrokerId) -> bool:
+        """Say whether ``broker`` is registered as this sidecar's own."""
+        if broker != self._me.broker:
+            return False
+        return self._picture.brokers[broker].report.sidecar_url == self._me.sidecar_url

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -39,6 +40,11 @@ async def own_all(cluster: Cluster, bundles: Sequence[BundleId], host: Host) -> 
 def registered(agent: Agent) -> bool:
     """Say whether a sidecar, which may have begun only now, has registered its broker."""
     return agent.application is not None and agent.app.member.registered
+
+
+def decided(cluster: Cluster, agent: Agent) -> bool:
+    """Say whether a sidecar has registered, or has told that it waits for another one."""
+    return registered(agent) or bool(cluster.warnings("broker.registration.awaited"))
 
 
 def replaces(operations: Sequence[Operation], bundle: BundleId) -> bool:
@@ -261,3 +267,21 @@ async def test_a_registration_whose_reply_was_lost_is_taken_back_if_the_broker_c
     # Its session lives on, so that nobody else would ever delete its registration.
     await cluster.until(lambda: report not in cluster.service.nodes, SESSION_S)
     await cluster.until(lambda: all(map(cluster.servers, boundaries.bundles)), 2 * SESSION_S)
+
+
+@story(2)
+async def test_a_sidecar_that_waits_for_another_of_its_broker_names_what_that_one_serves(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    topics = await place_all(cluster, boundaries)
+    host = follower(cluster).host
+    await own_all(cluster, boundaries.bundles, host)
+    # Each takes over from the one before, until that has happened too often.
+    while not cluster.warnings("broker.registration.awaited"):
+        latest = cluster.start(host)
+        await cluster.until(partial(decided, cluster, latest), within_s=10.0)
+    assert not registered(latest)
+    await cluster.settled(boundaries.bundles)
+    for topic in topics:
+        assert (await latest.look_up(topic)).broker == latest.parts.identity.broker
