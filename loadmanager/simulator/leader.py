@@ -63,6 +63,7 @@ class Leader:
         """Take what was reported by now, and add a sample to all averages."""
         self._take(now_s)
         self._tally.sample()
+        self._plan(_NOBODY)
 
     def round(
         self,
@@ -131,16 +132,20 @@ class Leader:
     ) -> frozenset[BundleId]:
         """Take up reports and orders; return what is kept for an absent broker's return."""
         self._take(now_s)
-        self._planned = self._agents.owner.copy()
-        for bundle, target in in_flight.items():
-            self._planned[self._bundle_rows[bundle]] = self._broker_rows[target]
-        self._last_planned = np.where(self._planned >= 0, self._planned, self._last_planned)
+        self._plan(in_flight)
         orphans: dict[BundleId, BrokerId] = {}
         for bundle in unowned:
             planned = int(self._last_planned[self._bundle_rows[bundle]])
             if planned >= 0 and planned not in self._reports:
                 orphans[bundle] = self._agents.brokers[planned]
         return self._absent.awaited(now_s, orphans, self._tally.brokers)
+
+    def _plan(self, in_flight: Mapping[BundleId, BrokerId]) -> None:
+        """Note who is to own each bundle, and who was last."""
+        self._planned = self._agents.owner.copy()
+        for bundle, target in in_flight.items():
+            self._planned[self._bundle_rows[bundle]] = self._broker_rows[target]
+        self._last_planned = np.where(self._planned >= 0, self._planned, self._last_planned)
 
     def _seen(self, now_s: float, afresh: frozenset[BundleId]) -> ClusterView:
         """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""

@@ -1,0 +1,330 @@
+"""What a modelled leader sees and decides, held to the tally of a live one."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmanager.config import (
+    LeaderSettings,
+    PlacementSettings,
+    PlannerSettings,
+    ReportSettings,
+    SheddingSettings,
+)
+from loadmanager.config.planning import planner_of
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.plan import Cause, Reason
+from loadmanager.core.planner import Planner
+from loadmanager.core.tally import LoadTally
+from loadmanager.simulator.agents import Agents
+from loadmanager.simulator.leader import Leader
+from loadmanager.simulator.measured import Measured
+from loadmanager.simulator.reported import Reported
+from loadmanager.simulator.scenario import NoiseSettings
+
+BROKERS = tuple(BrokerId(f"{name}:8080") for name in "cabd")
+BUNDLES = tuple(bundle_id(Namespace(f"t/n{n % 3}"), n, n + 1) for n in range(20))
+NOISE = NoiseSettings(usage_fraction=0.1, rate_fraction=0.1, delay_s=0.5)
+EXACT = NoiseSettings(usage_fraction=0.0, rate_fraction=0.0, delay_s=0.0)
+
+
+def planner(shedder: str = "AvgShedder", mode: str = "safe") -> Planner:
+    return planner_of(
+        SheddingSettings(strategy=shedder),
+        PlacementSettings(),
+        PlannerSettings.model_validate({"mode": mode}),
+        LeaderSettings(),
+    )
+
+
+@dataclass
+class Cluster:
+    """Brokers and bundles that do as a test says, with their agents and a leader."""
+
+    noise: NoiseSettings = EXACT
+    planner: Planner = field(default_factory=planner)
+    now_s: float = 0.0
+    owner: list[int] = field(default_factory=lambda: [n % 4 for n in range(20)])
+    rates: np.ndarray[tuple[int, int], np.dtype[np.float64]] = field(
+        default_factory=lambda: np.outer(np.arange(1.0, 21.0), [100.0, 200.0, 1e5, 3e5])
+    )
+    present: list[bool] = field(default_factory=lambda: [True] * 4)
+    draining: list[bool] = field(default_factory=lambda: [False] * 4)
+    started_at_ms: list[int] = field(default_factory=lambda: [1] * 4)
+    in_flight: dict[BundleId, BrokerId] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make the agents and their leader."""
+        self.agents = Agents(
+            BROKERS, BUNDLES, ReportSettings(), self.noise, np.random.default_rng(1)
+        )
+        self.leader = Leader(self.agents, self.planner, LeaderSettings(), np.random.default_rng(2))
+
+    def step(self) -> tuple[Reported, ...]:
+        """Let ten seconds pass."""
+        self.now_s += 10.0
+        owner = np.array(self.owner, dtype=np.intp)
+        traffic = np.stack([self.rates[owner == row].sum(axis=0) for row in range(len(BROKERS))])
+        usage = np.column_stack(
+            [traffic[:, 0] / 20, traffic[:, 1] / 40, traffic[:, 0] * 0, traffic[:, 2:] / 1e3]
+        )
+        return self.agents.sample(
+            self.now_s,
+            Measured(
+                owner=owner,
+                rates=self.rates,
+                topics=np.arange(20),
+                producers=np.full(20, 2),
+                consumers=np.full(20, 3),
+                usage=usage,
+                limit=np.array([[800.0, 4096.0, 0.0, 1e5, 1e5]] * 4),
+                present=np.array(self.present),
+                draining=np.array(self.draining),
+                started_at_ms=np.array(self.started_at_ms),
+            ),
+        )
+
+    def arrive(self) -> None:
+        """Let all that is in flight arrive."""
+        for bundle, target in self.in_flight.items():
+            self.owner[BUNDLES.index(bundle)] = BROKERS.index(target)
+        self.in_flight = {}
+
+    def lose(self, *rows: int) -> list[BundleId]:
+        """Take brokers out of the cluster; return what they had."""
+        lost = [n for n, owner in enumerate(self.owner) if owner in rows]
+        for row in rows:
+            self.present[row] = False
+        for bundle in lost:
+            self.owner[bundle] = -1
+        return [BUNDLES[bundle] for bundle in lost]
+
+
+class Reference:
+    """A live leader's tally, fed with the reports themselves, one after the other."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.tally = LoadTally(weights=cluster.planner.weights)
+        self.unseen: list[tuple[float, Reported | BrokerId]] = []
+        self.stood = [False] * 4
+
+    def step(self, published: tuple[Reported, ...]) -> None:
+        """Take up what was published, and who left."""
+        cluster = self.cluster
+        for row, there in enumerate(cluster.present):
+            if self.stood[row] and not there:
+                self.unseen.append((cluster.now_s + cluster.noise.delay_s, BROKERS[row]))
+        self.stood = list(cluster.present)
+        self.unseen += [(one.seen_s, one) for one in published]
+        due = [one for one in self.unseen if one[0] <= cluster.now_s]
+        self.unseen = [one for one in self.unseen if one[0] > cluster.now_s]
+        for seen_s, news in sorted(due, key=lambda one: one[0]):
+            if isinstance(news, Reported):
+                self.tally.report(news.report(), seen_s)
+            else:
+                self.tally.forget(news, seen_s)
+
+    def view(self) -> ClusterView:
+        """Return the cluster as a live leader would see it."""
+        cluster = self.cluster
+        book = {
+            BUNDLES[row]: BROKERS[owner] for row, owner in enumerate(cluster.owner) if owner >= 0
+        }
+        return self.tally.view(cluster.now_s, in_flight={**book, **cluster.in_flight})
+
+
+def assert_same(got: ClusterView, want: ClusterView) -> None:
+    for name in ("names", "versions", "started_at_ms"):
+        assert getattr(got.brokers, name) == getattr(want.brokers, name)
+    for name in ("draining", "persistent", "non_persistent", "topics", "seen_s", "limit", "usage"):
+        np.testing.assert_array_equal(getattr(got.brokers, name), getattr(want.brokers, name))
+    # Sums over a broker's bundles may be added up in another order.
+    for name in (
+        "traffic",
+        "long_msgs_per_s",
+        "preallocated_msgs_per_s",
+        "load_ema",
+        "bytes_ema",
+    ):
+        np.testing.assert_allclose(
+            getattr(got.brokers, name), getattr(want.brokers, name), rtol=1e-12
+        )
+    assert list(got.bundles.names) == list(want.bundles.names)
+    for name in ("short", "long", "known", "system", "topics"):
+        np.testing.assert_array_equal(getattr(got.bundles, name), getattr(want.bundles, name))
+    np.testing.assert_array_equal(got.owned.starts, want.owned.starts)
+    np.testing.assert_array_equal(got.owned.rows, want.owned.rows)
+    assert got.moved == want.moved
+    assert got.top_bundles == want.top_bundles
+    assert got.membership_changed_s == want.membership_changed_s
+    assert got.departures_s == want.departures_s
+    assert got.now_s == want.now_s
+
+
+happenings = st.lists(
+    st.one_of(
+        st.tuples(st.just("tick"), st.none()),
+        st.tuples(st.just("order"), st.tuples(st.integers(0, 19), st.integers(0, 3))),
+        st.tuples(st.just("arrive"), st.none()),
+        st.tuples(st.just("rates"), st.floats(0.5, 2.0)),
+        st.tuples(st.just("drain"), st.integers(0, 3)),
+        st.tuples(st.just("flap"), st.integers(0, 3)),
+        st.tuples(st.just("restart"), st.integers(0, 3)),
+        st.tuples(st.just("silence"), st.integers(0, 3)),
+        st.tuples(st.just("look"), st.none()),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+def happen(cluster: Cluster, kind: str, what: object) -> None:
+    if kind == "order" and isinstance(what, tuple):
+        cluster.in_flight[BUNDLES[what[0]]] = BROKERS[what[1]]
+    elif kind == "arrive":
+        cluster.arrive()
+    elif kind == "rates" and isinstance(what, float):
+        cluster.rates = cluster.rates * what
+    elif isinstance(what, int):
+        if kind == "drain":
+            cluster.draining[what] = not cluster.draining[what]
+        elif kind == "flap":
+            cluster.present[what] = not cluster.present[what]
+        elif kind == "restart":
+            cluster.started_at_ms[what] += 1
+        else:
+            cluster.agents.silence([what], cluster.now_s + 45.0)
+
+
+@pytest.mark.parametrize("mode", ["safe", "parity"])
+@settings(max_examples=40)
+@given(story=happenings)
+def test_the_view_is_that_of_a_live_leader(mode: str, story: list[tuple[str, object]]) -> None:
+    cluster = Cluster(noise=NOISE, planner=planner(mode=mode))
+    reference = Reference(cluster)
+    for kind, what in [*story, ("look", None)]:
+        if kind == "tick":
+            cluster.leader.tick(cluster.now_s)
+            reference.tally.sample()
+        elif kind == "look":
+            cluster.leader.round(cluster.now_s, cluster.in_flight)
+            assert_same(cluster.leader.view, reference.view())
+            assert cluster.leader.averages == reference.tally.averages()
+        else:
+            happen(cluster, kind, what)
+            reference.step(cluster.step())
+
+
+def settled(**changed: object) -> Cluster:
+    cluster = Cluster(**changed)  # type: ignore[arg-type]  # fields by name
+    for _ in range(12):
+        cluster.step()
+        cluster.leader.tick(cluster.now_s)
+    return cluster
+
+
+def test_a_bundle_that_has_arrived_is_on_its_way_until_its_broker_reports_it() -> None:
+    cluster = settled()
+    cluster.agents.silence([0, 1, 2, 3], cluster.now_s + 25.0)
+    cluster.in_flight = {BUNDLES[0]: BROKERS[3]}
+    cluster.arrive()
+    seen = []
+    for _ in range(3):
+        cluster.step()
+        cluster.leader.round(cluster.now_s, {})
+        seen.append(dict(cluster.leader.view.moved))
+    assert seen == [{BUNDLES[0]: BROKERS[3]}, {BUNDLES[0]: BROKERS[3]}, {}]
+
+
+def test_what_is_placed_spreads_over_the_brokers() -> None:
+    cluster = settled(owner=[-1] * 20)
+    moves = cluster.leader.place(cluster.now_s, BUNDLES, {})
+    assert [move.bundle for move in moves] == list(BUNDLES)
+    assert {move.target for move in moves} == set(BROKERS)
+    assert {(move.source, move.cause) for move in moves} == {(None, Cause.UNOWNED)}
+
+
+def test_what_leaves_a_draining_broker_goes_to_one_that_does_not_drain() -> None:
+    cluster = settled()
+    cluster.draining = [True, False, True, False]
+    cluster.step()
+    leaving = {BUNDLES[row]: BROKERS[0] for row in range(0, 20, 4)}
+    moves = cluster.leader.place(cluster.now_s, leaving, {}, leaving, Cause.DRAINING)
+    assert {move.bundle: move.source for move in moves} == leaving
+    assert {move.target for move in moves} <= {BROKERS[1], BROKERS[3]}
+    assert {move.cause for move in moves} == {Cause.DRAINING}
+
+
+def test_what_nobody_can_take_is_refused_with_reasons() -> None:
+    cluster = settled()
+    cluster.draining = [True] * 4
+    cluster.step()
+    assert cluster.leader.place(cluster.now_s, [BUNDLES[0]], {}) == []
+    (refusal,) = cluster.leader.refusals
+    assert (refusal.subject, refusal.reason) == (BUNDLES[0], Reason.NO_CANDIDATE)
+    cluster.leader.place(cluster.now_s, [], {})
+    assert cluster.leader.refusals == ()
+
+
+def test_the_bundles_of_one_broker_that_vanished_go_on_at_once() -> None:
+    cluster = settled()
+    lost = cluster.lose(1)
+    cluster.step()
+    moves = cluster.leader.place(cluster.now_s, lost, {})
+    assert [move.bundle for move in moves] == lost
+    assert BROKERS[1] not in {move.target for move in moves}
+
+
+def test_the_bundles_of_brokers_that_vanished_together_wait_for_their_return() -> None:
+    cluster = settled()
+    lost = cluster.lose(1, 2)
+    cluster.step()
+    assert cluster.leader.place(cluster.now_s, lost, {}) == []
+    plan = cluster.leader.round(cluster.now_s + 1.0, {}, lost)
+    assert plan.moves == ()
+    assert len(cluster.leader.place(cluster.now_s + 9.9, [*lost, BUNDLES[0]], {})) == 1
+    assert len(cluster.leader.place(cluster.now_s + 10.0, lost, {})) == len(lost)
+
+
+def test_brokers_that_came_back_are_waited_for_no_more_and_anew() -> None:
+    cluster = settled()
+    lost = cluster.lose(1, 2)
+    cluster.step()
+    assert cluster.leader.place(cluster.now_s, lost, {}) == []
+    cluster.present = [True] * 4
+    cluster.step()
+    assert len(cluster.leader.place(cluster.now_s, lost, {})) == len(lost)
+    for row, bundle in enumerate(BUNDLES):
+        cluster.owner[row] = 1 if bundle in lost else cluster.owner[row]
+    cluster.step()
+    assert cluster.leader.place(cluster.now_s, [], {}) == []
+    again = cluster.lose(1)
+    cluster.step()
+    assert len(cluster.leader.place(cluster.now_s, again, {})) == len(again)
+
+
+@pytest.mark.parametrize("shedder", ["threshold", "overload", "uniform", "avg", "transfer"])
+def test_the_memory_of_a_strategy_goes_from_round_to_round(shedder: str) -> None:
+    cluster = settled(planner=planner(shedder), owner=[0] * 20)
+    moves = 0
+    for _ in range(20):
+        for _ in range(6):
+            cluster.arrive()
+            cluster.step()
+            cluster.leader.tick(cluster.now_s)
+        plan = cluster.leader.round(cluster.now_s, cluster.in_flight)
+        cluster.in_flight = {move.bundle: move.target for move in plan.moves}
+        moves += len(plan.moves)
+        assert cluster.leader.memory is plan.memory
+    assert moves > 0
+    assert len(cluster.leader.memory.moved_at_s) == moves
+
+
+def test_the_same_seed_gives_the_same_decisions() -> None:
+    one, two = (settled(noise=NOISE, owner=[-1] * 20) for _ in range(2))
+    assert one.leader.place(120.0, BUNDLES, {}) == two.leader.place(120.0, BUNDLES, {})
