@@ -44,14 +44,6 @@ class RoundWork:
     shed_bytes_per_s: float = 0.0
     in_flight: Counter[BrokerId] = field(default_factory=Counter)
 
-    def __post_init__(self) -> None:
-        """Count what is under way already."""
-        for bundle, target in self.view.moved.items():
-            self.in_flight[target] += 1
-            source = self.view.listed_owner(bundle)
-            if source is not None:
-                self.in_flight[source] += 1
-
     def place(
         self,
         bundle: BundleId,
@@ -91,7 +83,8 @@ class RoundWork:
                 left -= self._move_away(bundle, source)
 
     def weigh(self, offers: Iterable[Offer]) -> None:
-        """Decide on a shedder's offers, in their order."""
+        """Decide on a shedder's offers, in their order. Once a round."""
+        self._count_under_way()
         for offer in offers:
             reason = self._forbidden(offer) or self._budget(offer)
             if reason is not None:
@@ -100,6 +93,21 @@ class RoundWork:
                 self._improve(offer)
             else:
                 self._obey(offer)
+
+    def _count_under_way(self) -> None:
+        """Count what was under way before this round, too.
+
+        Only the shedder's budgets ask for it: a bundle that is placed between two rounds
+        would look at all others for nothing, ten thousand times in a cold start.
+        """
+        own = {move.bundle for move in self.moves}
+        for bundle, target in self.view.moved.items():
+            if bundle in own:
+                continue
+            self.in_flight[target] += 1
+            source = self.view.listed_owner(bundle)
+            if source is not None:
+                self.in_flight[source] += 1
 
     def _move_away(self, bundle: BundleId, source: BrokerId) -> bool:
         eligible = self.filters.eligible(self.view, bundle)
