@@ -63,11 +63,12 @@ Why a broker, a bundle or a whole round was left alone: told by `loadmanager exp
 `loadmanager decide`, and counted by the metric of refusals."""
 
 
-def strategy_guide() -> str:
-    """Return the guide as Markdown."""
+def strategy_guide(chapters: str = "") -> str:
+    """Return the guide as Markdown, with ``chapters`` of others after its introduction."""
     shedding, placement = SheddingSettings().strategy, PlacementSettings().strategy
     lines = [
         _INTRODUCTION,
+        chapters,
         "## Shedders",
         *_strategies(SHEDDERS, shedding),
         "## Placements",
