@@ -1,0 +1,218 @@
+"""Many simulations on all cores: scenarios by strategies by seeds, in an order that is fixed."""
+
+import multiprocessing
+import signal
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, TypeVar
+
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.simulator.engine import simulate
+from loadmanager.simulator.run import Run
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scores import SCORE_NAMES, Scores, scores_of, values_of
+from loadmanager.simulator.strategies import Mode, Strategy, planner_for
+
+T = TypeVar("T")
+
+RANKING: Final = (
+    "best first: least overload (whole broker-minutes), then the smallest gap to the bound "
+    "(to 0.01), then the least interruption of clients"
+)
+"""What `ranked` goes by."""
+
+_AHEAD: Final = 4
+"""Jobs given out for each process: enough to be never idle, few enough to hold in memory."""
+
+_NEVER: Final = float("inf")
+
+
+class SimulationDied(LoadManagerError):
+    """A process that simulates ended in the midst of it: killed, or out of memory."""
+
+    def __init__(self, job: "Job") -> None:
+        super().__init__(
+            f"a process ended in the midst of simulations, about at {job}; "
+            "was it killed, or is there too little memory? Fewer --jobs need less"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run to be done: a scenario under the name it was asked for by, a strategy, a seed."""
+
+    name: str
+    scenario: Scenario
+    strategy: Strategy
+    seed: int
+
+    def __str__(self) -> str:
+        """Return what is simulated, for messages."""
+        return f"{self.name} with {self.strategy.name}, {self.strategy.mode}, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A score over the seeds. None stands for "never", which is more than any number."""
+
+    median: float | None
+    least: float | None
+    most: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What one strategy reached in one scenario, over all seeds."""
+
+    name: str
+    strategy: Strategy
+    seeds: tuple[int, ...]
+    runs: tuple[Scores, ...]
+    spreads: dict[str, Spread]
+
+    def median(self, score: str) -> float | None:
+        """Return the median of a score over the seeds."""
+        return self.spreads[score].median
+
+
+def jobs_of(
+    scenarios: Iterable[tuple[str, Scenario]],
+    strategies: Sequence[Strategy],
+    seeds: int,
+    first_seed: int | None = None,
+) -> Iterator[Job]:
+    """Yield all runs: scenario by scenario, strategy by strategy, seed by seed.
+
+    Seeds follow each other from the scenario's own, or from ``first_seed``.
+    """
+    for name, scenario in scenarios:
+        first = scenario.seed if first_seed is None else first_seed
+        for strategy in strategies:
+            for seed in range(first, first + seeds):
+                yield Job(name=name, scenario=scenario, strategy=strategy, seed=seed)
+
+
+def run_job(job: Job) -> Run:
+    """Return the run of ``job``.
+
+    Raises:
+        ConfigError: the strategy has a setting that does not exist or is out of range.
+        ScenarioError: the scenario's trace cannot be read.
+    """
+    planner = planner_for(job.scenario, job.strategy)
+    return simulate(job.scenario, planner, strategy=job.strategy.name, seed=job.seed)
+
+
+def score_job(job: Job) -> Scores:
+    """Return the scores of ``job``."""
+    return scores_of(run_job(job))
+
+
+def results_of(
+    jobs: Iterable[Job], look: Callable[[Job], T], *, processes: int
+) -> Iterator[tuple[Job, T]]:
+    """Yield each job and what ``look`` makes of it, in the order of ``jobs``.
+
+    Whatever the number of processes, the same comes out in the same order. With one,
+    all is done in this one.
+
+    Args:
+        jobs: what is to be done.
+        look: does one job; has to be importable by name for more than one process, as
+            its results have to be picklable.
+        processes: how many at a time.
+
+    Raises:
+        SimulationDied: a process came to an end.
+    """
+    if processes == 1:
+        for job in jobs:
+            yield job, look(job)
+        return
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(
+        processes, multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_the_parent
+    )
+    try:
+        yield from _in_turn(pool, jobs, look, processes * _AHEAD)
+    finally:
+        # Whoever stops early, by an error or Ctrl-C, does not wait for what is under way.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - before:
+            child.terminate()
+            child.join()
+
+
+def compared(results: Iterable[tuple[Job, Scores]]) -> Iterator[Compared]:
+    """Yield each strategy of each scenario once all its seeds are there, in their order."""
+    done: list[tuple[Job, Scores]] = []
+    for job, scores in results:
+        if done and (job.name, job.strategy) != (done[0][0].name, done[0][0].strategy):
+            yield _compared(done)
+            done = []
+        done.append((job, scores))
+    if done:
+        yield _compared(done)
+
+
+def ranked(found: Iterable[Compared]) -> list[Compared]:
+    """Return strategies of one scenario, best first, by `RANKING`; equals keep their order."""
+    return sorted(found, key=_rank)
+
+
+def modes_of(strategies: Iterable[Strategy]) -> tuple[Mode, ...]:
+    """Return the modes that are compared, in their order."""
+    return tuple(dict.fromkeys(strategy.mode for strategy in strategies))
+
+
+def spread_of(values: Sequence[float | None]) -> Spread:
+    """Return median, least and most; what is unknown or never reached counts as infinite."""
+    known = [_NEVER if value is None or value != value else value for value in values]  # noqa: PLR0124 - NaN alone differs from itself
+    return Spread(*map(_or_never, (statistics.median(known), min(known), max(known))))
+
+
+def _compared(done: Sequence[tuple[Job, Scores]]) -> Compared:
+    runs = tuple(scores for _, scores in done)
+    values = [values_of(scores) for scores in runs]
+    return Compared(
+        name=done[0][0].name,
+        strategy=done[0][0].strategy,
+        seeds=tuple(job.seed for job, _ in done),
+        runs=runs,
+        spreads={name: spread_of([one[name] for one in values]) for name in SCORE_NAMES},
+    )
+
+
+def _rank(one: Compared) -> tuple[float, ...]:
+    found = (one.median(score) for score in ("overload_min", "gap", "interrupted_client_s"))
+    overload_min, gap, interrupted = (_NEVER if value is None else value for value in found)
+    return round(overload_min, 0), round(gap, 2), interrupted
+
+
+def _or_never(value: float) -> float | None:
+    return None if value == _NEVER else value
+
+
+def _in_turn(
+    pool: ProcessPoolExecutor, jobs: Iterable[Job], look: Callable[[Job], T], ahead: int
+) -> Iterator[tuple[Job, T]]:
+    left = iter(jobs)
+    given: deque[tuple[Job, Future[T]]] = deque()
+    given.extend((job, pool.submit(look, job)) for job in islice(left, ahead))
+    while given:
+        job, future = given.popleft()
+        try:
+            result = future.result()
+            given.extend((after, pool.submit(look, after)) for after in islice(left, 1))
+        except BrokenProcessPool:
+            raise SimulationDied(job) from None
+        yield job, result
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

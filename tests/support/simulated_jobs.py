@@ -1,0 +1,63 @@
+"""Small simulations to be done many at a time, and looks at them that processes can import."""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from loadmanager.simulator.comparing import Job, jobs_of
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.strategies import Strategy
+
+
+def small_scenario(**changed: Any) -> Scenario:
+    """Return four minutes of two brokers, of which one has everything at the beginning."""
+    fields: dict[str, Any] = {
+        "title": "two brokers",
+        "duration_s": 240.0,
+        "seed": 7,
+        "brokers": [{"name": "b", "count": 2}],
+        "load": [
+            {
+                "namespace": "shop/orders",
+                "bundles": 8,
+                "topics": 40,
+                "msgs_in_per_s": 60_000.0,
+                "placed_on": ["b-1"],
+                "patterns": [{"kind": "jitter", "fraction": 0.2}],
+            }
+        ],
+        "leader": {"settle_s": 0.0},
+        **changed,
+    }
+    return Scenario.model_validate(fields)
+
+
+def small_jobs(
+    seeds: int = 2, pairs: Sequence[str] = ("avg+avg", "uniform+round_robin"), **changed: Any
+) -> list[Job]:
+    """Return the jobs of the small scenario."""
+    strategies = [Strategy.parse(pair) for pair in pairs]
+    return list(jobs_of([("two", small_scenario(**changed))], strategies, seeds))
+
+
+def seed_after_a_while(job: Job) -> int:
+    """Return the job's seed; the first comes last."""
+    time.sleep(0.2 if job.seed == 7 else 0.0)
+    return job.seed
+
+
+def seed_unless_the_process_dies(job: Job) -> int:
+    """Return the job's seed, or end the process if it is the second."""
+    if job.seed == 8:
+        os._exit(9)
+    return job.seed
+
+
+def tell_and_hang(job: Job) -> int:
+    """Leave a sign of the process in the working directory, and never end but for the first."""
+    if job.seed != 7:
+        Path(f"{os.getpid()}.begun").touch()
+        time.sleep(600)
+    return job.seed
