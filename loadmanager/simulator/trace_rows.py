@@ -1,0 +1,185 @@
+"""Rows of recorded traffic as columns of numbers, whatever file they stand in."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import parse_topic
+from loadmanager.core.scores import FloatArray
+from loadmanager.simulator.errors import ScenarioError
+
+TIME: Final = "time_s"
+TOPIC: Final = "topic"
+
+RATES: Final = ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_throughput_out")
+"""The columns of traffic, in the order of `core.averages`."""
+
+MESSAGE_BYTES: Final = 1024.0
+"""How large a message is taken to be where a file has rates alone, or throughputs alone."""
+
+MAX_ROWS: Final = 50_000_000
+"""What a file may have at most: about 4 GiB of memory while it is read."""
+
+_ROW_BYTES: Final = 80
+_MAX_FAULTS: Final = 20
+_LIMITS: Final = {TIME: 1e11} | dict.fromkeys(RATES, 1e15)
+_EXAMPLE: Final = "a topic, as persistent://tenant/namespace/topic or a bare name"
+
+_RATE_IN, _RATE_OUT, _BYTES_IN, _BYTES_OUT = RATES
+# For each column of a trace: what it is made of, the first that the file has.
+_SOURCES: Final[Mapping[str, Sequence[tuple[str, float]]]] = {
+    _RATE_IN: (
+        (_RATE_IN, 1.0),
+        (_BYTES_IN, 1 / MESSAGE_BYTES),
+        (_RATE_OUT, 1.0),
+        (_BYTES_OUT, 1 / MESSAGE_BYTES),
+    ),
+    _RATE_OUT: (
+        (_RATE_OUT, 1.0),
+        (_BYTES_OUT, 1 / MESSAGE_BYTES),
+        (_RATE_IN, 1.0),
+        (_BYTES_IN, 1 / MESSAGE_BYTES),
+    ),
+    _BYTES_IN: (
+        (_BYTES_IN, 1.0),
+        (_RATE_IN, MESSAGE_BYTES),
+        (_BYTES_OUT, 1.0),
+        (_RATE_OUT, MESSAGE_BYTES),
+    ),
+    _BYTES_OUT: (
+        (_BYTES_OUT, 1.0),
+        (_RATE_OUT, MESSAGE_BYTES),
+        (_BYTES_IN, 1.0),
+        (_RATE_IN, MESSAGE_BYTES),
+    ),
+}
+
+
+@dataclass(slots=True)
+class TraceFaults:
+    """What is wrong with a file so far; its rows are lines of text, or numbered from 1."""
+
+    path: Path
+    rows_are_lines: bool
+    told: list[str] = field(default_factory=list)
+
+    def add(self, row: int | None, fault: str) -> None:
+        """Tell of a row, or of the whole file.
+
+        Raises:
+            ScenarioError: there are so many faults that the file is not read on.
+        """
+        self.told.append(f"{self._place(row)}: {fault}")
+        if len(self.told) >= _MAX_FAULTS:
+            self.told.append(f"{self.path}: and perhaps more; expected fewer faults to tell")
+            self.check()
+
+    def check(self) -> None:
+        """Raise what was told.
+
+        Raises:
+            ScenarioError: there is a fault.
+        """
+        if self.told:
+            raise ScenarioError(self.told)
+
+    def _place(self, row: int | None) -> str:
+        if row is None:
+            return str(self.path)
+        return f"{self.path}:{row}" if self.rows_are_lines else f"{self.path}: row {row}"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TraceRows:
+    """R rows of a file. ``numbers`` says which; ``topics`` are codes; ``rates`` are (R, 4)."""
+
+    numbers: NDArray[np.int64]
+    times_s: FloatArray
+    topics: NDArray[np.int64]
+    rates: NDArray[np.float32]
+
+
+class TraceColumns:
+    """Turns the texts and numbers of a file's columns into rows, and tells their faults."""
+
+    def __init__(self, columns: Sequence[str], faults: TraceFaults, line: int | None) -> None:
+        """Check the names of the columns, which stand in ``line``.
+
+        Raises:
+            ScenarioError: one is unknown, twice there, or missing.
+        """
+        self.topics: dict[str, int] = {}
+        """The code of each topic, by its full name."""
+        self.faults = faults
+        self._codes: dict[str, int] = {}
+        self._rows = 0
+        _check_names(columns, faults, line)
+        self.numbers: Final = tuple(name for name in columns if name != TOPIC)
+        self._sources = [
+            next((name, factor) for name, factor in _SOURCES[rate] if name in columns)
+            for rate in RATES
+        ]
+
+    def codes(self, names: Sequence[str], numbers: Sequence[int]) -> NDArray[np.int64]:
+        """Return the codes of topics; ``numbers`` say in which rows they stand."""
+        for at, name in enumerate(names if not self._codes.keys() >= set(names) else ()):
+            if name not in self._codes:
+                self._codes[name] = self._new_code(name, numbers[at])
+        found = map(self._codes.__getitem__, names)
+        return np.fromiter(found, dtype=np.int64, count=len(names))
+
+    def rows(
+        self,
+        numbers: NDArray[np.int64],
+        topics: NDArray[np.int64],
+        values: Mapping[str, FloatArray],
+    ) -> TraceRows:
+        """Return rows whose values are numbers, telling those that cannot be."""
+        self._rows += len(numbers)
+        if self._rows > MAX_ROWS:
+            gib = self._rows * _ROW_BYTES / 2**30
+            self.faults.add(None, f"needs {gib:.1f} GiB and more; expected up to {MAX_ROWS} rows")
+            self.faults.check()
+        for name, column in values.items():
+            limit = _LIMITS[name]
+            for at in np.flatnonzero(~((column >= 0) & (column <= limit))).tolist():
+                fault = f"{name} = {column[at]:g}; expected a number from 0 to {limit:g}"
+                self.faults.add(int(numbers[at]), fault)
+        rates = np.empty((len(numbers), len(RATES)), dtype=np.float32)
+        for at, (name, factor) in enumerate(self._sources):
+            rates[:, at] = values[name] * factor
+        return TraceRows(numbers, values[TIME], topics, rates)
+
+    def _new_code(self, name: str, number: int) -> int:
+        try:
+            full = str(parse_topic(name))
+        except InvalidName as error:
+            self.faults.add(number, f"topic = {error}; expected {_EXAMPLE}")
+            return 0
+        return self.topics.setdefault(full, len(self.topics))
+
+
+def _check_names(columns: Sequence[str], faults: TraceFaults, line: int | None) -> None:
+    known = (TIME, TOPIC, *RATES)
+    if not columns:
+        faults.add(None, f"is empty; expected columns {', '.join(known)}")
+        faults.check()
+    for at, name in enumerate(columns):
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            faults.add(line, f"column {name!r}; expected one of {', '.join(known)}{hint}")
+        elif name in columns[:at]:
+            faults.add(line, f"column {name!r} again; expected each column once")
+    for name in (TIME, TOPIC):
+        if name not in columns:
+            faults.add(line, f"no column {name!r}; expected it besides the traffic")
+    if not set(RATES).intersection(columns):
+        faults.add(line, f"no traffic; expected at least one of {', '.join(RATES)}")
+    faults.check()
