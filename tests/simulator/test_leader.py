@@ -308,6 +308,18 @@ def test_brokers_that_came_back_are_waited_for_no_more_and_anew() -> None:
     assert len(cluster.leader.place(cluster.now_s, again, {})) == len(again)
 
 
+def test_brokers_that_vanish_one_after_the_other_count_as_together() -> None:
+    cluster = settled()
+    first = cluster.lose(1)
+    cluster.step()
+    assert len(cluster.leader.place(cluster.now_s, first, {})) == len(first)
+    for bundle in first:
+        cluster.owner[BUNDLES.index(bundle)] = 0
+    second = cluster.lose(2)
+    cluster.step()
+    assert cluster.leader.place(cluster.now_s, second, {}) == []
+
+
 @pytest.mark.parametrize("shedder", ["threshold", "overload", "uniform", "avg", "transfer"])
 def test_the_memory_of_a_strategy_goes_from_round_to_round(shedder: str) -> None:
     cluster = settled(planner=planner(shedder), owner=[0] * 20)
