@@ -57,9 +57,9 @@ def write_page(path: Path, title: str, *body: str) -> int:
     return len(content)
 
 
-def section(title: str, *body: str, level: int = 2) -> Html:
+def section(title: str, *body: str, anchor: str = "", level: int = 2) -> Html:
     """Return a part of a page under a heading, which `contents` can point to."""
-    return tag("section", tag(f"h{level}", title), *body, id=name_of(title))
+    return tag("section", tag(f"h{level}", title), *body, id=anchor or name_of(title))
 
 
 def folded(title: str, *body: str, note: str = "", level: int = 3, opened: bool = False) -> Html:
@@ -68,14 +68,16 @@ def folded(title: str, *body: str, note: str = "", level: int = 3, opened: bool 
     return tag("details", heading, *body, open=opened)
 
 
-def contents(titles: Iterable[str]) -> Html:
-    """Return links to the sections with these titles."""
-    links = (tag("li", tag("a", title, href=f"#{name_of(title)}")) for title in titles)
+def contents(parts: Iterable[tuple[str, str]]) -> Html:
+    """Return links to sections, of which titles and anchors are given."""
+    links = (
+        tag("li", tag("a", title, href=f"#{anchor or name_of(title)}")) for title, anchor in parts
+    )
     return tag("nav", tag("ul", *links), aria_label="Contents")
 
 
 def name_of(title: str) -> str:
-    """Return the id of the section with a title."""
+    """Return the anchor of a section that is given none."""
     return "part-" + _NOT_IN_AN_ID.sub("-", title.lower()).strip("-")
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.charts import Chart, Html, Json, numbers, shown
+from loadmanager.charts import Chart, Html, Json, joined, numbers, shown, tag
 from loadmanager.core.ids import BrokerId
 from loadmanager.simulator.move_marks import move_bars, move_marks
 from loadmanager.simulator.run import RESOURCES, Run, Timeline
@@ -52,12 +52,19 @@ def picture_of(run: Run) -> Picture:
     loads = thinned(run.timeline)
     axis = TimeAxis.of(run.duration_s)
     return Picture(
-        chart=chart_of(run, loads, axis).html(),
+        chart=joined((chart_of(run, loads, axis).html(), tag("p", _rounds(run)))),
         axis=axis,
         time=tuple(numbers(axis.shown(loads.time_s))),
         highest=tuple(numbers(loads.highest)),
         bound=tuple(numbers(loads.bound)),
     )
+
+
+def _rounds(run: Run) -> str:
+    """Return how many rounds there were, and what they left alone and why."""
+    reasons = sorted(run.refusals.items(), key=lambda one: (-one[1], one[0]))
+    told = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in reasons)
+    return f"The leader did {run.rounds:,} rounds. What they left alone: {told or 'nothing'}."
 
 
 def chart_of(run: Run, loads: Thinned, axis: TimeAxis) -> Chart:

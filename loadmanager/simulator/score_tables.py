@@ -1,12 +1,12 @@
 """The scores of strategies side by side: medians over the seeds, with their spread."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from loadmanager.charts import Best, Cell, Column, Html, table, tag
-from loadmanager.simulator.scores import SCORE_DOCS, ScoreDoc
+from loadmanager.simulator.comparing import Compared
+from loadmanager.simulator.scores import SCORE_DOCS, ScoreDoc, values_of
 
 FIRST: Final = (
     "max_over_mean", "max_over_mean_end", "largest_p95", "gap_end", "overload_min", "balance_s",
@@ -17,24 +17,12 @@ FIRST: Final = (
 _NEITHER_GOOD_NOR_BAD: Final = frozenset({"placed", "drained", "refusals"})
 _DOCS: Final[Mapping[str, ScoreDoc]] = {doc.name: doc for doc in SCORE_DOCS}
 
-Values = Mapping[str, Sequence[float | None]]
-"""For each score its value with each seed; None for what never came about."""
 
-
-def median_of(values: Sequence[float | None]) -> float:
-    """Return the median; infinity where half of the seeds never reached it, NaN of nothing."""
-    known = [math.inf if value is None else value for value in values]
-    return statistics.median(known) if known else math.nan
-
-
-def score_table(caption: str, values: Mapping[str, Values], names: Sequence[str] = FIRST) -> Html:
+def score_table(caption: str, found: Mapping[str, Compared], names: Sequence[str] = FIRST) -> Html:
     """Return a table with a row for each strategy, the best of each score marked."""
     docs = [_DOCS[name] for name in names]
     columns = [Column(name="strategy"), *(_column(doc) for doc in docs)]
-    rows = [
-        [Cell(strategy), *(_cell(scores[doc.name], doc) for doc in docs)]
-        for strategy, scores in values.items()
-    ]
+    rows = [[Cell(strategy), *(_cell(one, doc) for doc in docs)] for strategy, one in found.items()]
     return table(caption, columns, rows)
 
 
@@ -53,27 +41,30 @@ def _column(doc: ScoreDoc) -> Column:
     return Column(name=doc.title, unit=doc.unit, explanation=said, best=better)
 
 
-def _cell(values: Sequence[float | None], doc: ScoreDoc) -> Cell:
-    middle = median_of(values)
-    if math.isnan(middle):
-        return Cell("-")
-    least, most = (
-        pick(math.inf if value is None else value for value in values) for pick in (min, max)
-    )
-    spread = f"{written(least)} to {written(most)}"
-    each = ", ".join(written(math.inf if value is None else value) for value in values)
+def _cell(found: Compared, doc: ScoreDoc) -> Cell:
+    spread = found.spreads[doc.name]
+    middle, least, most = (never(one) for one in (spread.median, spread.least, spread.most))
+    each = ", ".join(written(never(values_of(scores)[doc.name])) for scores in found.runs)
+    several = len(found.runs) > 1
     return Cell(
         written(middle),
         middle,
-        note=spread if written(least) != written(most) else "",
-        hover=f"{doc.title}, each seed: {each}" if len(values) > 1 else "",
+        note=f"{written(least)} to {written(most)}" if written(least) != written(most) else "",
+        hover=f"{doc.title}, each seed: {each}" if several else "",
     )
 
 
+def never(value: float | None) -> float:
+    """Return a score such that what never came about, or is unknown, is above any number."""
+    return math.inf if value is None or math.isnan(value) else value
+
+
 def written(value: float) -> str:
-    """Return a score as people read it: three digits, whole from a hundred on."""
+    """Return a score as people read it: about three digits, whole from a hundred on."""
     if math.isinf(value):
         return "never"
     if value == int(value) or abs(value) >= 100:  # noqa: PLR2004 - where fractions say nothing
         return f"{value:,.0f}"
-    return f"{value:.3g}"
+    if abs(value) >= 1:
+        return f"{value:.2f}"
+    return f"{value:.3f}"

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from loadmanager.charts import Chart, Json, numbers, shown
+from loadmanager.simulator.comparing import Compared
 from loadmanager.simulator.picture import BOUND_HUE, HUES, Picture
-from loadmanager.simulator.score_tables import FIRST, Values, median_of, written
+from loadmanager.simulator.score_tables import FIRST, never, written
 from loadmanager.simulator.scores import SCORE_DOCS
 
 _DASHES: Final = ("solid", "dash", "dot")
@@ -73,7 +74,7 @@ def _ends(pictures: Mapping[str, Picture]) -> str:
     return f"At the end from {known[low]:.0%} ({low}) to {known[high]:.0%} ({high})."
 
 
-def overview(results: Mapping[str, Mapping[str, Values]]) -> Chart:
+def overview(results: Mapping[str, Mapping[str, Compared]]) -> Chart:
     """Return medians of one score, strategies by scenarios; a menu chooses the score.
 
     ``results`` are by scenario and strategy. Colours compare within a scenario: where its
@@ -125,11 +126,14 @@ def overview(results: Mapping[str, Mapping[str, Values]]) -> Chart:
 
 
 def _medians(
-    results: Mapping[str, Mapping[str, Values]], strategies: Sequence[str], score: str
+    results: Mapping[str, Mapping[str, Compared]], strategies: Sequence[str], score: str
 ) -> list[list[float]]:
     """Return the medians of a score by strategy and scenario, NaN where it did not run."""
     return [
-        [median_of(found[name][score]) if name in found else math.nan for found in results.values()]
+        [
+            never(found[name].median(score)) if name in found else math.nan
+            for found in results.values()
+        ]
         for name in strategies
     ]
 

@@ -95,7 +95,9 @@ def test_never_sorts_after_every_number() -> None:
 
 def test_contents_point_to_the_sections() -> None:
     title = "Scores & <more>"
-    assert 'href="#part-scores-more"' in contents([title])
+    assert 'href="#part-scores-more"' in contents([(title, "")])
+    assert 'href="#scores"' in contents([(title, "scores")])
+    assert section(title, anchor="scores").startswith('<section id="scores">')
     assert section(title, "x").startswith('<section id="part-scores-more"><h2>Scores &amp; &lt;')
     assert "<summary><h3>Run</h3> <small>seed 1</small></summary>" in folded("Run", note="seed 1")
 

@@ -1,0 +1,288 @@
+"""The simulator's report: one HTML file that shows strategies side by side.
+
+Sizes: plotly.js is 4.8 MB of every page. A run of few brokers adds about 10 kB, one of 200
+brokers over a day about 60 kB: its series are thinned (`thinning`) and deflated, and drawn
+only when their part of the page is opened.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from loadmanager.charts import (
+    Cell,
+    Column,
+    Html,
+    contents,
+    folded,
+    section,
+    table,
+    tag,
+    write_page,
+)
+from loadmanager.simulator.comparing import Compared, modes_of
+from loadmanager.simulator.expecting import Judged, Outcome
+from loadmanager.simulator.move_marks import MARKS
+from loadmanager.simulator.picture import LINES, ROWS, TOP, Picture
+from loadmanager.simulator.scenario import BrokerClass, Load, Scenario
+from loadmanager.simulator.score_tables import legend, score_table
+from loadmanager.simulator.scores import SCORE_NAMES
+from loadmanager.simulator.side_by_side import highest_loads, overview
+from loadmanager.simulator.strategies import Strategy
+from loadmanager.simulator.thinning import POINTS
+
+_OPENED: Final = 3
+"""Up to so many scenarios are open from the beginning."""
+
+
+Pictures = Mapping[tuple[str, Strategy], Picture]
+"""By a scenario's name and a strategy, as `pictured.Seen` has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Results:
+    """All about one scenario; ``found`` and ``pictures`` by the names of strategies."""
+
+    name: str
+    scenario: Scenario
+    found: Mapping[str, Compared]
+    pictures: Mapping[str, Picture]
+    judged: Sequence[tuple[str, Judged]]
+
+
+def write_report(
+    path: Path,
+    *,
+    scenarios: Mapping[str, Scenario],
+    found: Sequence[Compared],
+    judged: Sequence[Judged],
+    pictures: Pictures,
+    settings: Mapping[str, str],
+) -> int:
+    """Write the report and return its size in bytes; the same results give the same bytes.
+
+    Args:
+        path: the HTML file; one that is there is replaced.
+        scenarios: what was simulated, by the names that everything else goes by.
+        found: the scores of strategies, in the order in which they are shown.
+        judged: what was expected of them.
+        pictures: of one run of each strategy in each scenario.
+        settings: what the command was given, in words, told at the top.
+
+    Raises:
+        MissingCharts: plotly is not installed.
+        OSError: it cannot be written.
+    """
+    several = len(modes_of(one.strategy for one in found)) > 1
+    results = [
+        _results(name, scenario, found, judged, pictures, several_modes=several)
+        for name, scenario in scenarios.items()
+    ]
+    overviews = [_overview(results)] if len(results) > 1 else []
+    anchors = [f"scenario-{number}" for number in range(1, len(results) + 1)]
+    links = [
+        *((title, "") for title in ("What was compared", *("Overview" for _ in overviews))),
+        *((one.scenario.title, anchor) for one, anchor in zip(results, anchors, strict=True)),
+        ("What it means", ""),
+    ]
+    opened = len(results) <= _OPENED
+    return write_page(
+        path,
+        _title(results),
+        contents(links),
+        _compared(results, settings),
+        *overviews,
+        *(_part(one, anchor, opened=opened) for one, anchor in zip(results, anchors, strict=True)),
+        _meaning(),
+    )
+
+
+def _results(
+    name: str,
+    scenario: Scenario,
+    found: Iterable[Compared],
+    judged: Iterable[Judged],
+    pictures: Pictures,
+    *,
+    several_modes: bool,
+) -> _Results:
+    """Return what is about one scenario, strategies under the names that the page uses."""
+
+    def called(strategy: Strategy) -> str:
+        return f"{strategy.name}, {strategy.mode}" if several_modes else strategy.name
+
+    mine = [one for one in found if one.name == name]
+    return _Results(
+        name=name,
+        scenario=scenario,
+        found={called(one.strategy): one for one in mine},
+        pictures={called(one.strategy): pictures[name, one.strategy] for one in mine},
+        judged=[(called(one.strategy), one) for one in judged if one.name == name],
+    )
+
+
+def _title(results: Sequence[_Results]) -> str:
+    if len(results) == 1:
+        return f"Simulated: {results[0].scenario.title}"
+    return f"{len(results)} scenarios simulated"
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> Html:
+    pairs = ((tag("dt", name), tag("dd", said)) for name, said in facts)
+    return tag("dl", *(part for pair in pairs for part in pair))
+
+
+def _compared(results: Sequence[_Results], settings: Mapping[str, str]) -> Html:
+    """Return what was run with which settings and seeds, and how expectations fared."""
+    strategies = dict.fromkeys(name for result in results for name in result.found)
+    compared = [one for result in results for one in result.found.values()]
+    seeds = sorted({seed for one in compared for seed in one.seeds})
+    judged = [one for result in results for _, one in result.judged]
+    facts = [
+        ("scenarios", str(len(results))),
+        ("strategies", ", ".join(strategies)),
+        ("mode", ", ".join(modes_of(one.strategy for one in compared))),
+        ("seeds", ", ".join(map(str, seeds))),
+        *settings.items(),
+    ]
+    if judged:
+        facts.append(("expectations", _counted(judged)))
+    return section("What was compared", _facts(facts))
+
+
+def _counted(judged: Sequence[Judged]) -> str:
+    counts = Counter(one.outcome for one in judged)
+    return ", ".join(f"{outcome} {counts[outcome]}" for outcome in Outcome if counts[outcome])
+
+
+def _overview(results: Sequence[_Results]) -> Html:
+    found = {result.name: result.found for result in results}
+    return section("Overview", overview(found).html())
+
+
+def _part(result: _Results, anchor: str, *, opened: bool) -> Html:
+    """Return all about one scenario."""
+    scenario = result.scenario
+    rest = [name for name in SCORE_NAMES if name != "refusals"]
+    seeds = max(len(one.seeds) for one in result.found.values())
+    caption = (
+        f"Medians over {seeds} seeds, least to most in small." if seeds > 1 else "Of one seed."
+    )
+    several = len(result.found) > 1
+    return section(
+        scenario.title,
+        tag("p", scenario.description),
+        _facts(_about(result)),
+        score_table(f"{caption} The best of a column is marked; a click sorts.", result.found),
+        _expectations(result.judged),
+        folded("All scores", score_table(caption, result.found, rest)),
+        folded(
+            "Over time, side by side",
+            highest_loads(result.pictures).html(),
+            opened=opened and several,
+        ),
+        *(_run(result, name, opened=opened and not several) for name in result.found),
+        anchor=anchor,
+    )
+
+
+def _run(result: _Results, name: str, *, opened: bool) -> Html:
+    """Return the picture of a strategy's run, folded."""
+    found = result.found[name]
+    remark = [tag("p", found.strategy.remark)] if found.strategy.remark else []
+    note = f"load of every broker, seed {found.seeds[0]}"
+    return folded(name, *remark, result.pictures[name].chart, note=note, opened=opened)
+
+
+def _about(result: _Results) -> list[tuple[str, str]]:
+    """Return what the scenario has, in words."""
+    scenario = result.scenario
+    facts = [
+        ("scenario", result.name),
+        ("brokers", "; ".join(map(_broker_class, scenario.brokers))),
+        ("load", "; ".join(map(_load, scenario.load)) or "none but the trace"),
+        ("time", f"{_span(scenario.duration_s)}, the first {_span(scenario.warm_up_s)} warm-up"),
+        ("events", str(len(scenario.events)) if scenario.events else "none"),
+    ]
+    if scenario.trace is not None:
+        facts.append(("trace", str(scenario.trace)))
+    return facts
+
+
+def _broker_class(group: BrokerClass) -> str:
+    later = "" if group.joined else ", join later"
+    return (
+        f"{group.count} {group.name} ({group.cores:g} cores, "
+        f"{group.network_mbit_per_s / 1000:g} Gbit/s, {group.memory_mib / 1024:g} GiB{later})"
+    )
+
+
+def _load(load: Load) -> str:
+    return (
+        f"{load.namespace}: {load.topics:,} topics in {load.bundles:,} bundles, "
+        f"{load.msgs_in_per_s:,.0f} messages/s of {load.message_bytes:,.0f} bytes"
+    )
+
+
+def _span(seconds: float) -> str:
+    for unit, unit_s in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= unit_s:
+            return f"{seconds / unit_s:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+_TONES: Final = {
+    Outcome.HELD: "good",
+    Outcome.FAILED: "bad",
+    Outcome.SHOWN: "known",
+    Outcome.NOT_SHOWN: "bad",
+}
+
+
+def _expectations(judged: Sequence[tuple[str, Judged]]) -> Html:
+    """Return what was expected of each strategy and whether it held."""
+    if not judged:
+        return tag("p", "The scenario expects nothing of these strategies.")
+    columns = [Column(name=name) for name in ("strategy", "expected", "found", "outcome")]
+    rows = [
+        [
+            Cell(name),
+            Cell(one.expected),
+            Cell(one.figures),
+            Cell(one.outcome, note=one.expectation.known_failure, tone=_TONES[one.outcome]),
+        ]
+        for name, one in judged
+    ]
+    return table("What the scenario expects", columns, rows)
+
+
+def _meaning() -> Html:
+    """Return how scores and charts are to be read."""
+    return section(
+        "What it means",
+        tag(
+            "p",
+            "Loads are the truth of the simulated brokers, which no strategy sees: the demand on "
+            "the resource a broker has least of, as a fraction of its capacity. Above 100 % it "
+            "serves less than it is asked for. The lower bound is proven: no assignment of the "
+            "bundles, whoever finds it, has a highest load below it.",
+        ),
+        tag(
+            "p",
+            "A mark is a move, at the load of the broker it came from (or, from nobody, went to); "
+            f"its bundle, brokers and reason show on hover. At most {MARKS} moves are marked, "
+            "those with the most traffic; the bars below count all. Vertical dotted lines are "
+            "events, the grey part is the warm-up, which no score counts.",
+        ),
+        tag(
+            "p",
+            f"Series are thinned to {POINTS} points; each is the highest of its interval, so that "
+            f"no peak is lost. Up to {LINES} brokers have a line each; of more there are "
+            f"percentiles over the brokers, the {TOP} with the highest peaks, and a row of colours "
+            f"for each of up to {ROWS}.",
+        ),
+        tag("h3", "Scores"),
+        legend(),
+    )
