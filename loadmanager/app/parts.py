@@ -1,10 +1,10 @@
 """What every part of the application works with, joined once by the wiring."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from loadmanager.app.identity import Identity
 from loadmanager.app.picture import ClusterPicture
-from loadmanager.ports import BrokerControl, Clock, Coordination
+from loadmanager.ports import BrokerControl, Clock, Coordination, HistorySink, NoHistory
 from loadmanager.telemetry.metrics import Metrics
 
 
@@ -18,3 +18,4 @@ class Parts:
     broker: BrokerControl
     clock: Clock
     metrics: Metrics
+    history: HistorySink = field(default_factory=NoHistory)

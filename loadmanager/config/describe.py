@@ -31,6 +31,8 @@ _UNITS: Final = {
     "_mib_per_s": "MiB per second",
     "_msgs_per_s": "messages per second",
     "_mib": "MiB",
+    "_gib": "GiB",
+    "_days": "days",
     "_bytes": "bytes",
     "_fraction": "fraction, 1.0 is all",
     "_points": "fraction of a resource's limit",

@@ -26,6 +26,7 @@ from loadmanager.config.deployment import (
     ZookeeperSettings,
 )
 from loadmanager.config.forms import Section
+from loadmanager.config.history import HistorySettings
 from loadmanager.config.security import SecuritySettings, TlsSettings, faults_of_security
 from loadmanager.config.serving import LookupSettings, OwnershipSettings
 
@@ -63,6 +64,7 @@ class Config(Section):
     http: HttpSettings = Field(default_factory=HttpSettings)
     tls: TlsSettings = Field(default_factory=TlsSettings)
     security: SecuritySettings = Field(default_factory=SecuritySettings)
+    history: HistorySettings = Field(default_factory=HistorySettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
     @model_validator(mode="before")

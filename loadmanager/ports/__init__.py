@@ -54,6 +54,7 @@ from loadmanager.ports.coordination import (
     Watch,
 )
 from loadmanager.ports.drains import BrokerUnknown, DrainService, DrainStatus
+from loadmanager.ports.history import HistorySink, NoHistory
 from loadmanager.ports.host import Clock, HostProbe
 from loadmanager.ports.leading import (
     Account,
@@ -108,6 +109,7 @@ __all__ = [
     "DrainService",
     "DrainStatus",
     "DynamicService",
+    "HistorySink",
     "HostProbe",
     "IsolatedBroker",
     "IsolationService",
@@ -124,6 +126,7 @@ __all__ = [
     "NamespaceService",
     "NamespaceTaken",
     "NamespaceUnknown",
+    "NoHistory",
     "Node",
     "NodeExists",
     "NodeMissing",

@@ -1,0 +1,158 @@
+"""The few things the writer of history asks of a file system, so that tests can have them fail."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from loadmanager.core.history.files import FileName, hour_of_partition
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of history in a folder of an hour."""
+
+    path: Path
+    hour: int
+    name: FileName
+    size_bytes: int
+
+
+class Disk(Protocol):
+    """What the writer does with files. Everything raises `OSError`."""
+
+    def create(self, path: Path) -> int:
+        """Make a new file, and its folders, and keep others from adopting it."""
+
+    def adopt(self, path: Path) -> int | None:
+        """Open a file that a killed writer left, None while its writer is alive."""
+
+    def append(self, fd: int, data: bytes, offset: int) -> None:
+        """Write all of ``data`` at ``offset``, over whatever a failed attempt left there."""
+
+    def sync(self, fd: int) -> None:
+        """Return when all that was written would survive a power cut."""
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """Return up to ``size`` bytes."""
+
+    def is_there(self, fd: int, path: Path) -> bool:
+        """Say whether the open file is still the one at ``path``."""
+
+    def publish(self, fd: int, size: int, path: Path, whole: Path) -> None:
+        """Cut a file to ``size``, have it on disk, and give it its lasting name; close it."""
+
+    def close(self, fd: int) -> None:
+        """Close a file."""
+
+    def remove(self, path: Path) -> None:
+        """Delete a file, and the folders that are empty without it."""
+
+    def find(self, top: Path) -> Iterator[Found]:
+        """Yield every file of history below ``top``, whoever wrote it, oldest hour first."""
+
+
+class LocalDisk:
+    """The `Disk` of this host."""
+
+    def create(self, path: Path) -> int:
+        """Make a new file. The lock ends with the process, however that ends."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        return fd
+
+    def adopt(self, path: Path) -> int | None:
+        """Open what a killed writer left."""
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return fd
+
+    def append(self, fd: int, data: bytes, offset: int) -> None:
+        """Write at an offset."""
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(fd, rest, offset)
+            rest, offset = rest[written:], offset + written
+
+    def sync(self, fd: int) -> None:
+        """Have it on disk."""
+        os.fsync(fd)
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """Read at an offset."""
+        return os.pread(fd, size, offset)
+
+    def is_there(self, fd: int, path: Path) -> bool:
+        """Compare the open file with the one of that name."""
+        try:
+            named = path.stat()
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(named, os.fstat(fd))
+
+    def publish(self, fd: int, size: int, path: Path, whole: Path) -> None:
+        """Give a whole file its lasting name."""
+        os.ftruncate(fd, size)
+        os.fsync(fd)
+        path.rename(whole)
+        os.close(fd)
+        # The file has its name; not every file system can promise that it outlives a power cut.
+        with contextlib.suppress(OSError):
+            _sync_folder(whole.parent)
+
+    def close(self, fd: int) -> None:
+        """Close it."""
+        os.close(fd)
+
+    def remove(self, path: Path) -> None:
+        """Delete a file."""
+        path.unlink()
+        for folder in (path.parent, path.parent.parent):
+            # Another writer may have files in it; if it just came empty, that is enough, too.
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def find(self, top: Path) -> Iterator[Found]:
+        """Look through the folders of all hours."""
+        for date in _sorted(top, "date="):
+            for folder in _sorted(date, "hour="):
+                hour = hour_of_partition(f"{date.name}/{folder.name}")
+                if hour is not None:
+                    yield from _found_in(folder, hour)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _sorted(top: Path, beginning: str) -> list[Path]:
+    try:
+        return sorted(one for one in top.iterdir() if one.name.startswith(beginning))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _found_in(folder: Path, hour: int) -> Iterator[Found]:
+    for path in _sorted(folder, ""):
+        name = FileName.parse(path.name)
+        if name is not None:
+            # It may be renamed or deleted by whoever it belongs to, at any moment.
+            with contextlib.suppress(FileNotFoundError):
+                yield Found(path, hour, name, path.stat().st_size)

@@ -1,0 +1,84 @@
+"""Making whole what a killed writer left, and deleting what is too old or too much."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from loadmanager.adapters.history.disk import Disk, Found
+from loadmanager.adapters.history.members import whole_bytes
+from loadmanager.core.history.files import hour_of
+
+log = structlog.get_logger()
+
+_CHUNK_BYTES: Final = 1 << 20
+_HOUR_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long, and how much of its own, a writer keeps; None for without bound."""
+
+    max_age_s: float | None
+    max_bytes: int | None
+
+
+def recover(disk: Disk, top: Path, writer: str) -> int:
+    """Finish the open files of dead writers of that name; return how many.
+
+    All lines that were flushed stay. A file without any is deleted. Raises `OSError`.
+    """
+    finished = 0
+    for found in list(own(disk.find(top), writer)):
+        if not found.name.is_open:
+            continue
+        fd = disk.adopt(found.path)
+        if fd is None:
+            continue
+        size = whole_bytes(_chunks(disk, fd))
+        if size == 0:
+            disk.close(fd)
+            disk.remove(found.path)
+        else:
+            whole = found.path.with_name(found.path.name.removeprefix("_"))
+            disk.publish(fd, size, found.path, whole)
+            finished += 1
+        log.info(
+            "history.file.recovered",
+            path=str(found.path),
+            kept_bytes=size,
+            cut_bytes=found.size_bytes - size,
+        )
+    return finished
+
+
+def expired(finished: Iterable[Found], retention: Retention, now_ms: int) -> Iterator[Found]:
+    """Yield the files to delete: those of hours too long ago, then the oldest until it fits."""
+    oldest_first = sorted(finished, key=lambda one: (one.hour, one.name.first_seq))
+    kept = []
+    for found in oldest_first:
+        ended_ago_s = (hour_of(now_ms) - found.hour) * _HOUR_S
+        if retention.max_age_s is not None and ended_ago_s > retention.max_age_s:
+            yield found
+        else:
+            kept.append(found)
+    total = sum(one.size_bytes for one in kept)
+    for found in kept:
+        if retention.max_bytes is None or total <= retention.max_bytes:
+            return
+        total -= found.size_bytes
+        yield found
+
+
+def own(files: Iterable[Found], writer: str) -> Iterator[Found]:
+    """Yield the files of one writer, of whichever instance."""
+    return (one for one in files if one.name.writer == writer)
+
+
+def _chunks(disk: Disk, fd: int) -> Iterator[bytes]:
+    offset = 0
+    while chunk := disk.read(fd, _CHUNK_BYTES, offset):
+        yield chunk
+        offset += len(chunk)

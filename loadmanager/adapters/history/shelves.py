@@ -1,0 +1,148 @@
+"""Where whole files are in the end: here, or at an address that fsspec knows."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import structlog
+
+from loadmanager.adapters.history.disk import Disk, Found
+from loadmanager.adapters.history.keeping import Retention, expired, own
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.history.files import FileName, hour_of_partition, partition
+
+log = structlog.get_logger()
+
+
+class HistoryUnavailable(LoadManagerError):
+    """History cannot be written as it is configured."""
+
+
+class Unreachable(OSError):
+    """A remote address could not be read or written now."""
+
+
+class Shelf(Protocol):
+    """The finished files of one writer. Everything raises `OSError`."""
+
+    def put_away(self) -> int:
+        """Bring what was finished to where it stays; return how many files."""
+
+    def finished(self) -> Iterable[Found]:
+        """Return the files that are there."""
+
+    def delete(self, found: Found) -> None:
+        """Delete one."""
+
+
+class LocalShelf:
+    """Files stay where they were written."""
+
+    def __init__(self, disk: Disk, top: Path, writer: str) -> None:
+        self._disk = disk
+        self._top = top
+        self._writer = writer
+
+    def put_away(self) -> int:
+        """Do nothing: they are there."""
+        return 0
+
+    def finished(self) -> Iterator[Found]:
+        """Return the writer's own finished files."""
+        found = own(self._disk.find(self._top), self._writer)
+        return (one for one in found if not one.name.is_open)
+
+    def delete(self, found: Found) -> None:
+        """Delete it, unless somebody did already."""
+        try:
+            self._disk.remove(found.path)
+        except FileNotFoundError:
+            return
+
+
+class RemoteShelf:
+    """Files are written to a spool on this host, and uploaded when they are whole.
+
+    An upload has a name that readers pass over until it is complete. What cannot be
+    uploaded stays in the spool and is tried again, after a restart too.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        spool: LocalShelf,
+        writer: str,
+        retention: Retention,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._spool = spool
+        self._writer = writer
+        self._retention = retention
+        self._wall_ms = wall_ms
+        self._files, self._top = _file_system(url)
+
+    def put_away(self) -> int:
+        """Upload what is in the spool, oldest first.
+
+        While nothing can be uploaded the spool is kept within the bounds of retention.
+        """
+        waiting = list(self._spool.finished())
+        try:
+            return self._upload(waiting)
+        except OSError:
+            for found in expired(waiting, self._retention, self._wall_ms()):
+                self._spool.delete(found)
+                log.error("history.upload.abandoned", path=str(found.path))  # noqa: TRY400 - of it
+            raise
+
+    def _upload(self, waiting: Iterable[Found]) -> int:
+        count = 0
+        for found in waiting:
+            folder = f"{self._top}/{partition(found.hour)}"
+            self._asked("makedirs", folder, exist_ok=True)
+            self._asked("put_file", str(found.path), f"{folder}/_{found.name}")
+            self._asked("mv", f"{folder}/_{found.name}", f"{folder}/{found.name}")
+            self._spool.delete(found)
+            count += 1
+        return count
+
+    def finished(self) -> Iterator[Found]:
+        """Return the writer's own uploaded files."""
+        self._asked("invalidate_cache")
+        for path, told in sorted(self._asked("find", self._top, detail=True).items()):
+            place = Path(path)
+            name = FileName.parse(place.name)
+            hour = hour_of_partition(f"{place.parent.parent.name}/{place.parent.name}")
+            if name is None or hour is None or name.is_open or name.writer != self._writer:
+                continue
+            yield Found(place, hour, name, int(told.get("size") or 0))
+
+    def delete(self, found: Found) -> None:
+        """Delete it there."""
+        self._asked("rm_file", str(found.path))
+
+    def _asked(self, name: str, *given: Any, **options: Any) -> Any:
+        try:
+            return getattr(self._files, name)(*given, **options)
+        except OSError:
+            raise
+        except Exception as error:
+            # Each file system has its own kinds of errors.
+            raise Unreachable(f"{name}: {type(error).__name__}: {error}") from error
+
+
+_HOW: Final = (
+    "pip install 'loadmanager[history]', and the package of that file system (s3fs, gcsfs)"
+)
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    try:
+        import fsspec  # noqa: PLC0415 - only those who write to a URL have it installed
+    except ImportError:
+        raise HistoryUnavailable(f"[history] dir = {url}: needs fsspec; {_HOW}") from None
+    try:
+        files, top = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise HistoryUnavailable(f"[history] dir = {url}: {error}; {_HOW}") from None
+    return files, str(top).rstrip("/")

@@ -1,0 +1,267 @@
+"""The writer's thread: takes what is offered, and never keeps anybody waiting who must not wait."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from loadmanager.adapters.history.keeping import Retention, expired
+from loadmanager.adapters.history.shelves import Shelf
+from loadmanager.adapters.history.stream_writer import StreamWriter
+from loadmanager.core.history import Record, Stream, lost_record
+from loadmanager.telemetry.history import HistoryMetrics
+
+log = structlog.get_logger()
+
+Make = Callable[[], Iterable[Record]]
+
+_LARGEST_BACKLOG_BYTES: Final = 16 << 20
+_TIDY_EVERY_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often lines are flushed, and how many offers may wait.
+
+    With ``wait`` who offers waits for room, for those who may: simulations.
+    """
+
+    flush_s: float
+    most_waiting: int
+    wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    stream: Stream
+    at_ms: int
+    make: Make
+
+
+@dataclass(slots=True)
+class _Loss:
+    records: int
+    why: str
+    first_at_ms: int
+    last_at_ms: int
+
+
+class ThreadedHistory:
+    """The `HistorySink` that writes files on a thread of its own.
+
+    The disk may be slow, full or gone: what is offered then waits in a queue, and what
+    finds no room there is counted and told by a line of its own as soon as lines can be
+    written again.
+    """
+
+    def __init__(
+        self,
+        writers: Iterable[StreamWriter],
+        shelf: Shelf,
+        *,
+        pace: Pace,
+        retention: Retention,
+        recover: Callable[[], int],
+        metrics: HistoryMetrics,
+        monotonic_s: Callable[[], float],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._writers: Mapping[Stream, StreamWriter] = {one.stream: one for one in writers}
+        self._shelf = shelf
+        self._pace = pace
+        self._retention = retention
+        self._recover = recover
+        self._recovered = False
+        self._metrics = metrics
+        self._monotonic_s = monotonic_s
+        self._wall_ms = wall_ms
+        self._offers: queue.Queue[_Offer | None] = queue.Queue(pace.most_waiting)
+        self._losses: dict[Stream, _Loss] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+        self._flush_at_s = 0.0
+        self._tidy_at_s = 0.0
+        self.trouble = ""
+
+    # --- for who offers --------------------------------------------------------------
+
+    def wants(self, stream: Stream) -> bool:
+        """Say whether records of a stream are written at all."""
+        return stream in self._writers
+
+    def offer(self, stream: Stream, at_ms: int, make: Make) -> None:
+        """Have records made and written soon; they are made on the writer's thread."""
+        if stream not in self._writers:
+            return
+        offer = _Offer(stream, at_ms, make)
+        try:
+            self._offers.put(offer, block=self._pace.wait)
+        except queue.Full:
+            self._lost(stream, "unwritable" if self.trouble else "queue_full", at_ms)
+        self._metrics.waiting.set(self._offers.qsize())
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._flush_at_s = self._monotonic_s() + self._pace.flush_s
+        self._thread.start()
+
+    def close(self, within_s: float) -> None:
+        """Write what was offered, and finish all files; give up after ``within_s``."""
+        self._stopping.set()
+        if not self._thread.is_alive():
+            return
+        try:
+            self._offers.put(None, timeout=within_s)  # Wakes the thread.
+        except queue.Full:
+            log.warning("history.queue.abandoned", waiting=self._offers.qsize())
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            log.warning("history.writer.abandoned", within_s=within_s)
+
+    # --- on the thread -----------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not (self._stopping.is_set() and self._offers.empty()):
+                self._turn()
+            self._last_turn()
+        finally:
+            if not self._stopping.is_set():
+                self.trouble = "the writer of history has ended; see the log"
+
+    def _turn(self) -> None:
+        now_s = self._monotonic_s()
+        if self._backlog_bytes < _LARGEST_BACKLOG_BYTES:
+            self._take(max(self._flush_at_s - now_s, 0.0))
+        elif not self._stopping.is_set():
+            self._stopping.wait(max(self._flush_at_s - now_s, 0.0))
+        else:
+            self._give_up_waiting()
+        full = self._backlog_bytes >= _LARGEST_BACKLOG_BYTES and not self.trouble
+        if full or self._monotonic_s() >= self._flush_at_s:
+            self._flush()
+
+    def _take(self, within_s: float) -> None:
+        try:
+            offer = self._offers.get(timeout=max(within_s, 0.001))
+        except queue.Empty:
+            return
+        if offer is not None:
+            self._add(offer)
+
+    def _add(self, offer: _Offer) -> None:
+        try:
+            self._writers[offer.stream].add(offer.make())
+        except ValueError as error:
+            log.error("history.record.unfit", stream=offer.stream.value, error=str(error))  # noqa: TRY400 - the number says all
+            self._lost(offer.stream, "unfit", offer.at_ms)
+
+    def _flush(self) -> None:
+        """Write what there is; what fails is tried again at the next flush."""
+        self._tell_losses()
+        try:
+            for writer in self._writers.values():
+                writer.flush()
+            if not self._recovered:
+                self._recover()
+                self._recovered = True
+            self._metrics.uploads.inc(self._shelf.put_away())
+            if self._monotonic_s() >= self._tidy_at_s:
+                self._tidy()
+                self._tidy_at_s = self._monotonic_s() + _TIDY_EVERY_S
+        except OSError as error:
+            self._failed(error)
+        else:
+            if self.trouble:
+                log.info("history.writing.resumed", after=self.trouble)
+                self.trouble = ""
+            self._metrics.flushed_at_s.set(self._wall_ms() / 1000)
+        self._show()
+        self._flush_at_s = self._monotonic_s() + self._pace.flush_s
+
+    def _failed(self, error: OSError) -> None:
+        self._metrics.errors.inc()
+        told = f"{type(error).__name__}: {error}"
+        if not self.trouble:
+            log.error("history.writing.failed", error=told)
+        self.trouble = told
+
+    def _tidy(self) -> None:
+        finished = list(self._shelf.finished())
+        for found in expired(finished, self._retention, self._wall_ms()):
+            self._shelf.delete(found)
+            self._metrics.deletions.inc()
+            log.info("history.file.expired", path=str(found.path))
+
+    def _last_turn(self) -> None:
+        self._flush()
+        try:
+            for writer in self._writers.values():
+                writer.finish()
+            self._metrics.uploads.inc(self._shelf.put_away())
+        except OSError as error:
+            self._failed(error)
+        self._show()
+        unwritten = sum(writer.unwritten for writer in self._writers.values())
+        if unwritten:
+            self._metrics.dropped.labels("unwritable").inc(unwritten)
+            log.error("history.lines.lost", lines=unwritten, error=self.trouble)
+
+    def _give_up_waiting(self) -> None:
+        """Take what waits off the queue unwritten: there is no time to wait for the disk."""
+        while True:
+            try:
+                offer = self._offers.get_nowait()
+            except queue.Empty:
+                return
+            if offer is not None:
+                self._lost(offer.stream, "unwritable", offer.at_ms)
+
+    def _show(self) -> None:
+        for stream, writer in self._writers.items():
+            self._metrics.written(
+                stream.value,
+                lines=writer.lines_written,
+                size_bytes=writer.bytes_written,
+                files=writer.files_finished,
+            )
+        self._metrics.waiting.set(self._offers.qsize())
+        self._metrics.backlog_bytes.set(self._backlog_bytes)
+
+    @property
+    def _backlog_bytes(self) -> int:
+        return sum(writer.backlog_bytes for writer in self._writers.values())
+
+    # --- losses ------------------------------------------------------------------------
+
+    def _lost(self, stream: Stream, why: str, at_ms: int) -> None:
+        self._metrics.dropped.labels(why).inc()
+        with self._lock:
+            loss = self._losses.get(stream)
+            if loss is None:
+                self._losses[stream] = _Loss(1, why, at_ms, at_ms)
+                log.error("history.records.lost", stream=stream.value, why=why)
+            else:
+                loss.records += 1
+                loss.last_at_ms = at_ms
+
+    def _tell_losses(self) -> None:
+        """Have every loss told by a line, in its place among the others of its stream."""
+        if self._backlog_bytes >= _LARGEST_BACKLOG_BYTES:
+            return
+        with self._lock:
+            losses, self._losses = self._losses, {}
+        for stream, loss in losses.items():
+            told = lost_record(
+                stream.value,
+                self._wall_ms(),
+                records=loss.records,
+                why=loss.why,
+                first_at_ms=loss.first_at_ms,
+                last_at_ms=loss.last_at_ms,
+            )
+            self._writers[stream].add([told])

@@ -1,0 +1,163 @@
+"""One stream of one writer: records become lines, members and files, and none is forgotten."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from loadmanager.adapters.history.disk import Disk
+from loadmanager.adapters.history.members import Member, compressed
+from loadmanager.core.history import Origin, Record, Stream, encode
+from loadmanager.core.history.files import FileName, hour_of, partition
+
+log = structlog.get_logger()
+
+_MEMBER_BYTES: Final = 1 << 20
+"""So many bytes of lines make a member: enough for gzip to find what repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rolling:
+    """When a file is whole: ``roll_bytes`` compressed, or ``roll_s`` old."""
+
+    roll_bytes: int
+    roll_s: float
+    level: int
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    fd: int
+    path: Path
+    hour: int
+    opened_s: float
+    size: int = 0
+    lines: int = 0
+
+
+class StreamWriter:
+    """Writes the records of one stream, in order.
+
+    What cannot be written now is kept and written later: `flush` raises `OSError` and may
+    be called again. Lines are numbered as they are added, so that none is missing
+    between two that were written.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        origin: Origin,
+        top: Path,
+        disk: Disk,
+        rolling: Rolling,
+        *,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self.stream = stream
+        self._origin = origin
+        self._top = top
+        self._disk = disk
+        self._rolling = rolling
+        self._monotonic_s = monotonic_s
+        self._seq = 0
+        self._lines: list[bytes] = []
+        self._lines_bytes = 0
+        self._hour = 0
+        self._members: deque[Member] = deque()
+        self._file: _OpenFile | None = None
+        self.backlog_bytes = 0
+        self.lines_written = 0
+        self.bytes_written = 0
+        self.files_finished = 0
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Make lines of records.
+
+        Raises:
+            ValueError: a number is not finite; that record is no line, those before it are.
+        """
+        for record in records:
+            line = encode(record, self._origin, self._seq + 1)
+            hour = hour_of(record.at_ms)
+            if self._lines and hour != self._hour:
+                self._seal()
+            self._hour = hour
+            self._seq += 1
+            self._lines.append(line)
+            self._lines_bytes += len(line)
+            self.backlog_bytes += len(line)
+            if self._lines_bytes >= _MEMBER_BYTES:
+                self._seal()
+
+    def flush(self) -> None:
+        """Have every line on disk, in files that can be read up to there."""
+        self._seal()
+        while self._members:
+            self._write(self._members[0])
+            self._members.popleft()
+        if self._file is not None:
+            self._disk.sync(self._file.fd)
+            if self._is_due(self._file):
+                self.finish()
+        self.backlog_bytes = self._lines_bytes
+
+    def finish(self) -> None:
+        """Give the open file its lasting name."""
+        file = self._file
+        if file is None:
+            return
+        if self._vanished(file):
+            return
+        whole = file.path.with_name(file.path.name.removeprefix("_"))
+        self._disk.publish(file.fd, file.size, file.path, whole)
+        self._file = None
+        self.files_finished += 1
+        log.debug("history.file.finished", path=str(whole), lines=file.lines, size_bytes=file.size)
+
+    @property
+    def unwritten(self) -> int:
+        """How many lines are not in a file yet."""
+        return len(self._lines) + sum(member.lines for member in self._members)
+
+    def _seal(self) -> None:
+        if not self._lines:
+            return
+        first_seq = self._seq - len(self._lines) + 1
+        data = compressed(self._lines, self._rolling.level)
+        self._members.append(Member(self._hour, first_seq, len(self._lines), data))
+        self._lines, self._lines_bytes = [], 0
+
+    def _write(self, member: Member) -> None:
+        file = self._file
+        if file is not None and (file.hour != member.hour or self._is_due(file)):
+            self._disk.sync(file.fd)
+            self.finish()
+        if self._file is not None:
+            self._vanished(self._file)
+        file = self._file = self._file or self._opened(member)
+        self._disk.append(file.fd, member.data, file.size)
+        file.size += len(member.data)
+        file.lines += member.lines
+        self.lines_written += member.lines
+        self.bytes_written += len(member.data)
+
+    def _opened(self, member: Member) -> _OpenFile:
+        whole = FileName.of(self.stream, self._origin, member.first_seq)
+        path = self._top / partition(member.hour) / f"_{whole}"
+        return _OpenFile(self._disk.create(path), path, member.hour, self._monotonic_s())
+
+    def _is_due(self, file: _OpenFile) -> bool:
+        age_s = self._monotonic_s() - file.opened_s
+        return file.size >= self._rolling.roll_bytes or age_s >= self._rolling.roll_s
+
+    def _vanished(self, file: _OpenFile) -> bool:
+        """Say whether somebody deleted the open file; then the next lines go to a new one."""
+        if self._disk.is_there(file.fd, file.path):
+            return False
+        log.error("history.file.vanished", path=str(file.path), lines=file.lines)
+        self._file = None
+        self._disk.close(file.fd)
+        return True

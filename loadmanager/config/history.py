@@ -1,0 +1,97 @@
+"""The section that says where load reports and decisions are kept, and for how long."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from loadmanager.config.forms import Section
+
+
+class HistorySettings(Section):
+    """Load reports and decisions as files, for the pipeline. Off unless ``dir`` is set.
+
+    The format is in docs/history-format.md.
+    """
+
+    dir: str = Field(
+        "",
+        examples=["/var/lib/loadmanager/history"],
+        description="Folder for the files, which any number of sidecars may share, or a URL that "
+        "fsspec knows, such as s3://bucket/prefix. Empty: no history.",
+    )
+    spool_dir: str = Field(
+        "",
+        description="Folder on this host for files that are not uploaded yet; needed where dir "
+        "is a URL.",
+    )
+    write: Literal["all", "reports", "rounds"] = Field(
+        "all",
+        description="reports: what this agent publishes of its broker. rounds: what this sidecar "
+        "sees and decides while it leads. all: both.",
+    )
+    broker_class: str = Field(
+        "",
+        description="Word for brokers of the same hardware and image, told in every report: what "
+        "a message costs is learned for each class by itself.",
+    )
+    flush_interval_s: float = Field(
+        5,
+        ge=0.1,
+        le=3600,
+        description="How often lines are brought to disk. A crash loses at most so much. Shorter "
+        "compresses worse.",
+    )
+    roll_mib: float = Field(
+        64, ge=0.001, le=10_000, description="A file of this size, compressed, is finished."
+    )
+    roll_interval_s: float = Field(
+        900,
+        ge=1,
+        le=3600,
+        description="A file this old is finished. Shorter lets the pipeline see it sooner, and "
+        "makes more files.",
+    )
+    compression_level: int = Field(
+        6, ge=1, le=9, description="Level of gzip: 1 is the fastest, 9 the smallest."
+    )
+    max_age_days: float = Field(
+        30,
+        ge=0,
+        le=36_500,
+        description="This sidecar's finished files are deleted when they are older. 0: never.",
+    )
+    max_size_gib: float = Field(
+        10,
+        ge=0,
+        le=1_000_000,
+        description="The oldest are deleted when all of this sidecar's are larger. 0: never.",
+    )
+    queue_records: int = Field(
+        10_000,
+        ge=10,
+        le=10_000_000,
+        description="Most records that wait while the disk is slow or gone; one more is counted "
+        "and given up.",
+    )
+    base_every_rounds: int = Field(
+        15,
+        ge=1,
+        le=10_000,
+        description="Each so many rounds the leader writes all it knows, from which a replay can "
+        "begin. Fewer take more room and make replays exact sooner.",
+    )
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether files are uploaded."""
+        return "://" in self.dir
+
+
+def faults_of_history(
+    history: HistorySettings,
+) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], ...]]]:
+    """Yield what does not go together: section, key, what was expected, and because of what."""
+    if history.is_remote and not history.spool_dir:
+        expected = "a folder on this host, because [history] dir is a URL"
+        yield "history", "spool_dir", expected, (("history", "dir"),)
