@@ -1,0 +1,248 @@
+"""A simulator's scenario run for real: the demo's processes, a real ZooKeeper, steady traffic.
+
+Only what a small scenario needs is carried over: one class of brokers, whose names are
+those of the demo, and loads that are one topic in one bundle each and never change.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+import aiohttp
+import numpy as np
+import pytest
+from live_run import ROUNDS, LiveLook, LiveRun, Step, bundle_of, topic_of
+
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.core.ids import BundleId
+from loadmanager.demo.children import Children
+from loadmanager.demo.client import LookupClient, Producer
+from loadmanager.demo.cluster import Cluster, Member, Table
+from loadmanager.demo.counts import TrafficCounts
+from loadmanager.demo.observation import ClusterLook, Observer
+from loadmanager.demo.settings import DemoSettings
+from loadmanager.demo.weights import Schedule
+from loadmanager.simulator.scenario import Load, Scenario
+
+BURNT_MS_PER_MESSAGE: Final = 4.0
+"""What a broker burns of its CPU for a message, besides what receiving it takes."""
+
+BEAT_S: Final = 0.01
+LOOK_EVERY_S: Final = 0.5
+WARM_UP_S: Final = 9.0
+"""Traffic before the first round that counts: twice the short averages' ten samples."""
+
+SECTIONS: Final = ("report", "leader", "shedding", "placement", "planner")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSettings(DemoSettings):
+    """The demo's, but for what a scenario says of its brokers."""
+
+    cores: float
+
+    @property
+    def cpu_ms_per_message(self) -> float:
+        """What each message costs its broker."""
+        return BURNT_MS_PER_MESSAGE
+
+    @property
+    def cores_per_broker(self) -> float:
+        """What counts as a broker's whole CPU."""
+        return self.cores
+
+
+class LiveCluster(Cluster):
+    """The demo's cluster with the sidecars configured as the scenario says."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        settings: LiveSettings,
+        children: Children,
+        http: aiohttp.ClientSession,
+    ) -> None:
+        super().__init__(settings, children, http)
+        self._scenario = scenario
+
+    def _sidecar_settings(self, member: Member) -> Table:
+        table = {**super()._sidecar_settings(member)}
+        del table["shedding.settings"]
+        for section in SECTIONS:
+            values = getattr(self._scenario, section).model_dump(exclude_none=True)
+            if of_strategy := values.pop("settings", None):
+                table[f"{section}.settings"] = of_strategy
+            table[section] = values
+        return table
+
+
+@asynccontextmanager
+async def live_scenario(scenario: Scenario, data_dir: Path) -> AsyncIterator["LiveScenario"]:
+    """Yield a run that is ready to be made, and end all its processes afterwards."""
+    try:
+        find_java()
+    except EmbeddedZooKeeperError as error:
+        pytest.skip(str(error))
+    (brokers,) = scenario.brokers
+    settings = LiveSettings(
+        data_dir=data_dir,
+        brokers=brokers.count,
+        bundles=brokers.count,
+        topics=brokers.count,
+        cores=brokers.cores,
+    )
+    children = Children(data_dir)
+    try:
+        async with aiohttp.ClientSession() as http:
+            yield LiveScenario(scenario, LiveCluster(scenario, settings, children, http), http)
+    finally:
+        await children.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round of the leader, and when it was on this machine's monotonic clock."""
+
+    number: int
+    at_s: float
+
+
+class LiveScenario:
+    """One run of a scenario: `start`, then `run`."""
+
+    def __init__(
+        self, scenario: Scenario, cluster: LiveCluster, http: aiohttp.ClientSession
+    ) -> None:
+        self._scenario = scenario
+        self._cluster = cluster
+        self._http = http
+        self._observer = Observer(http, cluster.members)
+        self._names = {member.broker: member.name for member in cluster.members}
+        self._clock = SystemClock()
+        self._counts = TrafficCounts()
+        self._looks: list[ClusterLook] = []
+        self._opened_s = 0.0
+        rng = np.random.default_rng(scenario.seed)
+        urls = [member.sidecar_url for member in cluster.members]
+        self._lookup = LookupClient(http, urls, self._counts, rng)
+        self._producers = {
+            topic_of(load): Producer(topic_of(load), bundle_of(load), self._lookup, self._counts)
+            for load in scenario.load
+        }
+
+    async def run(self) -> LiveRun:
+        """Place all as the scenario says, publish, let the leader move, and tell what it did."""
+        await self._cluster.start(lambda _: None)
+        await self._ask("PUT", "/admin/v2/loadmanager/balancing/pause")
+        for load in self._scenario.load:
+            await self._place(load)
+        async with asyncio.TaskGroup() as tasks:
+            busy = [
+                tasks.create_task(one)
+                for one in (
+                    self._watch(),
+                    self._publish(),
+                    *(producer.run() for producer in self._producers.values()),
+                )
+            ]
+            await asyncio.sleep(WARM_UP_S)
+            before = await self._open()
+            await asyncio.sleep((ROUNDS + 1) * self._scenario.leader.round_interval_s)
+            run = await self._told(before, await self._last_round())
+            for task in busy:
+                task.cancel()
+        return run
+
+    async def _place(self, load: Load) -> None:
+        """Have one bundle owned by the broker that the scenario names."""
+        await self._ask(
+            "PUT", f"/admin/v2/namespaces/{load.namespace}", {"bundles": {"numBundles": 1}}
+        )
+        found = await self._lookup.find_owner(topic_of(load))
+        (wanted,) = (m.broker for m in self._cluster.members if m.name == load.placed_on[0])
+        if found != f"http://{wanted}":
+            range_text = bundle_of(load).rpartition("/")[2]
+            await self._ask(
+                "PUT",
+                f"/admin/v2/namespaces/{load.namespace}/{range_text}/unload"
+                f"?destinationBroker={wanted}",
+            )
+
+    async def _open(self) -> "Round":
+        """Let the leader move from the next round on; return the last one that might not.
+
+        Done just after a round, so that there is no doubt which one comes next.
+        """
+        before = now = await self._last_round()
+        while now.number == before.number:
+            await asyncio.sleep(BEAT_S)
+            now = await self._last_round()
+        await self._ask("PUT", "/admin/v2/loadmanager/balancing/resume")
+        self._opened_s = monotonic()
+        return now
+
+    async def _last_round(self) -> "Round":
+        broker = self._cluster.members[0].broker
+        told = await self._ask("GET", f"/admin/v2/loadmanager/explain?subject={broker}")
+        ago_s = (self._clock.wall_ms() - told["lastRoundAtMs"]) / 1000
+        return Round(told["lastRound"], monotonic() - ago_s)
+
+    async def _told(self, before: "Round", last: "Round") -> LiveRun:
+        interval_s = (last.at_s - before.at_s) / (last.number - before.number)
+        told = await self._ask("GET", "/admin/v2/loadmanager/decisions?outcome=moved")
+        steps = (
+            Step(
+                round=one["round"] - before.number,
+                bundle=BundleId(one["subject"]),
+                source=self._names[one["source"]],
+                target=self._names[one["target"]],
+            )
+            for one in reversed(told["decisions"])
+        )
+        return LiveRun(
+            steps=tuple(step for step in steps if step.round <= ROUNDS),
+            looks=tuple(self._by_name(look) for look in self._looks),
+            first_round_s=before.at_s + interval_s - self._opened_s,
+            interval_s=interval_s,
+            ended_s=monotonic() - self._opened_s,
+            publish_errors=self._counts.publish_errors,
+            publish_retries=self._counts.publish_retries,
+        )
+
+    async def _publish(self) -> None:
+        """Make every topic's messages due at a steady beat."""
+        rates = {topic_of(load): load.msgs_in_per_s for load in self._scenario.load}
+        total = sum(rates.values())
+        schedule = Schedule(
+            {topic: rate / total for topic, rate in rates.items()},
+            rate_per_s=total,
+            start_s=monotonic(),
+            seed=self._scenario.seed,
+        )
+        while True:
+            for due_s, topic in schedule.due(monotonic()):
+                self._producers[topic].add(due_s)
+            await asyncio.sleep(BEAT_S)
+
+    async def _watch(self) -> None:
+        while True:
+            self._looks.append(await self._observer.look())
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _by_name(self, look: ClusterLook) -> LiveLook:
+        return LiveLook(
+            look.at_s - self._opened_s,
+            {self._names[broker]: load for broker, load in look.loads.items()},
+            {one.name: one.bundles for one in look.brokers if one.bundles is not None},
+        )
+
+    async def _ask(self, method: str, path: str, body: object = None) -> Any:
+        url = f"{self._cluster.members[0].sidecar_url}{path}"
+        async with self._http.request(method, url, json=body) as answer:
+            assert answer.status in (200, 204), f"{method} {url}: {await answer.text()}"
+            return await answer.json() if answer.status == 200 else None
