@@ -1,5 +1,6 @@
 """What values of a scenario must be to each other, where each alone is right."""
 
+import difflib
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -13,6 +14,7 @@ from loadmanager.simulator.contradiction import Contradiction
 from loadmanager.simulator.event_checks import event_contradictions
 from loadmanager.simulator.load_checks import load_contradictions
 from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.strategies import PAIR_NAMES
 from loadmanager.simulator.toml_lines import TomlPath
 
@@ -66,6 +68,11 @@ def _times(scenario: Scenario) -> Iterator[Contradiction]:
 def _expectations(scenario: Scenario) -> Iterator[Contradiction]:
     for at, one in enumerate(scenario.expect):
         path: TomlPath = ("expect", at)
+        if one.score not in SCORE_NAMES:
+            close = difflib.get_close_matches(one.score, SCORE_NAMES, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            fault = f"expected a score, one of {', '.join(SCORE_NAMES)}{hint}"
+            yield Contradiction((*path, "score"), fault)
         if one.least is None and one.most is None:
             fault = "expected least or most beside it: without a bound it says nothing"
             yield Contradiction((*path, "score"), fault, ("expect.least", "expect.most"))
