@@ -15,6 +15,7 @@ from loadmanager.simulator.recorder import Recorder
 from loadmanager.simulator.run import Run, Why, Witness
 from loadmanager.simulator.scenario.model import Scenario
 from loadmanager.simulator.settings_told import settings_of
+from loadmanager.simulator.traces import read_trace
 from loadmanager.simulator.world import World
 
 _ROUNDING_S: Final = 1e-6
@@ -46,7 +47,7 @@ def simulate(
         record_every_s: how far apart the moments of the timeline are, at least a step.
 
     Raises:
-        ScenarioError: the scenario's trace cannot be read.
+        ScenarioError: the scenario's trace cannot be read, or lacks what an event shifts.
     """
     simulation = _Simulation.of(scenario, planner, seed, witness, record_every_s)
     steps = int((scenario.duration_s + _ROUNDING_S) / scenario.step_s)
@@ -98,7 +99,8 @@ class _Simulation:
     ) -> "_Simulation":
         seeds = np.random.SeedSequence(seed).spawn(3)
         for_world, for_agents, for_leader = (np.random.default_rng(one) for one in seeds)
-        world = World(scenario, None, for_world)
+        trace = None if scenario.trace is None else read_trace(scenario.trace)
+        world = World(scenario, trace, for_world)
         agents = Agents(world.brokers, world.bundles, scenario.report, scenario.noise, for_agents)
         return cls(
             scenario=scenario,

@@ -1,35 +1,14 @@
 """What is asked for at each moment: base rates times patterns, and recorded rates."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadmanager.core.ids import Namespace
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.patterns import Factor, Process, process
 from loadmanager.simulator.topics import Share, Topics
-
-
-class Trace(Protocol):
-    """Recorded rates of topics: (times, topics, 4), each row valid until the next one."""
-
-    @property
-    def times_s(self) -> NDArray[np.float64]:
-        """The times of the rows, growing."""
-        ...
-
-    @property
-    def topics(self) -> Sequence[str]:
-        """The full names of the topics."""
-        ...
-
-    @property
-    def rates(self) -> FloatArray:
-        """The rates in the order of `core.averages`."""
-        ...
+from loadmanager.simulator.traces import Trace
 
 
 @dataclass(frozen=True, slots=True)

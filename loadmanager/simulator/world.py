@@ -12,6 +12,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Move
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.bounds import lower_bound
+from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.fleet import Fleet, Use, in_report_units
 from loadmanager.simulator.hand_overs import NOBODY, HandOvers
 from loadmanager.simulator.happenings import Happenings
@@ -19,9 +20,11 @@ from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.members import Members
 from loadmanager.simulator.run import Why
 from loadmanager.simulator.scenario.brokers import BrokerClass
+from loadmanager.simulator.scenario.events import Shift
 from loadmanager.simulator.scenario.model import Scenario
 from loadmanager.simulator.topics import Topics
-from loadmanager.simulator.workload import Trace, Workload
+from loadmanager.simulator.traces import Trace
+from loadmanager.simulator.workload import Workload
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,6 +46,9 @@ class World:
         scenario: what is simulated.
         trace: recorded rates to replay, None for none.
         rng: draws topics' sizes, patterns and random places.
+
+    Raises:
+        ScenarioError: an event shifts a namespace that is not in the trace.
     """
 
     def __init__(self, scenario: Scenario, trace: Trace | None, rng: np.random.Generator) -> None:
@@ -50,6 +56,7 @@ class World:
         traced = tuple(trace.topics) if trace is not None else ()
         self.fleet = Fleet.of(scenario.brokers)
         self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
+        _check_shifts(scenario, self.topics)
         self.workload = Workload(self.topics, trace, draws_patterns)
         self.members = Members(_joined(scenario.brokers))
         self.hand_overs = HandOvers(
@@ -172,6 +179,18 @@ def sums(owner: Indices, columns: Sequence[FloatArray] | FloatArray, brokers: in
     shifted = owner + 1
     found = [np.bincount(shifted, each, minlength=brokers + 1)[1:] for each in columns]
     return np.stack(found, axis=1)
+
+
+def _check_shifts(scenario: Scenario, topics: Topics) -> None:
+    unknown = {
+        event.namespace
+        for event in scenario.events
+        if isinstance(event, Shift) and event.namespace not in topics.namespaces
+    }
+    if unknown:
+        expected = f"expected one of {', '.join(topics.namespaces)}"
+        faults = [f"{scenario.trace}: no topic in {name}; {expected}" for name in sorted(unknown)]
+        raise ScenarioError(faults)
 
 
 def _joined(classes: Sequence[BrokerClass]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

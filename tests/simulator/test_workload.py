@@ -1,0 +1,214 @@
+"""How demand changes over time, one pattern at a time and together."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from loadmanager.core.ids import Namespace
+from loadmanager.core.scores import FloatArray
+from loadmanager.simulator.patterns import Factor, process
+from loadmanager.simulator.scenario import Load
+from loadmanager.simulator.scenario.loads import Pattern
+from loadmanager.simulator.topics import Topics
+from loadmanager.simulator.traces import Trace
+from loadmanager.simulator.workload import Workload
+
+HOUR_S = 3600.0
+SPACE = Namespace("tenant/space")
+
+
+def pattern(**fields: object) -> Pattern:
+    return TypeAdapter[Pattern](Pattern).validate_python(fields)
+
+
+def at_times(wanted: Pattern, times_s: list[float], bundles: int = 1) -> list[Factor]:
+    at_work = process(wanted, bundles, np.random.default_rng(1))
+    return [at_work.factor(time_s) for time_s in times_s]
+
+
+def workload(*patterns: dict[str, object], bundles: int = 2, **fields: object) -> Workload:
+    usual = {
+        "namespace": SPACE, "bundles": bundles, "topics": bundles, "over": "bundles",
+        "msgs_in_per_s": 100.0 * bundles, "message_bytes": 10.0, "patterns": patterns,
+    }  # fmt: skip
+    load = Load.model_validate({**usual, **fields})
+    return _of(load)
+
+
+def _of(*loads: Load) -> Workload:
+    rng = np.random.default_rng(1)
+    return Workload(Topics.of(loads, (), 1, rng), None, rng)
+
+
+def test_a_constant_load_is_the_same_at_all_times() -> None:
+    constant = workload()
+    for time_s in (0.0, 10.0, 1e6):
+        assert constant.at(time_s).tolist() == [[100.0, 100.0, 1000.0, 1000.0]] * 2
+
+
+@pytest.mark.parametrize(("kind", "period_h"), [("day", 24), ("week", 168)])
+def test_a_day_and_a_week_are_highest_at_their_peak(kind: str, period_h: float) -> None:
+    tide = pattern(kind=kind, amplitude=0.4, peak_h=10.0)
+    hours = [10.0, 10.0 + period_h / 4, 10.0 + period_h / 2, 10.0 + period_h]
+    found = at_times(tide, [hour * HOUR_S for hour in hours])
+    assert found == pytest.approx([1.4, 1.0, 0.6, 1.4])
+
+
+def test_peaks_of_bundles_lie_apart_by_no_more_than_their_spread() -> None:
+    tide = pattern(kind="day", amplitude=0.5, peak_h=12.0, spread_h=3.0)
+    hours = np.arange(0.0, 24.0, 0.25)
+    found = np.array(at_times(tide, (hours * HOUR_S).tolist(), bundles=200))
+    peaks_h = hours[found.argmax(axis=0)]
+    assert (np.abs(peaks_h - 12.0) <= 3.25).all()
+    assert peaks_h.min() < 9.5
+    assert peaks_h.max() > 14.5
+
+
+def test_jitter_has_the_mean_1_and_the_deviation_asked_for() -> None:
+    noise = pattern(kind="jitter", fraction=0.3, memory_s=0.0)
+    (found,) = at_times(noise, [0.0], bundles=200_000)
+    assert np.mean(found) == pytest.approx(1.0, abs=0.01)
+    assert np.std(found) == pytest.approx(0.3, abs=0.01)
+
+
+def test_jitter_keeps_its_deviation_and_forgets_with_time() -> None:
+    noise = pattern(kind="jitter", fraction=0.2, memory_s=60.0)
+    logs = np.log(np.array(at_times(noise, [0.0, 60.0, 600.0], bundles=100_000)))
+    correlations = np.corrcoef(logs)[0]
+    assert correlations[1] == pytest.approx(math.exp(-1), abs=0.02)
+    assert correlations[2] == pytest.approx(0.0, abs=0.02)
+    assert logs.std(axis=1) == pytest.approx([math.sqrt(math.log(1.04))] * 3, rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["jitter", "burst"])
+def test_what_is_the_same_for_a_load_is_one_number(kind: str) -> None:
+    (found,) = at_times(pattern(kind=kind, each="load"), [0.0], bundles=50)
+    assert np.size(found) == 1
+
+
+def test_bursts_come_as_often_and_last_as_long_as_asked_for() -> None:
+    bursts = pattern(kind="burst", factor=4.0, length_s=60.0, every_s=600.0)
+    times_s = np.arange(0.0, 6000.0, 20.0).tolist()
+    found = np.array(at_times(bursts, times_s, bundles=500))
+    assert set(np.unique(found)) == {1.0, 4.0}
+    share = (found == 4.0).mean(axis=1)
+    assert share.mean() == pytest.approx(0.1, abs=0.01)
+    assert share[0] == pytest.approx(0.1, abs=0.05)  # Not only after a while.
+    begun = ((found[1:] == 4.0) & (found[:-1] == 1.0)).sum() / 500
+    assert begun == pytest.approx(10.0, abs=0.7)
+
+
+def test_bursts_that_follow_each_other_without_a_break_are_one() -> None:
+    bursts = pattern(kind="burst", factor=2.0, length_s=60.0, every_s=60.0)
+    assert at_times(bursts, [0.0, 30.0, 1000.0]) == [2.0, 2.0, 2.0]
+
+
+def test_a_flash_crowd_rises_holds_and_falls() -> None:
+    flash = pattern(kind="flash", at_s=100.0, factor=5.0, rise_s=40.0, hold_s=100.0, fall_s=200.0)
+    found = at_times(flash, [99.0, 120.0, 140.0, 239.0, 340.0, 440.0, 1e6])
+    assert found == pytest.approx([1.0, 3.0, 5.0, 5.0, 3.0, 1.0, 1.0])
+
+
+def test_a_flash_crowd_may_come_and_go_at_once() -> None:
+    flash = pattern(kind="flash", at_s=100.0, factor=5.0, rise_s=0.0, hold_s=50.0, fall_s=0.0)
+    assert at_times(flash, [99.0, 100.0, 149.0, 150.0]) == [1.0, 5.0, 5.0, 1.0]
+
+
+def test_a_trend_begins_at_its_time_and_never_falls_below_nothing() -> None:
+    down = pattern(kind="trend", per_hour=-0.5, from_s=HOUR_S)
+    found = at_times(down, [0.0, HOUR_S, 2 * HOUR_S, 9 * HOUR_S])
+    assert found == [1.0, 1.0, 0.5, 0.0]
+
+
+def test_growth_doubles() -> None:
+    found = at_times(pattern(kind="growth", doubling_h=2.0), [0.0, 2 * HOUR_S, 6 * HOUR_S])
+    assert found == pytest.approx([1.0, 2.0, 8.0])
+
+
+def test_steps_hold_from_their_times_on() -> None:
+    steps = pattern(kind="steps", at_s=(10.0, 20.0), factors=(0.0, 3.0))
+    assert at_times(steps, [9.0, 10.0, 19.0, 20.0, 1e6]) == [1.0, 0.0, 0.0, 3.0, 3.0]
+
+
+def test_patterns_multiply() -> None:
+    both = workload(
+        {"kind": "steps", "at_s": [0.0], "factors": [3.0]},
+        {"kind": "trend", "per_hour": 1.0},
+    )
+    assert both.at(HOUR_S)[:, 0].tolist() == [600.0, 600.0]
+
+
+def test_loads_of_one_namespace_add_up() -> None:
+    fields = {"namespace": SPACE, "bundles": 1, "topics": 1, "message_bytes": 0.0}
+    small = Load.model_validate({**fields, "msgs_in_per_s": 10.0})
+    large = Load.model_validate({**fields, "msgs_in_per_s": 30.0, "fan_out": 2.0})
+    assert _of(small, large).at(0.0).tolist() == [[40.0, 70.0, 0.0, 0.0]]
+
+
+def test_a_shift_multiplies_all_of_its_namespace_and_nothing_else() -> None:
+    other = Namespace("tenant/other")
+    fields = {"bundles": 1, "topics": 1, "msgs_in_per_s": 10.0}
+    two = _of(*(Load.model_validate({**fields, "namespace": name}) for name in (SPACE, other)))
+    two.shift(other, 2.5)
+    two.shift(other, 2.0)
+    assert two.at(0.0)[:, 0].tolist() == [10.0, 50.0]
+
+
+def test_a_trace_holds_each_row_until_the_next_one() -> None:
+    topics = tuple(f"persistent://{SPACE}/{name}" for name in ("a", "b", "c"))
+    rates = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
+    trace = Trace(times_s=np.array([10.0, 30.0]), topics=topics, rates=rates)
+    rng = np.random.default_rng(1)
+    found = Topics.of((), topics, 2, rng)
+    replayed = Workload(found, trace, rng)
+
+    def rows(moment: int) -> list[list[float]]:
+        lists = [rates[moment][found.traced == bundle].sum(axis=0).tolist() for bundle in range(2)]
+        return [list(map(float, one)) for one in lists]
+
+    assert replayed.at(9.0).tolist() == [[0.0] * 4] * 2
+    assert replayed.at(10.0).tolist() == rows(0)
+    assert replayed.at(29.0).tolist() == rows(0)
+    assert replayed.at(1e6).tolist() == rows(1)
+
+
+some_patterns = st.lists(
+    st.sampled_from(
+        [
+            {"kind": "day", "spread_h": 5.0},
+            {"kind": "jitter", "fraction": 1.0},
+            {"kind": "jitter", "each": "load", "memory_s": 0.0},
+            {"kind": "burst", "factor": 0.0},
+            {"kind": "flash", "at_s": 50.0},
+            {"kind": "trend", "per_hour": -40.0},
+        ]
+    ),
+    max_size=3,
+)
+
+
+@given(patterns=some_patterns, seed=st.integers(0, 9))
+def test_demand_is_never_negative_and_the_same_for_the_same_seed(
+    patterns: list[dict[str, object]], seed: int
+) -> None:
+    def demanded() -> list[FloatArray]:
+        load = Load.model_validate(
+            {
+                "namespace": SPACE,
+                "bundles": 5,
+                "topics": 9,
+                "msgs_in_per_s": 100.0,
+                "patterns": patterns,
+            }
+        )
+        rng = np.random.default_rng(seed)
+        one = Workload(Topics.of([load], (), 1, rng), None, rng)
+        return [one.at(time_s) for time_s in (0.0, 60.0, 70.0, 300.0)]
+
+    first, again = demanded(), demanded()
+    assert all((rates >= 0).all() for rates in first)
+    assert all((one == other).all() for one, other in zip(first, again, strict=True))

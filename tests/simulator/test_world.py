@@ -1,0 +1,196 @@
+"""What brokers are asked for, what they give, and who has what, held to sums by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_worlds import FREE, NAMESPACE, QUIET, Stepped, broker, scenario
+
+from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
+from loadmanager.simulator.fleet import Fleet
+from loadmanager.simulator.scenario import BrokerClass
+
+ONE_BUNDLE = {"bundles": 1, "topics": 10, "msgs_in_per_s": 1000.0, "message_bytes": 100.0}
+
+
+def one_broker(cost: dict[str, float], **others: object) -> list[dict[str, object]]:
+    plain = {"name": "b", "count": 1, "cores": 4.0, "network_mbit_per_s": 100.0}
+    return [{**plain, "memory_mib": 1000.0, "background": QUIET, "cost": FREE | cost, **others}]
+
+
+def used(
+    cost: dict[str, float], load: dict[str, object] | None = None, **others: object
+) -> list[float]:
+    """Return the usage in report units of one broker with `ONE_BUNDLE`."""
+    alone = Stepped(scenario(brokers=one_broker(cost, **others), load=ONE_BUNDLE | (load or {})))
+    return [float(one) for one in alone.moment.measured.usage[0]]
+
+
+@pytest.mark.parametrize(
+    ("cost", "resource", "amount"),
+    [
+        # 1,000 messages in and 1,000 out, each 100 us, are 0.2 cores: 20 percent of one.
+        ({"cpu_us_per_msg": 100.0}, CPU, 20.0),
+        # 200,000 bytes in and out, each 500 ns, are 0.1 cores.
+        ({"cpu_ns_per_byte": 500.0}, CPU, 10.0),
+        # 10 topics, each 1 ms a second.
+        ({"cpu_us_per_topic_s": 1000.0}, CPU, 1.0),
+        # 10 producers and 10 consumers, each 2 ms a second.
+        ({"cpu_us_per_connection_s": 2000.0}, CPU, 4.0),
+        ({"memory_kib_per_topic": 1024.0}, MEMORY, 10.0),
+        ({"memory_kib_per_connection": 1024.0}, MEMORY, 20.0),
+        ({"memory_kib_per_msg_per_s": 10.24}, MEMORY, 20.0),
+        # 1,000 messages of 100 bytes and 25 around them, each way: 1,000 kbit/s.
+        ({"wire_bytes_per_msg": 25.0}, BANDWIDTH_IN, 1000.0),
+        ({"wire_bytes_per_msg": 25.0}, BANDWIDTH_OUT, 1000.0),
+    ],
+)
+def test_each_kind_of_work_costs_what_its_class_says(
+    cost: dict[str, float], resource: int, amount: float
+) -> None:
+    assert used(cost)[resource] == pytest.approx(amount)
+
+
+def test_what_leaves_is_as_much_as_is_read() -> None:
+    found = used({}, {"fan_out": 3.0})
+    assert found[BANDWIDTH_OUT] == pytest.approx(3 * found[BANDWIDTH_IN])
+
+
+def test_background_use_is_seen_in_the_usage() -> None:
+    background = {
+        "cores": 1.0, "memory_mib": 300.0,
+        "network_in_mbit_per_s": 5.0, "network_out_mbit_per_s": 7.0,
+    }  # fmt: skip
+    found = used({}, {"msgs_in_per_s": 0.0}, background=background)
+    assert found == [100.0, 300.0, 0.0, 5000.0, 7000.0]
+
+
+def test_limits_are_those_of_the_class_and_direct_memory_is_unknown() -> None:
+    alone = Stepped(scenario(brokers=one_broker({}), load=ONE_BUNDLE))
+    assert alone.moment.measured.limit.tolist() == [[400.0, 1000.0, 0.0, 1e5, 1e5]]
+
+
+def test_classes_cost_differently_and_only_the_truth_knows() -> None:
+    fast = one_broker({"cpu_us_per_msg": 10.0})
+    slow = one_broker({"cpu_us_per_msg": 40.0}, name="s")
+    both = Stepped(scenario(brokers=fast + slow, load=ONE_BUNDLE | {"bundles": 2}))
+    usage, rates = both.moment.measured.usage[:, CPU], both.moment.measured.rates[:, 0]
+    assert usage[1] / rates[1] == pytest.approx(4 * usage[0] / rates[0])
+
+
+def full(cores: float = 1.0) -> Stepped:
+    """Return a broker asked for twice the CPU it has: 2,000 messages of 1 ms on one core."""
+    return Stepped(
+        scenario(brokers=one_broker({"cpu_us_per_msg": 1000.0}, cores=cores), load=ONE_BUNDLE)
+    )
+
+
+def test_a_broker_asked_for_twice_what_it_has_serves_half() -> None:
+    moment = full().moment
+    assert moment.use.demand[0, 0] == pytest.approx(2.0)
+    assert moment.use.served_fraction.tolist() == pytest.approx([0.5])
+    np.testing.assert_allclose(moment.measured.rates, moment.wanted / 2)
+
+
+def test_usage_never_exceeds_the_limit_and_the_other_resources_shrink_with_the_traffic() -> None:
+    usage = full().moment.measured.usage[0]
+    assert usage[CPU] == pytest.approx(100.0)
+    assert usage[BANDWIDTH_IN] == pytest.approx(used({})[BANDWIDTH_IN] / 2)
+
+
+def test_a_broker_that_is_just_full_serves_everything() -> None:
+    moment = full(cores=2.0).moment
+    np.testing.assert_allclose(moment.measured.rates, moment.wanted)
+
+
+def test_memory_is_a_limit_like_the_others() -> None:
+    brokers = one_broker({"memory_kib_per_topic": 1024.0 * 400})
+    moment = Stepped(scenario(brokers=brokers, load=ONE_BUNDLE)).moment
+    assert moment.use.served_fraction.tolist() == pytest.approx([0.25])
+
+
+def test_nobody_serves_what_nobody_has() -> None:
+    moment = Stepped(scenario(load={"placed": "unowned"})).moment
+    assert moment.measured.owner.tolist() == [-1] * 4
+    assert not moment.measured.rates.any()
+    assert (moment.wanted > 0).all()
+
+
+def test_bundles_go_round_the_brokers_in_turn_over_all_loads() -> None:
+    loads = [{"namespace": f"tenant/n{number}", "bundles": 1} for number in range(5)]
+    assert Stepped(scenario(brokers=2, load=loads)).owners() == ["b-1", "b-2", "b-1", "b-2", "b-1"]
+
+
+def test_bundles_lie_on_the_brokers_named() -> None:
+    classes = [{"name": "b", "count": 2}, {"name": "c", "count": 2}]
+    played = scenario(brokers=classes, load={"placed_on": ["c"]})
+    assert Stepped(played).owners() == ["c-1", "c-2", "c-1", "c-2"]
+
+
+def test_bundles_placed_at_random_are_placed_alike_by_the_same_seed() -> None:
+    played = scenario(brokers=5, load={"placed": "random", "bundles": 50, "topics": 200})
+    first, again, other = (Stepped(played, seed).owners() for seed in (1, 1, 2))
+    assert first == again != other
+    assert set(first) == {f"b-{number}" for number in range(1, 6)}
+
+
+def test_a_broker_that_joins_later_has_nothing_at_first() -> None:
+    classes = [{"name": "b", "count": 1}, {"name": "late", "count": 1, "joined": False}]
+    played = Stepped(scenario(brokers=classes))
+    assert played.owners() == ["b-1"] * 4
+    assert played.moment.measured.present.tolist() == [True, False]
+
+
+def test_rows_are_found_by_the_name_of_a_broker_or_of_its_class() -> None:
+    classes = [BrokerClass(name="a", count=2), BrokerClass(name="b", count=3)]
+    fleet = Fleet.of(classes)
+    assert fleet.brokers[0] == broker("a-1")
+    assert fleet.rows(["b"]) == [2, 3, 4]
+    assert fleet.rows(["b-3", "a", "b-3"]) == [4, 0, 1]
+
+
+def test_the_bound_is_below_what_is_there_and_above_nothing() -> None:
+    played = Stepped(scenario(brokers=3, load={"bundles": 30, "topics": 300, "msgs_in_per_s": 9e4}))
+    assert 0 < played.world.bound() <= played.moment.use.demand.max()
+
+
+costs = st.fixed_dictionaries({name: st.floats(0, 2000) for name in FREE})
+
+
+@settings(max_examples=40)
+@given(
+    cost=costs,
+    cores=st.floats(0.1, 64),
+    msgs=st.floats(0, 1e6),
+    message=st.tuples(st.floats(0, 1e5), st.floats(0, 5)),
+    seed=st.integers(0, 9),
+)
+def test_traffic_is_conserved_and_nobody_serves_more_than_is_asked_for(
+    cost: dict[str, float], cores: float, msgs: float, message: tuple[float, float], seed: int
+) -> None:
+    size, fan_out = message
+    load = {
+        "bundles": 7, "topics": 12, "msgs_in_per_s": msgs, "message_bytes": size,
+        "fan_out": fan_out, "placed": "random",
+    }  # fmt: skip
+    classes = one_broker(cost, cores=cores, count=3)
+    played = Stepped(scenario(brokers=classes, load=load), seed)
+    wanted, measured = played.moment.wanted, played.moment.measured
+    assert wanted[:, 0].sum() == pytest.approx(msgs)
+    assert wanted[:, 3].sum() == pytest.approx(msgs * size * fan_out)
+    assert (measured.rates <= wanted).all()
+    assert (measured.usage <= measured.limit * (1 + 1e-12)).all()
+    fraction = played.moment.use.served_fraction
+    for row in range(3):
+        mine = measured.owner == row
+        np.testing.assert_allclose(measured.rates[mine], wanted[mine] * fraction[row])
+    full_at_least_once = (played.moment.use.demand > 1).any(axis=1)
+    assert ((fraction < 1) == full_at_least_once).all()
+
+
+def test_a_namespace_is_shifted_when_its_time_comes() -> None:
+    shift = {"kind": "shift", "at_s": 5.0, "namespace": NAMESPACE, "factor": 3.0}
+    played = Stepped(scenario(events=[shift]))
+    before = played.until(4.0).wanted
+    np.testing.assert_allclose(played.until(5.0).wanted, 3 * before)
+    assert played.world.happenings.texts == [(5.0, "tenant/space times 3")]
