@@ -49,9 +49,10 @@ def _told_together(
     text: ScenarioText, sound: Sound, scenario: Scenario
 ) -> Iterator[tuple[TomlPath, str]]:
     """Yield the faults of values together, but for those that may come of a faulty value."""
+    doubtful = {name_of(at) for at in sound.doubtful}
     for one in contradictions(scenario):
         at = sound.as_written(one.at)
-        if name_of(at) not in sound.doubtful and not sound.doubtful.intersection(one.because):
+        if at not in sound.doubtful and not doubtful.intersection(one.because):
             yield at, f"{_place(text, scenario, one, at)}; {one.fault}"
 
 

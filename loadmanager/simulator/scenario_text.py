@@ -57,6 +57,7 @@ def read_text(path: Path) -> ScenarioText:
     Raises:
         ScenarioError: it cannot be read, or is no TOML.
     """
+    text = ""
     try:
         text = path.read_bytes().decode("utf-8")
         return ScenarioText(path, tomllib.loads(text), toml_lines(text))
@@ -70,7 +71,7 @@ def read_text(path: Path) -> ScenarioText:
         raise ScenarioError([f"{path}:1: lists in lists without end; expected TOML"]) from None
     except ValueError as error:
         # Besides its own error, the library lets out those of numbers and of paths.
-        raise ScenarioError([_no_toml(path, str(error))]) from None
+        raise ScenarioError([_no_toml(path, text.count("\n") + 1, str(error))]) from None
 
 
 def dotted(at: TomlPath) -> str:
@@ -83,10 +84,11 @@ def _key(key: str) -> str:
     return key if _BARE_KEY.fullmatch(key) else json.dumps(key)
 
 
-def _no_toml(path: Path, message: str) -> str:
+def _no_toml(path: Path, lines: int, message: str) -> str:
     found = _AT_LINE.fullmatch(message)
     if found is None:
-        return f"{path}: {message}; expected TOML"
+        line = lines if message.endswith("(at end of document)") else 1
+        return f"{path}:{line}: {message}; expected TOML"
     return f"{path}:{found[2]}: {found[1]}, at column {found[3]}; expected TOML"
 
 

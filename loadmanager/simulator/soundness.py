@@ -32,14 +32,14 @@ _SCENARIO = Table(Scenario)
 class Sound:
     """The scenario that sound values make, None if they make none.
 
-    ``faults`` are told by the path of the faulty value; ``doubtful`` are the names, as
-    `name_of` gives them, of all keys whose values are not what their writer meant.
+    ``faults`` are told by the path of the faulty value; ``doubtful`` are the paths of all
+    values that are not what their writer meant.
     ``kept`` are, for each list, the positions that its elements had in the file.
     """
 
     scenario: Scenario | None
     faults: Mapping[TomlPath, str]
-    doubtful: frozenset[str]
+    doubtful: frozenset[TomlPath]
     kept: Mapping[TomlPath, Sequence[int]]
 
     def as_written(self, at: TomlPath) -> TomlPath:
@@ -54,7 +54,7 @@ class Sound:
 def sound_part(text: ScenarioText) -> Sound:
     """Return the scenario of a file, or what its sound values make, and the others' faults."""
     scenario, errors = _validated(text.content)
-    faults = [_fault(text, error) for error in errors]
+    faults = _deepest([_fault(text, error) for error in errors])
     kept: dict[TomlPath, Sequence[int]] = {}
     if faults:
         rest = _without(text.content, (), {fault.aside for fault in faults}, kept)
@@ -62,10 +62,9 @@ def sound_part(text: ScenarioText) -> Sound:
         scenario, _ = _validated({"title": "untitled", **rest})
     return Sound(
         scenario=scenario,
-        # Of a value with several faults, such as one that is none of several types, one is told.
-        faults={fault.at: fault.text for fault in reversed(faults)},
+        faults={fault.at: fault.text for fault in faults},
         doubtful=frozenset(
-            name_of(path) for fault in faults for path in (fault.at, fault.aside, fault.means)
+            path for fault in faults for path in (fault.at, fault.aside, fault.means)
         ),
         kept=kept,
     )
@@ -106,6 +105,20 @@ class _Fault:
     aside: TomlPath
     means: TomlPath
     text: str
+
+
+def _deepest(faults: Sequence[_Fault]) -> Sequence[_Fault]:
+    """Return one fault of each value, and none of what is only faulty by what is in it.
+
+    A value that is none of several types has a fault for each of them; and a list whose
+    elements are all faulty is one without elements, too.
+    """
+    around = {fault.at[:end] for fault in faults for end in range(len(fault.at))}
+    first: dict[TomlPath, _Fault] = {}
+    for fault in faults:
+        if fault.at not in around:
+            first.setdefault(fault.at, fault)
+    return list(first.values())
 
 
 def _fault(text: ScenarioText, error: ErrorDetails) -> _Fault:

@@ -1,0 +1,210 @@
+from pathlib import Path
+
+import pytest
+
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
+
+SOUND = """\
+title = "Two brokers"
+duration_s = 600
+
+[[brokers]]
+name = "small"
+count = 2
+
+[[load]]
+namespace = "public/default"
+topics = 10
+msgs_in_per_s = 100
+"""
+
+
+def told(folder: Path, text: str | bytes) -> list[str]:
+    """Return the faults of a scenario file without the name of its folder."""
+    path = folder / "x.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path)
+    return [fault.replace(f"{folder}/", "") for fault in caught.value.faults]
+
+
+def loaded(folder: Path, text: str) -> Scenario:
+    path = folder / "x.toml"
+    path.write_text(text)
+    return load_scenario(path)
+
+
+def changed(old: str, new: str) -> str:
+    assert old in SOUND
+    return SOUND.replace(old, new)
+
+
+TOGETHER = [
+    (
+        changed("count = 2", 'count = 2\n[[brokers]]\nname = "small"\ncount = 1'),
+        'x.toml:8: brokers.name = "small"; expected a name of its own: another class has small',
+    ),
+    (
+        changed("count = 2", 'count = 2\n[[brokers]]\nname = "small-1"\ncount = 1'),
+        'x.toml:8: brokers.name = "small-1"; expected a name of its own: another class has small-1',
+    ),
+    (
+        changed("count = 2", "count = 2\njoined = false"),
+        (
+            "x.toml:7: brokers.joined = false; expected true for some class, or an event of kind "
+            "join: there is never a broker"
+        ),
+    ),
+    (
+        "step_s = 60\n" + SOUND,
+        "x.toml:1: leader.tick_interval_s = 10.0 by default; expected a multiple of step_s (60)",
+    ),
+    (
+        SOUND + "[leader]\nround_interval_s = 25",
+        "x.toml:13: leader.round_interval_s = 25; expected a multiple of step_s (10)",
+    ),
+    (
+        SOUND + "[leader]\nreport_stale_s = 30",
+        (
+            "x.toml:13: report.max_interval_s = 60.0 by default; expected so much below [leader] "
+            "report_stale_s (30) that with jitter (72) an idle broker's report is renewed before "
+            "it counts as stale"
+        ),
+    ),
+    (
+        SOUND[: SOUND.index("[[load]]")],
+        "x.toml:1: load is not set; expected [[load]] sections, or a trace: there is nothing to do",
+    ),
+    (
+        "trace = 'a.csv'\n" + SOUND,
+        (
+            'x.toml:1: trace = "a.csv"; expected none beside [[load]] sections: a trace is the '
+            "whole load"
+        ),
+    ),
+    (
+        SOUND
+        + "[[load]]\nnamespace = 'public/default'\nbundles = 8\ntopics = 1\nmsgs_in_per_s = 1",
+        "x.toml:14: load.bundles = 8; expected 16, as in the first load of public/default",
+    ),
+    (
+        SOUND + "skew = { kind = 'hot', topics = 11 }",
+        "x.toml:12: load.skew.topics = 11; expected at most 10, the topics of the load",
+    ),
+    (
+        SOUND + "bundles = 4\nover = 'bundles'\nskew = { kind = 'hot', topics = 5 }",
+        "x.toml:14: load.skew.topics = 5; expected at most 4, the bundles of the load",
+    ),
+    (
+        SOUND + "placed_on = ['small-1', 'small']",
+        'x.toml:12: load.placed_on[1] = "small"; expected each broker once',
+    ),
+    (
+        SOUND + "placed_on = ['new']\n[[brokers]]\nname = 'new'\ncount = 1\njoined = false",
+        (
+            'x.toml:12: load.placed_on[0] = "new"; expected brokers that are there from the '
+            "beginning: joined = true"
+        ),
+    ),
+    (
+        SOUND + "placed_on = ['small']\nplaced = 'unowned'",
+        (
+            'x.toml:12: load.placed_on = ["small"]; expected none, as placed = "unowned" says that '
+            "nobody has these bundles"
+        ),
+    ),
+    (
+        SOUND + "patterns = [{ kind = 'day', peak_h = 24 }]",
+        "x.toml:12: load.patterns.peak_h = 24; expected less than 24, the hours of a day",
+    ),
+    (
+        SOUND + "patterns = [{ kind = 'day', spread_h = 13 }]",
+        "x.toml:12: load.patterns.spread_h = 13; expected at most 12, half of a day",
+    ),
+    (
+        SOUND + "patterns = [{ kind = 'flash', at_s = 600 }]",
+        "x.toml:12: load.patterns.at_s = 600; expected a time before the end, duration_s = 600",
+    ),
+    (
+        SOUND + "patterns = [{ kind = 'trend', per_hour = 1, from_s = 600 }]",
+        "x.toml:12: load.patterns.from_s = 600; expected a time before the end, duration_s = 600",
+    ),
+    (
+        SOUND + "patterns = [{ kind = 'steps', at_s = [\n60, 60,\n600], factors = [1, 2, 3] }]",
+        "x.toml:13: load.patterns.at_s[1] = 60; expected times that ascend: more than 60",
+    ),
+    (
+        SOUND + "patterns = [{ kind = 'steps', at_s = [\n60,\n600], factors = [1, 2] }]",
+        "x.toml:14: load.patterns.at_s[1] = 600; expected a time before the end, duration_s = 600",
+    ),
+    (
+        SOUND + "patterns = [{ kind = 'steps', at_s = [60, 90], factors = [1] }]",
+        "x.toml:12: load.patterns.factors = [1]; expected 2 factors, one for each time of at_s",
+    ),
+    (
+        SOUND + "[[events]]\nkind = 'shift'\nat_s = 1\nfactor = 2\nnamespace = 'a/b'",
+        'x.toml:16: events.namespace = "a/b"; expected the namespace of a load: public/default',
+    ),
+    (
+        SOUND + "[[events]]\nkind = 'join'\nat_s = 1\nbrokers = ['small-2']",
+        (
+            'x.toml:15: events.brokers = ["small-2"]; expected brokers that are not there or '
+            "draining, or gone already for a join; small-2 is there by then"
+        ),
+    ),
+    (
+        SOUND + "[[events]]\nkind = 'drain'\nat_s = 2\nbrokers = ['small']\n"
+        "[[events]]\nkind = 'leave'\nat_s = 1\nbrokers = ['small-2']",
+        (
+            'x.toml:15: events.brokers = ["small"]; expected brokers that are there for a drain; '
+            "small-2 is not there by then"
+        ),
+    ),
+    (
+        SOUND + "[[expect]]\nscore = 'moves'",
+        (
+            'x.toml:13: expect.score = "moves"; expected least or most beside it: without a bound '
+            "it says nothing"
+        ),
+    ),
+    (
+        SOUND + "[[expect]]\nscore = 'moves'\nleast = 5\nmost = 4",
+        "x.toml:15: expect.most = 4; expected at least the value of least (5)",
+    ),
+    (
+        SOUND + "[[expect]]\nscore = 'moves'\nmost = 4\nstrategies = ['*', 'thresold+*']",
+        (
+            'x.toml:15: expect.strategies[1] = "thresold+*"; expected a pair, such as '
+            "threshold+least_long_term_message_rate, or a pattern that means some"
+        ),
+    ),
+    (
+        SOUND + "[shedding]\nstrategy = 'Best'",
+        'x.toml:13: shedding.strategy = "Best"; expected one of AvgShedder, ',
+    ),
+    (
+        SOUND + "[shedding]\nstrategy = 'ThresholdShedder'\n[shedding.settings]\nthreshhold = 0.1",
+        "x.toml:15: shedding.settings.threshhold = 0.1; did you mean threshold?",
+    ),
+    (
+        SOUND + "[placement]\nstrategy = 'LeastResourceUsageWithWeight'\n"
+        "settings = { loadBalancerCPUResourceWeight = 'much' }",
+        'x.toml:14: placement.settings.loadBalancerCPUResourceWeight = "much"; expected a number',
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "fault"), TOGETHER, ids=[fault for _, fault in TOGETHER])
+def test_values_that_do_not_go_together_are_told(tmp_path: Path, text: str, fault: str) -> None:
+    assert [one for one in told(tmp_path, text) if one.startswith(fault)]
+
+
+def test_a_broker_can_leave_come_back_drain_and_crash_while_it_drains(tmp_path: Path) -> None:
+    steps = ["leave", "join", "restart", "silence", "drain", "crash", "join"]
+    text = SOUND + "".join(
+        f"[[events]]\nkind = '{kind}'\nat_s = {at}\nbrokers = ['small-1']\n"
+        + ("for_s = 1\n" if kind == "silence" else "")
+        for at, kind in enumerate(steps)
+    )
+    assert [event.kind for event in loaded(tmp_path, text).events] == steps
