@@ -83,6 +83,8 @@ async def measure(scenario: Scenario) -> dict[str, float]:
         "cpu_us_per_msg": brokers.cost.cpu_us_per_msg,
         "usage_noise": noisy.noise.usage_fraction,
         "rate_noise": noisy.noise.rate_fraction,
+        "pause_ms": 1000 * median(run.pauses_s) if run.pauses_s else 0.0,
+        "retries": run.publish_retries,
     }
 
 

@@ -35,7 +35,8 @@ class LiveRun:
     """What happened. Times are seconds since the leader may move anything.
 
     ``looks`` begin with the warm-up, at negative times. The first round that may move
-    something was at ``first_round_s``, the others each ``interval_s`` later.
+    something was at ``first_round_s``, the others each ``interval_s`` later. ``pauses_s``
+    are how long moved bundles were served by nobody, as the brokers' own records say.
     """
 
     steps: tuple[Step, ...]
@@ -45,6 +46,7 @@ class LiveRun:
     ended_s: float
     publish_errors: int
     publish_retries: int
+    pauses_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

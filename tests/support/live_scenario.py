@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 from live_run import ROUNDS, LiveLook, LiveRun, Step, bundle_of, topic_of
 
+from loadmanager.adapters.broker.serving_record import read_record
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.checker.availability import Gap, gaps
 from loadmanager.core.ids import BundleId
 from loadmanager.demo.children import Children
 from loadmanager.demo.client import LookupClient, Producer
@@ -212,7 +214,15 @@ class LiveScenario:
             ended_s=monotonic() - self._opened_s,
             publish_errors=self._counts.publish_errors,
             publish_retries=self._counts.publish_retries,
+            pauses_s=tuple(gap.lasted_s for gap in self._gaps()),
         )
+
+    def _gaps(self) -> list[Gap]:
+        """Return when bundles were served by nobody since the leader might move them."""
+        paths = [member.record_path for member in self._cluster.members]
+        intervals = [one for path in paths for one in read_record(path, None)]
+        bundles = [producer.bundle for producer in self._producers.values()]
+        return gaps(intervals, bundles, from_s=self._opened_s, until_s=monotonic())
 
     async def _publish(self) -> None:
         """Make every topic's messages due at a steady beat."""
