@@ -147,5 +147,23 @@ def add_samples(
     ``averages`` and ``samples`` are (bundles, 4); ``counts`` is (bundles,).
     """
     grown = np.minimum(counts + 1, max_samples)
-    divisor = grown[:, np.newaxis]
-    return ((divisor - 1) * averages + samples) / divisor, grown
+    # Nearly all have as many samples, and dividing by one number is several times as fast.
+    usual = int(grown.max(initial=1))
+    mixed = _mixed(averages, samples, float(usual))
+    others = np.flatnonzero(grown != usual)
+    if len(others):
+        divisor = grown[others, np.newaxis].astype(np.float64)
+        mixed[others] = _mixed(averages[others], samples[others], divisor)
+    return mixed, grown
+
+
+def _mixed(
+    averages: NDArray[np.float64],
+    samples: NDArray[np.float64],
+    divisor: float | NDArray[np.float64],
+) -> NDArray[np.float64]:
+    # In place: of a hundred thousand bundles each array in between costs a millisecond.
+    mixed: NDArray[np.float64] = (divisor - 1.0) * averages
+    mixed += samples
+    mixed /= divisor
+    return mixed

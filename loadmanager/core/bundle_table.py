@@ -18,6 +18,7 @@ from loadmanager.core.averages import (
 from loadmanager.core.columns import BundleColumns, Indices
 from loadmanager.core.ids import BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.listing import Listing
+from loadmanager.core.scores import FloatArray
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -54,9 +55,13 @@ class BundleTable:
         self._idle = np.zeros(capacity, dtype=np.int64)
         self._system = np.zeros(capacity, dtype=np.bool_)
 
-    def list_bundles(self, listing: Listing) -> Indices:
-        """Note the newest statistics of one broker's bundles; return their rows by name."""
-        rows = self._rows(listing.names)
+    def list_bundles(self, listing: Listing, rows: Indices | None = None) -> Indices:
+        """Note the newest statistics of one broker's bundles; return their rows by name.
+
+        ``rows`` are theirs if somebody knows them already.
+        """
+        if rows is None:
+            rows = self._rows(listing.names)
         self._samples[rows] = listing.rates
         self._sampled_topics[rows] = listing.topics
         self._listed[rows] += 1
@@ -72,17 +77,33 @@ class BundleTable:
         Returns True if rows were renumbered: reports have to list their bundles anew.
         """
         listed = self._listed > 0
-        short, short_counts = add_samples(
-            self._short, self._short_counts, self._samples, SHORT_SAMPLES
+        resting = np.flatnonzero(~listed[: len(self._names)])
+        self._short, self._short_counts = self._sampled(
+            self._short, self._short_counts, SHORT_SAMPLES, resting
         )
-        long, long_counts = add_samples(self._long, self._long_counts, self._samples, LONG_SAMPLES)
-        self._short = np.where(listed[:, np.newaxis], short, self._short)
-        self._long = np.where(listed[:, np.newaxis], long, self._long)
-        self._short_counts = np.where(listed, short_counts, self._short_counts)
-        self._long_counts = np.where(listed, long_counts, self._long_counts)
+        self._long, self._long_counts = self._sampled(
+            self._long, self._long_counts, LONG_SAMPLES, resting
+        )
         self._topics = np.where(listed, self._sampled_topics, self._topics)
         self._idle = np.where(listed, 0, self._idle + 1)
         return self._compact()
+
+    def _sampled(
+        self,
+        averages: FloatArray,
+        counts: NDArray[np.int64],
+        max_samples: int,
+        resting: Indices,
+    ) -> tuple[FloatArray, NDArray[np.int64]]:
+        """Return averages and counts with one more sample in all rows but the ``resting``."""
+        known = len(self._names)
+        mixed, grown = add_samples(
+            averages[:known], counts[:known], self._samples[:known], max_samples
+        )
+        mixed[resting] = averages[resting]
+        grown[resting] = counts[resting]
+        spare = slice(known, None)
+        return np.concatenate([mixed, averages[spare]]), np.concatenate([grown, counts[spare]])
 
     def seed(self, averages: Mapping[BundleId, BundleAverages]) -> None:
         """Set the averages of bundles from outside."""

@@ -18,10 +18,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.listing import Listing
 from loadmanager.core.load import LoadReport
 from loadmanager.core.policies import NO_POLICIES, Policies
-from loadmanager.core.scores import (
-    ResourceWeights,
-    weighted_max_with_memory,
-)
+from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_with_memory
 from loadmanager.core.top_k import TopBundles
 
 _NAN: Final = float("nan")
@@ -73,7 +70,8 @@ class LoadTally:
         """Take in one broker's load, replacing what was known of it."""
         former = self._entries.get(load.broker)
         listing = Listing.of(load.bundles) if load.listing is None else load.listing
-        rows = self._table.list_bundles(listing)
+        same = former is not None and former.listing.names == listing.names
+        rows = self._table.list_bundles(listing, former.rows if former and same else None)
         if former is None:
             self._membership_changed_s = max(self._membership_changed_s, load.seen_s)
         else:
@@ -118,11 +116,12 @@ class LoadTally:
         entries = list(self._entries.values())
         usage = np.array([entry.load.usage for entry in entries])
         limit = np.array([entry.load.limit for entry in entries])
-        scores = weighted_max_with_memory(usage, limit, self._weights).tolist()
-        kept = self._history_fraction
-        for entry, score in zip(entries, scores, strict=True):
-            entry.load_ema = ema(entry.load_ema, score, kept)
-            entry.bytes_ema = ema(entry.bytes_ema, entry.load.totals.bytes_per_s, kept)
+        scores = weighted_max_with_memory(usage, limit, self._weights)
+        volumes = np.array([entry.load.totals.bytes_per_s for entry in entries])
+        load_emas = _emas([entry.load_ema for entry in entries], scores, self._history_fraction)
+        bytes_emas = _emas([entry.bytes_ema for entry in entries], volumes, self._history_fraction)
+        for entry, load_ema, bytes_ema in zip(entries, load_emas, bytes_emas, strict=True):
+            entry.load_ema, entry.bytes_ema = load_ema, bytes_ema
 
     def seed(self, averages: Mapping[BundleId, BundleAverages]) -> None:
         """Set the averages of bundles, as a former leader left them or a quota says."""
@@ -206,6 +205,14 @@ def ema(past: float, value: float, kept_fraction: float) -> float:
     if np.isnan(past):
         return value
     return past * kept_fraction + (1.0 - kept_fraction) * value
+
+
+def _emas(past: list[float], values: FloatArray, kept_fraction: float) -> list[float]:
+    """Return `ema` of each."""
+    former = np.array(past)
+    mixed = former * kept_fraction + (1.0 - kept_fraction) * values
+    averages: list[float] = np.where(np.isnan(former), values, mixed).tolist()
+    return averages
 
 
 def view_of(
