@@ -1,7 +1,8 @@
 "use strict";
 (() => {
   const DARK = matchMedia("(prefers-color-scheme: dark)");
-  const CONFIG = { responsive: true, displaylogo: false, scrollZoom: false };
+  /* plotly.js can send a chart to its makers' service; a report stays where it is. */
+  const CONFIG = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "" };
 
   /* Colours of text and grid come from the style, so that a chart fits light and dark. */
   function template() {
@@ -28,6 +29,11 @@
         xaxis: axis,
         yaxis: axis,
         hoverlabel,
+        modebar: {
+          bgcolor: "rgba(0,0,0,0)",
+          color: colour("--soft"),
+          activecolor: colour("--accent"),
+        },
       },
     };
   }

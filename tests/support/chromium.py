@@ -1,0 +1,51 @@
+"""A real Chromium without a window, and what a page in it says and asks for."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+@dataclass(slots=True)
+class Heard:
+    """What went wrong in a page, and all that it asked for."""
+
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start the Chromium that is installed; skip where there is none."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip(f"no Chromium on the path: none of {', '.join(NAMES)}")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def opened(browser: Browser, file: Path, *, dark: bool = False) -> Iterator[tuple[Page, Heard]]:
+    """Open a page from a file and listen to it."""
+    page = browser.new_page(
+        viewport={"width": 1400, "height": 1000}, color_scheme="dark" if dark else "light"
+    )
+    heard = Heard()
+    page.on("pageerror", lambda error: heard.errors.append(str(error)))
+    page.on("console", lambda said: heard.errors.append(f"{said.type}: {said.text}"))
+    page.on("request", lambda request: heard.requests.append(request.url))
+    try:
+        page.goto(file.as_uri())
+        yield page, heard
+    finally:
+        page.close()
