@@ -14,6 +14,7 @@ FIRST: Final = (
 )  # fmt: skip
 """The scores that are shown at once; the others are folded away."""
 
+_REFERRING: Final = ("The same", "How much of that", "Messages that came then")
 _NEITHER_GOOD_NOR_BAD: Final = frozenset({"placed", "drained", "refusals"})
 _DOCS: Final[Mapping[str, ScoreDoc]] = {doc.name: doc for doc in SCORE_DOCS}
 
@@ -37,8 +38,16 @@ def legend() -> Html:
 
 def _column(doc: ScoreDoc) -> Column:
     better = Best.NEITHER if doc.name in _NEITHER_GOOD_NOR_BAD else Best.LEAST
-    said = doc.what if better is Best.NEITHER else f"{doc.what} Less is better."
-    return Column(name=doc.title, unit=doc.unit, explanation=said, best=better)
+    said = [*_before(doc), doc.what, *([] if better is Best.NEITHER else ["Less is better."])]
+    return Column(name=doc.title, unit=doc.unit, explanation=" ".join(said), best=better)
+
+
+def _before(doc: ScoreDoc) -> list[str]:
+    """Return what a score says whose words refer to the one before it in the list of all."""
+    if not doc.what.startswith(_REFERRING):
+        return []
+    before = SCORE_DOCS[SCORE_DOCS.index(doc) - 1]
+    return _before(before) or [before.what]
 
 
 def _cell(found: Compared, doc: ScoreDoc) -> Cell:

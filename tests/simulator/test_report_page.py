@@ -51,6 +51,16 @@ def test_every_score_is_explained_and_shown_for_every_strategy(report: str) -> N
         assert page.count(f'<th scope="row">{name}</th>') >= 4
 
 
+def test_what_a_column_says_on_hover_needs_no_other_column(report: str) -> None:
+    said = re.findall(r'<button type="button" title="([^"]+)"', report)
+    assert said
+    for words in said:
+        assert not words.startswith(("The same", "How much of that", "Messages that came then"))
+    largest = "Largest demand, mean over time; 1 is full."
+    assert f"{largest} The same, 95 % of the time at most. Less is better." in said
+    assert f"{largest} The same, mean over the last tenth. Less is better." in said
+
+
 def test_medians_and_their_spread_are_those_of_the_seeds(report: str) -> None:
     for one in small_comparison.found():
         for score in FIRST:
