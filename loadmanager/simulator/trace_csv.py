@@ -15,6 +15,7 @@ from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.trace_rows import TOPIC, TraceColumns, TraceFaults, TraceRows
 
 _PART_ROWS: Final = 65_536
+_BOM: Final = "\ufeff"
 _BLOCK_BYTES: Final = 1 << 20
 _MAX_LINE_CHARACTERS: Final = 1 << 16
 
@@ -39,20 +40,26 @@ def _texts(opened: "IO[bytes] | gzip.GzipFile", faults: TraceFaults) -> Iterator
     """Yield the lines of a file, up to one that is no text."""
     number = 1
     for block in _blocks(opened):
-        try:
-            text = block.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            number += error.object.count(b"\n", 0, error.start)
-            byte = error.object[error.start]
-            faults.add(number, f"the byte {byte:#04x} is not UTF-8; expected text in UTF-8")
-            return
-        lines = text.count("\n")
-        if len(text) - text.rfind("\n") > _MAX_LINE_CHARACTERS:
+        good, fault = _decoded(block)
+        lines = good.count("\n")
+        if len(good) - good.rfind("\n") > _MAX_LINE_CHARACTERS:
             fault = f"a line without end; expected at most {_MAX_LINE_CHARACTERS} characters"
-            faults.add(number + lines, fault)
-            return
-        yield from io.StringIO(text, newline="\n")
+        else:
+            yield from io.StringIO(good.removeprefix(_BOM) if number == 1 else good, newline="\n")
         number += lines
+        if fault:
+            faults.add(number, fault)
+            return
+
+
+def _decoded(block: bytes) -> tuple[str, str]:
+    """Return the text of a block, or of its lines before the one that is none, and the fault."""
+    try:
+        return block.decode("utf-8"), ""
+    except UnicodeDecodeError as error:
+        before = block[: block.rfind(b"\n", 0, error.start) + 1]
+        fault = f"the byte {block[error.start]:#04x} is not UTF-8; expected text in UTF-8"
+        return before.decode("utf-8"), fault
 
 
 def _blocks(opened: "IO[bytes] | gzip.GzipFile") -> Iterator[bytes]:

@@ -29,7 +29,6 @@ MAX_ROWS: Final = 50_000_000
 _ROW_BYTES: Final = 80
 _MAX_FAULTS: Final = 20
 _LIMITS: Final = {TIME: 1e11} | dict.fromkeys(RATES, 1e15)
-_EXAMPLE: Final = "a topic, as persistent://tenant/namespace/topic or a bare name"
 
 _RATE_IN, _RATE_OUT, _BYTES_IN, _BYTES_OUT = RATES
 # For each column of a trace: what it is made of, the first that the file has.
@@ -67,7 +66,7 @@ class TraceFaults:
 
     path: Path
     rows_are_lines: bool
-    told: list[str] = field(default_factory=list)
+    told: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, row: int | None, fault: str) -> None:
         """Tell of a row, or of the whole file.
@@ -75,10 +74,10 @@ class TraceFaults:
         Raises:
             ScenarioError: there are so many faults that the file is not read on.
         """
-        self.told.append(f"{self._place(row)}: {fault}")
+        self.told.append((row or 0, f"{self._place(row)}: {fault}"))
         if len(self.told) >= _MAX_FAULTS:
-            self.told.append(f"{self.path}: and perhaps more; expected fewer faults to tell")
-            self.check()
+            more = f"{self.path}: and perhaps more; only the first {_MAX_FAULTS} are looked for"
+            raise ScenarioError([*self._in_order(), more])
 
     def check(self) -> None:
         """Raise what was told.
@@ -87,7 +86,10 @@ class TraceFaults:
             ScenarioError: there is a fault.
         """
         if self.told:
-            raise ScenarioError(self.told)
+            raise ScenarioError(self._in_order())
+
+    def _in_order(self) -> list[str]:
+        return [fault for _, fault in sorted(self.told, key=lambda told: told[0])]
 
     def _place(self, row: int | None) -> str:
         if row is None:
@@ -146,29 +148,35 @@ class TraceColumns:
             gib = self._rows * _ROW_BYTES / 2**30
             self.faults.add(None, f"needs {gib:.1f} GiB and more; expected up to {MAX_ROWS} rows")
             self.faults.check()
-        for name, column in values.items():
-            limit = _LIMITS[name]
-            for at in np.flatnonzero(~((column >= 0) & (column <= limit))).tolist():
-                fault = f"{name} = {column[at]:g}; expected a number from 0 to {limit:g}"
-                self.faults.add(int(numbers[at]), fault)
+        possible = {name: self._possible(name, values[name], numbers) for name in values}
         rates = np.empty((len(numbers), len(RATES)), dtype=np.float32)
         for at, (name, factor) in enumerate(self._sources):
-            rates[:, at] = values[name] * factor
+            rates[:, at] = possible[name] * factor
         return TraceRows(numbers, values[TIME], topics, rates)
+
+    def _possible(self, name: str, column: FloatArray, numbers: NDArray[np.int64]) -> FloatArray:
+        """Return a column with 0 in place of what cannot be, and tell of that."""
+        limit = _LIMITS[name]
+        bad = ~((column >= 0) & (column <= limit))
+        for at in np.flatnonzero(bad).tolist():
+            fault = f"{name} = {column[at]:g}; expected a number from 0 to {limit:g}"
+            self.faults.add(int(numbers[at]), fault)
+        return np.where(bad, 0.0, column)
 
     def _new_code(self, name: str, number: int) -> int:
         try:
             full = str(parse_topic(name))
         except InvalidName as error:
-            self.faults.add(number, f"topic = {error}; expected {_EXAMPLE}")
+            self.faults.add(number, str(error))
             return 0
         return self.topics.setdefault(full, len(self.topics))
 
 
 def _check_names(columns: Sequence[str], faults: TraceFaults, line: int | None) -> None:
     known = (TIME, TOPIC, *RATES)
-    if not columns:
+    if not columns and not faults.told:
         faults.add(None, f"is empty; expected columns {', '.join(known)}")
+    if not columns:
         faults.check()
     for at, name in enumerate(columns):
         if name not in known:

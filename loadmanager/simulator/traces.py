@@ -14,6 +14,8 @@ from loadmanager.simulator.trace_csv import csv_parts
 from loadmanager.simulator.trace_parquet import parquet_parts
 from loadmanager.simulator.trace_rows import TraceColumns, TraceFaults, TraceRows
 
+__all__ = ["ScenarioError", "Trace", "read_trace"]
+
 _CSV: Final = (".csv", ".csv.gz")
 _PARQUET: Final = (".parquet", ".pq")
 _NAMED: Final = 3
@@ -48,7 +50,7 @@ def read_trace(path: Path) -> Trace:
     faults = TraceFaults(path, rows_are_lines=name.endswith(_CSV))
     parts = csv_parts(path, faults) if faults.rows_are_lines else parquet_parts(path, faults)
     rows, topics = _gathered(parts, faults)
-    if not len(rows.numbers):
+    if not len(rows.numbers) and not faults.told:
         faults.add(None, "no rows; expected one for each topic at each time")
     faults.check()
     return _trace(rows, topics, faults)
@@ -64,7 +66,7 @@ def _gathered(
     for columns, rows in parts:
         topics = columns.topics
         before = np.concatenate([[latest_s], rows.times_s[:-1]])
-        for at in np.flatnonzero(rows.times_s < before).tolist():
+        for at in np.flatnonzero((rows.times_s < before) & (rows.times_s >= 0)).tolist():
             fault = (
                 f"time_s = {rows.times_s[at]:g} after {before[at]:g}; expected times that ascend"
             )

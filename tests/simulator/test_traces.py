@@ -1,0 +1,280 @@
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from loadmanager.simulator.library import shipped
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.traces import ScenarioError, Trace, read_trace
+
+NAMES = "time_s, topic, msg_rate_in, msg_rate_out, msg_throughput_in, msg_throughput_out"
+SOUND = """\
+time_s,topic,msg_rate_in,msg_rate_out,msg_throughput_in,msg_throughput_out
+100,a,1,2,3,4
+100,non-persistent://t/n/b,5,6,7,8
+160,non-persistent://t/n/b,50,60,70,80
+160,a,10,20,30,40
+"""
+
+
+def csv_file(folder: Path, text: str | bytes, name: str = "rates.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def told(path: Path) -> list[str]:
+    """Return the faults of a trace without the name of its folder."""
+    with pytest.raises(ScenarioError) as caught:
+        read_trace(path)
+    return [fault.replace(f"{path.parent}/", "") for fault in caught.value.faults]
+
+
+def assert_is_sound(trace: Trace) -> None:
+    assert trace.topics == ("persistent://public/default/a", "non-persistent://t/n/b")
+    assert trace.times_s.tolist() == [0, 60]
+    assert trace.rates.tolist() == [
+        [[1, 2, 3, 4], [5, 6, 7, 8]],
+        [[10, 20, 30, 40], [50, 60, 70, 80]],
+    ]
+
+
+def test_rows_become_rates_of_topics_at_times_that_begin_with_0(tmp_path: Path) -> None:
+    assert_is_sound(read_trace(csv_file(tmp_path, SOUND)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SOUND.replace("\n", "\r\n"),
+        "\ufeff" + SOUND,
+        SOUND.rstrip(),
+        SOUND.replace("\n", "\n\n"),
+        SOUND.replace("a,", '"a",'),
+        SOUND.replace("topic,", " topic ,"),
+    ],
+)
+def test_csv_in_other_ways_of_writing_is_the_same(tmp_path: Path, text: str) -> None:
+    assert_is_sound(read_trace(csv_file(tmp_path, text)))
+
+
+def test_columns_stand_in_any_order(tmp_path: Path) -> None:
+    rows = [line.split(",") for line in SOUND.splitlines()]
+    text = "\n".join(",".join(reversed(row)) for row in rows)
+    assert_is_sound(read_trace(csv_file(tmp_path, text)))
+
+
+def test_a_compressed_file_is_the_same(tmp_path: Path) -> None:
+    packed = gzip.compress(SOUND.encode())
+    assert_is_sound(read_trace(csv_file(tmp_path, packed, "rates.csv.gz")))
+
+
+@pytest.mark.parametrize("types", ["float64", "int64", "float32", "uint8"])
+@pytest.mark.parametrize(
+    "texts", [pa.string(), pa.large_string(), pa.dictionary("int32", "string")]
+)
+def test_parquet_of_any_number_type_is_the_same(
+    tmp_path: Path, types: str, texts: pa.DataType
+) -> None:
+    names, *rows = [line.split(",") for line in SOUND.splitlines()]
+    columns = {
+        name: pa.array(
+            [row[at] if name == "topic" else float(row[at]) for row in rows],
+            type=pa.string() if name == "topic" else pa.float64(),
+        ).cast(texts if name == "topic" else types)
+        for at, name in enumerate(names)
+    }
+    path = tmp_path / "rates.parquet"
+    parquet.write_table(pa.table(columns), path)
+    assert_is_sound(read_trace(path))
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "rates"),
+    [
+        ("msg_rate_in", "3", [3, 3, 3072, 3072]),
+        ("msg_rate_out", "3", [3, 3, 3072, 3072]),
+        ("msg_throughput_in", "2048", [2, 2, 2048, 2048]),
+        ("msg_throughput_out", "2048", [2, 2, 2048, 2048]),
+        ("msg_rate_in,msg_throughput_in", "3,10", [3, 3, 10, 10]),
+        ("msg_rate_in,msg_rate_out", "3,6", [3, 6, 3072, 6144]),
+        ("msg_rate_in,msg_throughput_out", "3,1024", [3, 1, 3072, 1024]),
+        ("msg_throughput_in,msg_throughput_out", "1024,2048", [1, 2, 1024, 2048]),
+        ("msg_rate_in,msg_rate_out,msg_throughput_in", "3,6,9", [3, 6, 9, 6144]),
+    ],
+)
+def test_columns_that_are_missing_are_derived(
+    tmp_path: Path, columns: str, row: str, rates: list[float]
+) -> None:
+    path = csv_file(tmp_path, f"time_s,topic,{columns}\n0,a,{row}\n")
+    assert read_trace(path).rates.tolist() == [[rates]]
+
+
+HEAD = "time_s,topic,msg_rate_in\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        (
+            "",
+            [f"rates.csv: is empty; expected columns {NAMES}"],
+        ),
+        (HEAD, ["rates.csv: no rows; expected one for each topic at each time"]),
+        (
+            "time,topic\n",
+            [
+                f"rates.csv:1: column 'time'; expected one of {NAMES}; did you mean time_s?",
+                "rates.csv:1: no column 'time_s'; expected it besides the traffic",
+                f"rates.csv:1: no traffic; expected at least one of {NAMES[15:]}",
+            ],
+        ),
+        (
+            "time_s,topic,msg_rate_in,topic\n",
+            ["rates.csv:1: column 'topic' again; expected each column once"],
+        ),
+        (
+            HEAD + "0,a,-1\n0,b,nan\n0,c,inf\n0,d,1e300\n-1,e,1\n",
+            [
+                "rates.csv:2: msg_rate_in = -1; expected a number from 0 to 1e+15",
+                "rates.csv:3: msg_rate_in = nan; expected a number from 0 to 1e+15",
+                "rates.csv:4: msg_rate_in = inf; expected a number from 0 to 1e+15",
+                "rates.csv:5: msg_rate_in = 1e+300; expected a number from 0 to 1e+15",
+                "rates.csv:6: time_s = -1; expected a number from 0 to 1e+11",
+            ],
+        ),
+        (
+            HEAD + "0,a,many\n\n0,b\n0,c,\n0,d,1,2\n",
+            [
+                "rates.csv:2: msg_rate_in = 'many'; expected a number",
+                "rates.csv:4: 2 values; expected 3, one in each column",
+                "rates.csv:5: msg_rate_in = ''; expected a number",
+                "rates.csv:6: 4 values; expected 3, one in each column",
+            ],
+        ),
+        (
+            HEAD + "60,a,1\n0,a,1\n",
+            ["rates.csv:3: time_s = 0 after 60; expected times that ascend"],
+        ),
+        (
+            HEAD + "0,a,1\n0,b,1\n0,persistent://public/default/a,2\n",
+            [
+                (
+                    "rates.csv:4: persistent://public/default/a at 0 s again; expected it once, as "
+                    "in row 2"
+                )
+            ],
+        ),
+        (
+            HEAD + "0,a,1\n0,b,1\n60,a,1\n120,b,1\n",
+            [
+                (
+                    "rates.csv:4: nothing of persistent://public/default/b at 60 s; expected a row "
+                    "for each topic, of 0 if it has no traffic"
+                ),
+                (
+                    "rates.csv:5: nothing of persistent://public/default/a at 120 s; expected a "
+                    "row for each topic, of 0 if it has no traffic"
+                ),
+            ],
+        ),
+        (
+            HEAD + '0,"a\nb\nc",1\n0,d,x\n',
+            ["rates.csv:5: msg_rate_in = 'x'; expected a number"],
+        ),
+        (HEAD + '0,"a,1\n', ["rates.csv:2: unexpected end of data; expected CSV"]),
+        (
+            HEAD.encode() + b"0,a,1\n0,\xff,1\n",
+            ["rates.csv:3: the byte 0xff is not UTF-8; expected text in UTF-8"],
+        ),
+        (
+            HEAD + "0,t/n/x/y/z,1\n",
+            [
+                (
+                    "rates.csv:2: topic 't/n/x/y/z' is not valid; expected "
+                    "domain://tenant/namespace/topic"
+                )
+            ],
+        ),
+        (
+            HEAD + "0," + "a" * 2_000_000 + ",1\n",
+            ["rates.csv:2: a line without end; expected at most 65536 characters"],
+        ),
+    ],
+)
+def test_each_fault_is_told_with_its_line(
+    tmp_path: Path, text: str | bytes, faults: list[str]
+) -> None:
+    assert told(csv_file(tmp_path, text)) == faults
+
+
+def test_of_very_many_faults_the_first_are_told(tmp_path: Path) -> None:
+    faults = told(csv_file(tmp_path, HEAD + "0,a,-1\n" * 100_000))
+    assert len(faults) == 21
+    assert faults[-1] == "rates.csv: and perhaps more; only the first 20 are looked for"
+
+
+def test_a_compressed_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
+    packed = gzip.compress(SOUND.encode())
+    path = csv_file(tmp_path, packed[:-12], "rates.csv.gz")
+    assert told(path)[0].startswith("rates.csv.gz: Compressed file ended before")
+    path = csv_file(tmp_path, SOUND, "rates.csv.gz")
+    assert told(path)[0].startswith("rates.csv.gz: Not a gzipped file")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", SOUND.encode(), b"PAR1" + b"x" * 50 + b"PAR1"])
+def test_a_file_that_is_no_parquet_is_told(tmp_path: Path, content: bytes) -> None:
+    faults = told(csv_file(tmp_path, content, "rates.parquet"))
+    assert len(faults) == 1
+    assert faults[0].endswith("; expected a Parquet file")
+
+
+def test_rows_of_parquet_are_told_by_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "rates.parquet"
+    table = pa.table({"time_s": [0, 0, None], "topic": ["a", None, "c"], "msg_rate_in": [1, -2, 3]})
+    parquet.write_table(table, path)
+    assert told(path) == [
+        "rates.parquet: row 2: topic '' is not valid; expected a name that is not blank",
+        "rates.parquet: row 2: msg_rate_in = -2; expected a number from 0 to 1e+15",
+        "rates.parquet: row 3: time_s = nan; expected a number from 0 to 1e+11",
+    ]
+
+
+def test_columns_of_parquet_that_are_no_numbers_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "rates.parquet"
+    parquet.write_table(pa.table({"time_s": ["0"], "topic": [1], "msg_rate_in": [[1]]}), path)
+    assert told(path) == [
+        "rates.parquet: column time_s is of type string; expected numbers",
+        "rates.parquet: column topic is of type int64; expected texts",
+        "rates.parquet: column msg_rate_in is of type list<element: int64>; expected numbers",
+    ]
+
+
+def test_a_file_that_is_not_there_or_of_another_kind_is_told(tmp_path: Path) -> None:
+    kinds = ".csv, .csv.gz, .parquet, .pq"
+    assert told(tmp_path / "a.json") == [f"a.json: expected a file that ends in {kinds}"]
+    assert told(tmp_path / "a.csv") == [
+        "a.csv: No such file or directory; expected a readable CSV file"
+    ]
+    assert told(tmp_path / "a.pq")[0].endswith("; expected a readable Parquet file")
+
+
+def test_many_rows_in_many_parts_are_as_they_were_written(tmp_path: Path) -> None:
+    times, topics = 70, 1500
+    rates = np.random.default_rng(1).integers(0, 1000, (times, topics))
+    lines = [f"{t},t-{n},{rates[t, n]}" for t in range(times) for n in range(topics)]
+    trace = read_trace(csv_file(tmp_path, HEAD + "\n".join(lines)))
+    assert trace.rates.shape == (times, topics, 4)
+    assert np.array_equal(trace.rates[:, :, 0], rates)
+    assert trace.topics[-1] == f"persistent://public/default/t-{topics - 1}"
+
+
+def test_the_shipped_example_is_sound() -> None:
+    scenario = load_scenario(shipped()["trace-example"])
+    assert scenario.trace is not None
+    trace = read_trace(scenario.trace)
+    assert trace.rates.shape == (24, 24, 4)
+    assert trace.times_s[-1] < scenario.duration_s
