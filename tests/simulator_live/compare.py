@@ -3,12 +3,14 @@
 Prints a line of JSON for each run, then the range of each figure by strategies. The
 simulator is given the cost of a message and the noise as the real run showed them
 before anything moved; ``seeds_alike`` is how many of 20 seeds with that noise make the
-very moves that the real leader made, in their order.
+very moves that the real leader made, in their order. ``machine_load`` is how many
+processes of this machine, ours included, wanted to run in the last minute of the run.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 from collections import defaultdict
@@ -21,6 +23,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 sys.path.insert(0, str(SUPPORT))
 
 from live_comparison import (  # noqa: E402 - found through the line above
+    Story,
     calibrated,
     compared,
     lived,
@@ -34,6 +37,7 @@ from loadmanager.config.balancing import (  # noqa: E402 - the same
     PlannerSettings,
     SheddingSettings,
 )
+from loadmanager.core.ids import namespace_of  # noqa: E402 - the same
 from loadmanager.simulator.scenario import Scenario  # noqa: E402 - the same
 from loadmanager.simulator.scenario_files import load_scenario  # noqa: E402 - the same
 
@@ -65,8 +69,8 @@ PAIRS: Final[Mapping[str, Mapping[str, Any]]] = {
 """What is changed in the scenario: strategies, with thresholds for so small a cluster."""
 
 
-async def measure(scenario: Scenario) -> dict[str, float]:
-    """Return the figures of one real run beside the simulator's."""
+async def measure(scenario: Scenario) -> tuple[dict[str, float], dict[str, list[str]]]:
+    """Return the figures of one real run beside the simulator's, and the moves of both."""
     with tempfile.TemporaryDirectory() as folder:
         async with live_scenario(scenario, Path(folder)) as ready:
             run = await ready.run()
@@ -77,7 +81,7 @@ async def measure(scenario: Scenario) -> dict[str, float]:
         [step.way for step in simulated(noisy, seed).steps] == ways for seed in range(1, SEEDS + 1)
     )
     (brokers,) = noisy.brokers
-    return {
+    figures = {
         **compared(story, expected).to_json(),
         "seeds_alike": sum(alike),
         "cpu_us_per_msg": brokers.cost.cpu_us_per_msg,
@@ -85,7 +89,17 @@ async def measure(scenario: Scenario) -> dict[str, float]:
         "rate_noise": noisy.noise.rate_fraction,
         "pause_ms": 1000 * median(run.pauses_s) if run.pauses_s else 0.0,
         "retries": run.publish_retries,
+        "machine_load": os.getloadavg()[0],
     }
+    return figures, {"live": moves_of(story), "simulated": moves_of(expected)}
+
+
+def moves_of(story: Story) -> list[str]:
+    """Return the moves for people, each with its round."""
+    return [
+        f"{step.round}: {namespace_of(step.bundle)} {step.source} > {step.target}"
+        for step in story.steps
+    ]
 
 
 def told(rows: Sequence[Mapping[str, float]]) -> str:
@@ -108,9 +122,9 @@ def main() -> None:
     found: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
     for number in range(1, wanted.runs + 1):
         for pair in wanted.pairs.split(","):
-            figures = asyncio.run(measure(scenario.model_copy(update=PAIRS[pair])))
+            figures, moves = asyncio.run(measure(scenario.model_copy(update=PAIRS[pair])))
             found[pair].append(figures)
-            print(json.dumps({"pair": pair, "run": number, **figures}), flush=True)  # noqa: T201 - a script prints
+            print(json.dumps({"pair": pair, "run": number, **figures, **moves}), flush=True)  # noqa: T201 - a script prints
     for pair, rows in found.items():
         print(f"{pair}: least, median and most of {len(rows)} runs\n{told(rows)}")  # noqa: T201 - the same
 
