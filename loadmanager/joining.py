@@ -72,11 +72,20 @@ def join(
     dynamic.subscribe(retuning.changed)
 
     def open_desk(term: Term) -> Desk:
-        return Desk(parts, term, tuning, cluster=config.cluster.name, rng=rng)
+        return Desk(
+            parts,
+            term,
+            tuning,
+            cluster=config.cluster.name,
+            rng=rng,
+            base_every_rounds=config.history.base_every_rounds,
+        )
 
     ownerships = make_ownerships(parts, commands)
     sampler = Sampler(parts, probe, Intention())
-    publisher = Publisher(parts, sampler, tuning, draw=rng.random)
+    publisher = Publisher(
+        parts, sampler, tuning, draw=rng.random, broker_class=config.history.broker_class
+    )
     member = make_member(config, parts, ownerships, publisher, tuning)
     leading = Leading(open_desk, parts.metrics)
     answering = Answering(

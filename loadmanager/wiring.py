@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 from loadmanager import __version__
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
@@ -26,10 +27,12 @@ from loadmanager.app.service import Sidecar
 from loadmanager.config import Config, ZookeeperSettings
 from loadmanager.config.model import address
 from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.history import Origin
 from loadmanager.core.load import BrokerUrls
 from loadmanager.joining import Application, join
-from loadmanager.ports import Clock
+from loadmanager.ports import Clock, NoHistory
 from loadmanager.securing import make_guard, make_leader_line, make_tls
+from loadmanager.telemetry.history import HistoryMetrics
 from loadmanager.telemetry.logging import change_level
 from loadmanager.telemetry.metrics import Metrics
 
@@ -76,13 +79,16 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
     )
     broker = HttpBrokerControl(config.broker.control_url, config.broker.control_timeout_s)
     leader_line = make_leader_line(config)
+    identity = make_identity(config, port, clock)
+    history = make_history(config, identity)
     parts = Parts(
-        identity=make_identity(config, port, clock),
+        identity=identity,
         coordination=coordination,
         picture=ClusterPicture(coordination, clock, metrics),
         broker=broker,
         clock=clock,
         metrics=metrics,
+        history=history,
     )
     application = join(
         config,
@@ -96,6 +102,8 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
     async def close() -> None:
         await leader_line.close()
         await broker.close()
+        if isinstance(history, ThreadedHistory):
+            await asyncio.to_thread(history.close, _LEAVE_S)
 
     door = make_door(config, parts, application, leader_line)
     application.retuning.follow(door_tuner(door))
@@ -125,6 +133,20 @@ def make_door(
         tls_refresh_s=config.tls.refresh_interval_s,
         more_routes=admin_routes(config, parts, application, leader_line),
     )
+
+
+def make_history(config: Config, identity: Identity) -> ThreadedHistory | NoHistory:
+    """Return where load reports and decisions go, at work already.
+
+    Raises:
+        HistoryUnavailable: the address cannot be used with what is installed.
+    """
+    if not config.history.dir:
+        return NoHistory()
+    origin = Origin(config.cluster.name, identity.broker, identity.instance)
+    history = open_history(config.history, origin, HistoryMetrics(REGISTRY))
+    history.start()
+    return history
 
 
 def door_tuner(door: HttpDoor) -> Callable[[Config], None]:

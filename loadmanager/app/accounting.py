@@ -7,7 +7,6 @@ from typing import Protocol
 
 import numpy as np
 
-from loadmanager.app.inheritance import shifted
 from loadmanager.app.parts import Parts
 from loadmanager.app.recollection import Recollection
 from loadmanager.core.averages import BundleAverages
@@ -26,7 +25,7 @@ from loadmanager.core.ids import (
     parse_bundle,
 )
 from loadmanager.core.planner import Planner
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.snapshot import RunningLoad, Snapshot, agreed, encode_snapshot, in_force
 from loadmanager.ports import Account, LeaderElsewhere, LedgerWish, SubjectUnknown, Unavailable
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.steering import Steering
 from loadmanager.app.tuning import Tuning
@@ -42,6 +43,8 @@ class Deciding:
         recollection: Recollection,
         steering: Steering,
         rng: np.random.Generator,
+        *,
+        chronicle: Chronicle,
     ) -> None:
         self._tuning = tuning
         self.steering = steering
@@ -49,6 +52,7 @@ class Deciding:
         self.memory = RoundMemory()
         self._viewing = viewing
         self._rng = rng
+        self._chronicle = chronicle
         self._former = self.memory
         self._unsure: Plan | None = None
 
@@ -65,8 +69,17 @@ class Deciding:
     def round(self, view: ClusterView, *, session_doubtful: bool) -> Plan:
         """Return what one round would do, and remember it, until `undo` says otherwise."""
         self._former = self.memory
-        plan = self.steered.round(
+        planner = self.steered
+        plan = planner.round(
             view, self.memory, self._rng, session_doubtful=session_doubtful, draining=False
+        )
+        self._chronicle.decided(
+            view,
+            self.memory,
+            plan,
+            planner=planner,
+            steering=self.steering.balancing.mode.value,
+            doubtful=session_doubtful,
         )
         self.memory = plan.memory
         self.recollection.round_done(plan, view.brokers.names)
@@ -109,7 +122,8 @@ class Deciding:
 
         None goes to the broker that it is ``leaving`` for ``cause``.
         """
-        view = self._viewing.view(afresh=bundles)
+        view = seen = self._viewing.view(afresh=bundles)
+        moves: list[Move] = []
         placed: dict[BundleId, BrokerId] = {}
         refusals: dict[BundleId, tuple[Refusal, ...]] = {}
         for bundle in bundles:
@@ -126,15 +140,19 @@ class Deciding:
                 refusals[bundle] = answer.refusals
                 self.recollection.unplaced(answer.refusals)
             else:
+                moves.append(answer.move)
                 self.recollection.placed([answer.move])
                 placed[bundle] = answer.move.target
+        self._chronicle.placed(moves, lambda: seen, self.planner)
         return Choices(placed, refusals)
 
     def obey(self, bundles: Mapping[BundleId, BrokerId], destination: BrokerId) -> Choices:
         """Return the destination that somebody named as the next owner of all of these."""
-        self.recollection.placed(
+        moves = [
             Move(bundle, source, destination, Cause.REQUESTED) for bundle, source in bundles.items()
-        )
+        ]
+        self.recollection.placed(moves)
+        self._chronicle.placed(moves, self._viewing.view, self.planner)
         return Choices(dict.fromkeys(bundles, destination), {})
 
     def barred(

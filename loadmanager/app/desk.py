@@ -8,6 +8,7 @@ import structlog
 
 from loadmanager.app.absences import Absences
 from loadmanager.app.accounting import Look
+from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.constraints import Constraints
 from loadmanager.app.deciding import Deciding
 from loadmanager.app.electing import Term
@@ -45,18 +46,24 @@ class Desk:
         *,
         cluster: str,
         rng: np.random.Generator,
+        base_every_rounds: int = 15,
     ) -> None:
         self._parts = parts
         self._term = term
         self.book = OrderBook(parts, term)
         self._constraints = Constraints(parts, cluster)
         self._tally = LoadTally(weights=tuning.now.planner.weights)
-        self._viewing = Viewing(parts, self.book, self._constraints, self._tally)
-        self._splits = SplitDesk(parts, self.book, self._tally, tuning)
+        self._chronicle = chronicle = Chronicle(
+            parts, term.epoch, self._tally, base_every_rounds=base_every_rounds
+        )
+        self._viewing = Viewing(parts, self.book, self._constraints, self._tally, chronicle)
+        self._splits = SplitDesk(parts, self.book, self._tally, tuning, chronicle)
         self.recollection = Recollection(parts.clock, term.epoch)
         self._steering = Steering(parts)
-        self._deciding = Deciding(tuning, self._viewing, self.recollection, self._steering, rng)
-        self._hand_overs = HandOvers(parts, self.book, tuning)
+        self._deciding = Deciding(
+            tuning, self._viewing, self.recollection, self._steering, rng, chronicle=chronicle
+        )
+        self._hand_overs = HandOvers(parts, self.book, tuning, chronicle)
         self._placing = Placing(
             parts,
             self.book,
@@ -79,6 +86,7 @@ class Desk:
             placing=self._placing,
             reconciler=Reconciler(parts, self._hand_overs, self.recollection),
             inheritance=self._inheritance,
+            chronicle=chronicle,
         )
 
     def look(self) -> Look:
@@ -107,6 +115,7 @@ class Desk:
             await self._steering.read()
             await self.book.open()
             await self._rounds.inherit()
+            self._chronicle.began()
             self._viewing.take_reports()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rounds.tick(), name="ticks")
@@ -116,6 +125,7 @@ class Desk:
             self._constraints.close()
             self._steering.close()
             self._placing.end(self._term.epoch)
+            self._chronicle.ended()
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide who is to own ``bundle``; a bundle under way keeps its plan.

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
+from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.order_chunks import Rider
 from loadmanager.app.parts import Parts
@@ -19,16 +20,18 @@ _LOST_AFTER_ROUNDS = 0.25
 class HandOvers:
     """What is under way in one term, as the leader sees it."""
 
-    def __init__(self, parts: Parts, book: OrderBook, tuning: Tuning) -> None:
+    def __init__(self, parts: Parts, book: OrderBook, tuning: Tuning, chronicle: Chronicle) -> None:
         self._tuning = tuning
         self._parts = parts
         self.book = book
+        self._chronicle = chronicle
         self._ordered_at_s: dict[BundleId, float] = {}
         self._astray_since_s: dict[BundleId, float] = {}
 
     async def order(self, moves: Mapping[BundleId, BrokerId], rider: Rider | None = None) -> None:
         """Order bundles to brokers, and time them; raises as `OrderBook.assign`."""
         await self.book.assign(moves, rider)
+        self._chronicle.ordered(moves)
         self._ordered(moves)
 
     def _ordered(self, bundles: Iterable[BundleId]) -> None:

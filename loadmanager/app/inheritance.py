@@ -15,7 +15,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.split_desk import SplitDesk
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.tally import LoadTally
 from loadmanager.core.wire import Standby, decode_standby, encode_standby
 from loadmanager.ports import (
@@ -146,14 +146,3 @@ class StateWrite:
         """Take note that it was written."""
         self._inheritance.exists = True
         self.done = True
-
-
-def shifted(memory: RoundMemory, by_s: float) -> RoundMemory:
-    """Return the memory with all its times moved by ``by_s``."""
-    shed_at_s = {broker: at_s + by_s for broker, at_s in memory.shedder.shed_at_s.items()}
-    moved_at_s = {bundle: at_s + by_s for bundle, at_s in memory.moved_at_s.items()}
-    return replace(
-        memory,
-        moved_at_s=moved_at_s,
-        shedder=replace(memory.shedder, shed_at_s=shed_at_s),
-    )

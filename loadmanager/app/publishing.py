@@ -1,7 +1,7 @@
 """From samples to the load report in the broker's node."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -10,8 +10,9 @@ from loadmanager.app.membership import Membership
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning, wait_out
 from loadmanager.core import znodes
+from loadmanager.core.history import Stream, report_record
 from loadmanager.core.load import HostUsage, LoadReport
-from loadmanager.core.report import Published, due
+from loadmanager.core.report import Due, Published, due
 from loadmanager.core.wire import encode_report
 from loadmanager.ports import BrokerError, BrokerStats, Disconnected, HostProbe, NodeMissing
 
@@ -20,13 +21,17 @@ log = structlog.get_logger()
 _RETRY_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sampler:
-    """Makes a load report of what the probe and the broker say now."""
+    """Makes a load report of what the probe and the broker say now.
+
+    ``window_s`` is over how long the rates of the last sample are means.
+    """
 
     parts: Parts
     probe: HostProbe
     intention: Intention
+    window_s: float | None = field(default=None, init=False)
 
     async def sample(self) -> LoadReport:
         """Return the report as of now.
@@ -35,6 +40,7 @@ class Sampler:
             BrokerError: the broker gave no stats.
         """
         stats = await self.parts.broker.stats()
+        self.window_s = stats.window_s
         usage = self.probe.sample(broker_process_id=stats.process_id)
         return self._report(stats, usage)
 
@@ -67,6 +73,7 @@ class Publisher:
         tuning: Tuning,
         *,
         draw: Callable[[], float],
+        broker_class: str = "",
     ) -> None:
         self._coordination = parts.coordination
         self.sampler = sampler
@@ -75,6 +82,8 @@ class Publisher:
         self._clock = parts.clock
         self._metrics = parts.metrics
         self._draw = draw
+        self._history = parts.history
+        self._broker_class = broker_class
 
     async def run(self, membership: Membership, registered: LoadReport) -> None:
         """Sample and publish until cancelled; ``registered`` is what the node holds.
@@ -84,6 +93,7 @@ class Publisher:
         """
         last = Published(registered, self._clock.monotonic_s())
         jitter = self._draw()
+        self._remember(registered, Due.FIRST, None)
         while True:
             try:
                 report = await self._next(last.report)
@@ -106,7 +116,25 @@ class Publisher:
                 continue
             self._metrics.report_publishes.labels(reason.value).inc()
             self._metrics.report_bytes.set(len(content))
+            self._remember(report, reason, now_s - last.at_s)
             last, jitter = Published(report, now_s), self._draw()
+
+    def _remember(self, report: LoadReport, reason: Due, interval_s: float | None) -> None:
+        at_ms, window_s = self._clock.wall_ms(), self.sampler.window_s
+        self._history.offer(
+            Stream.REPORTS,
+            at_ms,
+            lambda: [
+                report_record(
+                    report,
+                    at_ms=at_ms,
+                    due=reason.value,
+                    interval_s=interval_s,
+                    window_s=window_s,
+                    broker_class=self._broker_class,
+                )
+            ],
+        )
 
     async def _next(self, before: LoadReport) -> LoadReport:
         """Return the next sample, or at once the last one with a new intention.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.deciding import Deciding
 from loadmanager.app.electing import Term
 from loadmanager.app.hand_overs import HandOvers
@@ -38,6 +39,7 @@ class Rounds:
     placing: Placing
     reconciler: Reconciler
     inheritance: Inheritance
+    chronicle: Chronicle
 
     async def inherit(self) -> None:
         """Carry on from what the former leader left; raises as `Inheritance.take`."""
@@ -50,6 +52,7 @@ class Rounds:
             self.tally.weigh(self.tuning.now.planner.weights)
             self.viewing.take_reports()
             self.tally.sample()
+            self.chronicle.ticked(self.hand_overs.book.assigned)
             self.hand_overs.observe()
             try:
                 await self.placing.adopt_parts()
@@ -69,6 +72,12 @@ class Rounds:
             self.parts.metrics.rounds.labels(outcome).inc()
             took_s = self.parts.clock.monotonic_s() - started_s
             self.parts.metrics.round_duration_seconds.observe(took_s)
+            self.chronicle.round_over(
+                outcome,
+                took_s=took_s,
+                tick_interval_s=self.tuning.now.rhythm.tick_interval_s,
+                unowned=lambda: self.placing.unowned,
+            )
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
         await wait_out(self.parts.clock, interval_s, self.parts.clock.sleep)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
+from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.merge_desk import MergeDesk, merge_orders, summed
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
@@ -28,11 +29,19 @@ _REST_S = 600.0
 class SplitDesk:
     """Orders splits and enters their outcome in the book, for one term."""
 
-    def __init__(self, parts: Parts, book: OrderBook, tally: LoadTally, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        book: OrderBook,
+        tally: LoadTally,
+        tuning: Tuning,
+        chronicle: Chronicle,
+    ) -> None:
         self._parts = parts
         self._book = book
         self._tally = tally
         self._tuning = tuning
+        self._chronicle = chronicle
         self.merges = MergeDesk(parts, book)
         self._ordered_at_s: dict[BundleId, float] = {}
         self._resting_until_s: dict[BundleId, float] = {}
@@ -102,8 +111,11 @@ class SplitDesk:
         for bundle, parts in gone.items():
             self._ordered_at_s.pop(bundle, None)
             log.info("bundle.split.adopted", bundle=bundle, parts=parts)
-        for bundle in sorted(set(merged.values())):
-            log.info("bundle.merge.adopted", bundle=bundle)
+            self._chronicle.cut("split", bundle, parts)
+        for one in sorted(set(merged.values())):
+            log.info("bundle.merge.adopted", bundle=one)
+            halves = sorted(half for half, into in merged.items() if into == one)
+            self._chronicle.cut("merge", one, halves)
         return tuple(gone.values())
 
     async def look(self) -> tuple[Refusal, ...]:

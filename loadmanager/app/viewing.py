@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.constraints import Constraints
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
@@ -14,12 +15,18 @@ class Viewing:
     """Keeps the tally of one term up to date with the reports in the picture."""
 
     def __init__(
-        self, parts: Parts, book: OrderBook, constraints: Constraints, tally: LoadTally
+        self,
+        parts: Parts,
+        book: OrderBook,
+        constraints: Constraints,
+        tally: LoadTally,
+        chronicle: Chronicle,
     ) -> None:
         self._parts = parts
         self._book = book
         self._constraints = constraints
         self._tally = tally
+        self._chronicle = chronicle
         self._taken: dict[BrokerId, int] = {}
 
     def take_reports(self) -> None:
@@ -29,9 +36,11 @@ class Viewing:
             if self._taken.get(broker) != known.mzxid:
                 self._taken[broker] = known.mzxid
                 self._tally.report(known.report, known.seen_at_s)
+                self._chronicle.took(broker, known.report.reported_at_ms)
         for broker in self._taken.keys() - brokers.keys():
             del self._taken[broker]
             self._tally.forget(broker, self._parts.clock.monotonic_s())
+            self._chronicle.forgot(broker)
 
     def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
         """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""

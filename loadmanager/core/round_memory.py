@@ -1,7 +1,7 @@
 """What the leader carries from round to round, and hands to its successor."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -93,6 +93,17 @@ class RoundMemory:
             )
         except InvalidName as problem:
             raise MalformedContent(where, str(problem), problem.expected) from None
+
+
+def shifted(memory: RoundMemory, by_s: float) -> RoundMemory:
+    """Return the memory with all its times moved by ``by_s``."""
+    shed_at_s = {broker: at_s + by_s for broker, at_s in memory.shedder.shed_at_s.items()}
+    moved_at_s = {bundle: at_s + by_s for bundle, at_s in memory.moved_at_s.items()}
+    return replace(
+        memory,
+        moved_at_s=moved_at_s,
+        shedder=replace(memory.shedder, shed_at_s=shed_at_s),
+    )
 
 
 def _numbers(where: str, found: Mapping[str, Any], name: str) -> Mapping[str, float]:

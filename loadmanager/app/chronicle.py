@@ -1,0 +1,233 @@
+"""What one leader tells history of its term: what it saw, decided, and what came of it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from loadmanager.app.arrivals import Arrivals
+from loadmanager.app.parts import Parts
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.history import (
+    HandOver,
+    Record,
+    RoundTold,
+    Stream,
+    cut_record,
+    hand_over_record,
+    move_record,
+    round_records,
+    term_record,
+    tick_record,
+)
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Move
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.policies import Policies
+from loadmanager.core.round_memory import RoundMemory, shifted
+from loadmanager.core.tally import LoadTally
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    told: RoundTold
+    view: ClusterView
+    plan: Plan
+
+
+class Chronicle:
+    """Offers the records of one term to the sink; does nothing where no history is kept.
+
+    Every `base_every_rounds`-th round is a base, and so is the first one, and one after
+    settings, constraints or bundle ranges changed.
+    """
+
+    def __init__(
+        self, parts: Parts, epoch: int, tally: LoadTally, *, base_every_rounds: int
+    ) -> None:
+        self.on = parts.history.wants(Stream.ROUNDS)
+        self._parts = parts
+        self._epoch = epoch
+        self._tally = tally
+        self._base_every_rounds = base_every_rounds
+        self._arrivals = Arrivals(parts, epoch, self._hand_over_ended)
+        self._following = False
+        self._ticks = 0
+        self._rounds = 0
+        self._moves = 0
+        self._taken: dict[BrokerId, int] = {}
+        self._left: set[BrokerId] = set()
+        self._decided: _Decided | None = None
+        self._based_on: tuple[Planner, Policies] | None = None
+
+    def began(self) -> None:
+        """Tell that the term begins, and follow owners from now on."""
+        if self.on:
+            self._following = True
+            self._parts.picture.owner_changes.subscribe(self._arrivals.look)
+            self._tell(lambda at_ms: [term_record(at_ms, self._epoch, "began")])
+
+    def ended(self) -> None:
+        """Tell that it is over."""
+        if self._following:
+            self._following = False
+            self._parts.picture.owner_changes.unsubscribe(self._arrivals.look)
+            self._arrivals.end()
+            self._tell(lambda at_ms: [term_record(at_ms, self._epoch, "ended")])
+
+    # --- reports and samples -----------------------------------------------------------
+
+    def took(self, broker: BrokerId, reported_at_ms: int) -> None:
+        """Take note that a report counts from now on."""
+        if self.on:
+            self._taken[broker] = reported_at_ms
+
+    def forgot(self, broker: BrokerId) -> None:
+        """Take note that a broker left."""
+        if self.on:
+            self._left.add(broker)
+
+    def ticked(self, assigned: Mapping[BundleId, BrokerId]) -> None:
+        """Tell that a sample was added to all averages; ``assigned`` are the standing orders."""
+        if self.on:
+            self._ticks += 1
+            self._tell_taken(sampled=True)
+            self._arrivals.tend(assigned)
+
+    def _tell_taken(self, *, sampled: bool) -> None:
+        taken, self._taken = self._taken, {}
+        left, self._left = self._left, set()
+        tick, number = self._ticks, self._rounds
+        self._tell(
+            lambda at_ms: [
+                tick_record(
+                    at_ms,
+                    epoch=self._epoch,
+                    number=number,
+                    tick=tick,
+                    sampled=sampled,
+                    taken=taken,
+                    left=left,
+                )
+            ]
+        )
+
+    # --- decisions -----------------------------------------------------------------------
+
+    def decided(
+        self,
+        view: ClusterView,
+        memory: RoundMemory,
+        plan: Plan,
+        *,
+        planner: Planner,
+        steering: str,
+        doubtful: bool,
+    ) -> None:
+        """Take note of a round's plan, made with ``memory``; `round_over` tells it."""
+        if not self.on:
+            return
+        if self._taken or self._left:
+            self._tell_taken(sampled=False)
+        self._rounds += 1
+        told = RoundTold(
+            at_ms=self._parts.clock.wall_ms(),
+            epoch=self._epoch,
+            number=self._rounds,
+            outcome="",
+            took_s=None,
+            planner=planner,
+            steering=steering,
+            session_doubtful=doubtful,
+            reported_at_ms=self._reported_at_ms(view),
+        )
+        if self._is_base(view, planner):
+            offset_s = told.at_ms / 1000 - view.now_s
+            memory = shifted(memory, offset_s)
+            told = replace(told, memory=memory, averages=self._tally.averages())
+        self._decided = _Decided(told, view, plan)
+
+    def round_over(
+        self,
+        outcome: str,
+        *,
+        took_s: float,
+        tick_interval_s: float,
+        unowned: Callable[[], Sequence[BundleId]],
+    ) -> None:
+        """Tell the round that was decided last, and how it ended."""
+        decided, self._decided = self._decided, None
+        if decided is None:
+            return
+        plan, view, first_move = decided.plan, decided.view, self._moves + 1
+        self._moves += len(plan.moves) + len(plan.observed)
+        told = replace(
+            decided.told,
+            outcome=outcome,
+            took_s=took_s,
+            tick_interval_s=tick_interval_s,
+            unowned=unowned(),
+        )
+        self._parts.history.offer(
+            Stream.ROUNDS, told.at_ms, lambda: round_records(told, view, plan, first_move)
+        )
+
+    def placed(
+        self, moves: Iterable[Move], view: Callable[[], ClusterView], planner: Planner
+    ) -> None:
+        """Tell moves that were decided between two rounds, on this view."""
+        moves = list(moves)
+        if not self.on or not moves:
+            return
+        seen, first_move = view(), self._moves + 1
+        self._moves += len(moves)
+        self._tell(
+            lambda at_ms: [
+                move_record(
+                    move,
+                    "placed" if move.source is None else "moved",
+                    view=seen,
+                    planner=planner,
+                    at_ms=at_ms,
+                    epoch=self._epoch,
+                    number=0,
+                    move_number=number,
+                )
+                for number, move in enumerate(moves, start=first_move)
+            ]
+        )
+
+    def ordered(self, moves: Mapping[BundleId, BrokerId]) -> None:
+        """Follow what was ordered."""
+        if self.on:
+            self._arrivals.ordered(moves)
+
+    def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
+        """Tell that a bundle was split into parts, or made of them."""
+        if not self.on:
+            return
+        # Averages were shared out or added up: a replay has to begin anew.
+        self._based_on = None
+        self._tell(
+            lambda at_ms: [
+                cut_record(at_ms, epoch=self._epoch, action=action, whole=whole, parts=parts)
+            ]
+        )
+
+    # --- within ----------------------------------------------------------------------------
+
+    def _is_base(self, view: ClusterView, planner: Planner) -> bool:
+        former, self._based_on = self._based_on, (planner, view.policies)
+        changed = former is None or former[0] != planner or former[1] is not view.policies
+        return changed or (self._rounds - 1) % self._base_every_rounds == 0
+
+    def _reported_at_ms(self, view: ClusterView) -> dict[BrokerId, int]:
+        known = self._parts.picture.brokers
+        return {
+            name: known[name].report.reported_at_ms for name in view.brokers.names if name in known
+        }
+
+    def _hand_over_ended(self, hand_over: HandOver) -> None:
+        self._tell(lambda at_ms: [hand_over_record(at_ms, hand_over)])
+
+    def _tell(self, make: Callable[[int], Iterable[Record]]) -> None:
+        at_ms = self._parts.clock.wall_ms()
+        self._parts.history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))
