@@ -21,6 +21,7 @@ from loadmanager.cli.namespaces import (
     split_command,
 )
 from loadmanager.cli.reference import show_commands_command
+from loadmanager.cli.simulate import simulate_command
 from loadmanager.cli.steering import (
     drain_command,
     observe_command,
@@ -59,6 +60,7 @@ main.add_command(pause_command)
 main.add_command(plan_command)
 main.add_command(resume_command)
 main.add_command(show_commands_command)
+main.add_command(simulate_command)
 main.add_command(snapshot_command)
 main.add_command(split_command)
 main.add_command(top_command)

@@ -3,10 +3,12 @@
 import multiprocessing
 import signal
 import statistics
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
@@ -21,8 +23,8 @@ from loadmanager.simulator.strategies import Mode, Strategy, planner_for
 T = TypeVar("T")
 
 RANKING: Final = (
-    "best first: least overload (whole broker-minutes), then the smallest gap to the bound "
-    "(to 0.01), then the least interruption of clients"
+    "best first: smallest gap to the lower bound (to 0.01), then least overload (whole "
+    "broker-minutes), then least interruption of clients"
 )
 """What `ranked` goes by."""
 
@@ -115,7 +117,7 @@ def score_job(job: Job) -> Scores:
 
 def results_of(
     jobs: Iterable[Job], look: Callable[[Job], T], *, processes: int
-) -> Iterator[tuple[Job, T]]:
+) -> Generator[tuple[Job, T], None, None]:
     """Yield each job and what ``look`` makes of it, in the order of ``jobs``.
 
     Whatever the number of processes, the same comes out in the same order. With one,
@@ -135,9 +137,7 @@ def results_of(
             yield job, look(job)
         return
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        processes, multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_the_parent
-    )
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
     try:
         yield from _in_turn(pool, jobs, look, processes * _AHEAD)
     finally:
@@ -189,9 +189,9 @@ def _compared(done: Sequence[tuple[Job, Scores]]) -> Compared:
 
 
 def _rank(one: Compared) -> tuple[float, ...]:
-    found = (one.median(score) for score in ("overload_min", "gap", "interrupted_client_s"))
-    overload_min, gap, interrupted = (_NEVER if value is None else value for value in found)
-    return round(overload_min, 0), round(gap, 2), interrupted
+    found = (one.median(score) for score in ("gap", "overload_min", "interrupted_client_s"))
+    gap, overload_min, interrupted = (_NEVER if value is None else value for value in found)
+    return round(gap, 2), round(overload_min, 0), interrupted
 
 
 def _or_never(value: float) -> float | None:
@@ -203,16 +203,34 @@ def _in_turn(
 ) -> Iterator[tuple[Job, T]]:
     left = iter(jobs)
     given: deque[tuple[Job, Future[T]]] = deque()
-    given.extend((job, pool.submit(look, job)) for job in islice(left, ahead))
+
+    def give(count: int) -> None:
+        with _interrupts_for_this_process_alone():
+            given.extend((job, pool.submit(look, job)) for job in islice(left, count))
+
+    give(ahead)
     while given:
         job, future = given.popleft()
         try:
             result = future.result()
-            given.extend((after, pool.submit(look, after)) for after in islice(left, 1))
+            give(1)
         except BrokenProcessPool:
             raise SimulationDied(job) from None
         yield job, result
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _interrupts_for_this_process_alone() -> Iterator[None]:
+    """Let processes that are started here ignore Ctrl-C, which reaches all of a terminal.
+
+    They inherit that; this process ends them. Only the main thread can say so, and only
+    there is Ctrl-C noticed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -14,3 +14,7 @@ class ScenarioError(LoadManagerError):
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
         self.faults = tuple(faults)
+
+    def __reduce__(self) -> tuple[type["ScenarioError"], tuple[Sequence[str]]]:
+        """Return how to make it again: it comes from the process that read a trace, too."""
+        return type(self), (self.faults,)

@@ -13,6 +13,7 @@ from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS, AvgShedder
 from loadmanager.core.snapshot import in_force
 from loadmanager.simulator.scenario import Scenario
@@ -168,7 +169,11 @@ def _short(known: Mapping[str, type], name: str, where: str) -> str:
 def _with_settings(
     pairs: Sequence[Strategy], modes: Sequence[Mode], settings: Sequence[str]
 ) -> tuple[Strategy, ...]:
-    faults = [_unknown(text, pairs) for text in settings if not any(_has(p, text) for p in pairs)]
+    faults = [
+        _unknown(text, pairs)
+        for text in settings
+        if _is_mode(text) or not any(_has(pair, text) for pair in pairs)
+    ]
     if faults:
         raise ConfigError(faults)
     return tuple(
@@ -197,12 +202,19 @@ def _has(pair: Strategy, text: str) -> bool:
     return bool(given) and any(key in fields_of(kind) for kind in kinds)
 
 
+def _is_mode(text: str) -> bool:
+    return text.partition("=")[0] in {"mode", "planner.mode"}
+
+
 def _unknown(text: str, pairs: Sequence[Strategy]) -> str:
     name, given, _ = text.partition("=")
     if not given:
         return f"--set {text}; expected key=value"
-    kinds = [kind for pair in pairs for kind in _parts(pair).values()]
-    known = sorted({key for kind in kinds for key in fields_of(kind)})
-    close = difflib.get_close_matches(name.rpartition(".")[2], known, 3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(known)}"
+    if _is_mode(text):
+        return f"--set {text}; expected --mode, which says what is compared"
+    kinds = {kind for pair in pairs for kind in _parts(pair).values()}
+    known = {key for kind in kinds for key in fields_of(kind)}
+    close = difflib.get_close_matches(name.rpartition(".")[2], sorted(known), 3)
+    ours = sorted({key for kind in kinds for key in values_of(kind())} - {"mode"})
+    hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(ours)}"
     return f"--set {text}: {name} is unknown to the strategies that are compared; {hint}"

@@ -97,7 +97,7 @@ async def test_who_stops_early_leaves_no_process_behind(
     results = results_of(small_jobs(9, ["avg+avg"]), tell_and_hang, processes=2)
     assert next(results)[1] == 7
     await eventually(lambda: len(list(tmp_path.glob("*.begun"))) == 2)
-    results.close()  # type: ignore[attr-defined]  # it is a generator
+    results.close()
     assert not multiprocessing.active_children()
 
 
@@ -130,7 +130,7 @@ def test_never_is_more_than_any_number(values: list[float | None], want: Spread)
     assert spread_of(values) == want
 
 
-def test_the_best_overloads_least_then_is_closest_to_the_bound_then_interrupts_least() -> None:
+def test_the_best_is_closest_to_the_bound_then_overloads_least_then_interrupts_least() -> None:
     def scores(overload_min: float, gap: float, interrupted_client_s: float) -> Scores:
         return replace(
             SCORES,
@@ -140,12 +140,12 @@ def test_the_best_overloads_least_then_is_closest_to_the_bound_then_interrupts_l
         )
 
     # In the order of the pairs; half a minute and 0.001 are no difference.
-    reached = [scores(9, 0.0, 0), scores(0.4, 0.101, 5), scores(0.0, 0.1, 9), scores(0, 0.3, 1)]
-    reached.append(scores(float("nan"), 0.0, 0))
+    reached = [scores(0, 0.3, 0), scores(0.4, 0.101, 5), scores(0.0, 0.1, 9), scores(5, 0.1, 1)]
+    reached.append(scores(0, float("nan"), 0))
     jobs = small_jobs(1, [pair.name for pair in every_pair()[:5]])
     best = ranked(compared(zip(jobs, reached, strict=True)))
     order = [jobs.index(next(job for job in jobs if job.strategy == one.strategy)) for one in best]
-    assert order == [1, 2, 3, 0, 4]
+    assert order == [1, 2, 3, 0, 4], "NaN is last"
 
 
 def test_modes_are_told_once_each() -> None:

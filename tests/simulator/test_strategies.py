@@ -120,6 +120,8 @@ def test_a_setting_goes_to_the_pairs_that_have_it() -> None:
         ("shedder.overloaded=1", "shedder.overloaded is unknown"),
         ("nowhere.margin=1", "nowhere.margin is unknown"),
         ("margin", "--set margin; expected key=value"),
+        ("mode=parity", "--set mode=parity; expected --mode"),
+        ("planner.mode=safe", "--set planner.mode=safe; expected --mode"),
     ],
 )
 def test_a_setting_that_no_pair_has_is_refused(setting: str, told: str) -> None:

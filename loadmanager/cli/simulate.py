@@ -1,0 +1,252 @@
+"""``loadmanager simulate``: strategies side by side, in scenarios that are text files."""
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from loadmanager.simulator.comparing import Job
+    from loadmanager.simulator.comparison import Comparison, Finding
+
+INTERRUPTED = 130
+
+_file = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("simulate")
+@click.argument("asked", metavar="[SCENARIO]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All shipped scenarios.")
+@click.option(
+    "--list", "listed", is_flag=True, help="Tell what scenarios and strategies there are."
+)
+@click.option(
+    "--strategy",
+    "strategies",
+    metavar="A+B,...",
+    multiple=True,
+    help="Pairs shedder+placement, by our names or Pulsar's; threshold+* is every pair of a "
+    "shedder. Without it, every pair that can be configured.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["safe", "parity", "both"]),
+    default="safe",
+    show_default=True,
+    help="safe refuses what makes things worse; parity does as Pulsar would.",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="[PART.]KEY=VALUE",
+    multiple=True,
+    help="One setting, by our key or Pulsar's, of every part that has it or of the part named "
+    "(shedder, placement, planner, filters), of the strategies that have it. May be given again.",
+)
+@click.option(
+    "--seeds",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 100_000),
+    help="How many runs of each strategy in each scenario, each with a seed of its own.",
+)
+@click.option(
+    "--first-seed",
+    type=click.IntRange(0, 2**31),
+    help="The seed of the first run; the others follow it. Without it, the scenario's own.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    help="Processes to simulate in. Without it, one for each core.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Recorded topic rates, CSV or Parquet, in place of the load of the scenarios.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+@click.option(
+    "--html", type=_file, help="Write a report with plots: one file that fetches nothing."
+)
+def simulate_command(
+    *,
+    asked: tuple[str, ...],
+    everything: bool,
+    listed: bool,
+    strategies: tuple[str, ...],
+    mode: str,
+    settings: tuple[str, ...],
+    seeds: int,
+    first_seed: int | None,
+    jobs: int | None,
+    trace: Path | None,
+    as_json: bool,
+    html: Path | None,
+) -> None:
+    """Simulate scenarios with strategies, and tell which does best, and by how much.
+
+    SCENARIO is the name of a shipped one (--list tells them) or a TOML file. Strategies see
+    only what a real leader sees, and decide with the code of a real leader. The same seed
+    gives the same figures. docs/simulator.md tells of the model and the files, and what the
+    scores mean.
+
+    Ends with 1 if something that a scenario expects did not come true, with 2 on bad input.
+
+    \b
+    Examples:
+      loadmanager simulate over-placement
+      loadmanager simulate --all --strategy avg+avg,threshold+* --seeds 20 --html report.html
+      loadmanager simulate mine.toml --trace rates.csv --set threshold=0.05 --json
+    """  # noqa: D301 - the backspace tells click not to wrap the examples
+    if listed:
+        from loadmanager.cli.simulating import print_list  # noqa: PLC0415 - --help stays quick
+
+        print_list()
+        return
+    if bool(asked) == everything:
+        raise click.UsageError("expected one or more scenarios, or --all; --list tells their names")
+    with _bad_input():
+        comparison = _comparison(asked, ",".join(strategies) or "*", mode, settings, trace)
+        _check_report(html)
+    comparison = replace(comparison, seeds=seeds, first_seed=first_seed, pictured=html is not None)
+    from loadmanager.cli.simulating import document_of  # noqa: PLC0415 - --help stays quick
+
+    told = {"--set": ", ".join(settings), "--trace": str(trace or "")}
+    told = {option: value for option, value in told.items() if value}
+    findings = _found(comparison, jobs or len(os.sched_getaffinity(0)), printing=not as_json)
+    if as_json:
+        click.echo(json.dumps(document_of(findings, told), indent=2))
+    if html is not None:
+        _write_report(html, findings, told)
+    if not all(one.holds for finding in findings for one in finding.judged):
+        raise click.exceptions.Exit(1)
+
+
+def _comparison(
+    asked: tuple[str, ...],
+    strategies: str,
+    mode: str,
+    settings: tuple[str, ...],
+    trace: Path | None,
+) -> "Comparison":
+    """Return what is to be compared; everything that is wrong with it is told now."""
+    from loadmanager.simulator.comparison import (  # noqa: PLC0415 - --help stays quick
+        Comparison,
+        check_settings,
+        load_scenarios,
+    )
+    from loadmanager.simulator.library import shipped  # noqa: PLC0415 - the same
+    from loadmanager.simulator.strategies import MODES, parse_strategies  # noqa: PLC0415 - the same
+
+    modes = [one for one in MODES if mode in {one, "both"}]
+    pairs = parse_strategies(strategies, modes, settings)
+    scenarios = load_scenarios(asked or shipped(), trace)
+    check_settings(scenarios.values(), pairs)
+    judging = not settings and trace is None
+    if not judging and any(scenario.expect for scenario in scenarios.values()):
+        click.echo("expectations are not judged: they are of scenarios as they are", err=True)
+    return Comparison(scenarios=scenarios, strategies=pairs, judging=judging)
+
+
+@contextmanager
+def _bad_input() -> Iterator[None]:
+    """End with 2, and a line for each fault, if something that was given cannot be used."""
+    from loadmanager.charts import MissingCharts  # noqa: PLC0415 - --help stays quick
+    from loadmanager.config import ConfigError  # noqa: PLC0415 - the same
+    from loadmanager.simulator.errors import ScenarioError  # noqa: PLC0415 - the same
+
+    try:
+        yield
+    except (ConfigError, ScenarioError, MissingCharts) as error:
+        click.echo(str(error), err=True)
+        raise click.exceptions.Exit(2) from None
+    except OSError as error:
+        if error.filename is None:  # a broken pipe is no input
+            raise
+        click.echo(f"{error.filename}: {error.strerror}", err=True)
+        raise click.exceptions.Exit(2) from None
+
+
+def _check_report(html: Path | None) -> None:
+    """Refuse a report that could not be written, before hours are spent on it."""
+    if html is None:
+        return
+    if find_spec("plotly") is None:
+        from loadmanager.charts import MissingCharts  # noqa: PLC0415 - --help stays quick
+
+        raise MissingCharts
+    folder = html.absolute().parent
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder to write to", str(html))
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, f"nothing may be written to {folder}", str(html))
+
+
+def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list["Finding"]:
+    """Return what was found; print each scenario's tables as soon as they are known."""
+    from loadmanager.cli.simulating import print_notes, print_scenario  # noqa: PLC0415 - --help stays quick
+    from loadmanager.simulator.comparing import SimulationDied  # noqa: PLC0415 - the same
+
+    progress = _Progress(comparison.runs)
+    findings = []
+    try:
+        with _bad_input(), closing(comparison.findings(processes, progress.tell)) as finding_each:
+            for finding in finding_each:
+                findings.append(finding)
+                progress.clear()
+                if printing:
+                    print_scenario(finding)
+    except KeyboardInterrupt:
+        progress.clear()
+        click.echo(f"interrupted after {progress.done} of {comparison.runs} runs", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except SimulationDied as error:
+        progress.clear()
+        raise click.ClickException(str(error)) from None
+    if printing:
+        print_notes(findings)
+    return findings
+
+
+def _write_report(html: Path, findings: list["Finding"], told: Mapping[str, str]) -> None:
+    from loadmanager.simulator.report_page import write_report  # noqa: PLC0415 - --help stays quick
+
+    with _bad_input():
+        size = write_report(
+            html,
+            scenarios={one.name: one.scenario for one in findings},
+            found=[compared for one in findings for compared in one.found],
+            judged=[judged for one in findings for judged in one.judged],
+            pictures={key: picture for one in findings for key, picture in one.pictures.items()},
+            settings=told,
+        )
+    click.echo(f"{html} written, {size / 1e6:.1f} MB", err=True)
+
+
+class _Progress:
+    """A line on a terminal's standard error that says how far it is; nothing elsewhere."""
+
+    def __init__(self, runs: int) -> None:
+        self.runs = runs
+        self.done = 0
+        self._shown = sys.stderr.isatty()
+
+    def tell(self, job: "Job") -> None:
+        """Count one run."""
+        self.done += 1
+        if self._shown:  # pragma: no cover - needs a terminal
+            click.echo(f"\r\x1b[K{self.done} of {self.runs} runs: {job}", nl=False, err=True)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:  # pragma: no cover - needs a terminal
+            click.echo("\r\x1b[K", nl=False, err=True)

@@ -1,0 +1,178 @@
+"""Comparisons of strategies for people and for programs: tables, and one JSON document."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from loadmanager.cli.tables import plain_lines, print_table
+from loadmanager.simulator.comparing import RANKING, Compared, Spread, modes_of
+from loadmanager.simulator.comparison import Finding
+from loadmanager.simulator.expecting import Judged, Outcome
+from loadmanager.simulator.library import shipped
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.scores import SCORE_DOCS, values_of
+from loadmanager.simulator.strategies import PLACEMENT_NAMES, SHEDDER_NAMES
+
+_COLUMNS: Final = (
+    ("max_over_mean", "max/mean>"),
+    ("max_over_mean_end", "at end>"),
+    ("gap", "gap>"),
+    ("largest_p95", "largest p95>"),
+    ("overload_min", "overload min>"),
+    ("balance_s", "balance s>"),
+    ("moves", "moves>"),
+    ("returned", "back>"),
+    ("moved_ratio", "moved x>"),
+    ("interrupted_client_s", "client-s>"),
+    ("thrash_per_broker_percent", "thrash %>"),
+)
+
+_WITH_SPREAD: Final = frozenset({"gap", "moves"})
+
+_DIGITS: Final = 9
+"""Digits after the point in JSON: more than any score means, fewer than a float has."""
+
+_LARGE: Final = 1000
+
+
+def print_scenario(finding: Finding) -> None:
+    """Print the strategies of one scenario, best first, and what became of expectations."""
+    found = finding.found
+    several = len(modes_of(one.strategy for one in found)) > 1
+    seeds = len(found[0].seeds)
+    title = f"{finding.name}: {finding.scenario.title}"
+    title += f", medians of {seeds} seeds" if seeds > 1 else ""
+    columns = ["strategy", *(["mode"] if several else []), *(column for _, column in _COLUMNS)]
+    rows = [
+        [
+            one.strategy.name,
+            *([one.strategy.mode] if several else []),
+            *(_cell(score, one.spreads[score]) for score, _ in _COLUMNS),
+        ]
+        for one in found
+    ]
+    print_table(title, columns, rows)
+    _print_judged(finding.judged)
+
+
+def print_notes(findings: Iterable[Finding]) -> None:
+    """Print what holds for all tables: their order, and what is to be known of pairs."""
+    click.echo(f"\n{RANKING[0].upper()}{RANKING[1:]}.")
+    strategies = {one.strategy for finding in findings for one in finding.found}
+    for name, remark in sorted({(one.name, one.remark) for one in strategies if one.remark}):
+        click.echo(f"{name}: {remark}.")
+
+
+def print_list() -> None:
+    """Print the scenarios and strategies there are, and what the scores mean."""
+    rows = [_scenario_row(name, load_scenario(path)) for name, path in shipped().items()]
+    print_table("Scenarios", ("name", "title", "brokers>", "topics>", "hours>"), rows)
+    print_table(
+        "Strategies, any shedder+placement",
+        ("kind", "names"),
+        (
+            ("shedder", ", ".join(SHEDDER_NAMES)),
+            ("placement", ", ".join(PLACEMENT_NAMES)),
+        ),
+    )
+    click.echo("\nScores, of all of which less is better")
+    table = [(doc.name, doc.unit, doc.what) for doc in SCORE_DOCS]
+    click.echo("\n".join(plain_lines(("name", "unit", "what it says"), table)))
+
+
+def document_of(findings: Iterable[Finding], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return a comparison as JSON; strategies stand best first, null is never or unknown.
+
+    ``settings`` are the options that change what is simulated, as they were given.
+    """
+    return {
+        "settings": dict(settings),
+        "ranking": RANKING,
+        "scores": {
+            doc.name: {"title": doc.title, "unit": doc.unit, "meaning": doc.what}
+            for doc in SCORE_DOCS
+        },
+        "scenarios": [
+            {
+                "scenario": one.name,
+                "title": one.scenario.title,
+                "durationS": one.scenario.duration_s,
+                "warmUpS": one.scenario.warm_up_s,
+                "strategies": [_strategy(compared) for compared in one.found],
+                "expectations": [_expectation(verdict) for verdict in one.judged],
+            }
+            for one in findings
+        ],
+    }
+
+
+def _strategy(one: Compared) -> dict[str, Any]:
+    return {
+        "strategy": one.strategy.name,
+        "mode": one.strategy.mode,
+        "settings": list(one.strategy.settings),
+        "remark": one.strategy.remark,
+        "scores": {
+            name: {
+                "median": _number(spread.median),
+                "least": _number(spread.least),
+                "most": _number(spread.most),
+            }
+            for name, spread in one.spreads.items()
+        },
+        "runs": [
+            {"seed": seed} | {name: _number(value) for name, value in values_of(scores).items()}
+            for seed, scores in zip(one.seeds, one.runs, strict=True)
+        ],
+    }
+
+
+def _expectation(one: Judged) -> dict[str, Any]:
+    return {
+        "strategy": one.strategy.name,
+        "mode": one.strategy.mode,
+        "score": one.expectation.score,
+        "least": _number(one.expectation.least),
+        "most": _number(one.expectation.most),
+        "median": _number(one.found.median),
+        "outcome": one.outcome.value,
+        "knownFailure": one.expectation.known_failure,
+    }
+
+
+def _print_judged(judged: Sequence[Judged]) -> None:
+    held = sum(one.outcome is Outcome.HELD for one in judged)
+    if held:
+        click.echo(f"{held} expectation{'' if held == 1 else 's'} held")
+    for one in judged:
+        if one.outcome is not Outcome.HELD:
+            click.echo(str(one))
+
+
+def _scenario_row(name: str, scenario: Scenario) -> tuple[str, ...]:
+    brokers = sum(group.count for group in scenario.brokers)
+    topics = sum(load.topics for load in scenario.load)
+    return (name, scenario.title, str(brokers), str(topics), f"{scenario.duration_s / 3600:.3g}")
+
+
+def _cell(score: str, spread: Spread) -> str:
+    never = "never" if score == "balance_s" else "-"
+    median = _figure(spread.median, never)
+    if score not in _WITH_SPREAD or spread.least == spread.most:
+        return median
+    return f"{median} ({_figure(spread.least, never)}-{_figure(spread.most, never)})"
+
+
+def _figure(value: float | None, never: str) -> str:
+    if value is None:
+        return never
+    return f"{value:.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
+
+
+def _number(value: float | None) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    return round(value, _DIGITS)

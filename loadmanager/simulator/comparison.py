@@ -1,0 +1,161 @@
+"""A comparison as it is asked for: scenarios, strategies, seeds, and what to keep of each run."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from loadmanager.config import ConfigError
+from loadmanager.simulator.comparing import (
+    Compared,
+    Job,
+    compared,
+    jobs_of,
+    ranked,
+    results_of,
+    run_job,
+)
+from loadmanager.simulator.errors import ScenarioError
+from loadmanager.simulator.expecting import Judged, judged
+from loadmanager.simulator.library import find
+from loadmanager.simulator.picture import Picture, picture_of
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.scores import Scores, scores_of
+from loadmanager.simulator.strategies import Strategy, planner_for
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Examined:
+    """What is kept of a run, small enough to be sent between processes."""
+
+    scores: Scores
+    picture: Picture | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """Runs a job and keeps what is wanted of it; goes to the processes that do so.
+
+    ``pictured`` keeps a picture of the first seed of each strategy.
+    """
+
+    pictured: bool
+    first_seed: int | None
+
+    def __call__(self, job: Job) -> Examined:
+        """Return what is wanted of ``job``; raises as `run_job`."""
+        run = run_job(job)
+        first = job.scenario.seed if self.first_seed is None else self.first_seed
+        drawn = self.pictured and job.seed == first
+        return Examined(scores_of(run), picture_of(run) if drawn else None)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Finding:
+    """What strategies did in one scenario, best first, and what became of expectations."""
+
+    name: str
+    scenario: Scenario
+    found: Sequence[Compared]
+    judged: Sequence[Judged]
+    pictures: Mapping[tuple[str, Strategy], Picture]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Comparison:
+    """What is to be simulated. ``scenarios`` are by the names they were asked for by.
+
+    With a trace or settings of one's own, expectations are not judged: they are of the
+    scenario as it is.
+    """
+
+    scenarios: Mapping[str, Scenario]
+    strategies: Sequence[Strategy]
+    seeds: int = 1
+    first_seed: int | None = None
+    pictured: bool = False
+    judging: bool = True
+
+    @property
+    def runs(self) -> int:
+        """How many simulations that is."""
+        return len(self.scenarios) * len(self.strategies) * self.seeds
+
+    def findings(
+        self, processes: int, tell: Callable[[Job], None] = lambda _: None
+    ) -> Generator[Finding, None, None]:
+        """Yield what was found in each scenario as soon as it is known, in their order.
+
+        Args:
+            processes: how many simulate at a time.
+            tell: is called after each run.
+
+        Raises:
+            SimulationDied: a process came to an end.
+            ScenarioError: a trace cannot be read.
+        """
+        jobs = jobs_of(self.scenarios.items(), self.strategies, self.seeds, self.first_seed)
+        look = Examination(pictured=self.pictured, first_seed=self.first_seed)
+        pictures: dict[tuple[str, Strategy], Picture] = {}
+
+        def scores(results: Iterable[tuple[Job, Examined]]) -> Iterator[tuple[Job, Scores]]:
+            for job, examined in results:
+                if examined.picture is not None:
+                    pictures[job.name, job.strategy] = examined.picture
+                tell(job)
+                yield job, examined.scores
+
+        with closing(results_of(jobs, look, processes=min(processes, self.runs))) as results:
+            for name, found in groupby(compared(scores(results)), key=lambda one: one.name):
+                best_first = ranked(found)
+                # By now the first run of the next scenario is done, too.
+                mine = {key: pictures.pop(key) for key in list(pictures) if key[0] == name}
+                yield self._finding(name, best_first, mine)
+
+    def _finding(
+        self,
+        name: str,
+        found: Sequence[Compared],
+        pictures: Mapping[tuple[str, Strategy], Picture],
+    ) -> Finding:
+        scenario = self.scenarios[name]
+        expectations = scenario.expect if self.judging else ()
+        verdicts = [verdict for one in found for verdict in judged(expectations, one)]
+        return Finding(name, scenario, found, verdicts, pictures)
+
+
+def load_scenarios(asked: Iterable[str], trace: Path | None = None) -> dict[str, Scenario]:
+    """Return the scenarios of that name or path, by it; with ``trace`` in place of their loads.
+
+    Raises:
+        ScenarioError: with all faults of all of them.
+    """
+    found: dict[str, Scenario] = {}
+    faults: list[str] = []
+    for name in dict.fromkeys(asked):
+        try:
+            found[name] = load_scenario(find(name), trace=trace)
+        except ScenarioError as error:
+            faults += error.faults
+    if faults:
+        raise ScenarioError(faults)
+    return found
+
+
+def check_settings(scenarios: Iterable[Scenario], strategies: Sequence[Strategy]) -> None:
+    """Refuse settings of strategies that are out of range, before anything is simulated.
+
+    Raises:
+        ConfigError: with all faults.
+    """
+    faults: dict[str, None] = {}
+    for scenario in scenarios:
+        for strategy in strategies:
+            try:
+                planner_for(scenario, strategy)
+            except ConfigError as error:
+                faults |= dict.fromkeys(error.faults)
+    if faults:
+        raise ConfigError(list(faults))
