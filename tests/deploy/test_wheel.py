@@ -9,6 +9,7 @@ import pytest
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
+# Run with -P, which keeps the folder of the sources off the path.
 # The extras' own folders need the extras.
 IMPORT_ALL = """
 import importlib, pkgutil, loadmanager
@@ -18,6 +19,14 @@ for module in pkgutil.walk_packages(loadmanager.__path__, "loadmanager."):
         importlib.import_module(module.name)
 """
 COMMANDS = "from loadmanager.cli import main; print(*main.commands)"
+
+LOAD_SCENARIOS = """
+from loadmanager.simulator.library import shipped
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.traces import read_trace
+loaded = [load_scenario(path) for path in shipped().values()]
+print(len(loaded), *[len(read_trace(one.trace).topics) for one in loaded if one.trace])
+"""
 
 
 def run(*command: str | Path) -> str:
@@ -50,12 +59,12 @@ def test_base_install_brings_neither_spark_nor_java_nor_tests(programs: Path) ->
 
 
 def test_every_module_of_the_sidecar_imports_without_extras(programs: Path) -> None:
-    run(programs / "python", "-W", "error", "-c", IMPORT_ALL)
+    run(programs / "python", "-P", "-W", "error", "-c", IMPORT_ALL)
 
 
 def test_every_command_explains_itself_without_extras(programs: Path) -> None:
     assert "Usage: loadmanager" in run(programs / "loadmanager", "--help")
-    commands = run(programs / "python", "-c", COMMANDS).split()
+    commands = run(programs / "python", "-P", "-c", COMMANDS).split()
     assert {"agent", "broker", "demo"} <= set(commands)
     for command in commands:
         assert f"loadmanager {command}" in run(programs / "loadmanager", command, "--help")
@@ -65,3 +74,8 @@ def test_installed_defaults_are_a_sound_configuration(programs: Path, tmp_path: 
     file = tmp_path / "loadmanager.toml"
     file.write_text(run(programs / "loadmanager", "config", "show-defaults"), encoding="utf-8")
     assert "is sound" in run(programs / "loadmanager", "config", "check", "--config", file)
+
+
+def test_scenarios_and_their_traces_are_installed_with_it(programs: Path, project: Path) -> None:
+    count = len(list((project / "loadmanager" / "simulator" / "scenarios").glob("*.toml")))
+    assert run(programs / "python", "-P", "-c", LOAD_SCENARIOS) == f"{count} 24\n"

@@ -4,8 +4,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
+from loadmanager.simulator import trace_csv, trace_parquet
 from loadmanager.simulator.library import shipped
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.traces import ScenarioError, Trace, read_trace
@@ -212,7 +213,7 @@ def test_each_fault_is_told_with_its_line(
 
 
 def test_of_very_many_faults_the_first_are_told(tmp_path: Path) -> None:
-    faults = told(csv_file(tmp_path, HEAD + "0,a,-1\n" * 100_000))
+    faults = told(csv_file(tmp_path, HEAD + "0,a,-1\n" * 1000))
     assert len(faults) == 21
     assert faults[-1] == "rates.csv: and perhaps more; only the first 20 are looked for"
 
@@ -262,14 +263,23 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_told(tmp_path: Path) -> 
     assert told(tmp_path / "a.pq")[0].endswith("; expected a readable Parquet file")
 
 
-def test_many_rows_in_many_parts_are_as_they_were_written(tmp_path: Path) -> None:
-    times, topics = 70, 1500
+def test_many_rows_in_many_parts_are_as_they_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_csv, "_PART_ROWS", 7)
+    monkeypatch.setattr(trace_csv, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(trace_parquet, "_PART_ROWS", 7)
+    times, topics = 20, 15
     rates = np.random.default_rng(1).integers(0, 1000, (times, topics))
-    lines = [f"{t},t-{n},{rates[t, n]}" for t in range(times) for n in range(topics)]
-    trace = read_trace(csv_file(tmp_path, HEAD + "\n".join(lines)))
-    assert trace.rates.shape == (times, topics, 4)
-    assert np.array_equal(trace.rates[:, :, 0], rates)
-    assert trace.topics[-1] == f"persistent://public/default/t-{topics - 1}"
+    lines = [f"{t},é-{n},{rates[t, n]}" for t in range(times) for n in range(topics)]
+    text = HEAD + "\n".join(lines) + "\n"
+    packed = tmp_path / "rates.parquet"
+    parquet.write_table(csv.read_csv(csv_file(tmp_path, text)), packed)
+    for trace in (read_trace(tmp_path / "rates.csv"), read_trace(packed)):
+        assert np.array_equal(trace.rates[:, :, 0], rates)
+        assert trace.topics == tuple(f"persistent://public/default/é-{n}" for n in range(topics))
+    faults = told(csv_file(tmp_path, text + "19,é-0,1\n18,x,-1"))
+    assert [fault.partition(" ")[0] for fault in faults] == ["rates.csv:303:", "rates.csv:303:"]
 
 
 def test_the_shipped_example_is_sound() -> None:
