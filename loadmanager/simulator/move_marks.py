@@ -1,23 +1,26 @@
-"""The moves of a run in its picture: the largest as marks that say why, all as bars."""
+"""The moves of a run in its picture: marks that say which and why, and bars that count all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from loadmanager.charts import Json, numbers, shown
+from loadmanager.core.ids import BrokerId
 from loadmanager.core.plan import Cause
 from loadmanager.simulator.run import MoveRecord, Run, Why
 from loadmanager.simulator.time_axis import TimeAxis
 
 MARKS: Final = 300
-"""At most so many moves are marked, those with the most traffic; the bars count all."""
+"""At most so many marks: those with the most traffic. The bars count all moves."""
+
+LISTED: Final = 5
+"""Moves of one moment, broker and reason share a mark, which tells so many of them."""
 
 BARS: Final = 80
 
 _FEW: Final = 60
-
 _SYMBOLS: Final = {Why.SHED: "circle", Why.PLACED: "square", Why.DRAINED: "diamond"}
 _HUES: Final = {
     Cause.OVERLOADED: "#d0505a",
@@ -38,58 +41,111 @@ class Marks:
     note: str = ""
 
 
-def move_marks(run: Run, axis: TimeAxis) -> Marks:
-    """Return a mark at the load of the broker a bundle came from, or went to from nobody."""
-    largest = sorted(run.moves, key=lambda move: (-move.bytes_per_s, move.at_s, move.bundle))
-    marked = sorted(largest[:MARKS], key=lambda move: (move.at_s, move.bundle))
-    kinds = sorted({(move.why, move.cause) for move in marked})
-    left = len(run.moves) - len(marked)
-    note = f"Marks are the {MARKS} moves with the most traffic; the bars count all." if left else ""
-    return Marks([_marks(run, axis, marked, *kind) for kind in kinds], note)
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Moves of one moment and reason: from a broker, or from nobody to a broker."""
+
+    at_s: float
+    broker: BrokerId
+    why: Why
+    cause: Cause
+    moves: tuple[MoveRecord, ...]
+
+    @property
+    def bytes_per_s(self) -> float:
+        return sum(move.bytes_per_s for move in self.moves)
 
 
-def _marks(
-    run: Run, axis: TimeAxis, moves: Sequence[MoveRecord], why: Why, cause: Cause
+def name_of(broker: BrokerId) -> str:
+    """Return a broker's name as pictures show it; the port says nothing."""
+    return shown(broker.rpartition(":")[0])
+
+
+def move_marks(run: Run, axis: TimeAxis, rows: Iterable[str] | None = None) -> Marks:
+    """Return a mark at the broker that bundles came from, or went to from nobody.
+
+    It stands at the broker's load; where brokers have ``rows`` of their own, named so, in
+    the broker's row.
+    """
+    places = None if rows is None else frozenset(rows)
+    found = [one for one in _grouped(run.moves) if places is None or name_of(one.broker) in places]
+    largest = sorted(found, key=lambda one: (-one.bytes_per_s, one.at_s, one.broker))
+    marked = sorted(largest[:MARKS], key=lambda one: (one.at_s, one.broker))
+    kinds = sorted({(one.why, one.cause) for one in marked})
+    left = len(run.moves) - sum(len(one.moves) for one in marked)
+    note = f"{left} moves with less traffic have no mark; the bars count all." if left else ""
+    return Marks(
+        [
+            _trace(run, axis, [one for one in marked if (one.why, one.cause) == kind], places)
+            for kind in kinds
+        ],
+        note,
+    )
+
+
+def _grouped(moves: Iterable[MoveRecord]) -> list[_Mark]:
+    groups: dict[tuple[float, BrokerId, Why, Cause], list[MoveRecord]] = {}
+    for move in moves:
+        broker = move.target if move.source is None else move.source
+        groups.setdefault((move.at_s, broker, move.why, move.cause), []).append(move)
+    return [
+        _Mark(*key, tuple(sorted(group, key=lambda move: (-move.bytes_per_s, move.bundle))))
+        for key, group in groups.items()
+    ]
+
+
+def _trace(
+    run: Run, axis: TimeAxis, marks: Sequence[_Mark], rows: frozenset[str] | None
 ) -> Mapping[str, Json]:
-    mine = [move for move in moves if (move.why, move.cause) == (why, cause)]
+    few = len(marks) <= _FEW
+    why, cause = marks[0].why, marks[0].cause
+    heights: list[float] | list[str] = (
+        _loads(run, marks) if rows is None else [name_of(one.broker) for one in marks]
+    )
     return {
         "type": "scatter",
         "mode": "markers",
         "name": f"{why.value}: {cause.value}",
-        "x": numbers(axis.shown(np.array([move.at_s for move in mine]))),
-        "y": numbers(_loads(run, mine)),
-        "text": [_in_words(move, axis) for move in mine],
+        "x": numbers(axis.shown(np.array([one.at_s for one in marks]))),
+        "y": heights,
+        "yaxis": "y" if rows is None else "y2",
+        "text": [_in_words(one, axis) for one in marks],
         "marker": {
             "symbol": _SYMBOLS[why],
             "color": _HUES[cause],
-            "size": 8 if len(mine) <= _FEW else 5,
+            "size": [min(5 + 3 * few + len(one.moves), 14) for one in marks],
             "opacity": 0.85,
-            "line": {"width": 1 if len(mine) <= _FEW else 0, "color": "#ffffff"},
+            "line": {"width": 1 if few else 0.5, "color": "#ffffff"},
         },
         "hovertemplate": "%{text}<extra></extra>",
     }
 
 
-def _loads(run: Run, moves: Sequence[MoveRecord]) -> list[float]:
-    """Return the load that the broker of each move had at the recorded moment before it."""
+def _loads(run: Run, marks: Sequence[_Mark]) -> list[float]:
+    """Return the load that the broker of each mark had at the recorded moment before it."""
     timeline = run.timeline
     rows = {broker: row for row, broker in enumerate(timeline.brokers)}
-    times = np.searchsorted(timeline.time_s, [move.at_s for move in moves], side="right") - 1
-    brokers = [rows[move.target if move.source is None else move.source] for move in moves]
-    loads = timeline.demand[np.maximum(times, 0), brokers]
+    times = np.searchsorted(timeline.time_s, [one.at_s for one in marks], side="right") - 1
+    loads = timeline.demand[np.maximum(times, 0), [rows[one.broker] for one in marks]]
     # A broker that crashed has no load any more.
-    return [float(load) if np.isfinite(load) else 0.0 for load in loads.max(axis=1)]
+    return [round(float(load), 3) if np.isfinite(load) else 0.0 for load in loads.max(axis=1)]
 
 
-def _in_words(move: MoveRecord, axis: TimeAxis) -> str:
-    return "<br>".join(
-        (
-            f"<b>{shown(move.bundle)}</b>",
-            f"from {shown(move.source or 'nobody')} to {shown(move.target)}",
-            f"{move.why.value}: {move.cause.value}, at {axis.at(move.at_s)}",
-            f"{move.msgs_per_s:,.0f} messages/s, {move.bytes_per_s / 1e6:,.2f} MB/s",
-            f"clients interrupted: {move.interrupted_client_s:,.1f} client-seconds",
-        )
+def _in_words(mark: _Mark, axis: TimeAxis) -> str:
+    count = f", {len(mark.moves)} bundles" if len(mark.moves) > 1 else ""
+    lines = [f"<b>{mark.why.value}: {mark.cause.value}</b>, {axis.at(mark.at_s)}{count}"]
+    lines += [_move(move) for move in mark.moves[:LISTED]]
+    if len(mark.moves) > LISTED:
+        lines.append(f"and {len(mark.moves) - LISTED} with less traffic")
+    return "<br>".join(lines)
+
+
+def _move(move: MoveRecord) -> str:
+    source = "nobody" if move.source is None else name_of(move.source)
+    return (
+        f"{shown(move.bundle)} from {source} to {name_of(move.target)}<br>"
+        f"    {move.msgs_per_s:,.0f} messages/s, {move.bytes_per_s / 1e6:,.2f} MB/s, "
+        f"clients waited {move.interrupted_client_s:,.1f} s in all"
     )
 
 

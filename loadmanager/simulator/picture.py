@@ -10,9 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.charts import Chart, Html, Json, joined, numbers, shown, tag
-from loadmanager.core.ids import BrokerId
-from loadmanager.simulator.move_marks import move_bars, move_marks
+from loadmanager.charts import Chart, Html, Json, joined, numbers, tag
+from loadmanager.simulator.move_marks import move_bars, move_marks, name_of
 from loadmanager.simulator.run import RESOURCES, Run, Timeline
 from loadmanager.simulator.thinning import Thinned, thinned
 from loadmanager.simulator.time_axis import TimeAxis
@@ -71,10 +70,11 @@ def chart_of(run: Run, loads: Thinned, axis: TimeAxis) -> Chart:
     """Return the chart of ``run``: loads, lower bound, events, moves."""
     many = len(run.timeline.brokers) > LINES
     traces = _bands(run.timeline, loads, axis) if many else _lines(run.timeline, loads, axis)
-    marks = move_marks(run, axis)
-    traces += [_bound(loads, axis), *marks.traces, move_bars(run, axis)]
-    if many:
-        traces.append(_heat(run.timeline, loads, axis))
+    rows = _rows(run.timeline, loads) if many else {}
+    marks = move_marks(run, axis, rows if many else None)
+    # The order of the rows is that of the first trace that has them.
+    colours = [_heat(rows, loads, axis)] if many else []
+    traces += [_bound(loads, axis), *colours, *marks.traces, move_bars(run, axis)]
     happened, lines = axis.events(run.happened, height=_height(loads))
     return Chart(
         title="Load of the brokers",
@@ -89,18 +89,13 @@ def _lines(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[s
     """Return one line a broker; on hover it says which resource is short."""
     return [
         {
-            **axis.line(loads.time_s, loads.load[:, row], _name(broker)),
+            **axis.line(loads.time_s, loads.load[:, row], name_of(broker)),
             "line": {"color": HUES[row % len(HUES)], "width": 1.6},
             "text": _resources(loads, row),
-            "hovertemplate": f"{_name(broker)}: %{{y:.1%}} (%{{text}})<extra></extra>",
+            "hovertemplate": f"{name_of(broker)}: %{{y:.1%}} (%{{text}})<extra></extra>",
         }
         for row, broker in enumerate(timeline.brokers)
     ]
-
-
-def _name(broker: BrokerId) -> str:
-    """Return a broker's name as a legend shows it; the port says nothing."""
-    return shown(broker.rpartition(":")[0])
 
 
 def _resources(loads: Thinned, row: int) -> list[str]:
@@ -129,7 +124,7 @@ def _bands(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[s
         },
     ]
     for place, row in enumerate(_by_peak(loads)[:TOP]):
-        line = axis.line(loads.time_s, loads.load[:, row], _name(timeline.brokers[row]))
+        line = axis.line(loads.time_s, loads.load[:, row], name_of(timeline.brokers[row]))
         traces.append({**line, "line": {"color": HUES[1 + place], "width": 1, "dash": "dot"}})
     return [
         {**trace, "hovertemplate": f"{trace['name']}: %{{y:.1%}}<extra></extra>"}
@@ -143,16 +138,22 @@ def _by_peak(loads: Thinned) -> list[int]:
     return [int(row) for row in np.argsort(-np.nan_to_num(peaks), kind="stable")]
 
 
-def _heat(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> Mapping[str, Json]:
-    """Return every broker's load as colour; of too many those with the highest peaks."""
-    rows = sorted(_by_peak(loads)[:ROWS])
+def _rows(timeline: Timeline, loads: Thinned) -> dict[str, int]:
+    """Return the brokers that have a row of colours and their places; the highest peaks if many."""
+    return {name_of(timeline.brokers[row]): row for row in sorted(_by_peak(loads)[:ROWS])}
+
+
+def _heat(rows: Mapping[str, int], loads: Thinned, axis: TimeAxis) -> Mapping[str, Json]:
+    """Return every broker's load as colour."""
     every = max(1, -(-len(rows) * len(loads.time_s) // CELLS))
-    columns = np.fmax.reduceat(loads.load[:, rows], np.arange(0, len(loads.time_s), every), axis=0)
+    columns = np.fmax.reduceat(
+        loads.load[:, list(rows.values())], np.arange(0, len(loads.time_s), every), axis=0
+    )
     return {
         "type": "heatmap",
         "name": "every broker",
         "x": numbers(axis.shown(loads.time_s[::every])),
-        "y": [_name(timeline.brokers[row]) for row in rows],
+        "y": list(rows),
         "z": [numbers(column, 2) for column in columns.T],
         "yaxis": "y2",
         "zmin": 0,
@@ -196,7 +197,12 @@ def _layout(
             "rangemode": "tozero",
             "domain": [0.56 if many else 0.24, 1],
         },
-        "yaxis2": {"domain": [0.18, 0.5], "showticklabels": False, "title": {"text": "brokers"}},
+        "yaxis2": {
+            "domain": [0.18, 0.5],
+            "showticklabels": False,
+            "ticks": "",
+            "title": {"text": "brokers"},
+        },
         "yaxis3": {"domain": [0, 0.12 if many else 0.16], "title": {"text": "moves"}, "nticks": 4},
         "shapes": [full, *warm_up, *events],
         "hovermode": "closest",

@@ -271,9 +271,11 @@ def _meaning() -> Html:
         ),
         tag(
             "p",
-            "A mark is a move, at the load of the broker it came from (or, from nobody, went to); "
-            f"its bundle, brokers and reason show on hover. At most {MARKS} moves are marked, "
-            "those with the most traffic; the bars below count all. Vertical dotted lines are "
+            "A mark is a move, or several of one moment, broker and reason. It stands at the load "
+            "of the broker they came from (or, from nobody, went to), or in its row of colours; "
+            "bundles, brokers, reason and traffic show on hover. Of more than "
+            f"{MARKS} marks those with the most traffic are shown; the bars below count all moves. "
+            "Vertical dotted lines are "
             "events, the grey part is the warm-up, which no score counts.",
         ),
         tag(

@@ -10,7 +10,7 @@ import pytest
 from pictured_runs import a_move, a_run, a_timeline
 
 from loadmanager.charts import Chart
-from loadmanager.simulator.move_marks import MARKS
+from loadmanager.simulator.move_marks import LISTED, MARKS
 from loadmanager.simulator.picture import CELLS, LINES, ROWS, chart_of, picture_of
 from loadmanager.simulator.run import Run
 from loadmanager.simulator.thinning import POINTS, thinned
@@ -109,25 +109,40 @@ def test_a_move_is_marked_at_its_source_with_its_reason_on_hover() -> None:
     mark = found["shed: overloaded"]
     assert mark["x"] == [pytest.approx(70 / 60, abs=1e-3)]
     assert mark["y"] == [pytest.approx(0.8)]
-    for words in (
-        "shop/orders/0x00000003_0x00000004",
-        "from large-1:8080 to large-2:8080",
-        "shed: overloaded",
-        "1,500 messages/s, 0.00 MB/s",
-        "2.5 client-seconds",
-    ):
-        assert words in mark["text"][0]
+    assert mark["text"][0] == (
+        "<b>shed: overloaded</b>, minute 1.17<br>"
+        "shop/orders/0x00000003_0x00000004 from large-1 to large-2<br>"
+        "    1,500 messages/s, 0.00 MB/s, clients waited 2.5 s in all"
+    )
     assert found["placed: unowned"]["y"] == [pytest.approx(0.3)]
-    assert "from nobody" in found["placed: unowned"]["text"][0]
+    assert "from nobody to large-2" in found["placed: unowned"]["text"][0]
 
 
-def test_only_the_largest_of_many_moves_are_marked_and_the_bars_count_all() -> None:
+def test_moves_of_one_moment_broker_and_reason_share_a_mark_that_tells_the_largest() -> None:
+    moves = [a_move(60.0, number) for number in range(LISTED + 3)]
+    (text,) = traces(a_run(wavy(60, 3), *moves))["shed: overloaded"]["text"]
+    assert f"{LISTED + 3} bundles" in text
+    assert text.count("messages/s") == LISTED
+    assert f"0x{LISTED + 2:08x}_" in text
+    assert text.endswith("and 3 with less traffic")
+
+
+def test_of_many_brokers_a_mark_stands_in_the_row_of_its_broker() -> None:
+    chart = the_chart(a_run(wavy(60, 40), a_move(70.0)))
+    found = {str(trace["name"]): trace for trace in chart.data}
+    assert found["shed: overloaded"]["y"] == ["large-1"]
+    assert found["shed: overloaded"]["yaxis"] == found["every broker"]["yaxis"] == "y2"
+    names = list(found)
+    assert names.index("every broker") < names.index("shed: overloaded")
+
+
+def test_only_the_largest_of_many_marks_are_shown_and_the_bars_count_all() -> None:
     moves = [a_move(10.0 * number, number) for number in range(MARKS + 40)]
     run = a_run(wavy(120, 3), *moves)
     found = traces(run)
     assert len(found["shed: overloaded"]["x"]) == MARKS
     assert sum(found["moves"]["y"]) == MARKS + 40
-    assert f"the {MARKS} moves with the most traffic" in the_chart(run).summary
+    assert "40 moves with less traffic have no mark; the bars count all." in the_chart(run).summary
 
 
 def test_events_of_one_moment_share_a_line_and_all_are_told() -> None:

@@ -40,7 +40,7 @@ def _scenario(title: str, brokers: int, event: Join | Crash) -> Scenario:
     return Scenario(
         title=title,
         description="A broker & an event.",
-        duration_s=1500.0,
+        duration_s=900.0,
         warm_up_s=300.0,
         brokers=(
             BrokerClass(name="old", count=brokers, cores=2),
@@ -58,7 +58,7 @@ def _scenario(title: str, brokers: int, event: Join | Crash) -> Scenario:
 
 SCENARIOS: Mapping[str, Scenario] = {
     "few": _scenario(EVIL, 3, Join(kind="join", at_s=300.0, brokers=("new-1",))),
-    "many": _scenario("Many brokers", 30, Crash(kind="crash", at_s=600.0, brokers=("old-1",))),
+    "many": _scenario("Many brokers", 13, Crash(kind="crash", at_s=600.0, brokers=("old-1",))),
 }
 
 
