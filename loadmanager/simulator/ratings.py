@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from loadmanager.core.columns import Mask
 from loadmanager.simulator.run import Run
+from loadmanager.simulator.scores import returned
 
 Table = NDArray[np.float64]
 
@@ -89,6 +90,11 @@ def _points_apart(run: Run) -> float:
     return float(np.median(alike.max(axis=1) - alike.min(axis=1))) * 100.0
 
 
+def _percent_taken_back(run: Run) -> float:
+    back = returned(run.moves, run.warm_up_s)
+    return 100.0 * back / float(run.timeline.bundles[-1].sum())
+
+
 def _percent_moved_an_hour(run: Run) -> float:
     owned = [move for move in run.moves if move.source is not None and move.at_s >= run.warm_up_s]
     hours = (run.duration_s - run.warm_up_s) / 3600.0
@@ -159,6 +165,15 @@ PROBLEMS: Final[tuple[Problem, ...]] = (
                 normal_to=math.inf,
                 of=_points_apart,
             ),
+            Measure(
+                key="back",
+                says="moves that took a bundle back to a broker that had it within the hour, as a "
+                "share of all bundles",
+                unit="percent",
+                good_to=5.0,
+                normal_to=25.0,
+                of=_percent_taken_back,
+            ),
         ),
     ),
     Problem(
@@ -198,8 +213,8 @@ PROBLEMS: Final[tuple[Problem, ...]] = (
                 key="below",
                 says="how far below the mean the broker that was unloaded most ever fell",
                 unit="percent",
-                good_to=25.0,
-                normal_to=50.0,
+                good_to=15.0,
+                normal_to=30.0,
                 of=_percent_below_mean,
             ),
         ),
@@ -214,7 +229,7 @@ PROBLEMS: Final[tuple[Problem, ...]] = (
                 "quarter of what it was when the new brokers joined, and stays so",
                 unit="minutes",
                 good_to=15.0,
-                normal_to=120.0,
+                normal_to=60.0,
                 of=_minutes_to_spread,
             ),
         ),
