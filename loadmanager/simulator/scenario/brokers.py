@@ -34,22 +34,34 @@ class HiddenCost(Section):
 class Background(Section):
     """What other processes on a broker's host use; a strategy sees it only in the usage."""
 
-    cores: float = Field(0.0, ge=0, le=4096)
-    network_in_mbit_per_s: float = Field(0.0, ge=0, le=1e6)
-    network_out_mbit_per_s: float = Field(0.0, ge=0, le=1e6)
-    memory_mib: float = Field(256.0, ge=0, le=1e8)
+    cores: float = Field(0.0, ge=0, le=4096, description="CPU.")
+    network_in_mbit_per_s: float = Field(
+        0.0, ge=0, le=1e6, description="What arrives on the network."
+    )
+    network_out_mbit_per_s: float = Field(
+        0.0, ge=0, le=1e6, description="What leaves on the network."
+    )
+    memory_mib: float = Field(256.0, ge=0, le=1e8, description="Memory.")
 
 
 class BrokerClass(Section):
     """``count`` brokers that are alike: ``{name}-1`` and so on."""
 
-    name: Word
-    count: int = Field(ge=1, le=100_000)
-    cores: float = Field(8.0, gt=0, le=4096)
-    network_mbit_per_s: float = Field(10_000.0, gt=0, le=1e7, description="Each way.")
-    memory_mib: float = Field(16_384.0, gt=0, le=1e8)
-    cost: HiddenCost = Field(default_factory=HiddenCost)
-    background: Background = Field(default_factory=Background)
+    name: Word = Field(
+        description="Its brokers are `name-1`, `name-2` and so on; the name stands for all of them."
+    )
+    count: int = Field(ge=1, le=100_000, description="How many.")
+    cores: float = Field(8.0, gt=0, le=4096, description="CPU of each.")
+    network_mbit_per_s: float = Field(
+        10_000.0, gt=0, le=1e7, description="Network of each, in and out."
+    )
+    memory_mib: float = Field(16_384.0, gt=0, le=1e8, description="Memory of each.")
+    cost: HiddenCost = Field(
+        default_factory=HiddenCost, description="What their work costs; no strategy is told."
+    )
+    background: Background = Field(
+        default_factory=Background, description="What other processes on their hosts use."
+    )
     joined: bool = Field(default=True, description="Whether they are there from the beginning.")
 
     @property

@@ -7,8 +7,17 @@ from pydantic import Field
 from loadmanager.config.forms import Section
 from loadmanager.simulator.scenario.loads import NamespaceName
 
-Time = Annotated[float, Field(ge=0, le=1e8)]
-Brokers = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+Time = Annotated[
+    float, Field(ge=0, le=1e8, description="When, from the beginning; before the end.")
+]
+Brokers = Annotated[
+    tuple[str, ...],
+    Field(
+        strict=False,
+        min_length=1,
+        description="To which brokers: `class-number`, or the name of a class for all of it.",
+    ),
+]
 
 
 class Join(Section):
@@ -52,9 +61,11 @@ class Restart(Section):
     kind: Literal["restart"]
     at_s: Time
     brokers: Brokers
-    every_s: float = Field(300.0, ge=0, le=1e6)
-    down_s: float = Field(60.0, gt=0, le=1e6)
-    drained: bool = True
+    every_s: float = Field(
+        300.0, ge=0, le=1e6, description="From the beginning of one to that of the next, at least."
+    )
+    down_s: float = Field(60.0, gt=0, le=1e6, description="How long each is away.")
+    drained: bool = Field(default=True, description="Whether each is emptied before.")
 
 
 class Noise(Section):
@@ -63,8 +74,8 @@ class Noise(Section):
     kind: Literal["noise"]
     at_s: Time
     brokers: Brokers
-    cores: float = Field(gt=0, le=4096)
-    for_s: float = Field(gt=0, le=1e8)
+    cores: float = Field(gt=0, le=4096, description="How much CPU they take on each host.")
+    for_s: float = Field(gt=0, le=1e8, description="How long.")
 
 
 class Silence(Section):
@@ -73,7 +84,7 @@ class Silence(Section):
     kind: Literal["silence"]
     at_s: Time
     brokers: Brokers
-    for_s: float = Field(gt=0, le=1e8)
+    for_s: float = Field(gt=0, le=1e8, description="How long.")
 
 
 class Shift(Section):
@@ -81,8 +92,10 @@ class Shift(Section):
 
     kind: Literal["shift"]
     at_s: Time
-    namespace: NamespaceName
-    factor: float = Field(ge=0, le=1e6)
+    namespace: NamespaceName = Field(description="Of which namespace.")
+    factor: float = Field(
+        ge=0, le=1e6, description="Times what it was; of several shifts the factors multiply."
+    )
 
 
 Event = Annotated[

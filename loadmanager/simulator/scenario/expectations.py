@@ -17,9 +17,13 @@ class Expectation(Section):
     algorithm fails, in words: the bounds then say that the failure happens.
     """
 
-    score: str
-    least: float | None = None
-    most: float | None = None
-    strategies: Patterns = ("*",)
-    mode: Literal["safe", "parity"] | None = None
-    known_failure: str = ""
+    score: str = Field(description="Which score, of those below.")
+    least: float | None = Field(None, description="It is at least this.")
+    most: float | None = Field(None, description="It is at most this.")
+    strategies: Patterns = Field(("*",), description="Of which pairs it is expected.")
+    mode: Literal["safe", "parity"] | None = Field(
+        None, description="In which mode of the planner; without it, in both."
+    )
+    known_failure: str = Field(
+        "", description="How the algorithm fails, in words, if that is what is expected."
+    )

@@ -26,9 +26,11 @@ class NoiseSettings(Section):
     measurement. ``delay_s`` is from a report's writing to the leader's seeing it.
     """
 
-    usage_fraction: float = Field(0.02, ge=0, le=2)
-    rate_fraction: float = Field(0.01, ge=0, le=2)
-    delay_s: float = Field(0.2, ge=0, le=3600)
+    usage_fraction: float = Field(0.02, ge=0, le=2, description="Of a broker's usage.")
+    rate_fraction: float = Field(0.01, ge=0, le=2, description="Of a bundle's rates.")
+    delay_s: float = Field(
+        0.2, ge=0, le=3600, description="From a report's writing to the leader's seeing it."
+    )
 
 
 class HandOverSettings(Section):
@@ -39,10 +41,18 @@ class HandOverSettings(Section):
     ``order_s`` passes before the old owner lets go; the bundle is served meanwhile.
     """
 
-    order_s: float = Field(0.1, ge=0, le=600)
-    base_s: float = Field(0.05, ge=0, le=600)
-    per_topic_s: float = Field(0.002, ge=0, le=60)
-    reconnect_s: float = Field(0.2, ge=0, le=600)
+    order_s: float = Field(
+        0.1, ge=0, le=600, description="From the order until the old owner lets go."
+    )
+    base_s: float = Field(
+        0.05, ge=0, le=600, description="From then until the new owner serves, whatever it is."
+    )
+    per_topic_s: float = Field(
+        0.002, ge=0, le=60, description="Besides, for each topic of the bundle."
+    )
+    reconnect_s: float = Field(
+        0.2, ge=0, le=600, description="From then until its clients are connected."
+    )
     session_timeout_s: float = Field(
         30.0, ge=0, le=3600, description="How long a crashed broker still counts as there."
     )
@@ -55,29 +65,61 @@ class Scenario(Section):
     those of a sidecar's configuration. Scores leave out the first ``warm_up_s``.
     """
 
-    title: str = Field(min_length=1, max_length=120)
-    description: str = ""
-    duration_s: float = Field(3600.0, gt=0, le=3.2e7)
-    step_s: float = Field(10.0, ge=0.5, le=300)
-    warm_up_s: float = Field(0.0, ge=0, le=3.2e7)
-    seed: int = Field(1, ge=0, lt=2**32)
-    brokers: Annotated[tuple[BrokerClass, ...], Field(strict=False, min_length=1)]
-    load: Annotated[tuple[Load, ...], Field(strict=False)] = ()
+    title: str = Field(min_length=1, max_length=120, description="A few words.")
+    description: str = Field("", description="A sentence for lists and reports.")
+    duration_s: float = Field(3600.0, gt=0, le=3.2e7, description="How long it goes on.")
+    step_s: float = Field(
+        10.0,
+        ge=0.5,
+        le=300,
+        description="How exactly it is simulated. The leader's intervals are multiples of it.",
+    )
+    warm_up_s: float = Field(
+        0.0, ge=0, le=3.2e7, description="How much of the beginning the scores leave out."
+    )
+    seed: int = Field(
+        1, ge=0, lt=2**32, description="Of all that is drawn. The same seed gives the same bytes."
+    )
+    brokers: Annotated[
+        tuple[BrokerClass, ...],
+        Field(strict=False, min_length=1, description="Classes of brokers that are alike."),
+    ]
+    load: Annotated[
+        tuple[Load, ...], Field(strict=False, description="What is asked of them; or a trace.")
+    ] = ()
     trace: Path | None = Field(
         None, strict=False, description="A file of recorded topic rates, beside this file."
     )
     trace_bundles: int = Field(
         16, ge=1, le=1_000_000, description="Bundles of each namespace of the trace."
     )
-    events: Annotated[tuple[Event, ...], Field(strict=False)] = ()
-    expect: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
-    noise: NoiseSettings = Field(default_factory=NoiseSettings)
-    hand_over: HandOverSettings = Field(default_factory=HandOverSettings)
-    report: ReportSettings = Field(default_factory=ReportSettings)
-    leader: LeaderSettings = Field(default_factory=LeaderSettings)
-    shedding: SheddingSettings = Field(default_factory=SheddingSettings)
-    placement: PlacementSettings = Field(default_factory=PlacementSettings)
-    planner: PlannerSettings = Field(default_factory=PlannerSettings)
+    events: Annotated[
+        tuple[Event, ...], Field(strict=False, description="What happens meanwhile.")
+    ] = ()
+    expect: Annotated[
+        tuple[Expectation, ...], Field(strict=False, description="What the scores will be.")
+    ] = ()
+    noise: NoiseSettings = Field(
+        default_factory=NoiseSettings, description="How inexact measurements are."
+    )
+    hand_over: HandOverSettings = Field(
+        default_factory=HandOverSettings, description="How long bundles are under way."
+    )
+    report: ReportSettings = Field(
+        default_factory=ReportSettings, description="When brokers report."
+    )
+    leader: LeaderSettings = Field(
+        default_factory=LeaderSettings, description="When the leader decides."
+    )
+    shedding: SheddingSettings = Field(
+        default_factory=SheddingSettings, description="Which bundles leave a broker."
+    )
+    placement: PlacementSettings = Field(
+        default_factory=PlacementSettings, description="Which broker takes a bundle."
+    )
+    planner: PlannerSettings = Field(
+        default_factory=PlannerSettings, description="How far strategies are trusted."
+    )
 
     @property
     def broker_names(self) -> tuple[str, ...]:
