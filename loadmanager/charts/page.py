@@ -52,8 +52,12 @@ def write_page(path: Path, title: str, *body: str) -> int:
     """
     content = page(title, *body).encode()
     beside = path.with_name(f".{path.name}.part")
-    beside.write_bytes(content)
-    beside.replace(path)
+    try:
+        beside.write_bytes(content)
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
     return len(content)
 
 

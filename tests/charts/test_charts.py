@@ -2,17 +2,20 @@ import base64
 import hashlib
 import json
 import re
+import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from loadmanager.charts import (
     Best,
     Cell,
     Chart,
     Column,
+    MissingCharts,
     contents,
     folded,
     joined,
@@ -127,3 +130,16 @@ def test_the_same_page_has_the_same_bytes_and_its_size_is_told(tmp_path: Path) -
     assert one.read_bytes() == other.read_bytes()
     assert len(one.read_bytes()) == size
     assert sorted(tmp_path.iterdir()) == [one, other]
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        write_page(tmp_path / "folder", "Report")
+    assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
+def test_without_plotly_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(MissingCharts, match=re.escape("'loadmanager[simulator]'")):
+        page("Report")
