@@ -3,7 +3,6 @@
 import multiprocessing
 import signal
 import statistics
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -11,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing import resource_tracker
 from typing import Final, TypeVar
 
 from loadmanager.core.errors import LoadManagerError
@@ -221,16 +221,15 @@ def _in_turn(
 
 @contextmanager
 def _interrupts_for_this_process_alone() -> Iterator[None]:
-    """Let processes that are started here ignore Ctrl-C, which reaches all of a terminal.
+    """Hold Ctrl-C, which reaches all processes of a terminal, off those that are started here.
 
-    They inherit that; this process ends them. Only the main thread can say so, and only
-    there is Ctrl-C noticed.
+    They inherit that it is blocked. One that comes in the meantime reaches this process
+    afterwards, and it ends the others.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # It starts a process of its own with the first one, and lets Ctrl-C through after that.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

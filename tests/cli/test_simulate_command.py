@@ -1,0 +1,336 @@
+"""``loadmanager simulate``: what it prints and writes, how it ends, and that it repeats."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from waiting import eventually
+
+from loadmanager.cli import main
+from loadmanager.simulator.comparing import Job, SimulationDied, run_job
+from loadmanager.simulator.library import shipped
+from loadmanager.simulator.scores import SCORE_NAMES
+from loadmanager.simulator.strategies import PAIR_NAMES
+
+SCENARIO = """\
+title = "Two brokers"
+duration_s = 480.0
+step_s = 30.0
+seed = 7
+
+[[brokers]]
+name = "b"
+count = 2
+
+[[load]]
+namespace = "shop/orders"
+bundles = 8
+topics = 40
+msgs_in_per_s = 60000.0
+placed_on = ["b-1"]
+patterns = [{kind = "jitter", fraction = 0.2}]
+
+[leader]
+settle_s = 0.0
+tick_interval_s = 30.0
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    """Return the file of a small scenario in which one of two brokers has everything."""
+    return written(tmp_path / "two.toml")
+
+
+def written(file: Path, *more: str) -> Path:
+    file.write_text("\n".join([SCENARIO, *more]))
+    return file
+
+
+def simulate(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["simulate", *map(str, arguments)])
+
+
+def document(*arguments: object) -> Any:
+    done = simulate(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_strategies_stand_best_first_with_the_rule_below(scenario: Path) -> None:
+    done = simulate(scenario, "--strategy", "uniform+round_robin,threshold+avg")
+    assert done.exit_code == 0, done.output
+    _, title, head, *rows = done.output.splitlines()
+    assert title == f"{scenario}: Two brokers"
+    assert head.split()[:2] == ["strategy", "max/mean"]
+    found = document(scenario, "--strategy", "uniform+round_robin,threshold+avg")
+    order = [one["strategy"] for one in found["scenarios"][0]["strategies"]]
+    assert [row.split()[0] for row in rows[:2]] == order
+    gaps = [one["scores"]["gap"]["median"] for one in found["scenarios"][0]["strategies"]]
+    assert gaps == sorted(gaps)
+    assert gaps[0] < gaps[1]
+    assert "\nBest first: smallest gap to the lower bound" in done.output
+    assert "threshold+avg: this placement follows AvgShedder's plan" in done.output
+
+
+def test_without_a_strategy_every_pair_is_compared(scenario: Path) -> None:
+    (found,) = document(scenario)["scenarios"]
+    assert sorted(one["strategy"] for one in found["strategies"]) == sorted(PAIR_NAMES)
+    assert {one["mode"] for one in found["strategies"]} == {"safe"}
+
+
+def test_medians_and_spreads_are_of_all_seeds(scenario: Path) -> None:
+    arguments = (scenario, "--strategy", "avg+avg", "--mode", "both", "--seeds", 3, "--jobs", 1)
+    done = simulate(*arguments)
+    assert "Two brokers, medians of 3 seeds" in done.output
+    assert "mode " in done.output
+    for one in document(*arguments)["scenarios"][0]["strategies"]:
+        assert [run["seed"] for run in one["runs"]] == [7, 8, 9]
+        gaps = sorted(run["gap"] for run in one["runs"])
+        assert one["scores"]["gap"] == dict(zip(("least", "median", "most"), gaps, strict=True))
+        assert set(one["scores"]) == set(SCORE_NAMES)
+
+
+def test_the_first_seed_can_be_told(scenario: Path) -> None:
+    arguments = (scenario, "--strategy", "avg+avg", "--jobs", 1)
+    (several,) = document(*arguments, "--seeds", 2)["scenarios"][0]["strategies"]
+    (second,) = document(*arguments, "--first-seed", 8)["scenarios"][0]["strategies"]
+    assert second["runs"] == several["runs"][1:]
+
+
+def test_the_same_seed_gives_the_same_bytes(scenario: Path) -> None:
+    arguments = (scenario, "--strategy", "threshold+*", "--seeds", 2, "--json", "--jobs", 1)
+    assert simulate(*arguments).stdout_bytes == simulate(*arguments).stdout_bytes
+
+
+@pytest.mark.simulated
+def test_the_same_bytes_come_of_any_number_of_processes_and_any_hash_seed(scenario: Path) -> None:
+    outputs = {
+        subprocess.run(
+            [*COMMAND, str(scenario), "--strategy=avg+*", "--seeds=2", "--json", f"--jobs={jobs}"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for jobs, hash_seed in (("1", "1"), ("2", "2"), ("3", "random"))
+    }
+    assert len(outputs) == 1
+
+
+def test_settings_change_what_is_simulated_and_are_told(scenario: Path) -> None:
+    arguments = (scenario, "--strategy", "threshold+round_robin")
+    usual = document(*arguments)["scenarios"][0]["strategies"][0]
+    found = document(*arguments, "--set", "threshold=0.9", "--set", "margin=0.5")
+    changed = found["scenarios"][0]["strategies"][0]
+    assert found["settings"] == {"--set": "threshold=0.9, margin=0.5"}
+    assert changed["settings"] == ["threshold=0.9", "margin=0.5"]
+    assert usual["scores"]["moves"]["median"] > changed["scores"]["moves"]["median"]
+
+
+EXPECTED = """\
+[[expect]]
+score = "moves"
+least = 1
+strategies = ["threshold+*"]
+
+[[expect]]
+score = "max_over_mean"
+least = 1.2
+strategies = ["threshold+*"]
+known_failure = "it begins with all on one"
+"""
+NOT_MET = """\
+[[expect]]
+score = "moves"
+most = 0
+"""
+
+
+def test_what_is_expected_and_came_true_ends_well(tmp_path: Path) -> None:
+    file = written(tmp_path / "two.toml", EXPECTED)
+    done = simulate(file, "--strategy", "threshold+round_robin")
+    assert done.exit_code == 0, done.output
+    assert "\n1 expectation held\n" in done.output
+    assert "\nknown failure shown: " in done.output
+    assert "(it begins with all on one)\n" in done.output
+
+
+def test_what_is_expected_and_did_not_come_true_ends_with_one(tmp_path: Path) -> None:
+    file = written(tmp_path / "two.toml", EXPECTED, NOT_MET)
+    done = simulate(file, "--strategy", "threshold+round_robin")
+    assert done.exit_code == 1
+    told = f"failed: {file}: threshold+round_robin, safe: expected moves at most 0; found "
+    assert told in done.output
+    as_json = simulate(file, "--strategy", "threshold+round_robin", "--json")
+    assert as_json.exit_code == 1
+    (found,) = json.loads(as_json.stdout)["scenarios"]
+    outcomes = [one["outcome"] for one in found["expectations"]]
+    assert outcomes == ["held", "known failure shown", "failed"]
+
+
+def test_with_settings_of_ones_own_nothing_is_judged(tmp_path: Path) -> None:
+    file = written(tmp_path / "two.toml", NOT_MET)
+    done = simulate(file, "--strategy", "threshold+round_robin", "--set", "margin=0.03")
+    assert done.exit_code == 0
+    assert "expectations are not judged" in done.stderr
+
+
+def test_a_list_tells_scenarios_strategies_and_scores() -> None:
+    done = simulate("--list")
+    assert done.exit_code == 0
+    words = done.output.split()
+    assert not {*shipped(), *SCORE_NAMES} - set(words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "expected one or more scenarios, or --all"),
+        (["{file}", "--all"], "expected one or more scenarios, or --all"),
+        (["over-placment"], "did you mean over-placement?"),
+        (["{folder}/none.toml"], "none.toml"),
+        (["{file}", "--strategy", "avg"], "strategy 'avg'; expected shedder+placement"),
+        (["{file}", "--set", "marging=1"], "did you mean margin"),
+        (["{file}", "--strategy", "avg+avg", "--set", "margin=9"], "expected fraction from 0.0"),
+        (["{file}", "--mode", "unsafe"], "'unsafe' is not one of"),
+        (["{file}", "--seeds", "0"], "0 is not in the range"),
+        (["{file}", "--html", "{folder}"], "is a directory"),
+        (["{file}", "--html", "{folder}/no/x.html"], "no is no folder to write to"),
+        (["{file}", "--trace", "{folder}/no.csv"], "does not exist"),
+    ],
+)
+def test_bad_input_is_told_and_ends_with_two(
+    scenario: Path, arguments: list[str], told: str
+) -> None:
+    given = [one.format(file=scenario, folder=scenario.parent) for one in arguments]
+    done = simulate(*given)
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert not done.stdout
+
+
+def test_faults_of_several_scenarios_are_told_at_once(tmp_path: Path) -> None:
+    one = written(tmp_path / "one.toml", "[noise]", "usage = 1")
+    other = written(tmp_path / "other.toml", "[noise]", "delay_s = -1.0")
+    done = simulate(one, other)
+    assert done.exit_code == 2
+    assert f"{one}:" in done.stderr
+    assert f"{other}:" in done.stderr
+
+
+def test_a_page_with_plots_is_written_beside_the_tables(scenario: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = simulate(
+        scenario, scenario, "--strategy", "avg+avg,threshold+avg", "--seeds", 2, "--jobs", 1,
+        "--html", page,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert page.read_text().startswith("<!doctype html>")
+    assert "report.html written, " in done.stderr
+    assert "report.html" not in done.stdout
+
+
+def test_without_plotly_a_page_is_refused_before_anything_is_simulated(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.cli.simulate.find_spec", lambda _: None)
+    done = simulate(scenario, "--html", tmp_path / "report.html")
+    assert done.exit_code == 2
+    assert "pip install 'loadmanager[simulator]'" in done.stderr
+    assert not done.stdout
+
+
+def test_an_interruption_is_told_with_how_far_it_came(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = iter(range(2))
+
+    def run_twice(job: Job) -> Any:
+        if next(runs, None) is None:
+            raise KeyboardInterrupt
+        return run_job(job)
+
+    monkeypatch.setattr("loadmanager.simulator.comparison.run_job", run_twice)
+    done = simulate(scenario, "--seeds", 4, "--jobs", 1, "--strategy", "avg+avg")
+    assert done.exit_code == 130
+    assert done.stderr == "interrupted after 2 of 4 runs\n"
+
+
+def test_a_process_that_died_is_told(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(job: Job) -> Any:
+        raise SimulationDied(job)
+
+    monkeypatch.setattr("loadmanager.simulator.comparison.run_job", dies)
+    done = simulate(scenario, "--strategy", "avg+avg")
+    assert done.exit_code == 1
+    assert (
+        "with avg+avg, safe, seed 7; was it killed, or is there too little memory?" in done.stderr
+    )
+
+
+COMMAND = [sys.executable, "-m", "loadmanager", "simulate"]
+
+
+@pytest.fixture
+def long_run(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start what takes minutes, in processes of its own, as a terminal would."""
+    file = tmp_path / "long.toml"
+    file.write_text(SCENARIO.replace("duration_s = 480.0", "duration_s = 3e7"))
+    arguments = [str(file), "--strategy", "avg+avg", "--seeds", "8", "--jobs", "2"]
+    with subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def group(leader: int) -> list[int]:
+    """Return the processes of a group that live and have begun Python."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(stat[2]) == leader and stat[0] != "Z":
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.simulated
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+async def test_ctrl_c_ends_all_processes_at_once_with_one_line(
+    long_run: subprocess.Popen[str],
+) -> None:
+    # The command, multiprocessing's own, and the two that simulate.
+    await eventually(lambda: len(group(long_run.pid)) == 4)
+    os.killpg(long_run.pid, signal.SIGINT)
+    _, told = long_run.communicate(timeout=60)
+    assert told == "interrupted after 0 of 8 runs\n"
+    assert long_run.returncode == 130
+    await eventually(lambda: not group(long_run.pid))
+
+
+@pytest.mark.simulated
+def test_a_reader_that_goes_away_is_no_failure_to_tell_of(scenario: Path) -> None:
+    arguments = [str(scenario), "--strategy", "avg+*", "--json"]
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
