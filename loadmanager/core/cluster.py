@@ -11,6 +11,7 @@ from loadmanager.core.averages import DEFAULT_RATES, Rates
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.moved import Moved
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
 
@@ -178,11 +179,11 @@ class ClusterView:
             traffic[loses] = np.maximum(traffic[loses] - rates, 0.0)
             used[loses] = np.maximum(used[loses] - usage, 0.0)
             long_msgs[loses] = max(long_msgs[loses] - long_rate, 0.0)
-        projected = replace(
-            brokers,
+        projected = brokers.having(
             traffic=traffic,
             usage=used,
             long_msgs_per_s=long_msgs,
             preallocated_msgs_per_s=arriving,
         )
-        return replace(self, brokers=projected, moved={**self.moved, bundle: target})
+        moved = Moved.of(self.moved).adding(bundle, target)
+        return replace(self, brokers=projected, moved=moved)

@@ -1,7 +1,7 @@
 """The cluster in columns: one array a quantity, so that a thousand brokers cost little."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -47,6 +47,13 @@ class BrokerColumns:
     def index(self) -> Mapping[BrokerId, int]:
         """The row of each broker."""
         return {name: row for row, name in enumerate(self.names)}
+
+    def having(self, **amounts: FloatArray) -> "BrokerColumns":
+        """Return the same brokers with other amounts in the named columns."""
+        found = replace(self, **amounts)  # type: ignore[arg-type]  # columns by name
+        # The names are the same, and indexing a thousand takes longer than all else here.
+        found.__dict__["index"] = self.index
+        return found
 
     @property
     def msgs_per_s(self) -> FloatArray:

@@ -31,7 +31,7 @@ def settled(view: ClusterView, cost: CostModel) -> ClusterView:
             used[view.row(source)] -= usage
     return replace(
         view,
-        brokers=replace(brokers, traffic=np.maximum(traffic, 0.0), usage=np.maximum(used, 0.0)),
+        brokers=brokers.having(traffic=np.maximum(traffic, 0.0), usage=np.maximum(used, 0.0)),
     )
 
 

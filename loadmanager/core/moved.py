@@ -1,0 +1,68 @@
+"""Bundles on their way, one more at a time without a copy of all the others."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TypeVar, overload
+
+from loadmanager.core.ids import BrokerId, BundleId
+
+T = TypeVar("T")
+
+
+class Moved(Mapping[BundleId, BrokerId]):
+    """Bundles with their targets; a value that never changes. Made by `of` and `adding`.
+
+    Those made from one another share one dictionary, and each sees as much of it as it
+    began with: ten thousand bundles placed one after the other would else be copied ten
+    thousand times.
+    """
+
+    __slots__ = ("_count", "_shared")
+
+    def __init__(self, shared: dict[BundleId, tuple[int, BrokerId]], count: int) -> None:
+        self._shared = shared
+        self._count = count
+
+    @classmethod
+    def of(cls, moves: Mapping[BundleId, BrokerId]) -> "Moved":
+        """Return these as they are now."""
+        if isinstance(moves, Moved):
+            return moves
+        shared = {bundle: (number, moves[bundle]) for number, bundle in enumerate(moves)}
+        return cls(shared, len(shared))
+
+    def adding(self, bundle: BundleId, target: BrokerId) -> "Moved":
+        """Return these and one more; a bundle that is in here gets another target."""
+        if bundle in self._shared or len(self._shared) > self._count:
+            return Moved.of({**self, bundle: target})
+        self._shared[bundle] = (self._count, target)
+        return Moved(self._shared, self._count + 1)
+
+    def __getitem__(self, bundle: BundleId) -> BrokerId:
+        """Return the target of a bundle."""
+        number, target = self._shared[bundle]
+        if number >= self._count:
+            raise KeyError(bundle)
+        return target
+
+    @overload
+    def get(self, key: BundleId, /) -> BrokerId | None: ...
+    @overload
+    def get(self, key: BundleId, /, default: BrokerId | T) -> BrokerId | T: ...
+    def get(self, key: BundleId, /, default: object = None) -> object:
+        """Return the target of a bundle, or the default."""
+        found = self._shared.get(key)
+        return default if found is None or found[0] >= self._count else found[1]
+
+    def __contains__(self, bundle: object) -> bool:
+        """Return whether a bundle is on its way."""
+        found = self._shared.get(bundle)  # type: ignore[call-overload]  # any key may be asked for
+        return found is not None and found[0] < self._count
+
+    def __iter__(self) -> Iterator[BundleId]:
+        """Yield the bundles in the order in which they were added."""
+        return iter(list(islice(self._shared, self._count)))
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self._count
