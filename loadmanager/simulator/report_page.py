@@ -22,7 +22,7 @@ from loadmanager.charts import (
     tag,
     write_page,
 )
-from loadmanager.simulator.comparing import Compared, modes_of
+from loadmanager.simulator.comparing import RANKING, Compared, modes_of, ranked
 from loadmanager.simulator.expecting import Judged, Outcome
 from loadmanager.simulator.move_marks import MARKS
 from loadmanager.simulator.picture import LINES, ROWS, TOP, Picture
@@ -35,6 +35,8 @@ from loadmanager.simulator.thinning import POINTS
 
 _OPENED: Final = 3
 """Up to so many scenarios are open from the beginning."""
+
+_READING: Final = f"The best of a column is marked; a click on it sorts. Rows stand {RANKING}."
 
 
 Pictures = Mapping[tuple[str, Strategy], Picture]
@@ -66,7 +68,7 @@ def write_report(
     Args:
         path: the HTML file; one that is there is replaced.
         scenarios: what was simulated, by the names that everything else goes by.
-        found: the scores of strategies, in the order in which they are shown.
+        found: the scores of strategies; they are shown best first, by `ranked`.
         judged: what was expected of them.
         pictures: of one run of each strategy in each scenario.
         settings: what the command was given, in words, told at the top.
@@ -111,9 +113,9 @@ def _results(
     """Return what is about one scenario, strategies under the names that the page uses."""
 
     def called(strategy: Strategy) -> str:
-        return f"{strategy.name}, {strategy.mode}" if several_modes else strategy.name
+        return f"{strategy.name} ({strategy.mode})" if several_modes else strategy.name
 
-    mine = [one for one in found if one.name == name]
+    mine = ranked(one for one in found if one.name == name)
     return _Results(
         name=name,
         scenario=scenario,
@@ -136,14 +138,13 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Html:
 
 def _compared(results: Sequence[_Results], settings: Mapping[str, str]) -> Html:
     """Return what was run with which settings and seeds, and how expectations fared."""
-    strategies = dict.fromkeys(name for result in results for name in result.found)
     compared = [one for result in results for one in result.found.values()]
     seeds = sorted({seed for one in compared for seed in one.seeds})
     judged = [one for result in results for _, one in result.judged]
     facts = [
         ("scenarios", str(len(results))),
-        ("strategies", ", ".join(strategies)),
-        ("mode", ", ".join(modes_of(one.strategy for one in compared))),
+        ("strategies", ", ".join(dict.fromkeys(one.strategy.name for one in compared))),
+        ("mode", ", ".join(sorted(modes_of(one.strategy for one in compared)))),
         ("seeds", ", ".join(map(str, seeds))),
         *settings.items(),
     ]
@@ -165,7 +166,6 @@ def _overview(results: Sequence[_Results]) -> Html:
 def _part(result: _Results, anchor: str, *, opened: bool) -> Html:
     """Return all about one scenario."""
     scenario = result.scenario
-    rest = [name for name in SCORE_NAMES if name != "refusals"]
     seeds = max(len(one.seeds) for one in result.found.values())
     caption = (
         f"Medians over {seeds} seeds, least to most in small." if seeds > 1 else "Of one seed."
@@ -175,9 +175,9 @@ def _part(result: _Results, anchor: str, *, opened: bool) -> Html:
         scenario.title,
         tag("p", scenario.description),
         _facts(_about(result)),
-        score_table(f"{caption} The best of a column is marked; a click sorts.", result.found),
+        score_table(f"{caption} {_READING}", result.found),
         _expectations(result.judged),
-        folded("All scores", score_table(caption, result.found, rest)),
+        folded("All scores", score_table(caption, result.found, SCORE_NAMES)),
         folded(
             "Over time, side by side",
             highest_loads(result.pictures).html(),

@@ -5,6 +5,7 @@ import pytest
 import small_comparison
 from small_comparison import AVG, EVIL, FAILURE, THRESHOLD
 
+from loadmanager.simulator.comparing import RANKING, ranked
 from loadmanager.simulator.score_tables import FIRST, written
 from loadmanager.simulator.scores import SCORE_DOCS
 
@@ -46,7 +47,7 @@ def test_every_score_is_explained_and_shown_for_every_strategy(report: str) -> N
     page = text_of(report)
     for doc in SCORE_DOCS:
         assert f"<dt>{doc.title}" in page
-        assert page.count(f"<span>{doc.title}</span>") >= (0 if doc.name == "refusals" else 2)
+        assert page.count(f"<span>{doc.title}</span>") >= 2
     for name in (THRESHOLD, AVG):
         assert page.count(f'<th scope="row">{name}</th>') >= 4
 
@@ -115,3 +116,11 @@ def test_a_report_of_one_scenario_is_named_for_it_and_has_no_overview(tmp_path: 
 )
 def test_scores_are_written_as_people_read_them(value: float, expected: str) -> None:
     assert written(value) == expected
+
+
+def test_strategies_stand_best_first_and_the_page_says_by_what(report: str) -> None:
+    assert RANKING in report
+    part = text_of(report).split("<h2>Many brokers</h2>")[1]
+    rows = re.findall(r'<th scope="row">([^<]+)</th>', part)[:2]
+    many = [one for one in small_comparison.found() if one.name == "many"]
+    assert rows == [one.strategy.name for one in ranked(many)]
