@@ -82,23 +82,27 @@ def write_report(
         _results(name, scenario, found, judged, pictures, several_modes=several)
         for name, scenario in scenarios.items()
     ]
+    return write_page(path, _title(results), *_body(results, settings))
+
+
+def _body(results: Sequence[_Results], settings: Mapping[str, str]) -> list[Html]:
+    """Return the contents and all parts of the page."""
     overviews = [_overview(results)] if len(results) > 1 else []
     anchors = [f"scenario-{number}" for number in range(1, len(results) + 1)]
+    parts = list(zip(results, anchors, strict=True))
     links = [
         *((title, "") for title in ("What was compared", *("Overview" for _ in overviews))),
-        *((one.scenario.title, anchor) for one, anchor in zip(results, anchors, strict=True)),
+        *((one.scenario.title, anchor) for one, anchor in parts),
         ("What it means", ""),
     ]
     opened = len(results) <= _OPENED
-    return write_page(
-        path,
-        _title(results),
+    return [
         contents(links),
         _compared(results, settings),
         *overviews,
-        *(_part(one, anchor, opened=opened) for one, anchor in zip(results, anchors, strict=True)),
+        *(_part(one, anchor, opened=opened) for one, anchor in parts),
         _meaning(),
-    )
+    ]
 
 
 def _results(

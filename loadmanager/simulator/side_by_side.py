@@ -8,7 +8,7 @@ from loadmanager.charts import Chart, Json, numbers, shown
 from loadmanager.simulator.comparing import Compared
 from loadmanager.simulator.picture import BOUND_HUE, HUES, Picture
 from loadmanager.simulator.score_tables import FIRST, never, written
-from loadmanager.simulator.scores import SCORE_DOCS
+from loadmanager.simulator.scores import SCORE_DOCS, ScoreDoc
 
 _DASHES: Final = ("solid", "dash", "dot")
 
@@ -80,25 +80,14 @@ def overview(results: Mapping[str, Mapping[str, Compared]]) -> Chart:
     ``results`` are by scenario and strategy. Colours compare within a scenario: where its
     best is and where its worst.
     """
-    scenarios = list(results)
     strategies = list(dict.fromkeys(name for found in results.values() for name in found))
     docs = [doc for doc in SCORE_DOCS if doc.name in FIRST]
-    tables = {doc.name: _medians(results, strategies, doc.name) for doc in docs}
-    looks = {name: _look(medians) for name, medians in tables.items()}
-    first = looks[docs[0].name]
-    buttons: list[Json] = [
-        {
-            "label": f"{doc.title} {f'({doc.unit})' if doc.unit else ''}".strip(),
-            "method": "restyle",
-            "args": [{key: [value] for key, value in looks[doc.name].items()}],
-        }
-        for doc in docs
-    ]
+    looks = [_look(_medians(results, strategies, doc.name)) for doc in docs]
     heat: Mapping[str, Json] = {
         "type": "heatmap",
-        "x": [shown(name) for name in scenarios],
+        "x": [shown(name) for name in results],
         "y": [shown(name) for name in strategies],
-        **first,
+        **looks[0],
         "zmin": 0,
         "zmax": 1,
         "xgap": 2,
@@ -117,12 +106,23 @@ def overview(results: Mapping[str, Mapping[str, Compared]]) -> Chart:
             "xaxis": {"side": "bottom", "tickangle": -35},
             "yaxis": {"autorange": "reversed"},
             "margin": {"t": 60},
-            "updatemenus": [
-                {"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
-            ],
+            "updatemenus": [_menu(docs, looks)],
         },
         height_px=260 + 24 * len(strategies),
     )
+
+
+def _menu(docs: Sequence[ScoreDoc], looks: Sequence[Mapping[str, Json]]) -> Mapping[str, Json]:
+    """Return the menu that puts one score's look in place of another's."""
+    buttons: list[Json] = [
+        {
+            "label": f"{doc.title} {f'({doc.unit})' if doc.unit else ''}".strip(),
+            "method": "restyle",
+            "args": [{key: [value] for key, value in look.items()}],
+        }
+        for doc, look in zip(docs, looks, strict=True)
+    ]
+    return {"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
 
 
 def _medians(
