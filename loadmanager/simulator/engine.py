@@ -10,6 +10,7 @@ from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.emptying import Emptying
+from loadmanager.simulator.later import Later
 from loadmanager.simulator.leader import Leader
 from loadmanager.simulator.recorder import Recorder
 from loadmanager.simulator.run import Run, Why, Witness
@@ -184,7 +185,8 @@ class _Simulation:
         self.refusals.update(refusal.reason for refusal in plan.refusals)
         self.world.order(plan.moves, now_s, Why.SHED)
         if self.witness is not None:
-            self.witness.round_done(now_s, self.leader.view, plan, self.leader.averages)
+            averages = Later(lambda: self.leader.averages)
+            self.witness.round_done(now_s, self.leader.view, plan, averages)
 
     def _tell_moves(self) -> None:
         records = self.world.hand_overs.records

@@ -171,7 +171,7 @@ class HandOvers:
     def finish(self, now_s: float) -> None:
         """End the waiting of all who wait still, and record what is under way."""
         for row, order in list(self._orders.items()):
-            self._record(row, order, now_s)
+            self._record(row, order, now_s, served=False)
             self._forget(row)
         waiting = ~np.isnan(self._unserved_since_s)
         waited_s = now_s - self._unserved_since_s[waiting]
@@ -188,7 +188,7 @@ class HandOvers:
 
     def _take_up(self, row: int, order: _Order) -> None:
         ready_s = order.serve_s + self.settings.reconnect_s
-        self._record(row, order, ready_s)
+        self._record(row, order, ready_s, served=True)
         since_s = float(self._unserved_since_s[row])
         if not np.isnan(since_s):
             self.interrupted_client_s += float(self._clients[row]) * (ready_s - since_s)
@@ -196,7 +196,7 @@ class HandOvers:
         self.holder[row] = order.target
         self._forget(row)
 
-    def _record(self, row: int, order: _Order, until_s: float) -> None:
+    def _record(self, row: int, order: _Order, until_s: float, *, served: bool) -> None:
         since_s = float(self._unserved_since_s[row])
         # What nobody owned was waited for before it was ordered, too: not this move's doing.
         waited_s = 0.0 if np.isnan(since_s) else until_s - max(since_s, order.at_s)
@@ -212,6 +212,8 @@ class HandOvers:
                 msgs_per_s=order.msgs_per_s,
                 bytes_per_s=order.bytes_per_s,
                 interrupted_client_s=float(self._clients[row]) * waited_s,
+                served_at_s=until_s if served else None,
+                pause_s=waited_s,
             )
         )
 

@@ -34,7 +34,8 @@ class MoveRecord:
     """One bundle given to another broker. ``source`` is None if nobody owned it.
 
     The rates are the true ones when it was ordered. ``interrupted_client_s`` is how long
-    its clients waited, added up.
+    its clients waited, added up. ``served_at_s`` is when the target served, None if it did
+    not before the end; nobody did for ``pause_s``.
     """
 
     at_s: float
@@ -46,6 +47,8 @@ class MoveRecord:
     msgs_per_s: float
     bytes_per_s: float
     interrupted_client_s: float
+    served_at_s: float | None = None
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -108,7 +111,7 @@ class Witness(Protocol):
         plan: Plan,
         averages: Mapping[BundleId, BundleAverages],
     ) -> None:
-        """Take what the leader saw and decided in a round."""
+        """Take what the leader saw and decided in a round; look at ``averages`` at once."""
 
     def moved(self, record: MoveRecord) -> None:
         """Take a move that was carried out."""

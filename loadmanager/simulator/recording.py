@@ -1,0 +1,229 @@
+"""The history that agents and a leader would have written of a simulation.
+
+It is live history but for this: one writer writes for all; ``due`` is "first" or
+"simulated"; there are no ticks; the memory of a base is the one after the round before, and
+a report is taken up when the leader saw it, which the rounds tell.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.history import (
+    HandOver,
+    Origin,
+    Record,
+    RoundTold,
+    Stream,
+    hand_over_record,
+    move_record,
+    report_record,
+    round_records,
+    term_record,
+)
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import LoadReport
+from loadmanager.core.plan import Move
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.round_memory import RoundMemory, shifted
+from loadmanager.ports import HistorySink
+from loadmanager.simulator.fleet import PORT
+from loadmanager.simulator.run import MoveRecord, Why
+from loadmanager.simulator.scenario.model import Scenario
+
+WRITER: Final = BrokerId("simulation:0")
+MONDAY_MS: Final = 1_767_571_200_000
+"""When simulations begin: 2026-01-05, a Monday, at 0:00 UTC."""
+
+_EPOCH: Final = 1
+_SAME_S: Final = 1e-6
+
+
+def origin_of(scenario: Scenario, strategy: str, seed: int) -> Origin:
+    """Return who writes a simulation: the same run has the same name and so the same files."""
+    told = f"{scenario.title}\n{strategy}\n{seed}".encode()
+    return Origin(scenario.title, WRITER, hashlib.blake2b(told, digest_size=8).hexdigest())
+
+
+@dataclass(slots=True)
+class _Agent:
+    """The reports of one broker that the leader may not have seen yet, and the one before."""
+
+    reported_s: float | None = None
+    former_s: float | None = None
+    recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
+
+
+@dataclass(kw_only=True, eq=False)
+class Recording:
+    """A `Witness` that writes history; ``sink`` should wait for room, for nothing may be lost.
+
+    ``delay_s`` is from a report to the leader's seeing it, ``window_s`` over what rates are
+    means. ``start_ms`` is the wall clock at the beginning.
+    """
+
+    sink: HistorySink
+    planner: Planner
+    classes: Mapping[BrokerId, str]
+    delay_s: float
+    window_s: float
+    tick_interval_s: float
+    base_every_rounds: int = 15
+    start_ms: int = MONDAY_MS
+    _agents: dict[BrokerId, _Agent] = field(default_factory=dict)
+    _memory: RoundMemory = field(default_factory=RoundMemory)
+    _view: ClusterView | None = None
+    _rounds: int = 0
+    _moves: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        scenario: Scenario,
+        planner: Planner,
+        sink: HistorySink,
+        *,
+        base_every_rounds: int = 15,
+        start_ms: int = MONDAY_MS,
+    ) -> Self:
+        """Return the witness of a scenario played with ``planner``."""
+        recording = cls(
+            sink=sink,
+            planner=planner,
+            classes={
+                BrokerId(f"{name}:{PORT}"): group.name
+                for group in scenario.brokers
+                for name in group.brokers
+            },
+            delay_s=scenario.noise.delay_s,
+            window_s=scenario.report.sample_interval_s,
+            tick_interval_s=scenario.leader.tick_interval_s,
+            base_every_rounds=base_every_rounds,
+            start_ms=start_ms,
+        )
+        recording._rounds_offer(start_ms, [term_record(start_ms, _EPOCH, "began")])
+        return recording
+
+    def reported(self, at_s: float, report: LoadReport) -> None:
+        """Write an agent's report."""
+        agent = self._agents.setdefault(report.broker, _Agent())
+        interval_s = None if agent.reported_s is None else at_s - agent.reported_s
+        agent.reported_s = at_s
+        at_ms = self._at_ms(at_s)
+        agent.recent.append((at_s, at_ms))
+        report = replace(
+            report, reported_at_ms=at_ms, started_at_ms=report.started_at_ms + self.start_ms
+        )
+        self.sink.offer(
+            Stream.REPORTS,
+            at_ms,
+            lambda: [
+                report_record(
+                    report,
+                    at_ms=at_ms,
+                    due="first" if interval_s is None else "simulated",
+                    interval_s=interval_s,
+                    window_s=self.window_s,
+                    broker_class=self.classes.get(report.broker, ""),
+                )
+            ],
+        )
+
+    def round_done(
+        self,
+        at_s: float,
+        view: ClusterView,
+        plan: Plan,
+        averages: Mapping[BundleId, BundleAverages],
+    ) -> None:
+        """Write a round of the leader."""
+        at_ms = self._at_ms(at_s)
+        view = self._by_wall_clock(view)
+        base = self._rounds % self.base_every_rounds == 0
+        self._rounds += 1
+        first_move = self._moves + 1
+        self._moves += len(plan.moves) + len(plan.observed)
+        told = RoundTold(
+            at_ms=at_ms,
+            epoch=_EPOCH,
+            number=self._rounds,
+            outcome="moved" if plan.moves else "observed" if plan.observed else "quiet",
+            took_s=None,
+            planner=self.planner,
+            steering="observing" if self.planner.settings.observe else "active",
+            tick_interval_s=self.tick_interval_s,
+            reported_at_ms=self._seen(view),
+            memory=shifted(self._memory, self.start_ms / 1000) if base else None,
+            averages=dict(averages) if base else None,
+        )
+        self._view, self._memory = view, plan.memory
+        self.sink.offer(Stream.ROUNDS, at_ms, lambda: round_records(told, view, plan, first_move))
+
+    def moved(self, record: MoveRecord) -> None:
+        """Write how a hand-over ended, and the decision if no round told it."""
+        ended_s = record.at_s if record.served_at_s is None else record.served_at_s
+        records = [] if record.why is Why.SHED else self._decision(record)
+        records.append(hand_over_record(self._at_ms(ended_s), self._hand_over(record)))
+        self._rounds_offer(self._at_ms(ended_s), records)
+
+    def _decision(self, record: MoveRecord) -> list[Record]:
+        """Return a move between two rounds, as the leader saw it at the round before."""
+        if self._view is None:
+            return []
+        self._moves += 1
+        move = Move(record.bundle, record.source, record.target, record.cause)
+        told = move_record(
+            move,
+            "placed" if record.source is None else "moved",
+            view=self._view,
+            planner=self.planner,
+            at_ms=self._at_ms(record.at_s),
+            epoch=_EPOCH,
+            number=0,
+            move_number=self._moves,
+        )
+        return [told]
+
+    def _hand_over(self, record: MoveRecord) -> HandOver:
+        served_s = record.served_at_s
+        released_s = None
+        if served_s is not None and record.source is not None:
+            released_s = served_s - record.pause_s
+        return HandOver(
+            epoch=_EPOCH,
+            bundle=record.bundle,
+            source=record.source,
+            target=record.target,
+            outcome="left" if served_s is None else "finished",
+            ordered_at_ms=self._at_ms(record.at_s),
+            released_at_ms=None if released_s is None else self._at_ms(released_s),
+            acquired_at_ms=None if served_s is None else self._at_ms(served_s),
+            took_s=None if served_s is None else served_s - record.at_s,
+            pause_s=None if served_s is None else record.pause_s,
+        )
+
+    def _seen(self, view: ClusterView) -> dict[BrokerId, int]:
+        """Return which report of each broker the leader had."""
+        found: dict[BrokerId, int] = {}
+        seen_s = view.brokers.seen_s.tolist()
+        for broker, at_s in zip(view.brokers.names, seen_s, strict=True):
+            for reported_s, reported_at_ms in reversed(self._agents[broker].recent):
+                if reported_s + self.delay_s <= at_s + _SAME_S:
+                    found[broker] = reported_at_ms
+                    break
+        return found
+
+    def _by_wall_clock(self, view: ClusterView) -> ClusterView:
+        brokers = view.brokers
+        started_at_ms = tuple(at_ms + self.start_ms for at_ms in brokers.started_at_ms)
+        return replace(view, brokers=replace(brokers, started_at_ms=started_at_ms))
+
+    def _at_ms(self, at_s: float) -> int:
+        return self.start_ms + round(at_s * 1000)
+
+    def _rounds_offer(self, at_ms: int, records: Iterable[Record]) -> None:
+        self.sink.offer(Stream.ROUNDS, at_ms, lambda: records)
