@@ -79,12 +79,20 @@ MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} i
     type=click.Path(path_type=Path, file_okay=False),
     help="Where logs, settings and records go, and stay.",
 )
+@click.option(
+    "--history",
+    "history_dir",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where every sidecar writes its load reports and decisions, for the pipeline.",
+)
 @click.option("--keep", is_flag=True, help="Keep the temporary data directory after a good run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary alone, as JSON.")
 def demo_command(
     *,
     kills: tuple[str, ...],
     data_dir: Path | None,
+    history_dir: Path | None,
     keep: bool,
     as_json: bool,
     **numbers: float | None,
@@ -103,10 +111,13 @@ def demo_command(
 
         parsed = tuple(Kill.parse(text) for text in kills)
         settings = DemoSettings(data_dir=data_dir or Path(), kills=parsed, **numbers)  # type: ignore[arg-type] # click made int and float
-        settings = replace(settings, data_dir=_data_dir(data_dir))
+        settings = replace(settings, data_dir=_data_dir(data_dir), history_dir=_made(history_dir))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    summary = _run(settings, show)
+    try:
+        summary = _run(settings, show)
+    finally:
+        _finish_history(settings.history_dir)
     _print(summary, as_json=as_json)
     broken = summary.broken_promises
     if not broken and data_dir is None and not keep:
@@ -115,6 +126,23 @@ def demo_command(
         click.echo(f"logs and records: {settings.data_dir}", err=True)
     if broken:
         raise click.ClickException("; ".join(broken))
+
+
+def _made(directory: Path | None) -> Path | None:
+    """Return a directory by its whole path, made if it was not there."""
+    if directory is None:
+        return None
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory.resolve()
+
+
+def _finish_history(directory: Path | None) -> None:
+    """Finish the files of the sidecars, which the demo ends by killing them."""
+    if directory is not None:
+        from loadmanager.adapters.history import finish_left  # noqa: PLC0415 - --help stays quick
+
+        finish_left(directory)
+        click.echo(f"history: {directory}", err=True)
 
 
 def _data_dir(chosen: Path | None) -> Path:

@@ -164,7 +164,16 @@ class Cluster:
             "shedding.settings": {"threshold": 0.05, "history": 0.2, "min_bytes_per_s": 0.0},
             "lookup": {"wait_s": 15.0},
             "log": {"format": "console"},
+            **self._history_settings(),
         }
+
+    def _history_settings(self) -> Table:
+        """Return the section of history, brisk enough that a short demo has some of everything."""
+        directory = self._settings.history_dir
+        if directory is None:
+            return {}
+        told = {"dir": str(directory), "flush_interval_s": 1.0, "base_every_rounds": 5}
+        return {"history": {**told, "max_age_days": 0.0, "max_size_gib": 0.0}}
 
     @property
     def sidecar_settings(self) -> Table:

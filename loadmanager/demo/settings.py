@@ -56,6 +56,7 @@ class DemoSettings:
     """What a demo is asked to do; checked when made.
 
     ``duration_s`` counts from when the traffic begins; None runs until interrupted.
+    ``history_dir`` is where every sidecar writes its history; None for nowhere.
     ``port_base`` is the first of ``2 * brokers + 1`` ports; None takes free ones.
 
     Raises:
@@ -71,6 +72,7 @@ class DemoSettings:
     kills: tuple[Kill, ...] = ()
     rate_per_s: float = 120.0
     port_base: int | None = None
+    history_dir: Path | None = None
 
     def __post_init__(self) -> None:
         """Check what a single option cannot check by itself."""

@@ -1,9 +1,12 @@
 """History as files: JSON lines in gzip, by hour, in a folder or at a URL."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.history.disk import Disk, LocalDisk
 from loadmanager.adapters.history.keeping import Retention, recover
@@ -20,11 +23,12 @@ from loadmanager.core.history import Origin, Stream
 from loadmanager.core.history.files import writer_word
 from loadmanager.telemetry.history import HistoryMetrics
 
-__all__ = ["HistoryUnavailable", "ThreadedHistory", "open_history"]
+__all__ = ["HistoryUnavailable", "ThreadedHistory", "finish_left", "open_history", "recorded"]
 
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 _DAY_S: Final = 86_400.0
+_CLOSE_S: Final = 600.0
 _NEW_DISK: Final = LocalDisk()
 
 
@@ -75,3 +79,44 @@ def open_history(
         monotonic_s=monotonic_s,
         wall_ms=wall_ms,
     )
+
+
+@contextmanager
+def recorded(directory: Path, origin: Origin) -> Iterator[ThreadedHistory]:
+    """Give a sink for a simulation, which waits for the disk and loses nothing.
+
+    The same records give the same bytes: nothing depends on how long it takes.
+
+    Raises:
+        HistoryUnavailable: it could not be written.
+    """
+    settings = HistorySettings(
+        dir=str(directory),
+        compression_level=1,
+        max_age_days=0.0,
+        max_size_gib=0.0,
+        flush_interval_s=3600.0,
+        queue_records=100,
+    )
+    history = open_history(
+        settings,
+        origin,
+        HistoryMetrics(CollectorRegistry()),
+        wait=True,
+        monotonic_s=lambda: 0.0,
+    )
+    history.start()
+    try:
+        yield history
+    finally:
+        history.close(_CLOSE_S)
+    if history.trouble:
+        raise HistoryUnavailable(f"history in {directory} is not complete: {history.trouble}")
+
+
+def finish_left(directory: Path) -> int:
+    """Finish what killed writers left in a directory, whoever they were; return how many files.
+
+    Files of writers that are alive on this host are left to them. Raises `OSError`.
+    """
+    return recover(LocalDisk(), directory)

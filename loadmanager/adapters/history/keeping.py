@@ -25,13 +25,14 @@ class Retention:
     max_bytes: int | None
 
 
-def recover(disk: Disk, top: Path, writer: str) -> int:
-    """Finish the open files of dead writers of that name; return how many.
+def recover(disk: Disk, top: Path, writer: str | None = None) -> int:
+    """Finish the open files of dead writers, of that name or of all; return how many.
 
     All lines that were flushed stay. A file without any is deleted. Raises `OSError`.
     """
     finished = 0
-    for found in list(own(disk.find(top), writer)):
+    files = disk.find(top)
+    for found in list(files if writer is None else own(files, writer)):
         if not found.name.is_open:
             continue
         fd = disk.adopt(found.path)

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from loadmanager.adapters.history.keeping import Retention, expired
-from loadmanager.adapters.history.shelves import Shelf
+from loadmanager.adapters.history.shelves import HistoryUnavailable, Shelf
 from loadmanager.adapters.history.stream_writer import StreamWriter
 from loadmanager.core.history import Record, Stream, lost_record
 from loadmanager.telemetry.history import HistoryMetrics
@@ -20,13 +20,15 @@ Make = Callable[[], Iterable[Record]]
 
 _LARGEST_BACKLOG_BYTES: Final = 16 << 20
 _TIDY_EVERY_S: Final = 600.0
+_LOOK_AGAIN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """How often lines are flushed, and how many offers may wait.
 
-    With ``wait`` who offers waits for room, for those who may: simulations.
+    With ``wait`` who offers waits for room, for those who may: simulations. They are told
+    that nothing can be written by a `HistoryUnavailable`.
     """
 
     flush_s: float
@@ -99,10 +101,22 @@ class ThreadedHistory:
             return
         offer = _Offer(stream, at_ms, make)
         try:
-            self._offers.put(offer, block=self._pace.wait)
+            if self._pace.wait:
+                self._wait_for_room(offer)
+            else:
+                self._offers.put_nowait(offer)
         except queue.Full:
             self._lost(stream, "unwritable" if self.trouble else "queue_full", at_ms)
         self._metrics.waiting.set(self._offers.qsize())
+
+    def _wait_for_room(self, offer: _Offer) -> None:
+        while not self.trouble:
+            try:
+                self._offers.put(offer, timeout=_LOOK_AGAIN_S)
+            except queue.Full:
+                continue
+            return
+        raise HistoryUnavailable(f"history cannot be written: {self.trouble}")
 
     def start(self) -> None:
         """Begin to write."""

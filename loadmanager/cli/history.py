@@ -1,0 +1,61 @@
+"""``loadmanager history``: what stands in a directory of history, and in which form."""
+
+import json
+from pathlib import Path
+
+import click
+
+_DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+@click.group("history")
+def history_group() -> None:
+    """Look at the files that [history] and --history write.
+
+    Example: loadmanager history check /var/lib/loadmanager/history
+    """
+
+
+@history_group.command("format")
+def format_command() -> None:
+    """Print docs/history-format.md: every kind of line with its fields."""
+    from loadmanager.core.history import described  # noqa: PLC0415 - quick --help
+
+    click.echo(described(), nl=False)
+
+
+@history_group.command("finish")
+@click.argument("directory", type=_DIRECTORY)
+def finish_command(directory: Path) -> None:
+    """Finish the files that killed writers left in DIRECTORY.
+
+    A sidecar does it for its own when it starts; this is for brokers that never come
+    back. Files of writers that run on this host are left alone: run it where they ran.
+
+    Example: loadmanager history finish /var/lib/loadmanager/history
+    """
+    from loadmanager.adapters.history import finish_left  # noqa: PLC0415 - quick --help
+
+    click.echo(f"{finish_left(directory)} files finished")
+
+
+@history_group.command("check")
+@click.argument("directory", type=_DIRECTORY)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check_command(*, directory: Path, as_json: bool) -> None:
+    """Read every finished file in DIRECTORY strictly, and count.
+
+    Tells files and lines that cannot be read, lines that are missing or there twice, and
+    what writers had to give up. Ends with 1 if a file or a line cannot be read.
+
+    Example: loadmanager history check --json /var/lib/loadmanager/history
+    """
+    from loadmanager.adapters.history.checking import check_history  # noqa: PLC0415 - quick --help
+
+    found = check_history(directory)
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+    else:
+        click.echo("\n".join(found.told()))
+    if found.faults:
+        raise click.exceptions.Exit(1)
