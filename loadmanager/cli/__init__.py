@@ -12,6 +12,7 @@ from loadmanager.cli.decisions import decisions_command, plan_command
 from loadmanager.cli.demo import demo_command
 from loadmanager.cli.dynamic import get_command, set_command, show_command, unset_command
 from loadmanager.cli.faults import faults_command
+from loadmanager.cli.history import history_group
 from loadmanager.cli.isolation import isolation_commands
 from loadmanager.cli.leader import explain_command, snapshot_command
 from loadmanager.cli.namespaces import (
@@ -50,6 +51,7 @@ main.add_command(demo_command)
 main.add_command(drain_command)
 main.add_command(explain_command)
 main.add_command(faults_command)
+main.add_command(history_group)
 main.add_command(isolation_commands)
 main.add_command(leader_command)
 main.add_command(lookup_command)
