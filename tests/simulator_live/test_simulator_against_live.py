@@ -23,6 +23,7 @@ async def test_simulator_makes_the_moves_that_a_real_leader_makes(tmp_path: Path
     async with live_scenario(scenario, tmp_path) as ready:
         run = await ready.run()
     assert run.publish_errors == 0
+    assert run.served_fraction == pytest.approx(1.0, abs=0.05), "the machine had no CPU for it"
     expected = simulated(without_noise(calibrated(scenario, run)), scenario.seed)
     real = lived(scenario, run)
     found = compared(real, expected)

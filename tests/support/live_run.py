@@ -37,6 +37,8 @@ class LiveRun:
     ``looks`` begin with the warm-up, at negative times. The first round that may move
     something was at ``first_round_s``, the others each ``interval_s`` later. ``pauses_s``
     are how long moved bundles were served by nobody, as the brokers' own records say.
+    ``served_fraction`` is what all brokers served of what was asked for: where that is
+    well below 1 the machine had not enough CPU for them, and the loads say nothing.
     """
 
     steps: tuple[Step, ...]
@@ -47,6 +49,7 @@ class LiveRun:
     publish_errors: int
     publish_retries: int
     pauses_s: tuple[float, ...] = ()
+    served_fraction: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class LiveLook:
     def owners(self) -> dict[BundleId, str]:
         """Who serves each bundle."""
         return {bundle: name for name, rates in self.served.items() for bundle in rates}
+
+    @property
+    def msgs_per_s(self) -> float:
+        """What all brokers serve."""
+        return sum(sum(rates.values()) for rates in self.served.values())
 
 
 def topic_of(load: Load) -> TopicName:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from time import monotonic
 from typing import Any, Final
 
@@ -38,6 +39,11 @@ BEAT_S: Final = 0.01
 LOOK_EVERY_S: Final = 0.5
 WARM_UP_S: Final = 9.0
 """Traffic before the first round that counts: twice the short averages' ten samples."""
+
+STEADY_S: Final = 5.0
+STEADY_BOUND_S: Final = 40.0
+UNSTEADY_FRACTION: Final = 0.1
+"""Before the leader may move anything, what is served must be what is asked for, so nearly."""
 
 SECTIONS: Final = ("report", "leader", "shedding", "placement", "planner")
 
@@ -153,6 +159,7 @@ class LiveScenario:
                 )
             ]
             await asyncio.sleep(WARM_UP_S)
+            await self._until_steady()
             before = await self._open()
             await asyncio.sleep((ROUNDS + 1) * self._scenario.leader.round_interval_s)
             run = await self._told(before, await self._last_round())
@@ -174,6 +181,20 @@ class LiveScenario:
                 f"/admin/v2/namespaces/{load.namespace}/{range_text}/unload"
                 f"?destinationBroker={wanted}",
             )
+
+    async def _until_steady(self) -> None:
+        """Wait for some seconds in which all that was asked for was served, within a bound.
+
+        A machine that others use may need some time to itself.
+        """
+        asked = sum(load.msgs_in_per_s for load in self._scenario.load)
+        deadline_s = monotonic() + STEADY_BOUND_S
+        while monotonic() < deadline_s:
+            last = [k for k in self._looks if k.at_s > monotonic() - STEADY_S]
+            served = [sum(one.msgs_per_s for one in look.brokers) for look in last]
+            if all(abs(one / asked - 1) <= UNSTEADY_FRACTION for one in served):
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _open(self) -> "Round":
         """Let the leader move from the next round on; return the last one that might not.
@@ -206,15 +227,18 @@ class LiveScenario:
             )
             for one in reversed(told["decisions"])
         )
+        looks = tuple(self._by_name(look) for look in self._looks)
+        asked = sum(load.msgs_in_per_s for load in self._scenario.load)
         return LiveRun(
             steps=tuple(step for step in steps if step.round <= ROUNDS),
-            looks=tuple(self._by_name(look) for look in self._looks),
+            looks=looks,
             first_round_s=before.at_s + interval_s - self._opened_s,
             interval_s=interval_s,
             ended_s=monotonic() - self._opened_s,
             publish_errors=self._counts.publish_errors,
             publish_retries=self._counts.publish_retries,
             pauses_s=tuple(gap.lasted_s for gap in self._gaps()),
+            served_fraction=fmean(k.msgs_per_s for k in looks if k.at_s > -STEADY_S) / asked,
         )
 
     def _gaps(self) -> list[Gap]:
