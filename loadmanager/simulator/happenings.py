@@ -33,6 +33,14 @@ class Silenced:
     until_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Draining:
+    """What to do once a broker is empty, or once it is gone for another reason."""
+
+    when_empty: Action
+    when_lost: Action
+
+
 @dataclass(slots=True, kw_only=True)
 class Happenings:
     """Does what is due, in order of time; at the same time in the order of the scenario.
@@ -50,7 +58,7 @@ class Happenings:
     silences: list[Silenced] = field(default_factory=list)
     _due: list[tuple[float, int, Action]] = field(default_factory=list)
     _serial: "count[int]" = field(default_factory=count)
-    _when_empty: dict[int, Action] = field(default_factory=dict)
+    _draining: dict[int, _Draining] = field(default_factory=dict)
 
     def plan(self, events: Iterable[Event]) -> None:
         """Take up the events of a scenario."""
@@ -64,8 +72,8 @@ class Happenings:
             self.hand_overs.advance(at_s)
             action(at_s)
         self.hand_overs.advance(now_s)
-        for row in [row for row in self._when_empty if self.hand_overs.is_empty(row)]:
-            self._when_empty.pop(row)(now_s)
+        for row in [row for row in self._draining if self.hand_overs.is_empty(row)]:
+            self._draining.pop(row).when_empty(now_s)
 
     def _at(self, at_s: float, action: Action) -> None:
         heappush(self._due, (at_s, next(self._serial), action))
@@ -115,7 +123,9 @@ class Happenings:
             self._tell(at_s, row, "left")
 
     def _gone(self, row: int, at_s: float) -> None:
-        self._when_empty.pop(row, None)
+        draining = self._draining.pop(row, None)
+        if draining is not None:
+            draining.when_lost(at_s)
         self.members.deregister(row)
         self.hand_overs.freed(row, at_s)
 
@@ -125,7 +135,6 @@ class Happenings:
         ends_s = at_s + self.session_timeout_s
         self.members.die(row, ends_s)
         self.hand_overs.stopped(row, at_s)
-        self._when_empty.pop(row, None)
         self.silences.append(Silenced((row,), ends_s))
         self._at(ends_s, lambda then_s: self._session_ends(row, then_s))
         self._tell(at_s, row, "crashed")
@@ -136,11 +145,12 @@ class Happenings:
 
     def _drain(self, row: int, at_s: float) -> None:
         if self.members.alive[row]:
-            self._begin_drain(row, at_s, lambda then_s: self._leave(row, then_s))
+            leaving = _Draining(lambda then_s: self._leave(row, then_s), lambda _: None)
+            self._begin_drain(row, at_s, leaving)
 
-    def _begin_drain(self, row: int, at_s: float, when_empty: Action) -> None:
+    def _begin_drain(self, row: int, at_s: float, draining: _Draining) -> None:
         self.members.draining[row] = True
-        self._when_empty[row] = when_empty
+        self._draining[row] = draining
         self._tell(at_s, row, "drains")
 
     def _restart(self, event: Restart, rows: list[int], at_s: float) -> None:
@@ -159,10 +169,13 @@ class Happenings:
 
         def come_back(then_s: float) -> None:
             self._join(row, then_s)
+            go_on(then_s)
+
+        def go_on(then_s: float) -> None:
             self._at(max(next_s, then_s), lambda late_s: self._restart(event, others, late_s))
 
         if event.drained:
-            self._begin_drain(row, at_s, go_down)
+            self._begin_drain(row, at_s, _Draining(go_down, go_on))
         else:
             go_down(at_s)
 

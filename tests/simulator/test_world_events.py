@@ -82,6 +82,16 @@ def test_clients_of_a_crashed_broker_wait_from_the_crash_on() -> None:
     assert moved == pytest.approx(clients * 1.0)
 
 
+def test_a_crash_between_two_steps_counts_from_its_own_time() -> None:
+    crash = event("crash", 12.5, "b-1")
+    stepped = Stepped(scenario(step_s=10.0, brokers=3, hand_over=HAND_OVER, events=[crash]))
+    stepped.until(20.0)
+    stepped.world.hand_overs.finish(20.0)
+    topics = stepped.world.topics
+    clients = float((topics.producers + topics.consumers)[[0, 3]].sum())
+    assert stepped.world.hand_overs.interrupted_client_s == pytest.approx(clients * 7.5)
+
+
 def test_a_broker_that_is_back_before_its_session_ended_waits_for_the_end() -> None:
     stepped = played(event("crash", 5.0, "b-1"), event("join", 10.0, "b-1"))
     stepped.until(34.0)
@@ -173,6 +183,16 @@ def test_a_restart_passes_over_a_broker_that_is_down() -> None:
     assert [text for _, text in texts(stepped) if "left" in text] == [
         "b-2:8080 left",
         "b-3:8080 left",
+    ]
+
+
+def test_a_restart_goes_on_when_a_broker_crashes_while_it_drains() -> None:
+    restart = event("restart", 10.0, "b-1", "b-2", every_s=0.0, down_s=5.0)
+    stepped = played(restart, event("crash", 12.0, "b-1"))
+    stepped.until(42.0)
+    assert texts(stepped)[2:] == [
+        (42.0, "b-1:8080 lost its session"),
+        (42.0, "b-2:8080 drains"),
     ]
 
 

@@ -178,6 +178,8 @@ def test_a_source_that_crashes_lets_go_when_its_session_ends() -> None:
     played = slow(events=[crash])
     bundle = played.world.bundles[0]
     played.order(bundle, "b-2")
+    played.until(10.0)
+    assert played.world.hand_overs.held_by(0).tolist() == [0, 3]
     played.until(13.0)
     assert played.owner(bundle) is None
     played.until(14.0)  # Its session ended at 11.
