@@ -36,6 +36,11 @@ from loadmanager.simulator.thinning import POINTS
 _OPENED: Final = 3
 """Up to so many scenarios are open from the beginning."""
 
+_READ_AT_ONCE: Final = 12
+"""Up to so many expectations are open from the beginning."""
+
+_EXPECTED: Final = "What the scenario expects of the medians, and what was found"
+
 _READING: Final = f"The best of a column is marked; a click on it sorts. Rows stand {RANKING}."
 
 
@@ -259,7 +264,9 @@ def _expectations(judged: Sequence[tuple[str, Judged]]) -> Html:
         ]
         for name, one in judged
     ]
-    return table("What the scenario expects", columns, rows)
+    counts = _counted([one for _, one in judged])
+    opened = len(rows) <= _READ_AT_ONCE
+    return folded("Expectations", table(_EXPECTED, columns, rows), note=counts, opened=opened)
 
 
 def _meaning() -> Html:
