@@ -77,6 +77,12 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--html", type=_file, help="Write a report with plots: one file that fetches nothing."
 )
+@click.option(
+    "--history",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the history a live cluster would have written, to a folder for each run in this "
+    "one; to this one if there is but one run.",
+)
 def simulate_command(
     *,
     asked: tuple[str, ...],
@@ -91,6 +97,7 @@ def simulate_command(
     trace: Path | None,
     as_json: bool,
     html: Path | None,
+    history: Path | None,
 ) -> None:
     """Simulate scenarios with strategies, and tell which does best, and by how much.
 
@@ -116,8 +123,8 @@ def simulate_command(
         raise click.UsageError("expected one or more scenarios, or --all; --list tells their names")
     with _bad_input():
         comparison = _comparison(asked, ",".join(strategies) or "*", mode, settings, trace)
-        _check_report(html)
-    comparison = replace(comparison, seeds=seeds, first_seed=first_seed, pictured=html is not None)
+        comparison = replace(comparison, seeds=seeds, first_seed=first_seed)
+        comparison = _kept(comparison, html, history)
     from loadmanager.cli.simulating import document_of  # noqa: PLC0415 - --help stays quick
 
     told = {"--set": ", ".join(settings), "--trace": str(trace or "")}
@@ -176,10 +183,23 @@ def _bad_input() -> Iterator[None]:
         raise click.exceptions.Exit(2) from None
 
 
-def _check_report(html: Path | None) -> None:
-    """Refuse a report that could not be written, before hours are spent on it."""
-    if html is None:
-        return
+def _kept(comparison: "Comparison", html: Path | None, history: Path | None) -> "Comparison":
+    """Return it with what is to be written; what could not be is told before hours are spent."""
+    if html is not None:
+        _check_report(html)
+        comparison = replace(comparison, pictured=True)
+    if history is not None:
+        from loadmanager.cli.simulated_history import (  # noqa: PLC0415 - --help stays quick
+            SimulatedHistory,
+        )
+
+        history.mkdir(parents=True, exist_ok=True)
+        witnessed = SimulatedHistory(history, alone=comparison.runs == 1)
+        comparison = replace(comparison, witnessed=witnessed)
+    return comparison
+
+
+def _check_report(html: Path) -> None:
     if find_spec("plotly") is None:
         from loadmanager.charts import MissingCharts  # noqa: PLC0415 - --help stays quick
 
@@ -194,7 +214,7 @@ def _check_report(html: Path | None) -> None:
 def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list["Finding"]:
     """Return what was found; print each scenario's tables as soon as they are known."""
     from loadmanager.cli.simulating import print_notes, print_scenario  # noqa: PLC0415 - --help stays quick
-    from loadmanager.simulator.comparing import SimulationDied  # noqa: PLC0415 - the same
+    from loadmanager.core.errors import LoadManagerError  # noqa: PLC0415 - the same
 
     progress = _Progress(comparison.runs)
     findings = []
@@ -209,7 +229,7 @@ def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list[
         progress.clear()
         click.echo(f"interrupted after {progress.done} of {comparison.runs} runs", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
-    except SimulationDied as error:
+    except LoadManagerError as error:
         progress.clear()
         raise click.ClickException(str(error)) from None
     if printing:

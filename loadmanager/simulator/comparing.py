@@ -7,15 +7,17 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from multiprocessing import resource_tracker
 from typing import Final, TypeVar
 
 from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.planner import Planner
 from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.run import Run
+from loadmanager.simulator.run import Run, Witness
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scores import SCORE_NAMES, Scores, scores_of, values_of
 from loadmanager.simulator.strategies import Mode, Strategy, planner_for
@@ -56,6 +58,10 @@ class Job:
     def __str__(self) -> str:
         """Return what is simulated, for messages."""
         return f"{self.name} with {self.strategy.name}, {self.strategy.mode}, seed {self.seed}"
+
+
+Witnessed = Callable[[Job, Planner], AbstractContextManager[Witness]]
+"""Gives each run a witness of its own, for as long as it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +105,19 @@ def jobs_of(
                 yield Job(name=name, scenario=scenario, strategy=strategy, seed=seed)
 
 
-def run_job(job: Job) -> Run:
-    """Return the run of ``job``.
+def run_job(job: Job, witnessed: Witnessed | None = None) -> Run:
+    """Return the run of ``job``, told to a witness as it happens if one is wanted.
 
     Raises:
         ConfigError: the strategy has a setting that does not exist or is out of range.
         ScenarioError: the scenario's trace cannot be read.
     """
     planner = planner_for(job.scenario, job.strategy)
-    return simulate(job.scenario, planner, strategy=job.strategy.name, seed=job.seed)
+    run = partial(simulate, job.scenario, planner, strategy=job.strategy.name, seed=job.seed)
+    if witnessed is None:
+        return run()
+    with witnessed(job, planner) as witness:
+        return run(witness=witness)
 
 
 def score_job(job: Job) -> Scores:

@@ -10,6 +10,7 @@ from loadmanager.config import ConfigError
 from loadmanager.simulator.comparing import (
     Compared,
     Job,
+    Witnessed,
     compared,
     jobs_of,
     ranked,
@@ -38,15 +39,17 @@ class Examined:
 class Examination:
     """Runs a job and keeps what is wanted of it; goes to the processes that do so.
 
-    ``pictured`` keeps a picture of the first seed of each strategy.
+    ``pictured`` keeps a picture of the first seed of each strategy; ``witnessed`` gives
+    runs their witnesses, and has to be picklable for more than one process.
     """
 
     pictured: bool
     first_seed: int | None
+    witnessed: Witnessed | None
 
     def __call__(self, job: Job) -> Examined:
         """Return what is wanted of ``job``; raises as `run_job`."""
-        run = run_job(job)
+        run = run_job(job, self.witnessed)
         first = job.scenario.seed if self.first_seed is None else self.first_seed
         drawn = self.pictured and job.seed == first
         return Examined(scores_of(run), picture_of(run) if drawn else None)
@@ -76,6 +79,7 @@ class Comparison:
     seeds: int = 1
     first_seed: int | None = None
     pictured: bool = False
+    witnessed: Witnessed | None = None
     judging: bool = True
 
     @property
@@ -97,7 +101,9 @@ class Comparison:
             ScenarioError: a trace cannot be read.
         """
         jobs = jobs_of(self.scenarios.items(), self.strategies, self.seeds, self.first_seed)
-        look = Examination(pictured=self.pictured, first_seed=self.first_seed)
+        look = Examination(
+            pictured=self.pictured, first_seed=self.first_seed, witnessed=self.witnessed
+        )
         pictures: dict[tuple[str, Strategy], Picture] = {}
 
         def scores(results: Iterable[tuple[Job, Examined]]) -> Iterator[tuple[Job, Scores]]:

@@ -1,5 +1,6 @@
 """``loadmanager simulate``: what it prints and writes, how it ends, and that it repeats."""
 
+import gzip
 import json
 import os
 import signal
@@ -55,7 +56,7 @@ def written(file: Path, *more: str) -> Path:
 
 
 def simulate(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["simulate", *map(str, arguments)])
+    return CliRunner().invoke(main, ["simulate", "--jobs", "1", *map(str, arguments)])
 
 
 def document(*arguments: object) -> Any:
@@ -80,14 +81,16 @@ def test_strategies_stand_best_first_with_the_rule_below(scenario: Path) -> None
     assert "threshold+avg: this placement follows AvgShedder's plan" in done.output
 
 
-def test_without_a_strategy_every_pair_is_compared(scenario: Path) -> None:
-    (found,) = document(scenario)["scenarios"]
+def test_without_a_strategy_every_pair_is_compared(tmp_path: Path) -> None:
+    file = tmp_path / "short.toml"
+    file.write_text(SCENARIO.replace("duration_s = 480.0", "duration_s = 60.0"))
+    (found,) = document(file)["scenarios"]
     assert sorted(one["strategy"] for one in found["strategies"]) == sorted(PAIR_NAMES)
     assert {one["mode"] for one in found["strategies"]} == {"safe"}
 
 
 def test_medians_and_spreads_are_of_all_seeds(scenario: Path) -> None:
-    arguments = (scenario, "--strategy", "avg+avg", "--mode", "both", "--seeds", 3, "--jobs", 1)
+    arguments = (scenario, "--strategy", "avg+avg", "--mode", "both", "--seeds", 3)
     done = simulate(*arguments)
     assert "Two brokers, medians of 3 seeds" in done.output
     assert "mode " in done.output
@@ -99,14 +102,14 @@ def test_medians_and_spreads_are_of_all_seeds(scenario: Path) -> None:
 
 
 def test_the_first_seed_can_be_told(scenario: Path) -> None:
-    arguments = (scenario, "--strategy", "avg+avg", "--jobs", 1)
+    arguments = (scenario, "--strategy", "avg+avg")
     (several,) = document(*arguments, "--seeds", 2)["scenarios"][0]["strategies"]
     (second,) = document(*arguments, "--first-seed", 8)["scenarios"][0]["strategies"]
     assert second["runs"] == several["runs"][1:]
 
 
 def test_the_same_seed_gives_the_same_bytes(scenario: Path) -> None:
-    arguments = (scenario, "--strategy", "threshold+*", "--seeds", 2, "--json", "--jobs", 1)
+    arguments = (scenario, "--strategy", "threshold+*", "--seeds", 2, "--json")
     assert simulate(*arguments).stdout_bytes == simulate(*arguments).stdout_bytes
 
 
@@ -228,7 +231,7 @@ def test_faults_of_several_scenarios_are_told_at_once(tmp_path: Path) -> None:
 def test_a_page_with_plots_is_written_beside_the_tables(scenario: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     done = simulate(
-        scenario, scenario, "--strategy", "avg+avg,threshold+avg", "--seeds", 2, "--jobs", 1,
+        scenario, scenario, "--strategy", "avg+avg,threshold+avg", "--seeds", 2,
         "--html", page,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
@@ -247,24 +250,71 @@ def test_without_plotly_a_page_is_refused_before_anything_is_simulated(
     assert not done.stdout
 
 
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+def test_a_run_writes_the_history_of_a_cluster_the_same_each_time(
+    scenario: Path, tmp_path: Path
+) -> None:
+    arguments = (scenario, "--strategy", "threshold+round_robin", "--json")
+    without = simulate(*arguments)
+    for folder in ("once", "again"):
+        done = simulate(*arguments, "--history", tmp_path / folder)
+        assert (done.exit_code, done.stdout, done.stderr) == (0, without.stdout, "")
+    written = files_in(tmp_path / "once")
+    assert written == files_in(tmp_path / "again")
+    lines = [
+        json.loads(line)
+        for name, content in written.items()
+        if Path(name).name.startswith("rounds-")
+        for line in gzip.decompress(content).splitlines()
+    ]
+    (run,) = json.loads(done.stdout)["scenarios"][0]["strategies"]
+    assert sum(line["kind"] == "round" for line in lines) == 8
+    assert sum(line["kind"] == "move" for line in lines) == run["scores"]["moves"]["median"] > 0
+
+
+def test_several_runs_write_to_a_folder_each(scenario: Path, tmp_path: Path) -> None:
+    done = simulate(
+        scenario, "--strategy", "avg+avg", "--mode", "both", "--seeds", 2,
+        "--history", tmp_path / "history",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert sorted(one.name for one in (tmp_path / "history" / "two").iterdir()) == [
+        f"avg+avg-{mode}-seed-{seed}" for mode in ("parity", "safe") for seed in (7, 8)
+    ]
+
+
+def test_a_history_that_cannot_be_written_is_told(scenario: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = simulate(scenario, "--history", tmp_path / "file" / "history")
+    assert done.exit_code == 2
+    assert done.stderr == f"{tmp_path / 'file' / 'history'}: Not a directory\n"
+
+
 def test_an_interruption_is_told_with_how_far_it_came(
     scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = iter(range(2))
 
-    def run_twice(job: Job) -> Any:
+    def run_twice(job: Job, _witnessed: object) -> Any:
         if next(runs, None) is None:
             raise KeyboardInterrupt
         return run_job(job)
 
     monkeypatch.setattr("loadmanager.simulator.comparison.run_job", run_twice)
-    done = simulate(scenario, "--seeds", 4, "--jobs", 1, "--strategy", "avg+avg")
+    done = simulate(scenario, "--seeds", 4, "--strategy", "avg+avg")
     assert done.exit_code == 130
     assert done.stderr == "interrupted after 2 of 4 runs\n"
 
 
 def test_a_process_that_died_is_told(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dies(job: Job) -> Any:
+    def dies(job: Job, _witnessed: object) -> Any:
         raise SimulationDied(job)
 
     monkeypatch.setattr("loadmanager.simulator.comparison.run_job", dies)
