@@ -80,6 +80,48 @@ def show_strategies() -> None:
     click.echo(strategy_guide(), nl=False)
 
 
+@config_commands.command("show-scenario-format")
+def show_scenario_format() -> None:
+    """Print the reference of scenario files and traces, for simulations.
+
+    Example: loadmanager config show-scenario-format > docs/scenario-format.md
+    """
+    from loadmanager.simulator.scenario.guide import scenario_reference  # noqa: PLC0415 - the same
+
+    click.echo(scenario_reference(), nl=False)
+
+
+@config_commands.command("check-scenario")
+@click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="Recorded topic rates, CSV or Parquet, in place of the load of the scenarios.",
+)
+def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
+    """Tell every mistake in scenarios and their traces at once; exit with 1 if there is one.
+
+    SCENARIO is a TOML file, or the name of one that comes with the package. What is allowed
+    and yet may be a mistake is told as well.
+
+    Example: loadmanager config check-scenario mine.toml --trace rates.csv
+    """
+    from loadmanager.simulator.errors import ScenarioError  # noqa: PLC0415 - --help stays quick
+    from loadmanager.simulator.library import find  # noqa: PLC0415 - the same
+    from loadmanager.simulator.remarks import checked_file  # noqa: PLC0415 - the same
+
+    failed = False
+    for name in scenarios:
+        try:
+            for line in checked_file(find(name), trace=trace):
+                click.echo(line)
+        except ScenarioError as error:
+            click.echo(str(error), err=True)
+            failed = True
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
 @config_commands.command("import")
 @click.argument("broker_conf", type=click.Path(path_type=Path))
 @click.option(

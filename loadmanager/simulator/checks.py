@@ -15,6 +15,7 @@ from loadmanager.simulator.event_checks import event_contradictions
 from loadmanager.simulator.load_checks import load_contradictions
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scores import SCORE_NAMES
+from loadmanager.simulator.sizes import size_contradictions
 from loadmanager.simulator.strategies import PAIR_NAMES
 from loadmanager.simulator.toml_lines import TomlPath
 
@@ -26,7 +27,11 @@ _STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
 
 
 def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
-    """Yield every value that does not go with others."""
+    """Yield every value that does not go with others; of what is far too large only that."""
+    too_large = tuple(size_contradictions(scenario))
+    yield from too_large
+    if too_large:
+        return
     yield from _brokers(scenario)
     yield from _times(scenario)
     yield from load_contradictions(scenario)

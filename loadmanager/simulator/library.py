@@ -28,7 +28,7 @@ def find(name_or_path: str) -> Path:
     if name_or_path in shipped():
         return shipped()[name_or_path]
     path = Path(name_or_path)
-    if path.suffix == ".toml" or len(path.parts) > 1 or path.is_file():
+    if path.suffix == ".toml" or name_or_path != path.name or path.is_file():
         return path
     close = difflib.get_close_matches(name_or_path, shipped(), 1)
     hint = f"; did you mean {close[0]}?" if close else ""

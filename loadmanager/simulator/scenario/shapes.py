@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from loadmanager.config.describe import expected_of
 from loadmanager.config.forms import Form, Section
+from loadmanager.simulator.scenario.model import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,9 @@ class Key:
 @cache
 def keys_of(model: type[Section]) -> Mapping[str, Key]:
     """Return the keys of a model by their names, in the order of the declaration."""
-    return {name: _key(name, field) for name, field in model.model_fields.items()}
+    # The header of a table that stands in others has their names before its own.
+    outermost = model is Scenario
+    return {name: _key(name, field, outermost) for name, field in model.model_fields.items()}
 
 
 def _shape(field: FieldInfo) -> Shape:
@@ -86,16 +89,16 @@ def _kinds(model: type[Section]) -> tuple[str, ...]:
     return get_args(model.model_fields["kind"].annotation)
 
 
-def _key(name: str, field: FieldInfo) -> Key:
+def _key(name: str, field: FieldInfo, outermost: bool) -> Key:
     shape = _shape(field)
-    return Key(name, shape, field, _expected(name, shape, field))
+    return Key(name, shape, field, _expected(name if outermost else "", shape, field))
 
 
-def _expected(name: str, shape: Shape, field: FieldInfo) -> str:
+def _expected(header: str, shape: Shape, field: FieldInfo) -> str:
     if isinstance(shape, Table | Kinds):
-        return f"a table, as [{name}] or {{ key = value }}"
+        return f"a table, [{header}]" if header else "a table, as { key = value }"
     if isinstance(shape, Several) and isinstance(shape.of, Table | Kinds):
-        return f"a list of tables, each [[{name}]] or {{ key = value }}"
+        return f"[[{header}]] tables" if header else "a list of tables, as [{ key = value }]"
     if isinstance(shape, Several) and not any(isinstance(m, Form) for m in field.metadata):
         each = shape.of.expected if isinstance(shape.of, Plain) else "a list"
         return f"a list{_lengths(field)} of which each is {each}"

@@ -1,0 +1,66 @@
+"""What a scenario is, and what of it is allowed and yet may be a mistake."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadmanager.core.ids import Namespace
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.sizes import brokers_of, bundles_of, needed_gib
+from loadmanager.simulator.traces import Trace, read_trace
+
+
+def checked_file(path: Path, *, trace: Path | None = None) -> Iterator[str]:
+    """Yield a line that says what a sound scenario is, and one for each remark on it.
+
+    Args:
+        path: the scenario.
+        trace: recorded rates in place of its load.
+
+    Raises:
+        ScenarioError: the scenario or its trace has faults.
+    """
+    scenario = load_scenario(path, trace=trace)
+    recorded = read_trace(scenario.trace) if scenario.trace is not None else None
+    yield f"{path}: sound: {_size(scenario, recorded)}"
+    for remark in _remarks(scenario, recorded):
+        yield f"{path}: note: {remark}"
+
+
+def _size(scenario: Scenario, trace: Trace | None) -> str:
+    brokers, duration = brokers_of(scenario), f"{scenario.duration_s:g} s"
+    if trace is not None:
+        of_trace = f"{len(trace.topics)} topics at {len(trace.times_s)} times"
+        return f"{brokers} brokers, {of_trace}, {duration}"
+    bundles, gib = sum(bundles_of(scenario).values()), needed_gib(scenario)
+    return f"{brokers} brokers, {bundles} bundles, {duration}; about {math.ceil(gib * 1024)} MiB"
+
+
+def _remarks(scenario: Scenario, trace: Trace | None) -> Iterator[str]:
+    topics: Counter[Namespace] = Counter()
+    for load in scenario.load:
+        topics[load.namespace] += load.topics
+    for namespace, bundles in bundles_of(scenario).items():
+        if topics[namespace] < bundles:
+            count = f"{topics[namespace]} topics in {bundles} bundles"
+            yield f"{namespace} has {count}, of which some are empty"
+    if scenario.leader.round_interval_s > scenario.duration_s:
+        yield f"the leader has no round: [leader] round_interval_s is {_more_than(scenario)}"
+    if trace is not None and trace.times_s[-1] >= scenario.duration_s:
+        yield f"what the trace has from {scenario.duration_s:g} s on is not replayed"
+    elif trace is not None and _ends_early(trace, scenario.duration_s):
+        yield f"the rates of the trace at {trace.times_s[-1]:g} s hold until the end"
+
+
+def _more_than(scenario: Scenario) -> str:
+    return f"{scenario.leader.round_interval_s:g}, and duration_s {scenario.duration_s:g}"
+
+
+def _ends_early(trace: Trace, duration_s: float) -> bool:
+    """Return whether the last rates hold for longer than those before did."""
+    if len(trace.times_s) == 1:
+        return False
+    before_s, last_s = trace.times_s[-2:].tolist()
+    return bool(duration_s - last_s > last_s - before_s)

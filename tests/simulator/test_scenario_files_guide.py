@@ -1,0 +1,145 @@
+"""docs/scenario-format.md and the commands for those who write scenarios."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loadmanager.cli import main
+from loadmanager.config.forms import Section
+from loadmanager.simulator.library import find, shipped
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario.guide import EXAMPLE, scenario_reference
+from loadmanager.simulator.scenario.shapes import Key, Kinds, Several, Shape, Table, keys_of
+from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "scenario-format.md"
+
+
+def keys_in(model: type[Section]) -> list[Key]:
+    """Return all keys of a model and of the tables in it."""
+    found = list(keys_of(model).values())
+    return found + [inner for key in found for inner in keys_below(key.shape)]
+
+
+def keys_below(shape: Shape) -> list[Key]:
+    if isinstance(shape, Several):
+        return keys_below(shape.of)
+    if isinstance(shape, Table):
+        return keys_in(shape.model)
+    if isinstance(shape, Kinds):
+        return [key for model in shape.models.values() for key in keys_in(model)]
+    return []
+
+
+def run(*arguments: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(main, ["config", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_committed_reference_is_the_generated_one() -> None:
+    # Renew it with: loadmanager config show-scenario-format > docs/scenario-format.md
+    assert COMMITTED.read_text() == scenario_reference()
+    assert run("show-scenario-format") == (0, scenario_reference(), "")
+
+
+def test_every_key_says_what_it_does() -> None:
+    assert [key.name for key in keys_in(Scenario) if not key.field.description] == [
+        # Which kind it is says itself.
+        key.name
+        for key in keys_in(Scenario)
+        if key.name == "kind"
+    ]
+
+
+def test_every_key_but_those_of_a_configuration_is_in_the_reference() -> None:
+    text = scenario_reference()
+    own = [key for key in keys_in(Scenario) if key.name not in {"kind", "settings"}]
+    in_configuration = {
+        key.name
+        for name in ("report", "leader", "shedding", "placement", "planner")
+        for key in keys_below(keys_of(Scenario)[name].shape)
+    }
+    missing = [key.name for key in own if f"| `{key.name}` | {key.field.description}" not in text]
+    assert set(missing) <= in_configuration
+
+
+def test_the_example_of_the_reference_is_sound(tmp_path: Path) -> None:
+    path = tmp_path / "example.toml"
+    path.write_text(EXAMPLE)
+    assert load_scenario(path).title == "A broker joins"
+
+
+def test_a_shipped_scenario_is_found_by_name_and_ones_own_by_its_path(tmp_path: Path) -> None:
+    assert find("trace-example") == shipped()["trace-example"]
+    assert find("mine.toml") == Path("mine.toml")
+    assert find("./mine") == Path("./mine")
+    own = tmp_path / "mine"
+    own.write_text(EXAMPLE)
+    assert find(str(own)) == own
+
+
+def test_a_name_that_no_scenario_has_is_told_with_those_there_are() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        find("trace-exampel")
+    (fault,) = caught.value.faults
+    assert fault.startswith(
+        "scenario 'trace-exampel'; expected a .toml file or one of all-on-one, "
+    )
+    assert fault.endswith("; did you mean trace-example?")
+
+
+def test_the_check_tells_what_a_scenario_is_and_what_may_be_a_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(EXAMPLE.replace("topics = 500", "topics = 5"))
+    assert run("check-scenario", path) == (
+        0,
+        (
+            f"{path}: sound: 4 brokers, 64 bundles, 3600 s; about 1 MiB\n"
+            f"{path}: note: public/default has 5 topics in 64 bundles, of which some are empty\n"
+        ),
+        "",
+    )
+
+
+def test_the_check_tells_every_mistake_of_every_file_and_ends_with_1(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text(EXAMPLE)
+    bad.write_text("seed = -1\n" + EXAMPLE)
+    code, out, err = run("check-scenario", bad, "nothing", good)
+    assert (code, out.count("sound")) == (1, 1)
+    assert err.startswith(f"{bad}:1: seed = -1; expected a whole number from 0 below 4294967296\n")
+    assert "scenario 'nothing'; expected" in err
+
+
+@pytest.mark.parametrize(
+    ("times", "note"),
+    [
+        ((0, 1800), ""),
+        ((0, 60), "note: the rates of the trace at 60 s hold until the end\n"),
+        ((5, 3605), "note: what the trace has from 3600 s on is not replayed\n"),
+        ((7,), ""),
+    ],
+)
+def test_the_check_reads_the_trace(tmp_path: Path, times: tuple[int, ...], note: str) -> None:
+    path, trace = tmp_path / "x.toml", tmp_path / "rates.csv"
+    path.write_text(EXAMPLE)
+    trace.write_text("time_s,topic,msg_rate_in\n" + "".join(f"{at},a,1\n" for at in times))
+    code, out, _ = run("check-scenario", path, "--trace", trace)
+    sound = f"{path}: sound: 4 brokers, 1 topics at {len(times)} times, 3600 s\n"
+    assert (code, out) == (0, sound + (f"{path}: {note}" if note else ""))
+    trace.write_text("time_s,topic\n")
+    assert run("check-scenario", path, "--trace", trace)[0] == 1
+
+
+def test_what_needs_too_much_memory_is_refused_with_an_estimate(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(
+        EXAMPLE.replace("bundles = 64", "bundles = 1_000_000")
+        .replace("count = 3", "count = 100_000")
+        .replace("duration_s = 3600", "duration_s = 864_000")
+    )
+    assert run("check-scenario", path)[2].endswith(
+        "expected fewer brokers, bundles and topics, or a shorter time: 100001 brokers and 1000000 "
+        "bundles for 864000 s take about 137 GiB, and at most 16 GiB are allowed\n"
+    )
