@@ -1,11 +1,9 @@
 """Which bundles leave draining brokers next: a few at a time, as the live leader does it."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-
-import numpy as np
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.simulator.world import World
@@ -27,21 +25,21 @@ class Emptying:
     step_s: float
     _again_s: dict[BundleId, float] = field(default_factory=dict)
 
-    def due(self, now_s: float) -> Mapping[BundleId, BrokerId]:
-        """Return what is to leave now, each with the broker it leaves."""
-        members, hand_overs = self.world.members, self.world.hand_overs
-        draining = np.flatnonzero(members.draining & members.alive).tolist()
+    def due(self, draining: Sequence[BrokerId], now_s: float) -> Mapping[BundleId, BrokerId]:
+        """Return what is to leave these brokers now, each with the broker it leaves."""
         if not draining:
             self._again_s.clear()
             return {}
+        hand_overs = self.world.hand_overs
         found: dict[BundleId, BrokerId] = {}
         leaving = Counter(hand_overs.sources)
         for broker in draining:
-            held = (self.world.bundles[row] for row in hand_overs.held_by(broker).tolist())
+            row = self.world.brokers.index(broker)
+            held = (self.world.bundles[one] for one in hand_overs.held_by(row).tolist())
             staying = [one for one in held if one not in hand_overs.under_way]
             free = [one for one in staying if self._again_s.get(one, now_s) <= now_s]
-            most = max(self.at_a_time - leaving[broker], 0) * self._turns()
-            found.update(dict.fromkeys(free[:most], self.world.brokers[broker]))
+            most = max(self.at_a_time - leaving[row], 0) * self._turns()
+            found.update(dict.fromkeys(free[:most], broker))
         return found
 
     def refused(self, bundles: Collection[BundleId], now_s: float) -> None:

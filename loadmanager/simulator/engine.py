@@ -169,7 +169,7 @@ class _Simulation:
             self.world.order(moves, now_s, Why.PLACED)
 
     def _empty(self, now_s: float) -> None:
-        leaving = self.emptying.due(now_s)
+        leaving = self.emptying.due(self.leader.draining(now_s), now_s)
         if not leaving:
             return
         moves = self.leader.place(

@@ -113,6 +113,12 @@ class Leader:
         self.refusals = tuple(refusals)
         return moves
 
+    def draining(self, now_s: float) -> tuple[BrokerId, ...]:
+        """Return the brokers that say they are to be emptied, in the order of their rows."""
+        self._take(now_s)
+        told = (report for _, report in sorted(self._reports.items()))
+        return tuple(report.broker for report in told if report.draining)
+
     @property
     def averages(self) -> Mapping[BundleId, BundleAverages]:
         """The averages of every bundle that has a sample, made anew for each who asks."""

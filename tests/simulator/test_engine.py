@@ -148,6 +148,20 @@ def test_a_draining_broker_is_emptied_a_few_at_a_time_and_leaves() -> None:
     assert [text for _, text in found.happened] == ["b-1:8080 drains", "b-1:8080 left"]
 
 
+def test_brokers_that_drain_at_once_give_nothing_to_each_other() -> None:
+    drain = {"kind": "drain", "at_s": 50.0, "brokers": ["b-1", "b-2"]}
+    found = run(scenario(brokers=4, step_s=5.0, load={"bundles": 24}, events=[drain]))
+    assert Counter(move.target for move in found.moves).keys() == {broker("b-3"), broker("b-4")}
+    assert len(found.moves) == 12
+
+
+def test_a_leader_empties_no_broker_that_has_not_told_it_to_drain() -> None:
+    silence = {"kind": "silence", "at_s": 40.0, "brokers": ["b-1"], "for_s": 100.0}
+    drain = {"kind": "drain", "at_s": 50.0, "brokers": ["b-1"]}
+    found = run(scenario(brokers=3, step_s=5.0, events=[silence, drain], noise=EXACT))
+    assert min(move.at_s for move in found.moves) == 140.0
+
+
 def test_a_drain_that_nobody_can_take_over_leaves_everything_where_it_is() -> None:
     drain = {"kind": "drain", "at_s": 50.0, "brokers": ["b-1"]}
     found = run(scenario(brokers=1, step_s=5.0, events=[drain]))
