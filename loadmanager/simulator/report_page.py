@@ -45,7 +45,7 @@ _READING: Final = f"The best of a column is marked; a click on it sorts. Rows st
 
 
 Pictures = Mapping[tuple[str, Strategy], Picture]
-"""By a scenario's name and a strategy, as `pictured.Seen` has them."""
+"""By a scenario's name and a strategy, as a `Finding` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

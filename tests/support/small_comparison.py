@@ -6,8 +6,8 @@ from pathlib import Path
 
 from loadmanager.core.ids import Namespace
 from loadmanager.simulator.comparing import Compared, Job, compared, jobs_of, results_of
+from loadmanager.simulator.comparison import Examination, Examined
 from loadmanager.simulator.expecting import judged
-from loadmanager.simulator.pictured import Seen, see
 from loadmanager.simulator.report_page import Pictures, write_report
 from loadmanager.simulator.scenario import BrokerClass, Expectation, Load, Scenario
 from loadmanager.simulator.scenario.events import Crash, Join
@@ -63,10 +63,12 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 @cache
-def results() -> tuple[tuple[Job, Seen], ...]:
+def results() -> tuple[tuple[Job, Examined], ...]:
     """Return scores and pictures of all runs."""
     strategies = parse_strategies(f"{THRESHOLD},{AVG}")
-    return tuple(results_of(jobs_of(SCENARIOS.items(), strategies, SEEDS), see, processes=1))
+    jobs = jobs_of(SCENARIOS.items(), strategies, SEEDS)
+    look = Examination(pictured=True, first_seed=None, witnessed=None)
+    return tuple(results_of(jobs, look, processes=1))
 
 
 def found() -> list[Compared]:
