@@ -85,8 +85,9 @@ class RoundWork:
     def weigh(self, offers: Iterable[Offer]) -> None:
         """Decide on a shedder's offers, in their order. Once a round."""
         self._count_under_way()
+        stale = self._stale()
         for offer in offers:
-            reason = self._forbidden(offer) or self._budget(offer)
+            reason = self._forbidden(offer, stale) or self._budget(offer)
             if reason is not None:
                 self._refuse(offer.bundle, reason, f"on {offer.source}")
             elif self.settings.mode is Mode.SAFE:
@@ -118,15 +119,18 @@ class RoundWork:
         self._move(Offer(bundle, source, Cause.DRAINING), source, target)
         return True
 
-    def _forbidden(self, offer: Offer) -> Reason | None:
+    def _stale(self) -> frozenset[BrokerId]:
+        """Return the brokers whose reports are too old to shed by."""
+        rows = np.flatnonzero(self.view.age_s > self.filters.max_report_age_s)
+        return frozenset(self.view.brokers.names[row] for row in rows.tolist())
+
+    def _forbidden(self, offer: Offer, stale: frozenset[BrokerId]) -> Reason | None:
         if offer.bundle in self.view.moved:
             return Reason.IN_FLIGHT
-        if namespace_of(offer.bundle) in self.settings.excluded_namespaces:
+        excluded = self.settings.excluded_namespaces
+        if excluded and namespace_of(offer.bundle) in excluded:
             return Reason.NAMESPACE_EXCLUDED
-        row = self.view.row(offer.source)
-        if self.view.age_s[row] > self.filters.max_report_age_s:
-            return Reason.REPORT_STALE
-        return None
+        return Reason.REPORT_STALE if offer.source in stale else None
 
     def _budget(self, offer: Offer) -> Reason | None:
         settings = self.settings
