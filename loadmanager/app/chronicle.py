@@ -11,6 +11,7 @@ from loadmanager.core.history import (
     Record,
     RoundTold,
     Stream,
+    bundles_records,
     cut_record,
     hand_over_record,
     move_record,
@@ -134,6 +135,7 @@ class Chronicle:
             number=self._rounds,
             outcome="",
             took_s=None,
+            tick=self._ticks,
             planner=planner,
             steering=steering,
             session_doubtful=doubtful,
@@ -143,6 +145,11 @@ class Chronicle:
             offset_s = told.at_ms / 1000 - view.now_s
             memory = shifted(memory, offset_s)
             told = replace(told, memory=memory, averages=self._tally.averages())
+            # Told at once: ticks that come before the round is over count on top of these.
+            bundles = told
+            self._parts.history.offer(
+                Stream.ROUNDS, told.at_ms, lambda: bundles_records(bundles, view)
+            )
         self._decided = _Decided(told, view, plan)
 
     def round_over(

@@ -19,6 +19,7 @@ from loadmanager.core.history import (
     Record,
     RoundTold,
     Stream,
+    bundles_records,
     hand_over_record,
     move_record,
     report_record,
@@ -161,7 +162,11 @@ class Recording:
             averages=dict(averages) if base else None,
         )
         self._view, self._memory = view, plan.memory
-        self.sink.offer(Stream.ROUNDS, at_ms, lambda: round_records(told, view, plan, first_move))
+        self.sink.offer(
+            Stream.ROUNDS,
+            at_ms,
+            lambda: [*bundles_records(told, view), *round_records(told, view, plan, first_move)],
+        )
 
     def moved(self, record: MoveRecord) -> None:
         """Write how a hand-over ended, and the decision if no round told it."""

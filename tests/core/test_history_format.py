@@ -17,6 +17,7 @@ from loadmanager.core.history import (
     Record,
     RoundTold,
     Stream,
+    bundles_records,
     cut_record,
     described,
     encode,
@@ -134,8 +135,8 @@ def test_a_base_round_brings_every_bundle_and_the_memory(hot: Hot) -> None:
     view, plan = hot
     average = Average(10, 4, Rates(1.0, 2.0, 3.0, 4.0))
     averages = {A: BundleAverages(average, average, 2), B: BundleAverages(average, average, 0)}
-    records = round_records(told(averages=averages, memory=RoundMemory()), view, plan, 1)
-    bundles, line, *_ = written(records)
+    base = told(averages=averages, memory=RoundMemory())
+    bundles, line, *_ = written([*bundles_records(base, view), *round_records(base, view, plan, 1)])
     assert bundles["bundles"]["bundle"] == [A, B]
     assert bundles["bundles"]["owner"] == [B1, B1]
     assert bundles["bundles"]["long_bytes_out_per_s"] == [4.0, 4.0]
@@ -148,10 +149,9 @@ def test_a_base_round_brings_every_bundle_and_the_memory(hot: Hot) -> None:
 def test_the_bundles_of_a_large_cluster_are_spread_over_several_lines(
     hot: Hot, bundle: Callable[[int], BundleId]
 ) -> None:
-    view, plan = hot
     supposed = BundleAverages.supposed()
     averages = {bundle(number): supposed for number in range(2001)}
-    lines = written(round_records(told(averages=averages), view, plan, 1))[:3]
+    lines = written([*bundles_records(told(averages=averages), hot[0])])
     assert [(one["part"], one["parts"]) for one in lines] == [(1, 3), (2, 3), (3, 3)]
     assert [len(one["bundles"]["bundle"]) for one in lines] == [1000, 1000, 1]
 
@@ -187,6 +187,7 @@ def test_every_kind_can_be_written_and_read_back(hot: Hot) -> None:
     lines = written(
         [
             TOLD,
+            *bundles_records(told(averages={A: average}), hot[0]),
             *round_records(told(averages={A: average}, memory=RoundMemory()), *hot, 1),
             term_record(NOON_MS, 3, "began"),
             tick_record(NOON_MS, epoch=3, number=1, tick=6, sampled=True, taken={B1: 9}, left=[B2]),

@@ -18,7 +18,7 @@ from loadmanager.core.history.records import (
     term_record,
     tick_record,
 )
-from loadmanager.core.history.rounds import RoundTold, move_record, round_records
+from loadmanager.core.history.rounds import RoundTold, bundles_records, move_record, round_records
 from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Kind, Stream, Type
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "RoundTold",
     "Stream",
     "Type",
+    "bundles_records",
     "cut_record",
     "described",
     "encode",

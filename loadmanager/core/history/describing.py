@@ -70,7 +70,8 @@ A `round` with `base` true can be replayed by itself: it has the brokers as the 
 what was under way, the strategies' `memory` and the `constraints`, and the `bundles` lines of the
 same `epoch` and `round` before it hold who had which bundle and all averages. From there on,
 every `tick` says which reports were taken up, by their `reported_at_ms`, and whether one sample
-of every listed bundle was added to all averages; that gives the view of the rounds that are no
+of every listed bundle was added to all averages (`tick` of the round
+says how many had been when it was decided); that gives the view of the rounds that are no
 base, and the same averages as the leader's own. (Simulations write no ticks.) The first round of
 a term is a base, so is one after a change of settings or constraints, and every
 `base_every_rounds`-th.

@@ -3,6 +3,7 @@
 from typing import Final
 
 from loadmanager.core.history.schema import (
+    AT_TICK,
     MOVING,
     RESOURCES,
     SHORT_AND_LONG,
@@ -35,7 +36,7 @@ REPORT: Final = Kind(
         text(
             "due",
             "Why it was published: first, forced, registration, bundles, usage, msg_rate, "
-            "throughput, age.",
+            "throughput, age; simulated for what a simulation does not tell.",
         ),
         rate(
             "interval_s",
@@ -105,6 +106,7 @@ ROUND: Final = Kind(
     Stream.ROUNDS,
     (
         *TERM,
+        AT_TICK,
         text("outcome", "moved, observed, quiet, or failed: the orders could not be written."),
         rate("took_s", "How long it took.", nullable=True),
         flag("base", "Whether bundles lines and the texts memory and constraints go with it."),
@@ -177,6 +179,7 @@ BUNDLES: Final = Kind(
     Stream.ROUNDS,
     (
         *TERM,
+        AT_TICK,
         count("part", "From 1: the bundles of one round are spread over several lines."),
         count("parts", "How many."),
         Columns(
@@ -206,8 +209,9 @@ MOVE: Final = Kind(
         *MOVING,
         text(
             "outcome",
-            "moved; observed: nothing was ordered, because of the mode; placed: given to a broker "
-            "between two rounds or because nobody had it; failed: the order could not be written.",
+            "moved; placed: nobody had it; observed: nothing was ordered, because of the mode; "
+            "failed: the round's orders could not be written. What was decided between two rounds "
+            "may have failed, too: the hand_over lines tell what arrived.",
         ),
         text(
             "cause",
@@ -229,10 +233,10 @@ HAND_OVER: Final = Kind(
         count("epoch", "Epoch of the leader's term."),
         text("bundle", "Bundle."),
         *MOVING,
-        text("outcome", "finished; replaced: ordered elsewhere meanwhile; left: the term ended."),
+        text("outcome", "finished; replaced: ordered elsewhere or no more; left: the term ended."),
         count("ordered_at_ms", "When the order was written."),
-        count("released_at_ms", "When the leader saw the source let go.", nullable=True),
-        count("acquired_at_ms", "When it saw the target serve.", nullable=True),
+        count("released_at_ms", "When the leader saw that the source let go.", nullable=True),
+        count("acquired_at_ms", "When it saw that the target serves.", nullable=True),
         rate("took_s", "From order to the target serving, monotonic clock.", nullable=True),
         rate("pause_s", "For how long nobody served, monotonic clock.", nullable=True),
     ),
@@ -257,7 +261,11 @@ LOST_REPORTS, LOST_ROUNDS = (
         stream,
         (
             count("records", "How many were not written."),
-            text("why", "queue_full, or unwritable: the place for it was gone for too long."),
+            text(
+                "why",
+                "queue_full; unwritable: the disk was full or gone for too long; unfit: a number "
+                "in it was not finite.",
+            ),
             count("first_at_ms", "When the first happened."),
             count("last_at_ms", "When the last happened."),
         ),

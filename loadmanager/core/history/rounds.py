@@ -33,7 +33,8 @@ class RoundTold:
 
     ``memory`` is the one before the round, its times in seconds of the wall clock, and
     ``averages`` those of every bundle: both None unless the round is a base, from which a
-    replay can begin. ``reported_at_ms`` names the report of each broker in the view.
+    replay can begin. ``tick`` is how many samples were added before it. ``reported_at_ms``
+    names the report of each broker in the view.
     """
 
     at_ms: int
@@ -43,6 +44,7 @@ class RoundTold:
     took_s: float | None
     planner: Planner
     steering: str
+    tick: int | None = None
     session_doubtful: bool = False
     tick_interval_s: float | None = None
     unowned: Sequence[BundleId] = ()
@@ -52,9 +54,10 @@ class RoundTold:
 
 
 def round_records(told: RoundTold, view: ClusterView, plan: Plan, first_move: int) -> list[Record]:
-    """Return the lines of a round: first its bundles if it is a base, itself, its moves.
+    """Return the lines of a round and of its moves.
 
-    ``first_move`` is the number of its first move in the term.
+    ``first_move`` is the number of its first move in the term. The lines of its bundles,
+    if it is a base, are to come before: see `bundles_records`.
     """
     moves = [
         (move, _outcome(told, move, ordered=ordered))
@@ -62,7 +65,6 @@ def round_records(told: RoundTold, view: ClusterView, plan: Plan, first_move: in
         for move in group
     ]
     return [
-        *_bundles_records(told, view),
         Record("round", told.at_ms, _round_body(told, view, plan)),
         *(
             move_record(
@@ -134,6 +136,7 @@ def _round_body(told: RoundTold, view: ClusterView, plan: Plan) -> dict[str, Any
     return {
         "epoch": told.epoch,
         "round": told.number,
+        "tick": told.tick,
         "outcome": told.outcome,
         "took_s": told.took_s,
         "base": base,
@@ -193,7 +196,8 @@ def _broker_columns(told: RoundTold, view: ClusterView, scores: FloatArray) -> d
     }
 
 
-def _bundles_records(told: RoundTold, view: ClusterView) -> Iterator[Record]:
+def bundles_records(told: RoundTold, view: ClusterView) -> Iterator[Record]:
+    """Yield the lines of all bundles at a base round, none for any other."""
     averages = told.averages or {}
     parts = -(-len(averages) // BUNDLES_PER_LINE)
     for part, names in enumerate(chunks(averages, BUNDLES_PER_LINE), start=1):
@@ -202,6 +206,7 @@ def _bundles_records(told: RoundTold, view: ClusterView) -> Iterator[Record]:
         body = {
             "epoch": told.epoch,
             "round": told.number,
+            "tick": told.tick,
             "part": part,
             "parts": parts,
             "bundles": {

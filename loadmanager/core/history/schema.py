@@ -125,6 +125,10 @@ TERM: Final = (
     count("round", "Rounds of this term so far, the present one included; 0 before the first."),
 )
 
+AT_TICK: Final = count(
+    "tick", "Ticks of this term before it was decided; null from simulations.", nullable=True
+)
+
 SHORT_AND_LONG: Final = tuple(
     rate(f"{length}_{name}", f"{label} average of the {what}.")
     for length, label in (("short", "Short-term"), ("long", "Long-term"))
