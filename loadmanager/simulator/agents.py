@@ -65,6 +65,7 @@ class Agents:
         self._jitter = np.zeros(count)
         self._phase_s = np.zeros(count)
         self._silent_until_s = np.full(count, -np.inf)
+        self._began_s = 0.0
         self._looked_s: float | None = None
         self._usage = _Mean(count)
         self._unseen: list[Reported | Gone] = []
@@ -81,7 +82,9 @@ class Agents:
 
     def sample(self, now_s: float, measured: Measured) -> tuple[Reported, ...]:
         """Measure the step that ended at ``now_s``; return what was published in it."""
-        step_s = self._interval_s if self._looked_s is None else now_s - self._looked_s
+        if self._looked_s is None:
+            self._began_s, self._looked_s = now_s, now_s - self._interval_s
+        step_s = now_s - self._looked_s
         self._looked_s = now_s
         self._follow(measured, now_s, step_s)
         moments_s = self._moments(now_s)
@@ -91,7 +94,7 @@ class Agents:
         rates = measured.rates * self._errors((len(self.bundles), 1), "rate")
         totals = self._totals(rates)
         current = Reading(
-            at_s=np.where(sampled, moments_s, now_s),
+            at_s=np.maximum(np.where(sampled, moments_s, now_s), self._began_s),
             max_usage=max_usage(usage, measured.limit).astype(np.float64),
             msgs_per_s=totals[:, MSGS_IN] + totals[:, MSGS_OUT],
             bytes_per_s=totals[:, BYTES_IN] + totals[:, BYTES_OUT],

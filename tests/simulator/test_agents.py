@@ -135,14 +135,20 @@ def test_the_first_reports_say_what_each_broker_does() -> None:
     assert published[1].load().totals.msgs_in_per_s == 700.0
 
 
+def test_nothing_is_reported_from_before_the_beginning() -> None:
+    assert {one.at_s for one in agents().sample(0.0, measured())} == {0.0}
+
+
 def test_a_report_is_seen_after_its_delay_and_once() -> None:
     every = agents(noise=replace_noise(delay_s=12.0))
-    (first, second) = every.sample(10.0, measured())
-    assert first.seen_s == first.at_s + 12.0
-    assert 5.0 < first.at_s <= 10.0
-    assert every.news(10.0) == []
-    assert {one.broker for one in every.news(22.0)} == {first.broker, second.broker}
-    assert every.news(22.0) == []
+    every.sample(0.0, measured())
+    assert every.news(11.9) == []
+    assert {one.broker for one in every.news(12.0)} == set(BROKERS)
+    assert every.news(12.0) == []
+    busier = every.sample(20.0, measured(rates=measured().rates * 2))
+    assert all(15.0 < one.at_s <= 20.0 for one in busier)
+    assert [one.seen_s - one.at_s for one in busier] == [12.0, 12.0]
+    assert every.news(40.0) == sorted(busier, key=lambda one: one.at_s)
 
 
 def replace_noise(**changed: float) -> NoiseSettings:
@@ -151,8 +157,8 @@ def replace_noise(**changed: float) -> NoiseSettings:
 
 def test_what_does_not_change_is_told_as_a_sign_of_life() -> None:
     every = agents()
-    told = [bool(every.sample(10.0 * step, measured())) for step in range(1, 15)]
-    assert told == [step in {1, 7, 13} for step in range(1, 15)]
+    told = [step for step in range(14) if every.sample(10.0 * step, measured())]
+    assert told == [0, 7, 13]
 
 
 def test_jitter_shortens_the_time_between_signs_of_life() -> None:
@@ -194,19 +200,22 @@ def test_a_bundle_that_came_and_went_between_two_reports_is_no_change() -> None:
 
 def test_shorter_steps_than_samples_publish_at_the_moments_of_the_agent() -> None:
     every = agents()
-    first = {one.broker: one.at_s for one in every.sample(5.0, measured())}
-    busier = measured(rates=measured().rates * 2)
-    told = {one.broker: one for step in range(11, 21) for one in every.sample(step / 2, busier)}
-    assert {broker: one.at_s for broker, one in told.items()} == {
-        broker: at_s + 5.0 for broker, at_s in first.items()
-    }
+    every.sample(0.0, measured())
+    at_s: list[dict[str, float]] = []
+    for busier, steps in ((2, range(1, 21)), (4, range(21, 41))):
+        now = measured(rates=measured().rates * busier)
+        told = [one for step in steps for one in every.sample(step / 2, now)]
+        at_s.append({one.broker: one.at_s for one in told})
+    assert all(5.0 < moment_s <= 10.0 for moment_s in at_s[0].values())
+    assert len(set(at_s[0].values())) == 2
+    assert at_s[1] == {broker: moment_s + 5.0 for broker, moment_s in at_s[0].items()}
 
 
 def test_usage_is_the_mean_since_the_last_sample() -> None:
     every = agents(ReportSettings(sample_interval_s=10, jitter_fraction=0.0))
-    every.sample(10.0, measured())
+    every.sample(0.0, measured())
     told: list[Reported] = []
-    for step in range(11, 21):
+    for step in range(1, 31):
         usage = np.full((2, 5), 700.0 if step % 2 else 500.0)
         told += every.sample(float(step), measured(usage=usage))
     means = {float(one.usage[0]) for one in told if one.row == 0}
