@@ -26,7 +26,8 @@ from loadmanager.simulator.comparing import RANKING, Compared, modes_of, ranked
 from loadmanager.simulator.expecting import Judged, Outcome
 from loadmanager.simulator.move_marks import MARKS
 from loadmanager.simulator.picture import LINES, ROWS, TOP, Picture
-from loadmanager.simulator.scenario import BrokerClass, Load, Scenario
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario_facts import facts_of
 from loadmanager.simulator.score_tables import legend, score_table
 from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.side_by_side import highest_loads, overview
@@ -183,7 +184,7 @@ def _part(result: _Results, anchor: str, *, opened: bool) -> Html:
     return section(
         scenario.title,
         tag("p", scenario.description),
-        _facts(_about(result)),
+        _facts(facts_of(result.name, scenario)),
         score_table(f"{caption} {_READING}", result.found),
         _expectations(result.judged),
         folded("All scores", score_table(caption, result.found, SCORE_NAMES)),
@@ -203,43 +204,6 @@ def _run(result: _Results, name: str, *, opened: bool) -> Html:
     remark = [tag("p", found.strategy.remark)] if found.strategy.remark else []
     note = f"load of every broker, seed {found.seeds[0]}"
     return folded(name, *remark, result.pictures[name].chart, note=note, opened=opened)
-
-
-def _about(result: _Results) -> list[tuple[str, str]]:
-    """Return what the scenario has, in words."""
-    scenario = result.scenario
-    facts = [
-        ("scenario", result.name),
-        ("brokers", "; ".join(map(_broker_class, scenario.brokers))),
-        ("load", "; ".join(map(_load, scenario.load)) or "none but the trace"),
-        ("time", f"{_span(scenario.duration_s)}, the first {_span(scenario.warm_up_s)} warm-up"),
-        ("events", str(len(scenario.events)) if scenario.events else "none"),
-    ]
-    if scenario.trace is not None:
-        facts.append(("trace", str(scenario.trace)))
-    return facts
-
-
-def _broker_class(group: BrokerClass) -> str:
-    later = "" if group.joined else ", join later"
-    return (
-        f"{group.count} {group.name} ({group.cores:g} cores, "
-        f"{group.network_mbit_per_s / 1000:g} Gbit/s, {group.memory_mib / 1024:g} GiB{later})"
-    )
-
-
-def _load(load: Load) -> str:
-    return (
-        f"{load.namespace}: {load.topics:,} topics in {load.bundles:,} bundles, "
-        f"{load.msgs_in_per_s:,.0f} messages/s of {load.message_bytes:,.0f} bytes"
-    )
-
-
-def _span(seconds: float) -> str:
-    for unit, unit_s in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= unit_s:
-            return f"{seconds / unit_s:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 _TONES: Final = {
