@@ -93,13 +93,14 @@ class HandOvers:
         source = int(self.holder[row])
         if row in self._orders or source == to or not self.members.registered[to]:
             return
-        release_s = now_s + after_s + self.settings.order_s
+        at_s = now_s + after_s
+        release_s = at_s + self.settings.order_s
         if source >= 0 and not self.members.alive[source]:
             release_s = max(release_s, float(self.members.session_ends_s[source]))
         self._orders[row] = _Order(
             target=to,
             source=source,
-            at_s=now_s,
+            at_s=at_s,
             why=why,
             cause=cause,
             msgs_per_s=float(rates[0] + rates[1]),

@@ -144,8 +144,21 @@ def test_a_draining_broker_is_emptied_a_few_at_a_time_and_leaves() -> None:
     drained = [move for move in found.moves if move.why is Why.DRAINED]
     assert len(drained) == 12
     assert {move.cause for move in drained} == {Cause.DRAINING}
-    assert set(Counter(move.at_s for move in drained).values()) == {3}
+    # Those before them are under way for 8 s, two steps.
+    begun_s = Counter(move.at_s for move in drained)
+    assert begun_s == {drained[0].at_s + 10.0 * turn: 3 for turn in range(4)}
     assert [text for _, text in found.happened] == ["b-1:8080 drains", "b-1:8080 left"]
+
+
+def test_a_drain_in_long_steps_has_no_more_under_way_at_a_time() -> None:
+    drain = {"kind": "drain", "at_s": 30.0, "brokers": ["b-1"]}
+    slow = {"order_s": 1.0, "base_s": 4.0, "per_topic_s": 0.0}
+    played = scenario(brokers=3, step_s=30.0, load={"bundles": 36}, events=[drain], hand_over=slow)
+    planner = planner_for(played, Strategy.parse(PAIR))
+    planner = replace(planner, settings=replace(planner.settings, in_flight_per_broker=2))
+    found = simulate(played, planner, strategy=PAIR, seed=1)
+    begun_s = Counter(move.at_s for move in found.moves)
+    assert begun_s == {found.moves[0].at_s + 5.0 * turn: 2 for turn in range(6)}
 
 
 def test_brokers_that_drain_at_once_give_nothing_to_each_other() -> None:

@@ -154,6 +154,16 @@ def test_the_bound_is_below_what_is_there_and_above_nothing() -> None:
     assert 0 < played.world.bound() <= played.moment.use.demand.max()
 
 
+def test_the_bound_counts_on_no_broker_that_is_gone() -> None:
+    leave = {"kind": "leave", "at_s": 5.0, "brokers": ["b-1"]}
+    classes = one_broker({"cpu_us_per_msg": 1000.0}, count=2)
+    load = {"bundles": 100, "topics": 100, "over": "bundles", "msgs_in_per_s": 1000.0}
+    played = Stepped(scenario(brokers=classes, load=load, events=[leave]))
+    assert played.world.bound() == pytest.approx(0.25)
+    played.until(5.0)
+    assert played.world.bound() == pytest.approx(0.5)
+
+
 costs = st.fixed_dictionaries({name: st.floats(0, 2000) for name in FREE})
 
 
