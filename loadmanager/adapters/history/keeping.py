@@ -5,13 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from loadmanager.adapters.history.disk import Disk, Found
 from loadmanager.adapters.history.members import whole_bytes
 from loadmanager.core.history.files import hour_of
-
-log = structlog.get_logger()
 
 _CHUNK_BYTES: Final = 1 << 20
 _HOUR_S: Final = 3600.0
@@ -25,34 +21,37 @@ class Retention:
     max_bytes: int | None
 
 
-def recover(disk: Disk, top: Path, writer: str | None = None) -> int:
-    """Finish the open files of dead writers, of that name or of all; return how many.
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A file that a killed writer left: what of it could be kept, all lines that were flushed."""
 
-    All lines that were flushed stay. A file without any is deleted. Raises `OSError`.
+    path: Path
+    kept_bytes: int
+    cut_bytes: int
+
+
+def recover(disk: Disk, top: Path, writer: str | None = None) -> list[Recovered]:
+    """Finish the open files of dead writers, of that name or of all.
+
+    A file without a whole line is deleted. Raises `OSError`.
     """
-    finished = 0
     files = disk.find(top)
-    for found in list(files if writer is None else own(files, writer)):
-        if not found.name.is_open:
-            continue
-        fd = disk.adopt(found.path)
-        if fd is None:
-            continue
-        size = whole_bytes(_chunks(disk, fd))
-        if size == 0:
-            disk.close(fd)
-            disk.remove(found.path)
-        else:
-            whole = found.path.with_name(found.path.name.removeprefix("_"))
-            disk.publish(fd, size, found.path, whole)
-            finished += 1
-        log.info(
-            "history.file.recovered",
-            path=str(found.path),
-            kept_bytes=size,
-            cut_bytes=found.size_bytes - size,
-        )
-    return finished
+    left = [one for one in (files if writer is None else own(files, writer)) if one.name.is_open]
+    tried = [_recovered(disk, found) for found in left]
+    return [one for one in tried if one is not None]
+
+
+def _recovered(disk: Disk, found: Found) -> Recovered | None:
+    fd = disk.adopt(found.path)
+    if fd is None:
+        return None
+    size = whole_bytes(_chunks(disk, fd))
+    if size == 0:
+        disk.close(fd)
+        disk.remove(found.path)
+    else:
+        disk.publish(fd, size, found.path, found.path.with_name(found.path.name.removeprefix("_")))
+    return Recovered(found.path, size, found.size_bytes - size)
 
 
 def expired(finished: Iterable[Found], retention: Retention, now_ms: int) -> Iterator[Found]:

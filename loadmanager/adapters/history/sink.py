@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from loadmanager.adapters.history.keeping import Retention, expired
+from loadmanager.adapters.history.keeping import Recovered, Retention, expired
 from loadmanager.adapters.history.shelves import HistoryUnavailable, Shelf
 from loadmanager.adapters.history.stream_writer import StreamWriter
 from loadmanager.core.history import Record, Stream, lost_record
@@ -66,7 +66,7 @@ class ThreadedHistory:
         *,
         pace: Pace,
         retention: Retention,
-        recover: Callable[[], int],
+        recover: Callable[[], Iterable[Recovered]],
         metrics: HistoryMetrics,
         monotonic_s: Callable[[], float],
         wall_ms: Callable[[], int],
@@ -181,7 +181,13 @@ class ThreadedHistory:
             for writer in self._writers.values():
                 writer.flush()
             if not self._recovered:
-                self._recover()
+                for one in self._recover():
+                    log.info(
+                        "history.file.recovered",
+                        path=str(one.path),
+                        kept_bytes=one.kept_bytes,
+                        cut_bytes=one.cut_bytes,
+                    )
                 self._recovered = True
             self._metrics.uploads.inc(self._shelf.put_away())
             if self._monotonic_s() >= self._tidy_at_s:

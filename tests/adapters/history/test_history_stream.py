@@ -188,7 +188,8 @@ def test_what_a_killed_writer_left_is_made_whole_without_its_last_half(
     tmp_path: Path, tail: bytes
 ) -> None:
     left_behind(tmp_path, tail)
-    assert recover(FailingDisk(), tmp_path, "b1_8080") == 1
+    (found,) = recover(FailingDisk(), tmp_path, "b1_8080")
+    assert (found.cut_bytes, found.kept_bytes > 0) == (len(tail), True)
     assert seqs_in(*finished(tmp_path)) == [1, 2]
     assert unfinished(tmp_path) == []
 
@@ -196,7 +197,8 @@ def test_what_a_killed_writer_left_is_made_whole_without_its_last_half(
 def test_half_of_the_first_member_is_no_file(tmp_path: Path) -> None:
     path = left_behind(tmp_path, b"")
     path.write_bytes(path.read_bytes()[:30])
-    assert recover(FailingDisk(), tmp_path, "b1_8080") == 0
+    (found,) = recover(FailingDisk(), tmp_path, "b1_8080")
+    assert found.kept_bytes == 0
     assert (finished(tmp_path), unfinished(tmp_path)) == ([], [])
 
 
@@ -204,7 +206,7 @@ def test_the_file_of_a_living_writer_is_left_to_it(tmp_path: Path) -> None:
     one = writer(tmp_path, FailingDisk())
     one.add([told()])
     one.flush()
-    assert recover(FailingDisk(), tmp_path, "b1_8080") == 0
+    assert recover(FailingDisk(), tmp_path, "b1_8080") == []
     one.add([told()])
     one.flush()
     one.finish()
@@ -217,7 +219,7 @@ def test_files_of_other_writers_and_foreign_files_are_left_alone(tmp_path: Path)
         path.with_name(name).write_text("mine")
     (tmp_path / "date=2026-13-99" / "hour=99").mkdir(parents=True)
     (tmp_path / "date=2026-11-21" / "notes").write_text("mine")
-    assert recover(FailingDisk(), tmp_path, "b2_8080") == 0
+    assert recover(FailingDisk(), tmp_path, "b2_8080") == []
     assert path in unfinished(tmp_path)
 
 

@@ -1,0 +1,133 @@
+"""Real processes that write history: killed in the middle, or out of room."""
+
+import gzip
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from history_disks import finished, seqs_in, unfinished
+
+from loadmanager.adapters.history import finish_left
+from loadmanager.adapters.history.checking import check_history
+
+pytestmark = pytest.mark.processes
+
+WRITER = """
+import sys, time
+from prometheus_client import CollectorRegistry
+from loadmanager.adapters.history import open_history
+from loadmanager.config.history import HistorySettings
+from loadmanager.core.history import Origin, Stream, term_record
+from loadmanager.telemetry.history import HistoryMetrics
+
+history = open_history(
+    HistorySettings(dir=sys.argv[1], flush_interval_s=0.1),
+    Origin("prod", "b1:8080", "0123456789abcdef"),
+    HistoryMetrics(CollectorRegistry()),
+)
+history.start()
+
+def tell(count):
+    now_ms = time.time_ns() // 1_000_000
+    for _ in range(count):
+        history.offer(Stream.ROUNDS, now_ms, lambda: [term_record(now_ms, 1, "began")])
+"""
+
+ENDLESS = """
+told = 0
+while True:
+    tell(1)
+    told += 1
+    print(told, flush=True)
+    time.sleep(0.001)
+"""
+
+SHORT_OF_ROOM = """
+import resource
+tell(1)
+while not history._writers[Stream.ROUNDS].lines_written:
+    time.sleep(0.01)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+tell(50)
+while not history.trouble:
+    time.sleep(0.01)
+print(history.trouble, flush=True)
+tell(50)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+while history.trouble:
+    time.sleep(0.01)
+history.close(30.0)
+"""
+
+
+@pytest.fixture(name="endless")
+def endless_fixture(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that writes for ever, and prints how much it has offered."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER + ENDLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def members_of(data: bytes) -> int:
+    """Return how many whole gzip members there are at the beginning."""
+    count = 0
+    while data:
+        member = zlib.decompressobj(31)
+        try:
+            member.decompress(data)
+        except zlib.error:
+            return count
+        if not member.eof:
+            return count
+        data, count = member.unused_data, count + 1
+    return count
+
+
+def test_a_killed_writer_loses_no_line_of_an_earlier_flush(
+    endless: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    assert endless.stdout is not None
+    for line in endless.stdout:
+        paths = unfinished(tmp_path)
+        if int(line) > 100 and paths and members_of(paths[0].read_bytes()) >= 3:
+            break
+    (path,) = unfinished(tmp_path)
+    flushed = seqs_in(path) if _is_whole(path) else []
+    endless.kill()
+    endless.wait(30)
+    assert finish_left(tmp_path) == 1
+    (whole,) = finished(tmp_path)
+    kept = seqs_in(whole)
+    assert kept == list(range(1, len(kept) + 1))
+    assert len(kept) >= max(len(flushed), 3)
+    found = check_history(tmp_path)
+    assert (found.faults, found.missing, found.unfinished) == ([], 0, 0)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        gzip.decompress(path.read_bytes())
+    except EOFError:
+        return False
+    return True
+
+
+def test_a_process_without_room_for_files_goes_on_and_writes_all_when_there_is_some(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER + SHORT_OF_ROOM, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "File too large" in done.stdout
+    assert sorted(seqs_in(*finished(tmp_path))) == list(range(1, 102))
