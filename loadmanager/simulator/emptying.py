@@ -48,4 +48,4 @@ class Emptying:
 
     def _turns(self) -> int:
         turn_s = self.world.hand_overs.turn_s
-        return max(int(self.step_s / turn_s), 1) if turn_s > 0 else 1
+        return max(int(self.step_s / turn_s), 1) if turn_s > 0 else len(self.world.bundles)

@@ -134,6 +134,13 @@ def test_what_a_crashed_broker_had_is_placed_again_after_its_session() -> None:
     assert found.interrupted_client_s > records + 30.0  # Each of its clients waited 30 s.
 
 
+def test_clients_that_wait_at_the_end_have_waited_until_then() -> None:
+    crash = {"kind": "crash", "at_s": 50.0, "brokers": ["b-1"]}
+    load = {"bundles": 2, "topics": 10, "over": "bundles"}
+    found = run(scenario(brokers=2, duration_s=60.0, load=load, events=[crash]))
+    assert found.interrupted_client_s == pytest.approx(10.0 * 10)
+
+
 def test_a_draining_broker_is_emptied_a_few_at_a_time_and_leaves() -> None:
     drain = {"kind": "drain", "at_s": 50.0, "brokers": ["b-1"]}
     slow = {"order_s": 0.0, "base_s": 8.0, "per_topic_s": 0.0}
