@@ -63,6 +63,7 @@ class Answering:
     ) -> None:
         self._coordination = parts.coordination
         self._picture = parts.picture
+        self._history = parts.history
         self._identity = parts.identity
         self._clock = parts.clock
         self._naming = naming
@@ -93,7 +94,9 @@ class Answering:
             reasons.append("the cluster has not been read yet")
         elif self._picture.leader is None:
             reasons.append("no leader is elected")
-        return Readiness(not reasons, tuple(reasons))
+        trouble = self._history.trouble
+        troubles = (f"history: {trouble}",) if trouble else ()
+        return Readiness(not reasons, tuple(reasons), troubles)
 
     def owner_if_known(self, topic: TopicName) -> Owner | None:
         """Return the owner from the picture alone."""

@@ -26,7 +26,7 @@ from loadmanager.config.deployment import (
     ZookeeperSettings,
 )
 from loadmanager.config.forms import Section
-from loadmanager.config.history import HistorySettings
+from loadmanager.config.history import HistorySettings, faults_of_history
 from loadmanager.config.security import SecuritySettings, TlsSettings, faults_of_security
 from loadmanager.config.serving import LookupSettings, OwnershipSettings
 
@@ -112,6 +112,8 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     yield from _addresses(config)
     yield from _credentials(config)
     for fault in faults_of_security(config.security, config.tls, config.sidecar.listen_host):
+        yield Contradiction(*fault)
+    for fault in faults_of_history(config.history):
         yield Contradiction(*fault)
 
 

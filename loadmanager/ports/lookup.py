@@ -51,10 +51,14 @@ class LeaderInfo:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether this sidecar can answer for the cluster; if not, why not."""
+    """Whether this sidecar can answer for the cluster; if not, why not.
+
+    ``troubles`` are what it cannot do besides, and what keeps nobody from using it.
+    """
 
     ready: bool
     reasons: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
 
 
 class LookupRefused(LoadManagerError):

@@ -3,7 +3,7 @@
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.operations import TEXT, Reply, operation, routes_of
 from loadmanager.adapters.http.replies import bytes_reply, json_reply, text_reply
@@ -18,6 +18,10 @@ class Readiness(BaseModel):
 
     ready: bool
     reasons: list[str]
+    troubles: list[str] = Field(
+        default_factory=list,
+        description="What it cannot do besides, such as writing history; only if there is any.",
+    )
 
 
 class Watching:
@@ -73,8 +77,9 @@ class Watching:
     async def ready(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         """Tell whether lookups can be answered from a current picture, and if not, why."""
         readiness = self._lookup.readiness()
+        told = {"troubles": list(readiness.troubles)} if readiness.troubles else {}
         if readiness.ready:
-            return json_reply({"ready": True, "reasons": []})
+            return json_reply({"ready": True, "reasons": [], **told})
         reasons = list(readiness.reasons)
         reason = "; ".join(reasons) or "not ready"
-        return json_reply({"ready": False, "reasons": reasons, "reason": reason}, 503)
+        return json_reply({"ready": False, "reasons": reasons, "reason": reason, **told}, 503)

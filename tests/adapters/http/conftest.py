@@ -79,6 +79,7 @@ class FakeLookup:
     taker: str | None = "b1:8080"
     redirection: Redirection | None = None
     reasons: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
     namespaces: dict[Namespace, Boundaries] = field(default_factory=dict)
     owners: dict[BundleId, Owner] = field(default_factory=dict)
     partitioned: dict[TopicName, int] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class FakeLookup:
 
     def readiness(self) -> Readiness:
         """Be ready unless there are reasons not to be."""
-        return Readiness(ready=not self.reasons, reasons=self.reasons)
+        return Readiness(not self.reasons, self.reasons, self.troubles)
 
     def owner_if_known(self, topic: TopicName) -> Owner | None:
         """Return the owner in the table."""

@@ -140,6 +140,16 @@ async def test_health_and_readiness_follow_the_picture(door: OpenDoor) -> None:
     )
 
 
+async def test_what_keeps_nobody_from_using_a_sidecar_is_told_and_leaves_it_ready(
+    door: OpenDoor,
+) -> None:
+    door.lookup.troubles = ("history: No space left on device",)
+    got = await door.ask("/readyz")
+    told = {"ready": True, "reasons": [], "troubles": ["history: No space left on device"]}
+    assert (got.status, got.json()) == (200, told)
+    assert (await door.ask("/healthz")).status == 200
+
+
 async def test_the_version_is_told(door: OpenDoor) -> None:
     assert (await door.ask("/admin/v2/brokers/version")).text == "1.2.3"
 
