@@ -1,0 +1,61 @@
+"""``loadmanager rate-strategies``: PIP-364's table, measured anew."""
+
+import os
+import time
+from pathlib import Path
+
+import click
+
+
+@click.command("rate-strategies")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    required=True,
+    help="Where to write the figures: the package's own are loadmanager/simulator/pip_364.json.",
+)
+@click.option(
+    "--seeds",
+    default=20,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many runs each median is of.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="Processes to run them in. Without it, one for each core.",
+)
+def rate_strategies_command(*, out: Path, seeds: int, jobs: int | None) -> None:
+    """Measure every pair of strategies at the five problems of PIP-364, in both modes.
+
+    This takes many minutes. Afterwards `loadmanager config show-strategies` prints the
+    guide with the new figures, if they were written into the package.
+
+    \b
+    Examples:
+      loadmanager rate-strategies --out loadmanager/simulator/pip_364.json
+      loadmanager config show-strategies > docs/strategies.md
+    """  # noqa: D301 - the backspace tells click not to wrap the examples
+    from loadmanager.simulator import pip_364  # noqa: PLC0415 - --help stays quick
+
+    if not out.parent.is_dir():
+        raise click.UsageError(f"{out}: no such folder; expected a file to write to")
+    jobs = jobs or len(os.sched_getaffinity(0))
+    figures: dict[pip_364.Cell, pip_364.Samples] = {}
+    total = len(pip_364.every_cell())
+    began_s = time.monotonic()
+    for found in pip_364.measure(seeds=seeds, processes=jobs):
+        figures |= found
+        last = list(found)[-1]
+        told = f"{last.scenario}, {last.mode}, {last.pair}"
+        took_s = time.monotonic() - began_s
+        click.echo(f"{len(figures)} of {total} after {took_s:.0f} s: {told}", err=True)
+    _write(out, pip_364.Figures(figures).to_json())
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{path}: {error.strerror}; expected a file to write to") from None

@@ -1,0 +1,194 @@
+"""PIP-364's table measured: the figures of every pair at the five problems, kept as a file.
+
+The file is part of the package, so that the guide can be printed without simulating
+anything; ``loadmanager rate-strategies`` makes it anew.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from itertools import islice
+from typing import Final
+
+from loadmanager.simulator.any_placement import runs_of_placements
+from loadmanager.simulator.comparing import Job, results_of, run_job
+from loadmanager.simulator.library import find
+from loadmanager.simulator.ratings import PROBLEMS, Rating, problem_of
+from loadmanager.simulator.run import Run
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.strategies import MODES, Mode, Strategy, every_pair
+
+SEEDS: Final = 20
+"""How many seeds each median is of."""
+
+THEIR_RATINGS: Final[Mapping[str, Mapping[str, Rating]]] = {
+    "threshold+least_resource_usage_with_weight": {
+        "heterogeneous-environment": Rating.NORMAL,
+        "load-jitter": Rating.GOOD,
+        "over-placement": Rating.BAD,
+        "over-unloading": Rating.BAD,
+        "slow-balancing": Rating.NORMAL,
+    },
+    "uniform+least_long_term_message_rate": {
+        "heterogeneous-environment": Rating.BAD,
+        "load-jitter": Rating.BAD,
+        "over-placement": Rating.GOOD,
+        "over-unloading": Rating.GOOD,
+        "slow-balancing": Rating.NORMAL,
+    },
+    "avg+avg": {
+        "heterogeneous-environment": Rating.NORMAL,
+        "load-jitter": Rating.GOOD,
+        "over-placement": Rating.GOOD,
+        "over-unloading": Rating.GOOD,
+        "slow-balancing": Rating.GOOD,
+    },
+}
+"""The table at the end of PIP-364's design; it rates these three pairs and no other."""
+
+_SIGNIFICANT: Final = 4
+_FILE: Final = "pip_364.json"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """One pair in one mode at one problem."""
+
+    scenario: str
+    mode: Mode
+    pair: str
+
+
+Samples = Mapping[str, Sequence[float]]
+"""What one cell measured: for each measure the figures of all seeds, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of all cells."""
+
+    cells: Mapping[Cell, Samples]
+
+    def medians(self, cell: Cell) -> dict[str, float]:
+        """Return the median over the seeds of each measure; infinity for "never"."""
+        return {key: statistics.median(found) for key, found in self.cells[cell].items()}
+
+    def rating(self, cell: Cell) -> Rating:
+        """Return the rating of a cell's medians."""
+        return problem_of(cell.scenario).rate(self.medians(cell))
+
+    def to_json(self) -> str:
+        """Return the figures as text: a line for each cell; "never" is null."""
+        lines = [
+            json.dumps(
+                {
+                    "scenario": cell.scenario,
+                    "mode": cell.mode,
+                    "pair": cell.pair,
+                    "figures": {key: [_or_null(one) for one in of] for key, of in found.items()},
+                }
+            )
+            for cell, found in sorted(self.cells.items())
+        ]
+        return "[\n" + ",\n".join(lines) + "\n]\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Figures":
+        """Return the figures in a text that `to_json` made."""
+        cells = {
+            Cell(one["scenario"], one["mode"], one["pair"]): {
+                key: [math.inf if value is None else float(value) for value in found]
+                for key, found in one["figures"].items()
+            }
+            for one in json.loads(text)
+        }
+        return cls(cells)
+
+
+@cache
+def measured() -> Figures:
+    """Return the figures that the package holds."""
+    file = resources.files(__package__) / _FILE
+    return Figures.from_json(file.read_text(encoding="utf-8"))
+
+
+def every_cell() -> tuple[Cell, ...]:
+    """Return all cells: every pair that can be configured, in both modes, at all problems."""
+    return tuple(
+        Cell(problem.scenario, mode, pair.name)
+        for problem in PROBLEMS
+        for mode in MODES
+        for pair in every_pair()
+    )
+
+
+def job_of(cell: Cell, seed: int) -> Job:
+    """Return one run of a cell."""
+    return Job(
+        name=cell.scenario,
+        scenario=_scenario(cell.scenario),
+        strategy=Strategy.parse(cell.pair, cell.mode),
+        seed=seed,
+    )
+
+
+def figures_of(job: Job) -> dict[str, float]:
+    """Simulate one run and return its figures, rounded as they are kept."""
+    return _figures(job.name, run_job(job))
+
+
+def figures_of_placements(job: Job) -> dict[str, dict[str, float]]:
+    """Return the figures of a run with each placement, by the names of the pairs."""
+    return {
+        replace(job.strategy, placement=name).name: _figures(job.name, run)
+        for name, run in runs_of_placements(job).items()
+    }
+
+
+def measure(*, seeds: int = SEEDS, processes: int = 1) -> Iterator[dict[Cell, Samples]]:
+    """Simulate all cells, each with the seeds 1 to ``seeds``, and yield them as they are done.
+
+    One dict is a shedder in one mode at one problem, with all placements.
+    """
+    firsts = list(
+        {(cell.scenario, cell.mode, _shedder(cell)): cell for cell in every_cell()}.values()
+    )
+    jobs = (job_of(cell, seed) for cell in firsts for seed in range(1, seeds + 1))
+    with closing(results_of(jobs, figures_of_placements, processes=processes)) as results:
+        for first in firsts:
+            each = [found for _, found in islice(results, seeds)]
+            yield {
+                Cell(first.scenario, first.mode, pair): {
+                    key: [one[pair][key] for one in each] for key in figures
+                }
+                for pair, figures in each[0].items()
+            }
+
+
+def _shedder(cell: Cell) -> str:
+    return cell.pair.partition("+")[0]
+
+
+def _figures(scenario: str, run: Run) -> dict[str, float]:
+    found = problem_of(scenario).figures(run)
+    return {key: _rounded(figure) for key, figure in found.items()}
+
+
+@cache
+def _scenario(name: str) -> Scenario:
+    return load_scenario(find(name))
+
+
+def _rounded(figure: float) -> float:
+    """Return a figure with as many digits as are kept."""
+    return float(f"{figure:.{_SIGNIFICANT}g}")
+
+
+def _or_null(figure: float) -> float | None:
+    return figure if math.isfinite(figure) else None
