@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,7 @@ class Trace:
     ``times_s`` ascend from 0: the first time in the file is the scenario's beginning.
     From each time on the rates hold until the next one, the last ones for ever.
     ``topics`` are full names. ``rates`` (T, N, 4) are messages and bytes per second in the
-    order of `core.averages`.
+    order of `core.averages`. The arrays cannot be written to: many runs share them.
     """
 
     times_s: FloatArray
@@ -39,10 +40,22 @@ class Trace:
 def read_trace(path: Path) -> Trace:
     """Return what a CSV or Parquet file has recorded; `docs/scenario-format.md` has the rules.
 
+    The last one is kept until its file changes: strategies are compared on the same trace.
+
     Raises:
         ScenarioError: it cannot be read or has faults. It tells those of single rows; and,
             if there are none, rows that are twice there or missing.
     """
+    try:
+        stat = path.stat()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ScenarioError([f"{path}: {why}; expected a readable file"]) from None
+    return _read(path, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, _version: tuple[int, int, int]) -> Trace:
     name = path.name.lower()
     if not name.endswith((*_CSV, *_PARQUET)):
         expected = f"expected a file that ends in {', '.join((*_CSV, *_PARQUET))}"
@@ -108,8 +121,10 @@ def _trace(rows: TraceRows, topics: tuple[str, ...], faults: TraceFaults) -> Tra
     if len(cells) - len(again) < len(times_s) * len(topics):
         _tell_gaps(np.unique(in_order), rows, topics, faults)
     faults.check()
+    times_s = times_s - times_s[0]
     rates = rows.rates[order].reshape(len(times_s), len(topics), 4)
-    return Trace(times_s=times_s - times_s[0], topics=topics, rates=rates)
+    times_s.flags.writeable = rates.flags.writeable = False
+    return Trace(times_s=times_s, topics=topics, rates=rates)
 
 
 def _tell_gaps(

@@ -162,6 +162,10 @@ TOGETHER = [
         ),
     ),
     (
+        SOUND + "[[expect]]\nscore = 'move'\nmost = 1",
+        'x.toml:13: expect.score = "move"; expected a score, one of max_over_mean, ',
+    ),
+    (
         SOUND + "[[expect]]\nscore = 'moves'",
         (
             'x.toml:13: expect.score = "moves"; expected least or most beside it: without a bound '

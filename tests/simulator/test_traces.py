@@ -256,11 +256,25 @@ def test_columns_of_parquet_that_are_no_numbers_are_told(tmp_path: Path) -> None
 
 def test_a_file_that_is_not_there_or_of_another_kind_is_told(tmp_path: Path) -> None:
     kinds = ".csv, .csv.gz, .parquet, .pq"
-    assert told(tmp_path / "a.json") == [f"a.json: expected a file that ends in {kinds}"]
-    assert told(tmp_path / "a.csv") == [
-        "a.csv: No such file or directory; expected a readable CSV file"
-    ]
-    assert told(tmp_path / "a.pq")[0].endswith("; expected a readable Parquet file")
+    faults = told(csv_file(tmp_path, SOUND, "a.json"))
+    assert faults == [f"a.json: expected a file that ends in {kinds}"]
+    missing = "No such file or directory; expected a readable file"
+    assert told(tmp_path / "b.csv") == [f"b.csv: {missing}"]
+    folder = tmp_path / "c.csv"
+    folder.mkdir()
+    assert told(folder) == ["c.csv: Is a directory; expected a readable CSV file"]
+    folder = folder.rename(tmp_path / "d.parquet")
+    assert told(folder)[0].endswith("; expected a readable Parquet file")
+
+
+def test_a_trace_is_read_again_when_its_file_has_changed(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, SOUND)
+    first = read_trace(path)
+    assert read_trace(path) is first
+    csv_file(tmp_path, SOUND.replace("40", "400"))
+    assert read_trace(path).rates[1, 0, 3] == 400
+    with pytest.raises(ValueError, match="read-only"):
+        first.rates[:] = 0
 
 
 def test_many_rows_in_many_parts_are_as_they_were_written(
