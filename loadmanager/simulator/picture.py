@@ -32,6 +32,13 @@ HUES: Final = (
     "#d769b0", "#7d8793", "#a9a527", "#21a6b8", "#5f6fd8", "#c2457a",
 )  # fmt: skip
 BOUND_HUE: Final = "#d6336c"
+_BEHIND_MARKS: Final[Mapping[str, Json]] = {
+    "mode": "lines+markers",
+    "marker": {"size": 24, "opacity": 0},
+}
+"""Of what lies under the pointer plotly.js tells the smallest: with large points that nobody sees a
+line gives way to the marks of moves upon it."""
+
 _HEAT: Final = ((0.0, "#123a63"), (0.45, "#2a9d8f"), (0.8, "#f4c95d"), (1.0, "#d62839"))
 
 
@@ -90,6 +97,7 @@ def _lines(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[s
     return [
         {
             **axis.line(loads.time_s, loads.load[:, row], name_of(broker)),
+            **_BEHIND_MARKS,
             "line": {"color": HUES[row % len(HUES)], "width": 1.6},
             "text": _resources(loads, row),
             "hovertemplate": f"{name_of(broker)}: %{{y:.1%}} (%{{text}})<extra></extra>",
@@ -167,6 +175,7 @@ def _heat(rows: Mapping[str, int], loads: Thinned, axis: TimeAxis) -> Mapping[st
 def _bound(loads: Thinned, axis: TimeAxis) -> Mapping[str, Json]:
     return {
         **axis.line(loads.time_s, loads.bound, "lower bound"),
+        **_BEHIND_MARKS,
         "line": {"color": BOUND_HUE, "width": 1.5, "dash": "dash"},
         "hovertemplate": "no assignment has a highest load below %{y:.1%}<extra></extra>",
     }

@@ -15,11 +15,12 @@ MANY_COLOURS = 50
 """A chart that is not drawn has no more, the letters' edges included."""
 
 PLACE_OF_THE_LAST_MOVE = """(chart) => {
-    const { _size: size, xaxis, yaxis } = chart._fullLayout;
+    const layout = chart._fullLayout;
     const moves = chart.data.find((trace) => trace.name.startsWith("shed"));
+    const yaxis = moves.yaxis === "y2" ? layout.yaxis2 : layout.yaxis;
     const corner = chart.getBoundingClientRect();
     return [
-        corner.left + size.l + xaxis.d2p(moves.x.at(-1)),
+        corner.left + layout._size.l + layout.xaxis.d2p(moves.x.at(-1)),
         corner.top + yaxis._offset + yaxis.d2p(moves.y.at(-1)),
     ];
 }"""
@@ -48,6 +49,10 @@ def tells_why_a_bundle_moved(page: Page) -> None:
     run.locator("summary").click()
     chart = run.locator(".plot")
     drawn(chart)
+    tells_of_a_move(page, chart)
+
+
+def tells_of_a_move(page: Page, chart: Locator) -> None:
     x, y = chart.evaluate(PLACE_OF_THE_LAST_MOVE)
     page.mouse.move(x, y)
     hover = chart.locator(".hoverlayer .hovertext").first
@@ -85,10 +90,11 @@ def runs_nothing_but_its_own(page: Page, heard: Heard, file: Path) -> None:
 
 def shows_every_broker_of_many(page: Page) -> None:
     part = page.locator("section", has=page.get_by_role("heading", name="Many brokers"))
-    run = part.locator("details", has=page.get_by_role("heading", name=AVG))
+    run = part.locator("details", has=page.get_by_role("heading", name="threshold"))
     run.locator("summary").click()
     drawn(run.locator(".plot"))
     assert run.locator(".heatmaplayer image").count() == 1
+    tells_of_a_move(page, run.locator(".plot"))
     browser = page.context.browser
     assert browser
     assert colours(browser.new_page(), run.locator(".plot").screenshot()) > MANY_COLOURS
