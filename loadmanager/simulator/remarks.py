@@ -5,9 +5,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadmanager.core.ids import Namespace
+from loadmanager.core.ids import Namespace, parse_full_topic
+from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario.events import Shift
 from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.scenario_text import read_text
 from loadmanager.simulator.sizes import brokers_of, bundles_of, needed_gib
 from loadmanager.simulator.traces import Trace, read_trace
 
@@ -24,9 +27,23 @@ def checked_file(path: Path, *, trace: Path | None = None) -> Iterator[str]:
     """
     scenario = load_scenario(path, trace=trace)
     recorded = read_trace(scenario.trace) if scenario.trace is not None else None
+    if recorded is not None and (faults := _absent_from_trace(path, scenario, recorded)):
+        raise ScenarioError(faults)
     yield f"{path}: sound: {_size(scenario, recorded)}"
     for remark in _remarks(scenario, recorded):
         yield f"{path}: note: {remark}"
+
+
+def _absent_from_trace(path: Path, scenario: Scenario, trace: Trace) -> list[str]:
+    """Tell of events that shift a namespace which the trace does not have."""
+    namespaces = sorted({parse_full_topic(topic).namespace for topic in trace.topics})
+    expected = f"expected a namespace of the trace: {', '.join(namespaces)}"
+    text = read_text(path)
+    return [
+        f"{text.place(('events', at, 'namespace'))}; {expected}"
+        for at, event in enumerate(scenario.events)
+        if isinstance(event, Shift) and event.namespace not in namespaces
+    ]
 
 
 def _size(scenario: Scenario, trace: Trace | None) -> str:

@@ -132,6 +132,19 @@ def test_the_check_reads_the_trace(tmp_path: Path, times: tuple[int, ...], note:
     assert run("check-scenario", path, "--trace", trace)[0] == 1
 
 
+def test_the_check_tells_of_an_event_whose_namespace_the_trace_lacks(tmp_path: Path) -> None:
+    path, trace = tmp_path / "x.toml", tmp_path / "rates.csv"
+    shift = 'kind = "shift"\nat_s = 600\nfactor = 2\nnamespace = "public/default"\n'
+    path.write_text(f"{EXAMPLE}[[events]]\n{shift}")
+    trace.write_text("time_s,topic,msg_rate_in\n0,a/b/c,1\n")
+    assert run("check-scenario", path, "--trace", trace) == (
+        1,
+        "",
+        f'{path}:34: events.namespace = "public/default"; expected a namespace of the trace: a/b\n',
+    )
+    assert run("check-scenario", path)[0] == 0
+
+
 def test_what_needs_too_much_memory_is_refused_with_an_estimate(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_text(
