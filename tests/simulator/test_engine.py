@@ -193,7 +193,8 @@ def test_a_step_that_is_longer_than_hand_overs_empties_as_much_as_short_ones() -
     drain = {"kind": "drain", "at_s": 60.0, "brokers": ["b-1"]}
     ended = []
     for step_s in (1.0, 30.0):
-        played = scenario(brokers=3, step_s=step_s, load={"bundles": 200}, events=[drain])
+        many = {"bundles": 200}
+        played = scenario(brokers=3, step_s=step_s, duration_s=180.0, load=many, events=[drain])
         ended.append(run(played, seed=2).happened[-1][0])
     assert ended[0] <= ended[1] <= ended[0] + 60.0
 

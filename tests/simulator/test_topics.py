@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.core.bundles import Boundaries
@@ -111,6 +111,7 @@ skews: st.SearchStrategy[Skew] = st.one_of(
 )
 
 
+@settings(max_examples=50)
 @given(skew=skews, count=st.integers(1, 200), seed=st.integers(0, 99))
 def test_shares_make_up_the_whole(skew: Skew, count: int, seed: int) -> None:
     found = weights(skew, count, np.random.default_rng(seed))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -191,6 +191,7 @@ some_patterns = st.lists(
 )
 
 
+@settings(max_examples=30)
 @given(patterns=some_patterns, seed=st.integers(0, 9))
 def test_demand_is_never_negative_and_the_same_for_the_same_seed(
     patterns: list[dict[str, object]], seed: int

@@ -235,7 +235,7 @@ happenings = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(orders=orders, events=happenings)
 def test_pauses_add_up_and_a_bundle_is_never_in_two_places(
     orders: list[tuple[int, int, str]], events: list[dict[str, object]]
