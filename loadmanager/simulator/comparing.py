@@ -3,6 +3,7 @@
 import multiprocessing
 import signal
 import statistics
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -233,13 +234,22 @@ def _in_turn(
 def _interrupts_for_this_process_alone() -> Iterator[None]:
     """Hold Ctrl-C, which reaches all processes of a terminal, off those that are started here.
 
-    They inherit that it is blocked. One that comes in the meantime reaches this process
-    afterwards, and it ends the others.
+    They inherit that it is blocked. One that comes in the meantime interrupts this process
+    afterwards, and it ends the others. Blocking it is not enough for that: another thread,
+    of numpy's say, may be the one that gets it.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread is interrupted, and it does not start these.
+        return
+    noticed: list[int] = []
     # It starts a process of its own with the first one, and lets Ctrl-C through after that.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handled = signal.signal(signal.SIGINT, lambda number, _: noticed.append(number))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGINT, handled)
+        if noticed:
+            signal.raise_signal(signal.SIGINT)

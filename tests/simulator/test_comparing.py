@@ -1,4 +1,7 @@
 import multiprocessing
+import os
+import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from simulated_jobs import (
 )
 from waiting import eventually
 
+from loadmanager.simulator import comparing
 from loadmanager.simulator.comparing import (
     SimulationDied,
     Spread,
@@ -99,6 +103,30 @@ async def test_who_stops_early_leaves_no_process_behind(
     await eventually(lambda: len(list(tmp_path.glob("*.begun"))) == 2)
     results.close()
     assert not multiprocessing.active_children()
+
+
+def test_ctrl_c_while_processes_start_is_not_lost_and_breaks_none_off() -> None:
+    now, steps = threading.Event(), []
+
+    def take_it() -> None:
+        now.wait()
+        signal.raise_signal(signal.SIGINT)
+
+    def start() -> None:
+        with comparing._interrupts_for_this_process_alone():
+            os.kill(os.getpid(), signal.SIGINT)
+            now.set()
+            other.join()
+            steps.append("started")
+
+    # It reaches any thread, such as one from before, which does not know of the block.
+    other = threading.Thread(target=take_it)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert steps == ["started"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_seeds_are_summed_up_for_each_strategy_as_soon_as_they_are_there() -> None:
