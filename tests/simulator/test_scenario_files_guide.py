@@ -91,12 +91,15 @@ def test_a_name_that_no_scenario_has_is_told_with_those_there_are() -> None:
 
 def test_the_check_tells_what_a_scenario_is_and_what_may_be_a_mistake(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
-    path.write_text(EXAMPLE.replace("topics = 500", "topics = 5"))
+    text = EXAMPLE.replace("topics = 500", "topics = 5").replace("3600", "900")
+    path.write_text(text + "[leader]\nround_interval_s = 1000")
     assert run("check-scenario", path) == (
         0,
         (
-            f"{path}: sound: 4 brokers, 64 bundles, 3600 s; about 1 MiB\n"
+            f"{path}: sound: 4 brokers, 64 bundles, 900 s; about 1 MiB\n"
             f"{path}: note: public/default has 5 topics in 64 bundles, of which some are empty\n"
+            f"{path}: note: the leader has no round: [leader] round_interval_s is 1000, and "
+            "duration_s 900\n"
         ),
         "",
     )

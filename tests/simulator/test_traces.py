@@ -1,4 +1,5 @@
 import gzip
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from loadmanager.simulator import trace_csv, trace_parquet
+from loadmanager.simulator import trace_csv, trace_parquet, trace_rows
 from loadmanager.simulator.library import shipped
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.traces import ScenarioError, Trace, read_trace
@@ -265,6 +266,27 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_told(tmp_path: Path) -> 
     assert told(folder) == ["c.csv: Is a directory; expected a readable CSV file"]
     folder = folder.rename(tmp_path / "d.parquet")
     assert told(folder)[0].endswith("; expected a readable Parquet file")
+
+
+def test_a_file_with_too_many_rows_is_refused_with_an_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_rows, "MAX_ROWS", 3)
+    assert told(csv_file(tmp_path, SOUND)) == [
+        "rates.csv: needs 0.0 GiB and more; expected up to 3 rows"
+    ]
+
+
+def test_parquet_without_its_library_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert told(csv_file(tmp_path, SOUND, "rates.parquet")) == [
+        (
+            "rates.parquet: Parquet needs pyarrow; expected it installed: "
+            "pip install 'loadmanager[simulator]'"
+        )
+    ]
 
 
 def test_a_trace_is_read_again_when_its_file_has_changed(tmp_path: Path) -> None:
