@@ -134,7 +134,10 @@ def simulate_command(
         click.echo(json.dumps(document_of(findings, told), indent=2))
     if html is not None:
         _write_report(html, findings, told)
-    if not all(one.holds for finding in findings for one in finding.judged):
+    failed = [one for finding in findings for one in finding.judged if not one.holds]
+    for one in failed if as_json else ():
+        click.echo(str(one), err=True)
+    if failed:
         raise click.exceptions.Exit(1)
 
 

@@ -173,6 +173,7 @@ def test_what_is_expected_and_did_not_come_true_ends_with_one(tmp_path: Path) ->
     assert told in done.output
     as_json = simulate(file, "--strategy", "threshold+round_robin", "--json")
     assert as_json.exit_code == 1
+    assert as_json.stderr.startswith(told)
     (found,) = json.loads(as_json.stdout)["scenarios"]
     outcomes = [one["outcome"] for one in found["expectations"]]
     assert outcomes == ["held", "known failure shown", "failed"]

@@ -106,7 +106,8 @@ async def test_who_stops_early_leaves_no_process_behind(
 
 
 def test_ctrl_c_while_processes_start_is_not_lost_and_breaks_none_off() -> None:
-    now, steps = threading.Event(), []
+    now = threading.Event()
+    steps: list[str] = []
 
     def take_it() -> None:
         now.wait()
