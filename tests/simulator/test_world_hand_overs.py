@@ -224,22 +224,44 @@ orders = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 3), st.sampled_from(["b-1", "b-2", "b-3"])),
     max_size=12,
 )
-happenings = st.lists(
+some_events = st.lists(
     st.builds(
-        lambda kind, at_s, name: {"kind": kind, "at_s": float(at_s), "brokers": [name]},
-        st.sampled_from(["join", "leave", "crash"]),
+        lambda kind, at_s, names: {"at_s": float(at_s), "brokers": names, **kind},
+        st.sampled_from(
+            [
+                {"kind": "join"},
+                {"kind": "leave"},
+                {"kind": "crash"},
+                {"kind": "drain"},
+                {"kind": "restart", "every_s": 3.0, "down_s": 4.0},
+                {"kind": "restart", "every_s": 9.0, "down_s": 2.0, "drained": False},
+            ]
+        ),
         st.integers(0, 30),
-        st.sampled_from(["b-1", "b-2", "b-3"]),
+        st.sampled_from([["b-1"], ["b-2"], ["b-3"], ["b"]]),
     ),
     max_size=5,
 )
 
 
 @settings(max_examples=25)
-@given(orders=orders, events=happenings)
+@given(orders=orders, events=some_events)
 def test_pauses_add_up_and_a_bundle_is_never_in_two_places(
     orders: list[tuple[int, int, str]], events: list[dict[str, object]]
 ) -> None:
+    _pauses_add_up(orders, events)
+
+
+@pytest.mark.thorough
+@settings(max_examples=500)
+@given(orders=orders, events=some_events)
+def test_pauses_add_up_in_very_many_stories(
+    orders: list[tuple[int, int, str]], events: list[dict[str, object]]
+) -> None:
+    _pauses_add_up(orders, events)
+
+
+def _pauses_add_up(orders: list[tuple[int, int, str]], events: list[dict[str, object]]) -> None:
     times = {**SLOW, "reconnect_s": 0.0}  # All on whole seconds, so that steps see all.
     played = Stepped(scenario(brokers=3, hand_over=times, events=events))
     world, waited = played.world, 0.0
