@@ -22,7 +22,7 @@ _STATS: Final = (
     ("consumers", "consumers"),
     ("cache_bytes", "cache_size_bytes"),
 )
-_TOTALS: Final = _STATS[:7]
+_TOTALS: Final = tuple(name for name, _ in _STATS[:7])
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 
 
@@ -73,7 +73,7 @@ def report_record(
     broker_class: str = "",
 ) -> Record:
     """Return what an agent published: ``due`` says why, ``interval_s`` since the one before."""
-    stats = report.bundles.values()
+    columns = stats_columns(report.bundles.values())
     body = {
         "broker": report.broker,
         "broker_class": broker_class,
@@ -88,8 +88,8 @@ def report_record(
         "persistent_topics": report.persistent_topics,
         "non_persistent_topics": report.non_persistent_topics,
         **usages(*report_usage(report)),
-        **{name: sum(getattr(one, ours) for one in stats) for name, ours in _TOTALS},
-        "bundles": {"bundle": list(report.bundles), **stats_columns(stats)},
+        **{name: sum(columns[name]) for name in _TOTALS},
+        "bundles": {"bundle": list(report.bundles), **columns},
         "gains": sorted(report.gains),
         "losses": sorted(report.losses),
     }
