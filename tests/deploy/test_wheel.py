@@ -28,6 +28,12 @@ loaded = [load_scenario(path) for path in shipped().values()]
 print(len(loaded), *[len(read_trace(one.trace).topics) for one in loaded if one.trace])
 """
 
+PAGE_FILES = """
+from importlib.resources import files
+names = sorted(file.name for file in files("loadmanager.charts").iterdir())
+print([name for name in names if name.endswith((".css", ".js"))])
+"""
+
 
 def run(*command: str | Path) -> str:
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -79,3 +85,14 @@ def test_installed_defaults_are_a_sound_configuration(programs: Path, tmp_path: 
 def test_scenarios_and_their_traces_are_installed_with_it(programs: Path, project: Path) -> None:
     count = len(list((project / "loadmanager" / "simulator" / "scenarios").glob("*.toml")))
     assert run(programs / "python", "-P", "-c", LOAD_SCENARIOS) == f"{count} 24\n"
+
+
+def test_a_report_without_its_extra_says_what_to_install(programs: Path, tmp_path: Path) -> None:
+    command = [f"{programs}/loadmanager", "simulate", "equal-items", "--html", f"{tmp_path}/x.html"]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 2
+    assert "pip install 'loadmanager[simulator]'" in finished.stderr
+
+
+def test_style_and_script_of_reports_are_installed_with_it(programs: Path) -> None:
+    assert run(programs / "python", "-P", "-c", PAGE_FILES) == "['page.css', 'page.js']\n"
