@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from loadmanager.config import ConfigError
 from loadmanager.config.model import timing_contradictions
-from loadmanager.config.strategies import filled, strategy_named
+from loadmanager.config.strategies import fields_of, filled, strategy_named
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.simulator.contradiction import Contradiction
@@ -98,24 +98,17 @@ def _strategy(section: str, chosen: Any) -> Iterator[Contradiction]:
     except ConfigError as error:
         yield Contradiction((*path, "strategy"), _after_place(error.faults[0]))
         return
-    faults = 0
+    first: dict[tuple[str, str], str] = {}
     for key, value in chosen.settings.items():
+        at = (*path, "settings", key)
         try:
             filled(kind, {key: value}, "")
         except ConfigError as error:
-            faults += 1
-            yield Contradiction((*path, "settings", key), _after_place(error.faults[0]))
-    if not faults:
-        yield from _settings_together(path, kind, chosen.settings)
-
-
-def _settings_together(
-    path: TomlPath, kind: type, settings: Mapping[str, Any]
-) -> Iterator[Contradiction]:
-    try:
-        filled(kind, settings, "")
-    except ConfigError as error:
-        yield Contradiction((*path, "settings"), _after_place(error.faults[0]))
+            yield Contradiction(at, _after_place(error.faults[0]))
+            continue
+        group, setting = fields_of(kind)[key]
+        if (same := first.setdefault((group, setting.name), key)) != key:
+            yield Contradiction(at, f"expected it once: {same} is the same setting")
 
 
 def _after_place(fault: str) -> str:

@@ -192,6 +192,18 @@ TOGETHER = [
         "x.toml:15: shedding.settings.threshhold = 0.1; did you mean threshold?",
     ),
     (
+        SOUND + "[shedding]\nstrategy = 'threshold'\n[shedding.settings]\nthreshold = 0.1\n"
+        "loadBalancerBrokerThresholdShedderPercentage = 20",
+        (
+            "x.toml:16: shedding.settings.loadBalancerBrokerThresholdShedderPercentage = 20; "
+            "expected it once: threshold is the same setting"
+        ),
+    ),
+    (
+        SOUND + "[shedding]\nstrategy = 'threshold'\nsettings = { threshold = 7 }",
+        "x.toml:14: shedding.settings.threshold = 7; expected ",
+    ),
+    (
         SOUND + "[placement]\nstrategy = 'LeastResourceUsageWithWeight'\n"
         "settings = { loadBalancerCPUResourceWeight = 'much' }",
         'x.toml:14: placement.settings.loadBalancerCPUResourceWeight = "much"; expected a number',
