@@ -117,7 +117,8 @@ def simulate_command(
     if listed:
         from loadmanager.cli.simulating import print_list  # noqa: PLC0415 - --help stays quick
 
-        print_list()
+        with _bad_input():
+            print_list()
         return
     if bool(asked) == everything:
         raise click.UsageError("expected one or more scenarios, or --all; --list tells their names")
