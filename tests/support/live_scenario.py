@@ -30,7 +30,7 @@ from loadmanager.demo.counts import TrafficCounts
 from loadmanager.demo.observation import ClusterLook, Observer
 from loadmanager.demo.settings import DemoSettings
 from loadmanager.demo.weights import Schedule
-from loadmanager.simulator.scenario import Load, Scenario
+from loadmanager.simulator.scenario import Scenario
 
 BURNT_MS_PER_MESSAGE: Final = 4.0
 """What a broker burns of its CPU for a message, besides what receiving it takes."""
@@ -40,6 +40,7 @@ LOOK_EVERY_S: Final = 0.5
 WARM_UP_S: Final = 9.0
 """Traffic before the first round that counts: twice the short averages' ten samples."""
 
+PLACED_BOUND_S: Final = 60.0
 STEADY_S: Final = 5.0
 STEADY_BOUND_S: Final = 40.0
 UNSTEADY_FRACTION: Final = 0.1
@@ -148,7 +149,12 @@ class LiveScenario:
         await self._cluster.start(lambda _: None)
         await self._ask("PUT", "/admin/v2/loadmanager/balancing/pause")
         for load in self._scenario.load:
-            await self._place(load)
+            await self._ask(
+                "PUT", f"/admin/v2/namespaces/{load.namespace}", {"bundles": {"numBundles": 1}}
+            )
+            await self._lookup.find_owner(topic_of(load))
+        async with asyncio.timeout(PLACED_BOUND_S):
+            await self._place_all()
         async with asyncio.TaskGroup() as tasks:
             busy = [
                 tasks.create_task(one)
@@ -167,20 +173,20 @@ class LiveScenario:
                 task.cancel()
         return run
 
-    async def _place(self, load: Load) -> None:
-        """Have one bundle owned by the broker that the scenario names."""
-        await self._ask(
-            "PUT", f"/admin/v2/namespaces/{load.namespace}", {"bundles": {"numBundles": 1}}
-        )
-        found = await self._lookup.find_owner(topic_of(load))
-        (wanted,) = (m.broker for m in self._cluster.members if m.name == load.placed_on[0])
-        if found != f"http://{wanted}":
-            range_text = bundle_of(load).rpartition("/")[2]
-            await self._ask(
-                "PUT",
-                f"/admin/v2/namespaces/{load.namespace}/{range_text}/unload"
-                f"?destinationBroker={wanted}",
-            )
+    async def _place_all(self) -> None:
+        """Have every bundle served by the broker that the scenario names.
+
+        A bundle that is about to be served for the first time is asked for again: as long
+        as nobody has it, there is nobody to unload it from.
+        """
+        brokers = {member.name: member.broker for member in self._cluster.members}
+        wanted = {bundle_of(load): brokers[load.placed_on[0]] for load in self._scenario.load}
+        while (owners := (await self._observer.look()).owners) != wanted:
+            for bundle, broker in wanted.items():
+                if owners.get(bundle, broker) != broker:
+                    path = f"/admin/v2/namespaces/{bundle}/unload"
+                    await self._ask("PUT", f"{path}?destinationBroker={broker}")
+            await asyncio.sleep(BEAT_S)
 
     async def _until_steady(self) -> None:
         """Wait for some seconds in which all that was asked for was served, within a bound.
