@@ -4,6 +4,7 @@ Topics have real names, hashed as a broker hashes them, into real bundle ranges:
 many topics a bundle gets, and which, is as uneven here as in a cluster.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,12 +25,14 @@ Counts = NDArray[np.int64]
 class Share:
     """What one load gives each bundle of its namespace, before any pattern.
 
-    ``rows`` are the bundles' rows. A message in makes ``profile``: one message in, and
-    so many messages out, bytes in and bytes out, in the order of `core.averages`.
+    ``rows`` are the bundles' rows; of its ``topics`` each has so many. A message in makes
+    ``profile``: one message in, and so many messages out, bytes in and bytes out, in the
+    order of `core.averages`.
     """
 
     load: Load
     rows: slice
+    topics: Counts
     msgs_in_per_s: FloatArray
     profile: FloatArray
 
@@ -70,21 +73,14 @@ class Topics:
             counts.setdefault(parse_full_topic(topic).namespace, traced_bundles)
         cut = {name: Boundaries.even(name, count) for name, count in counts.items()}
         rows = _rows(counts)
-        total = sum(counts.values())
         traced_rows = _traced_rows(traced, cut, rows)
-        topics = np.bincount(traced_rows, minlength=total).astype(np.int64)
+        topics = np.bincount(traced_rows, minlength=sum(counts.values())).astype(np.int64)
         clients = np.stack([topics, topics]).astype(np.float64)
-        shares = []
-        first: dict[Namespace, int] = {}
-        for load in loads:
-            start = first.get(load.namespace, 0)
-            first[load.namespace] = start + load.topics
-            share, own = _share(load, cut[load.namespace], rows[load.namespace], start, rng)
-            shares.append(share)
-            topics[share.rows] += own
-            clients[:, share.rows] += np.outer(
-                [load.producers_per_topic, load.consumers_per_topic], own
-            )
+        shares = _shares(loads, cut, rows, rng)
+        for share in shares:
+            topics[share.rows] += share.topics
+            each = [share.load.producers_per_topic, share.load.consumers_per_topic]
+            clients[:, share.rows] += np.outer(each, share.topics)
         producers, consumers = np.rint(clients).astype(np.int64)
         return cls(
             bundles=tuple(bundle for bounds in cut.values() for bundle in bounds.bundles),
@@ -92,7 +88,7 @@ class Topics:
             topics=topics,
             producers=producers,
             consumers=consumers,
-            shares=tuple(shares),
+            shares=shares,
             traced=traced_rows,
         )
 
@@ -135,10 +131,23 @@ def _rows(counts: Mapping[Namespace, int]) -> dict[Namespace, slice]:
     return found
 
 
-def _share(
-    load: Load, cut: Boundaries, rows: slice, first: int, rng: np.random.Generator
-) -> tuple[Share, Counts]:
-    """Return what ``load`` gives the bundles, and how many of its topics each has."""
+def _shares(
+    loads: Sequence[Load],
+    cut: Mapping[Namespace, Boundaries],
+    rows: Mapping[Namespace, slice],
+    rng: np.random.Generator,
+) -> tuple[Share, ...]:
+    found = []
+    first = dict.fromkeys(cut, 0)
+    for load in loads:
+        name = load.namespace
+        found.append(_share(load, cut[name], rows[name], first[name], rng))
+        first[name] += load.topics
+    return tuple(found)
+
+
+def _share(load: Load, cut: Boundaries, rows: slice, first: int, rng: np.random.Generator) -> Share:
+    """Return what ``load`` gives the bundles; its topics are numbered from ``first`` on."""
     bundles = len(cut.bundles)
     if load.over == "topics":
         row = _bundle_rows(cut, topic_positions(load.namespace, first, load.topics))
@@ -151,13 +160,13 @@ def _share(
         having = np.flatnonzero(own)
         portion[having] = weights(load.skew, len(having), rng)
     size, fan_out = load.message_bytes, load.fan_out
-    share = Share(
+    return Share(
         load=load,
         rows=rows,
+        topics=own,
         msgs_in_per_s=load.msgs_in_per_s * portion,
         profile=np.array([1.0, fan_out, size, size * fan_out]),
     )
-    return share, own
 
 
 def _bundle_rows(cut: Boundaries, positions: Counts) -> Indices:
@@ -176,5 +185,5 @@ def _traced_row(
     topic: str, cut: Mapping[Namespace, Boundaries], rows: Mapping[Namespace, slice]
 ) -> int:
     namespace = parse_full_topic(topic).namespace
-    inner = cut[namespace].bounds[1:-1]
-    return int(rows[namespace].start + np.searchsorted(inner, murmur3(topic), side="right"))
+    inner = bisect_right(cut[namespace].bounds, murmur3(topic), 1, len(cut[namespace].bundles))
+    return int(rows[namespace].start) + inner - 1
