@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 from loadmanager.simulator.contradiction import Contradiction
@@ -18,6 +19,7 @@ _EVENTS: Final = ("events", "events.kind", "events.at_s", "events.brokers")
 _WHOLE: Final = ("duration_s",)
 _LOADS: Final = ("load", "load.namespace", "trace")
 _MAX_NAMED: Final = 12
+_MAX_COMPARED: Final = 500
 
 
 class _State(StrEnum):
@@ -50,8 +52,8 @@ _RULES: Final[Mapping[str, _Rule]] = {
 
 def members(scenario: Scenario) -> Mapping[str, tuple[str, ...]]:
     """Return the brokers that each name stands for: of a class all, of a broker itself."""
-    single = {name: (name,) for name in scenario.broker_names}
-    return single | {group.name: group.brokers for group in scenario.brokers}
+    classes = {group.name: group.brokers for group in scenario.brokers}
+    return classes | {name: (name,) for name in scenario.broker_names}
 
 
 def event_contradictions(scenario: Scenario) -> Iterator[Contradiction]:
@@ -83,9 +85,9 @@ def unknown_brokers(
 
 
 def _expected_broker(name: str, known: Mapping[str, tuple[str, ...]]) -> str:
-    close = get_close_matches(name, known, 1)
+    close = get_close_matches(name, islice(known, _MAX_COMPARED), 1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    names = ", ".join(list(known)[:_MAX_NAMED]) + (", ..." if len(known) > _MAX_NAMED else "")
+    names = ", ".join(islice(known, _MAX_NAMED)) + (", ..." if len(known) > _MAX_NAMED else "")
     return f"expected a broker or a class of brokers, such as {names}{hint}"
 
 

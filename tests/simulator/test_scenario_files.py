@@ -173,7 +173,7 @@ def test_values_together_are_checked_beside_those_that_are_faulty_alone(tmp_path
         "x.toml:18: events.at_s = 600; expected a time before the end, duration_s = 600",
         (
             'x.toml:19: events.brokers[0] = "small-3"; expected a broker or a class of brokers, '
-            "such as small-1, small-2, small; did you mean small-2?"
+            "such as small, small-1, small-2; did you mean small-2?"
         ),
     ]
 
