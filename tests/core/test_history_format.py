@@ -24,8 +24,10 @@ from loadmanager.core.history import (
     hand_over_record,
     lost_record,
     read_line,
+    report_of,
     report_record,
     round_records,
+    snapshot_of,
     term_record,
     tick_record,
 )
@@ -277,3 +279,24 @@ def test_half_a_line_is_no_line(line: bytes) -> None:
 def test_the_document_says_what_the_writer_writes() -> None:
     # Renew it with: loadmanager history format > docs/history-format.md
     assert COMMITTED.read_text("utf-8") == described()
+
+
+def test_a_report_comes_back_but_for_its_addresses() -> None:
+    (line,) = written([TOLD])
+    assert report_of(line) == replace(REPORT, urls=BrokerUrls(http_url=""), sidecar_url="")
+
+
+def test_a_replay_begins_at_a_base_with_all_that_it_names(hot: Hot) -> None:
+    view, plan = hot
+    base = told(
+        averages={A: BundleAverages.supposed()}, memory=RoundMemory(), reported_at_ms={B1: 1, B2: 2}
+    )
+    bundles, line, *_ = written([*bundles_records(base, view), *round_records(base, view, plan, 1)])
+    reports = {(name, at_ms): replace(REPORT, broker=name) for name, at_ms in ((B1, 1), (B2, 2))}
+    assert set(snapshot_of(line, [bundles], reports).reports) == {B1, B2}
+    with pytest.raises(MalformedContent, match=r"round 5 of epoch 3: b2:8080 reported at 2"):
+        snapshot_of(line, [bundles], {(B1, 1): REPORT})
+    with pytest.raises(MalformedContent, match="2 lines of bundles; expected 1"):
+        snapshot_of(line, [bundles, bundles], reports)
+    with pytest.raises(MalformedContent, match="base = False; expected a base"):
+        snapshot_of({**line, "base": False}, [bundles], reports)

@@ -18,6 +18,7 @@ from loadmanager.core.history.records import (
     term_record,
     tick_record,
 )
+from loadmanager.core.history.replaying import averages_of, report_of, snapshot_of
 from loadmanager.core.history.rounds import RoundTold, bundles_records, move_record, round_records
 from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Kind, Stream, Type
 
@@ -34,6 +35,7 @@ __all__ = [
     "RoundTold",
     "Stream",
     "Type",
+    "averages_of",
     "bundles_records",
     "cut_record",
     "described",
@@ -42,8 +44,10 @@ __all__ = [
     "lost_record",
     "move_record",
     "read_line",
+    "report_of",
     "report_record",
     "round_records",
+    "snapshot_of",
     "term_record",
     "tick_record",
 ]

@@ -1,0 +1,154 @@
+"""From lines of history back to what a leader knew: for replays, and for ``loadmanager decide``."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Rates
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.history.schema import SHORT_AND_LONG, TRAFFIC
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.scores import RESOURCES
+from loadmanager.core.snapshot import RunningLoad, Snapshot, decode_snapshot
+from loadmanager.core.wire.reports import report_to_json
+
+Line = Mapping[str, Any]
+
+_RATES: Final = tuple(one.name for one in TRAFFIC)
+_AVERAGES: Final = tuple(one.name for one in SHORT_AND_LONG)
+
+
+def report_of(line: Line) -> LoadReport:
+    """Return the load report in a ``report`` line; addresses are not in history."""
+    columns = line["bundles"]
+    names = [*_RATES, "topics", "producers", "consumers", "cache_bytes"]
+    rows = zip(*(columns[name] for name in names), strict=True)
+    usages: dict[str, Any] = {
+        name: ResourceUsage(line[f"{name}_usage"], line[f"{name}_limit"])
+        for name in RESOURCES
+        if line[f"{name}_limit"] > 0
+    }
+    return LoadReport(
+        broker=BrokerId(line["broker"]),
+        urls=BrokerUrls(http_url=""),
+        sidecar_url="",
+        reported_at_ms=line["reported_at_ms"],
+        started_at_ms=line["started_at_ms"],
+        version=line["version"],
+        **usages,
+        bundles={
+            BundleId(bundle): _stats(row)
+            for bundle, row in zip(columns["bundle"], rows, strict=True)
+        },
+        gains=frozenset(BundleId(one) for one in line["gains"]),
+        losses=frozenset(BundleId(one) for one in line["losses"]),
+        persistent_topics=line["persistent_topics"],
+        non_persistent_topics=line["non_persistent_topics"],
+        draining=line["draining"],
+        healthy=line["healthy"],
+    )
+
+
+def averages_of(lines: Iterable[Line]) -> dict[BundleId, BundleAverages]:
+    """Return the averages in the ``bundles`` lines of one round."""
+    found: dict[BundleId, BundleAverages] = {}
+    for line in lines:
+        columns = line["bundles"]
+        rows = zip(*(columns[name] for name in _AVERAGES), strict=True)
+        counts = zip(
+            columns["short_samples"], columns["long_samples"], columns["topics"], strict=True
+        )
+        for bundle, rates, (short, long, topics) in zip(
+            columns["bundle"], rows, counts, strict=True
+        ):
+            found[BundleId(bundle)] = BundleAverages(
+                Average(SHORT_SAMPLES, short, Rates(*rates[:4])),
+                Average(LONG_SAMPLES, long, Rates(*rates[4:])),
+                topics,
+            )
+    return found
+
+
+def snapshot_of(
+    line: Line, bundles: Iterable[Line], reports: Mapping[tuple[BrokerId, int], LoadReport]
+) -> Snapshot:
+    """Return what the leader knew at a base round, before it decided.
+
+    ``bundles`` are the lines of the round's bundles, ``reports`` are by broker and
+    ``reported_at_ms``.
+
+    Raises:
+        MalformedContent: the round is no base, or something that it names is not given.
+    """
+    where = f"round {line['round']} of epoch {line['epoch']}"
+    if not line["base"]:
+        raise MalformedContent(where, "base = False", "a base")
+    bundles = list(bundles)
+    if bundles and len(bundles) != bundles[0]["parts"]:
+        what = f"{len(bundles)} lines of bundles"
+        raise MalformedContent(where, what, f"{bundles[0]['parts']}, as they say")
+    known = _reports(where, line["brokers"], reports)
+    columns = line["brokers"]
+    return replace(
+        _plain_parts(where, line, known),
+        reports=known,
+        age_s=dict(zip(known, columns["age_s"], strict=True)),
+        averages=averages_of(bundles),
+        running={
+            broker: RunningLoad(load, bytes_per_s)
+            for broker, load, bytes_per_s in zip(
+                known, columns["load_ema"], columns["bytes_ema"], strict=True
+            )
+            if load is not None and bytes_per_s is not None
+        },
+        in_flight={
+            BundleId(bundle): BrokerId(target)
+            for bundle, target in zip(*line["in_flight"].values(), strict=True)
+        },
+        unowned=tuple(BundleId(one) for one in line["unowned"]),
+        membership_changed_ago_s=line["membership_changed_ago_s"],
+        departed_ago_s=tuple(line["departed_ago_s"]),
+    )
+
+
+def _reports(
+    where: str, columns: Line, reports: Mapping[tuple[BrokerId, int], LoadReport]
+) -> dict[BrokerId, LoadReport]:
+    found: dict[BrokerId, LoadReport] = {}
+    for broker, at_ms in zip(columns["broker"], columns["reported_at_ms"], strict=True):
+        report = reports.get((broker, at_ms))
+        if report is None:
+            what = f"{broker} reported at {at_ms}"
+            raise MalformedContent(where, what, "a report that is given")
+        found[report.broker] = report
+    return found
+
+
+def _plain_parts(where: str, line: Line, reports: Mapping[BrokerId, LoadReport]) -> Snapshot:
+    """Return a snapshot with what the round has as JSON: memory, constraints and settings."""
+    document = {
+        "takenAtMs": line["at_ms"],
+        "cluster": line["cluster"],
+        "epoch": line["epoch"],
+        "brokers": {broker: report_to_json(one) for broker, one in list(reports.items())[:1]},
+        "memory": json.loads(line["memory"]),
+        "constraints": json.loads(line["constraints"]),
+        "settings": json.loads(line["settings"]),
+    }
+    return decode_snapshot(where, json.dumps(document).encode())
+
+
+def _stats(row: tuple[Any, ...]) -> BundleStats:
+    msgs_in, msgs_out, bytes_in, bytes_out, topics, producers, consumers, cache_bytes = row
+    return BundleStats(
+        msgs_in_per_s=msgs_in,
+        msgs_out_per_s=msgs_out,
+        bytes_in_per_s=bytes_in,
+        bytes_out_per_s=bytes_out,
+        topics=topics,
+        producers=producers,
+        consumers=consumers,
+        cache_size_bytes=cache_bytes,
+    )
