@@ -223,8 +223,8 @@ def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list[
     progress = _Progress(comparison.runs)
     findings = []
     try:
-        with _bad_input(), closing(comparison.findings(processes, progress.tell)) as finding_each:
-            for finding in finding_each:
+        with _bad_input(), closing(comparison.findings(processes, progress.tell)) as arriving:
+            for finding in arriving:
                 findings.append(finding)
                 progress.clear()
                 if printing:
@@ -263,14 +263,17 @@ class _Progress:
         self.runs = runs
         self.done = 0
         self._shown = sys.stderr.isatty()
+        self._show(f"0 of {runs} runs")
 
     def tell(self, job: "Job") -> None:
         """Count one run."""
         self.done += 1
-        if self._shown:  # pragma: no cover - needs a terminal
-            click.echo(f"\r\x1b[K{self.done} of {self.runs} runs: {job}", nl=False, err=True)
+        self._show(f"{self.done} of {self.runs} runs: {job}")
 
     def clear(self) -> None:
         """Take the line away."""
-        if self._shown:  # pragma: no cover - needs a terminal
-            click.echo("\r\x1b[K", nl=False, err=True)
+        self._show("")
+
+    def _show(self, line: str) -> None:
+        if self._shown:
+            click.echo(f"\r\x1b[K{line}", nl=False, err=True)

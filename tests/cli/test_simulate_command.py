@@ -1,47 +1,22 @@
 """``loadmanager simulate``: what it prints and writes, how it ends, and that it repeats."""
 
 import gzip
+import io
 import json
-import os
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from waiting import eventually
+from simulated_jobs import SCENARIO, small_jobs
 
 from loadmanager.cli import main
+from loadmanager.cli.simulate import _Progress
 from loadmanager.simulator.comparing import Job, SimulationDied, run_job
 from loadmanager.simulator.library import shipped
 from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.strategies import PAIR_NAMES
-
-SCENARIO = """\
-title = "Two brokers"
-duration_s = 480.0
-step_s = 30.0
-seed = 7
-
-[[brokers]]
-name = "b"
-count = 2
-
-[[load]]
-namespace = "shop/orders"
-bundles = 8
-topics = 40
-msgs_in_per_s = 60000.0
-placed_on = ["b-1"]
-patterns = [{kind = "jitter", fraction = 0.2}]
-
-[leader]
-settle_s = 0.0
-tick_interval_s = 30.0
-"""
 
 
 @pytest.fixture
@@ -111,20 +86,6 @@ def test_the_first_seed_can_be_told(scenario: Path) -> None:
 def test_the_same_seed_gives_the_same_bytes(scenario: Path) -> None:
     arguments = (scenario, "--strategy", "threshold+avg,avg+avg", "--seeds", 2, "--json")
     assert simulate(*arguments).stdout_bytes == simulate(*arguments).stdout_bytes
-
-
-@pytest.mark.simulated
-def test_the_same_bytes_come_of_any_number_of_processes_and_any_hash_seed(scenario: Path) -> None:
-    outputs = {
-        subprocess.run(
-            [*COMMAND, str(scenario), "--strategy=avg+*", "--seeds=2", "--json", f"--jobs={jobs}"],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for jobs, hash_seed in (("1", "1"), ("2", "2"), ("3", "random"))
-    }
-    assert len(outputs) == 1
 
 
 def test_settings_change_what_is_simulated_and_are_told(scenario: Path) -> None:
@@ -251,6 +212,32 @@ def test_without_plotly_a_page_is_refused_before_anything_is_simulated(
     assert not done.stdout
 
 
+class Terminal(io.StringIO):
+    """Somebody is looking."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+def test_on_a_terminal_a_line_tells_how_far_it_is_and_goes_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    progress = _Progress(2)
+    for job in small_jobs(2, ["avg+avg"]):
+        progress.tell(job)
+    progress.clear()
+    assert terminal.getvalue().split("\r\x1b[K") == [
+        "",
+        "0 of 2 runs",
+        "1 of 2 runs: two with avg+avg, safe, seed 7",
+        "2 of 2 runs: two with avg+avg, safe, seed 8",
+        "",
+    ]
+
+
 def files_in(folder: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(folder)): file.read_bytes()
@@ -324,64 +311,3 @@ def test_a_process_that_died_is_told(scenario: Path, monkeypatch: pytest.MonkeyP
     assert (
         "with avg+avg, safe, seed 7; was it killed, or is there too little memory?" in done.stderr
     )
-
-
-COMMAND = [sys.executable, "-m", "loadmanager", "simulate"]
-
-
-@pytest.fixture
-def long_run(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start what takes minutes, in processes of its own, as a terminal would."""
-    file = tmp_path / "long.toml"
-    file.write_text(SCENARIO.replace("duration_s = 480.0", "duration_s = 3e7"))
-    arguments = [str(file), "--strategy", "avg+avg", "--seeds", "8", "--jobs", "2"]
-    with subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        yield process
-        process.kill()
-
-
-def group(leader: int) -> list[int]:
-    """Return the processes of a group that live and have begun Python."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                stat = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(stat[2]) == leader and stat[0] != "Z":
-                found.append(int(folder.name))
-    return found
-
-
-@pytest.mark.simulated
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
-async def test_ctrl_c_ends_all_processes_at_once_with_one_line(
-    long_run: subprocess.Popen[str],
-) -> None:
-    # The command, multiprocessing's own, and the two that simulate.
-    await eventually(lambda: len(group(long_run.pid)) == 4)
-    os.killpg(long_run.pid, signal.SIGINT)
-    _, told = long_run.communicate(timeout=60)
-    assert told == "interrupted after 0 of 8 runs\n"
-    assert long_run.returncode == 130
-    await eventually(lambda: not group(long_run.pid))
-
-
-@pytest.mark.simulated
-def test_a_reader_that_goes_away_is_no_failure_to_tell_of(scenario: Path) -> None:
-    arguments = [str(scenario), "--strategy", "avg+*", "--json"]
-    with subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == ""
-    assert process.returncode == 1

@@ -10,6 +10,30 @@ from loadmanager.simulator.comparing import Job, jobs_of
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.strategies import Strategy
 
+SCENARIO = """\
+title = "Two brokers"
+duration_s = 480.0
+step_s = 30.0
+seed = 7
+
+[[brokers]]
+name = "b"
+count = 2
+
+[[load]]
+namespace = "shop/orders"
+bundles = 8
+topics = 40
+msgs_in_per_s = 60000.0
+placed_on = ["b-1"]
+patterns = [{kind = "jitter", fraction = 0.2}]
+
+[leader]
+settle_s = 0.0
+tick_interval_s = 30.0
+"""
+"""A scenario file of eight minutes in which one of two brokers begins with everything."""
+
 
 def small_scenario(**changed: Any) -> Scenario:
     """Return four minutes of two brokers, of which one has everything at the beginning."""
