@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import uvloop
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from loadmanager import __version__
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
@@ -135,7 +135,9 @@ def make_door(
     )
 
 
-def make_history(config: Config, identity: Identity) -> ThreadedHistory | NoHistory:
+def make_history(
+    config: Config, identity: Identity, registry: CollectorRegistry = REGISTRY
+) -> ThreadedHistory | NoHistory:
     """Return where load reports and decisions go, at work already.
 
     Raises:
@@ -144,7 +146,7 @@ def make_history(config: Config, identity: Identity) -> ThreadedHistory | NoHist
     if not config.history.dir:
         return NoHistory()
     origin = Origin(config.cluster.name, identity.broker, identity.instance)
-    history = open_history(config.history, origin, HistoryMetrics(REGISTRY))
+    history = open_history(config.history, origin, HistoryMetrics(registry))
     history.start()
     return history
 

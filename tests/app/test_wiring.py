@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.broker.http_control import CONNECTIONS
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.history import ThreadedHistory
 from loadmanager.app.commanding import PARALLEL
 from loadmanager.app.endings import first_leaf
 from loadmanager.app.leasing import Displaced
@@ -16,11 +19,19 @@ from loadmanager.app.retuning import tuned_by
 from loadmanager.config import ConfigError
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.strategies import make_placement, make_shedder
+from loadmanager.core.history import Stream
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
 from loadmanager.faults.cluster import make_config
 from loadmanager.faults.virtual_time import VirtualClock, run
-from loadmanager.wiring import door_settings, free_port, make_identity, zookeeper_options
+from loadmanager.ports import NoHistory
+from loadmanager.wiring import (
+    door_settings,
+    free_port,
+    make_history,
+    make_identity,
+    zookeeper_options,
+)
 
 
 def _shedding(strategy: str, **settings: Any) -> SheddingSettings:
@@ -197,3 +208,17 @@ def test_the_command_tells_why_it_cannot_listen() -> None:
     assert "loadmanager agent: " in ended.stderr
     assert str(port) in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_no_history_is_kept_unless_it_is_asked_for() -> None:
+    config = make_config()
+    identity = make_identity(config, 7750, SystemClock())
+    assert isinstance(make_history(config, identity), NoHistory)
+
+
+def test_history_goes_where_the_configuration_says(tmp_path: Path) -> None:
+    config = make_config(history={"dir": str(tmp_path), "write": "reports"})
+    history = make_history(config, make_identity(config, 7750, SystemClock()), CollectorRegistry())
+    assert isinstance(history, ThreadedHistory)
+    history.close(10.0)
+    assert (history.wants(Stream.REPORTS), history.wants(Stream.ROUNDS)) == (True, False)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from loadmanager.adapters.history.checking import check_history
+
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(500)]
 
 
@@ -49,8 +51,13 @@ def test_skewed_traffic_is_balanced_without_an_error(tmp_path: Path) -> None:
     assert summary["lookups"] > 45 * 20 * 0.4
 
 
-def test_a_killed_leader_is_made_up_for_without_an_error(tmp_path: Path) -> None:
-    summary = run_demo(tmp_path, "--duration", "45", "--kill", "leader@15")
+def test_a_killed_leader_is_made_up_for_without_an_error_and_history_tells_of_it(
+    tmp_path: Path,
+) -> None:
+    history = tmp_path / "history"
+    summary = run_demo(
+        tmp_path / "data", "--duration", "45", "--kill", "leader@15", "--history", str(history)
+    )
     assert keeps_every_promise(summary)
     assert summary["leader_before"] in summary["killed_broker"]
     assert summary["leader_after"] not in (None, summary["leader_before"])
@@ -59,6 +66,11 @@ def test_a_killed_leader_is_made_up_for_without_an_error(tmp_path: Path) -> None
     assert 0 < summary["reserved_s"] < 30
     assert 0 < summary["publish_gap_s"] < 30
     assert summary["taken_over"] > 0
+    found = check_history(history)
+    assert (found.faults, found.missing, found.unfinished, found.given_up) == ([], 0, 0, 0)
+    assert {"report", "tick", "round", "bundles", "move", "hand_over"} <= found.kinds.keys()
+    # Nobody told that a term ended: both leaders were killed.
+    assert found.kinds["term"] >= 2
 
 
 def test_an_interrupted_demo_sums_up_and_leaves_no_process(tmp_path: Path) -> None:

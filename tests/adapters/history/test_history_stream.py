@@ -8,7 +8,6 @@ from history_disks import FailingDisk, finished, lines_in, seqs_in, unfinished
 from loadmanager.adapters.history.keeping import recover
 from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter
 from loadmanager.core.history import Origin, Record, Stream, term_record
-from loadmanager.core.history.files import FileName
 from loadmanager.core.ids import BrokerId
 
 ORIGIN = Origin("prod", BrokerId("b1:8080"), "0123456789abcdef")
@@ -221,10 +220,3 @@ def test_files_of_other_writers_and_foreign_files_are_left_alone(tmp_path: Path)
     (tmp_path / "date=2026-11-21" / "notes").write_text("mine")
     assert recover(FailingDisk(), tmp_path, "b2_8080") == []
     assert path in unfinished(tmp_path)
-
-
-@pytest.mark.parametrize("writer", ["b1:8080", "[::1]:8080", "b-1.example.com:8080"])
-def test_a_file_name_says_whose_it_is(writer: str) -> None:
-    name = FileName.of(Stream.REPORTS, Origin("c", BrokerId(writer), "ab12"), 7)
-    assert FileName.parse(str(name)) == name
-    assert "/" not in str(name)
