@@ -9,6 +9,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from loadmanager.telemetry.history import HistoryMetrics
 from loadmanager.telemetry.metrics import Metrics
 
 BY_PATTERN = re.compile(r'__name__=~"(?P<before>\w*)\((?P<middle>[\w|]+)\)(?P<after>\w*)"')
@@ -25,9 +26,10 @@ def rules(project: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def existing() -> set[str]:
-    """Return the names of all series a sidecar can show."""
+    """Return the names of all series a sidecar can show, if it keeps history as well."""
     registry = CollectorRegistry()
     Metrics(registry)
+    HistoryMetrics(registry)
     return {f"{m.name}{end}" for (m, end) in product(registry.collect(), ENDINGS)}
 
 
