@@ -18,7 +18,7 @@ SCENARIO = Path(__file__).parent / "three_brokers.toml"
 # that time, the leader saw another load than was asked for, and it is measured again.
 @pytest.mark.flaky(reruns=2)
 async def test_simulator_makes_the_moves_that_a_real_leader_makes(tmp_path: Path) -> None:
-    """What is usual is told in docs/simulator.md: no difference in moves, 2 points of load."""
+    """What is usual is told in docs/simulator.md: the same moves, and 2 points of load at the end."""
     scenario = load_scenario(SCENARIO)
     async with live_scenario(scenario, tmp_path) as ready:
         run = await ready.run()
