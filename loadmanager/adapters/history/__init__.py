@@ -85,11 +85,14 @@ def open_history(
 def recorded(directory: Path, origin: Origin) -> Iterator[ThreadedHistory]:
     """Give a sink for a simulation, which waits for the disk and loses nothing.
 
-    The same records give the same bytes: nothing depends on how long it takes.
+    The same records give the same bytes: nothing depends on how long it takes. So a run
+    that was killed can be repeated in the same directory.
 
     Raises:
         HistoryUnavailable: it could not be written.
+        OSError: the directory cannot be read.
     """
+    recover(LocalDisk(), directory, writer_word(origin.writer))
     settings = HistorySettings(
         dir=str(directory),
         compression_level=1,

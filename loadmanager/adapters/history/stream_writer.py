@@ -36,6 +36,7 @@ class _OpenFile:
     opened_s: float
     size: int = 0
     lines: int = 0
+    is_synced: bool = True
 
 
 class StreamWriter:
@@ -99,7 +100,7 @@ class StreamWriter:
             self._write(self._members[0])
             self._members.popleft()
         if self._file is not None:
-            self._disk.sync(self._file.fd)
+            self._sync(self._file)
             if self._is_due(self._file):
                 self.finish()
         self.backlog_bytes = self._lines_bytes
@@ -133,16 +134,22 @@ class StreamWriter:
     def _write(self, member: Member) -> None:
         file = self._file
         if file is not None and (file.hour != member.hour or self._is_due(file)):
-            self._disk.sync(file.fd)
+            self._sync(file)
             self.finish()
         if self._file is not None:
             self._vanished(self._file)
         file = self._file = self._file or self._opened(member)
+        file.is_synced = False
         self._disk.append(file.fd, member.data, file.size)
         file.size += len(member.data)
         file.lines += member.lines
         self.lines_written += member.lines
         self.bytes_written += len(member.data)
+
+    def _sync(self, file: _OpenFile) -> None:
+        if not file.is_synced:
+            self._disk.sync(file.fd)
+            file.is_synced = True
 
     def _opened(self, member: Member) -> _OpenFile:
         whole = FileName.of(self.stream, self._origin, member.first_seq)

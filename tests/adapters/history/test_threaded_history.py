@@ -216,6 +216,19 @@ def test_a_simulation_waits_for_the_disk_and_loses_nothing(tmp_path: Path) -> No
     assert [path.read_bytes() for path in finished(tmp_path / "again")] == first
 
 
+def test_a_simulation_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
+    with recorded(tmp_path, ORIGIN) as history:
+        offer(history, 3)
+    (whole,) = finished(tmp_path)
+    wanted = whole.read_bytes()
+    whole.with_name(f"_{whole.name}").write_bytes(wanted[:-20])
+    whole.unlink()
+    with recorded(tmp_path, ORIGIN) as history:
+        offer(history, 3)
+    assert [path.read_bytes() for path in finished(tmp_path)] == [wanted]
+    assert unfinished(tmp_path) == []
+
+
 def test_a_simulation_is_told_that_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("no folder")
     with pytest.raises(HistoryUnavailable, match="not complete"):  # noqa: SIM117 - two promises
