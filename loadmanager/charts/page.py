@@ -55,9 +55,9 @@ def write_page(path: Path, title: str, *body: str) -> int:
     try:
         beside.write_bytes(content)
         beside.replace(path)
-    except OSError:
+    except OSError as error:
         beside.unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     return len(content)
 
 

@@ -134,8 +134,9 @@ def test_the_same_page_has_the_same_bytes_and_its_size_is_told(tmp_path: Path) -
 
 def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="folder"):
+    with pytest.raises(OSError, match="folder") as caught:
         write_page(tmp_path / "folder", "Report")
+    assert caught.value.filename == str(tmp_path / "folder")
     assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
 
 
