@@ -8,7 +8,7 @@ from loadmanager.core.ids import Namespace
 from loadmanager.simulator.contradiction import Contradiction
 from loadmanager.simulator.event_checks import BROKERS, members, unknown_brokers
 from loadmanager.simulator.scenario import Load, Scenario
-from loadmanager.simulator.scenario.loads import Daily, Flash, Hot, Pattern, Steps, Trend
+from loadmanager.simulator.scenario.loads import Burst, Daily, Flash, Hot, Pattern, Steps, Trend
 from loadmanager.simulator.toml_lines import TomlPath
 
 _WHOLE: Final = ("duration_s",)
@@ -20,23 +20,35 @@ def load_contradictions(scenario: Scenario) -> Iterator[Contradiction]:
     """Yield loads that contradict each other, their own patterns, or the brokers."""
     if scenario.trace is None and not scenario.load:
         fault = "expected [[load]] sections, or a trace: there is nothing to do"
-        yield Contradiction(("load",), fault, ("trace",))
+        yield Contradiction(("load",), fault, ("trace", "load"))
     elif scenario.trace is not None and scenario.load:
         fault = "expected none beside [[load]] sections: a trace is the whole load"
         yield Contradiction(("trace",), fault, ("load",))
     elif scenario.trace is not None and not scenario.trace.is_file():
         yield Contradiction(("trace",), f"expected a file; there is no {scenario.trace}")
-    bundles: dict[Namespace, int] = {}
+    first: dict[Namespace, Load] = {}
     for at, load in enumerate(scenario.load):
         path: TomlPath = ("load", at)
-        first = bundles.setdefault(load.namespace, load.bundles)
-        if load.bundles != first:
-            fault = f"expected {first}, as in the first load of {load.namespace}"
-            yield Contradiction((*path, "bundles"), fault, ("load.bundles", "load.namespace"))
+        yield from _of_one_namespace(path, load, first.setdefault(load.namespace, load))
         yield from _skew((*path, "skew"), load)
         yield from _placing(path, load, scenario)
         for nth, pattern in enumerate(load.patterns):
             yield from _pattern((*path, "patterns", nth), pattern, scenario.duration_s)
+
+
+def _of_one_namespace(path: TomlPath, load: Load, first: Load) -> Iterator[Contradiction]:
+    """Yield what a load says of its namespace's bundles other than the ``first`` one does.
+
+    Where they are at the beginning only the first one needs to say.
+    """
+    if load.bundles != first.bundles:
+        fault = f"expected {first.bundles}, as in the first load of {load.namespace}"
+        yield Contradiction((*path, "bundles"), fault, ("load.bundles", "load.namespace"))
+    fault = f"expected it in the first load of {load.namespace}, or the same there"
+    if load.placed_on and load.placed_on != first.placed_on:
+        yield Contradiction((*path, "placed_on"), fault, ("load.placed_on", "load.namespace"))
+    if "placed" in load.model_fields_set and load.placed != first.placed:
+        yield Contradiction((*path, "placed"), fault, ("load.placed", "load.namespace"))
 
 
 def _skew(path: TomlPath, load: Load) -> Iterator[Contradiction]:
@@ -77,6 +89,9 @@ def _pattern(path: TomlPath, pattern: Pattern, duration_s: float) -> Iterator[Co
             if spread_h > period_h / 2:
                 fault = f"expected at most {period_h // 2}, half of a {kind}"
                 yield Contradiction((*path, "spread_h"), fault, ("load.patterns.kind",))
+        case Burst(length_s=length_s, every_s=every_s) if every_s < length_s:
+            fault = f"expected at least length_s ({length_s:g}): a burst ends before the next"
+            yield Contradiction((*path, "every_s"), fault, ("load.patterns.length_s",))
         case Steps():
             yield from _steps(path, pattern, before, duration_s)
         case _:

@@ -28,6 +28,8 @@ def load_scenario(path: Path, *, trace: Path | None = None) -> Scenario:
         ScenarioError: it cannot be read or has faults; it tells all of them.
     """
     text = read_text(path)
+    if trace is not None and not trace.is_file():
+        raise ScenarioError([f"{trace}: no such file; expected recorded topic rates"])
     sound = sound_part(text)
     scenario = None if sound.scenario is None else _with_trace(sound.scenario, path, trace)
     together = [] if scenario is None else list(_told_together(text, sound, scenario))

@@ -205,6 +205,14 @@ def test_a_trace_is_looked_for_beside_the_scenario(tmp_path: Path) -> None:
     assert loaded(tmp_path, text).trace == tmp_path / "rates.csv"
 
 
+def test_a_trace_that_is_given_and_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
+    path, trace = tmp_path / "x.toml", tmp_path / "rates.csv"
+    path.write_text(SOUND)
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path, trace=trace)
+    assert caught.value.faults == (f"{trace}: no such file; expected recorded topic rates",)
+
+
 def test_a_trace_that_is_given_is_the_whole_load(tmp_path: Path) -> None:
     trace = tmp_path / "rates.csv"
     trace.write_text("")

@@ -19,6 +19,13 @@ topics = 10
 msgs_in_per_s = 100
 """
 
+AGAIN = """
+[[load]]
+namespace = "public/default"
+topics = 1
+msgs_in_per_s = 1
+"""
+
 
 def told(folder: Path, text: str | bytes) -> list[str]:
     """Return the faults of a scenario file without the name of its folder."""
@@ -84,9 +91,22 @@ TOGETHER = [
         ),
     ),
     (
-        SOUND
-        + "[[load]]\nnamespace = 'public/default'\nbundles = 8\ntopics = 1\nmsgs_in_per_s = 1",
-        "x.toml:14: load.bundles = 8; expected 16, as in the first load of public/default",
+        SOUND + AGAIN + "bundles = 8",
+        "x.toml:17: load.bundles = 8; expected 16, as in the first load of public/default",
+    ),
+    (
+        SOUND + AGAIN + "placed_on = ['small-2']",
+        (
+            'x.toml:17: load.placed_on = ["small-2"]; expected it in the first load of '
+            "public/default, or the same there"
+        ),
+    ),
+    (
+        SOUND + AGAIN + "placed = 'unowned'",
+        (
+            'x.toml:17: load.placed = "unowned"; expected it in the first load of public/default, '
+            "or the same there"
+        ),
     ),
     (
         SOUND + "skew = { kind = 'hot', topics = 11 }",
@@ -121,6 +141,13 @@ TOGETHER = [
     (
         SOUND + "patterns = [{ kind = 'day', spread_h = 13 }]",
         "x.toml:12: load.patterns.spread_h = 13; expected at most 12, half of a day",
+    ),
+    (
+        SOUND + "patterns = [{ kind = 'burst', length_s = 100, every_s = 10 }]",
+        (
+            "x.toml:12: load.patterns.every_s = 10; expected at least length_s (100): a burst ends "
+            "before the next"
+        ),
     ),
     (
         SOUND + "patterns = [{ kind = 'flash', at_s = 600 }]",
@@ -214,6 +241,19 @@ TOGETHER = [
 @pytest.mark.parametrize(("text", "fault"), TOGETHER, ids=[fault for _, fault in TOGETHER])
 def test_values_that_do_not_go_together_are_told(tmp_path: Path, text: str, fault: str) -> None:
     assert [one for one in told(tmp_path, text) if one.startswith(fault)]
+
+
+def test_only_the_first_load_of_a_namespace_has_to_say_where_its_bundles_are(
+    tmp_path: Path,
+) -> None:
+    text = SOUND + "placed_on = ['small-2']\n" + AGAIN
+    assert len(loaded(tmp_path, text).load) == 2
+    assert len(loaded(tmp_path, text + "placed_on = ['small-2']").load) == 2
+
+
+def test_a_faulty_load_is_not_told_to_be_missing(tmp_path: Path) -> None:
+    fault = "x.toml:11: load.msgs_in_per_s = nan; expected a number from 0 to 1000000000000"
+    assert told(tmp_path, changed("msgs_in_per_s = 100", "msgs_in_per_s = nan")) == [fault]
 
 
 def test_a_broker_can_leave_come_back_drain_and_crash_while_it_drains(tmp_path: Path) -> None:
