@@ -51,7 +51,7 @@ Each = Literal["load", "bundle"]
 
 
 class Daily(Section):
-    """``1 + amplitude * cos``, highest at ``peak_h`` of each ``period_h``: a day, a week.
+    """``1 + amplitude * cos``, highest at ``peak_h`` hours of each day or week.
 
     ``spread_h`` moves the peak of each bundle by up to so much either way.
     """
@@ -142,7 +142,8 @@ Pattern = Annotated[
 class Load(Section):
     """The topics of a namespace that behave alike. The patterns multiply.
 
-    Several loads may share a namespace; its ``bundles`` are then the same in all.
+    Several loads may share a namespace; its ``bundles`` are then the same in all, and the
+    first one says where they are at the beginning.
     Rates are of the whole load, before any pattern; "out" is ``fan_out`` times "in".
     """
 
