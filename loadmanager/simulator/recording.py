@@ -33,6 +33,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.ports import HistorySink
 from loadmanager.simulator.fleet import PORT
+from loadmanager.simulator.listed_stats import ListedStats
 from loadmanager.simulator.run import MoveRecord, Why
 from loadmanager.simulator.scenario.model import Scenario
 
@@ -119,6 +120,8 @@ class Recording:
         report = replace(
             report, reported_at_ms=at_ms, started_at_ms=report.started_at_ms + self.start_ms
         )
+        bundles = report.bundles
+        columns = bundles.columns() if isinstance(bundles, ListedStats) else None
         self.sink.offer(
             Stream.REPORTS,
             at_ms,
@@ -130,6 +133,7 @@ class Recording:
                     interval_s=interval_s,
                     window_s=self.window_s,
                     broker_class=self.classes.get(report.broker, ""),
+                    columns=columns,
                 )
             ],
         )

@@ -1,6 +1,5 @@
 """One report as it stands in a broker's node, in columns until somebody wants the object."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +10,9 @@ from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.listing import Listing
-from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.scores import FloatArray
+from loadmanager.simulator.listed_stats import ListedStats
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,35 +70,11 @@ class Reported:
             direct_memory=direct_memory,
             bandwidth_in=bandwidth_in,
             bandwidth_out=bandwidth_out,
-            bundles=self._bundles(),
+            bundles=ListedStats(self.listing, self.producers),
             gains=now - then,
             losses=then - now,
             draining=self.draining,
         )
-
-    def _bundles(self) -> Mapping[BundleId, BundleStats]:
-        listing = self.listing
-        consumers = listing.sessions - self.producers
-        rows = zip(
-            listing.names,
-            listing.rates.tolist(),
-            listing.topics.tolist(),
-            self.producers.tolist(),
-            consumers.tolist(),
-            strict=True,
-        )
-        return {
-            name: BundleStats(
-                msgs_in_per_s=rates[0],
-                msgs_out_per_s=rates[1],
-                bytes_in_per_s=rates[2],
-                bytes_out_per_s=rates[3],
-                topics=topics,
-                producers=producers,
-                consumers=consuming,
-            )
-            for name, rates, topics, producers, consuming in rows
-        }
 
 
 @dataclass(frozen=True, slots=True)

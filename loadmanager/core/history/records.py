@@ -71,9 +71,14 @@ def report_record(
     interval_s: float | None,
     window_s: float | None,
     broker_class: str = "",
+    columns: Mapping[str, list[Any]] | None = None,
 ) -> Record:
-    """Return what an agent published: ``due`` says why, ``interval_s`` since the one before."""
-    columns = stats_columns(report.bundles.values())
+    """Return what an agent published: ``due`` says why, ``interval_s`` since the one before.
+
+    ``columns`` are those of the report's bundles, where they are known already.
+    """
+    if columns is None:
+        columns = stats_columns(report.bundles.values())
     body = {
         "broker": report.broker,
         "broker_class": broker_class,
