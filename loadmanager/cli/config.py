@@ -71,13 +71,15 @@ def show_reference() -> None:
 
 @config_commands.command("show-strategies")
 def show_strategies() -> None:
-    """Print the strategy guide: every shedder and placement with its settings.
+    """Print the strategy guide: every shedder and placement, which to choose, and how they do.
 
     Example: loadmanager config show-strategies > docs/strategies.md
     """
-    from loadmanager.config.guide import strategy_guide  # noqa: PLC0415 - --help stays quick
+    from loadmanager.simulator.strategy_page import (  # noqa: PLC0415 - --help stays quick
+        strategies_document,
+    )
 
-    click.echo(strategy_guide(), nl=False)
+    click.echo(strategies_document(), nl=False)
 
 
 @config_commands.command("show-scenario-format")

@@ -3,8 +3,12 @@
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from loadmanager.simulator.pip_364 import Figures
 
 
 @click.command("rate-strategies")
@@ -26,7 +30,16 @@ import click
     type=click.IntRange(1),
     help="Processes to run them in. Without it, one for each core.",
 )
-def rate_strategies_command(*, out: Path, seeds: int, jobs: int | None) -> None:
+@click.option(
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    help="Measure only this problem, and keep what the file says of the others. May be given "
+    "again.",
+)
+def rate_strategies_command(
+    *, out: Path, seeds: int, jobs: int | None, scenarios: tuple[str, ...]
+) -> None:
     """Measure every pair of strategies at the five problems of PIP-364, in both modes.
 
     This takes many minutes. Afterwards `loadmanager config show-strategies` prints the
@@ -38,20 +51,32 @@ def rate_strategies_command(*, out: Path, seeds: int, jobs: int | None) -> None:
       loadmanager config show-strategies > docs/strategies.md
     """  # noqa: D301 - the backspace tells click not to wrap the examples
     from loadmanager.simulator import pip_364  # noqa: PLC0415 - --help stays quick
+    from loadmanager.simulator.ratings import PROBLEMS  # noqa: PLC0415 - the same
 
     if not out.parent.is_dir():
         raise click.UsageError(f"{out}: no such folder; expected a file to write to")
     jobs = jobs or len(os.sched_getaffinity(0))
-    figures: dict[pip_364.Cell, pip_364.Samples] = {}
-    total = len(pip_364.every_cell())
+    known = [problem.scenario for problem in PROBLEMS]
+    if unknown := set(scenarios) - set(known):
+        told = f"--scenario {min(unknown)}; expected one of {', '.join(known)}"
+        raise click.UsageError(told)
+    figures = dict(_kept(out).cells) if scenarios else {}
     began_s = time.monotonic()
-    for found in pip_364.measure(seeds=seeds, processes=jobs):
+    for found in pip_364.measure(scenarios or known, seeds=seeds, processes=jobs):
         figures |= found
         last = list(found)[-1]
         told = f"{last.scenario}, {last.mode}, {last.pair}"
-        took_s = time.monotonic() - began_s
-        click.echo(f"{len(figures)} of {total} after {took_s:.0f} s: {told}", err=True)
+        click.echo(f"{time.monotonic() - began_s:.0f} s: {told}", err=True)
     _write(out, pip_364.Figures(figures).to_json())
+
+
+def _kept(path: Path) -> "Figures":
+    from loadmanager.simulator.pip_364 import Figures  # noqa: PLC0415 - --help stays quick
+
+    try:
+        return Figures.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise click.UsageError(f"{path}: {error}; expected figures to add to") from None
 
 
 def _write(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ anything; ``loadmanager rate-strategies`` makes it anew.
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -151,17 +151,19 @@ def figures_of_placements(job: Job) -> dict[str, dict[str, float]]:
     }
 
 
-def measure(*, seeds: int = SEEDS, processes: int = 1) -> Iterator[dict[Cell, Samples]]:
-    """Simulate all cells, each with the seeds 1 to ``seeds``, and yield them as they are done.
+def measure(
+    scenarios: Collection[str], *, seeds: int = SEEDS, processes: int = 1
+) -> Generator[dict[Cell, Samples], None, None]:
+    """Simulate the cells of some problems with the seeds from 1 on; yield them as they are done.
 
     One dict is a shedder in one mode at one problem, with all placements.
     """
-    firsts = list(
-        {(cell.scenario, cell.mode, _shedder(cell)): cell for cell in every_cell()}.values()
-    )
-    jobs = (job_of(cell, seed) for cell in firsts for seed in range(1, seeds + 1))
+    cells = [cell for cell in every_cell() if cell.scenario in scenarios]
+    firsts = {(cell.scenario, cell.mode, _shedder(cell)): cell for cell in reversed(cells)}
+    wanted = sorted(firsts.values(), key=cells.index)
+    jobs = (job_of(cell, seed) for cell in wanted for seed in range(1, seeds + 1))
     with closing(results_of(jobs, figures_of_placements, processes=processes)) as results:
-        for first in firsts:
+        for first in wanted:
             each = [found for _, found in islice(results, seeds)]
             yield {
                 Cell(first.scenario, first.mode, pair): {

@@ -112,11 +112,14 @@ def _over_placed(run: Run) -> float:
 
 
 def _percent_below_mean(run: Run) -> float:
-    """Return how far the broker that was emptied most fell below the mean, after the join."""
+    """Return how far the broker that was emptied most fell below the mean, after the join.
+
+    It is 0 for one that never did, as it is if nothing was unloaded at all.
+    """
     usage = _usage(run)[run.timeline.time_s > run.warm_up_s + 60.0]
     mean = np.nanmean(usage, axis=1)
     least = usage[:, _rows(run, "old-")].min(axis=1)
-    return float(((mean - least) / mean).max()) * 100.0
+    return max(float(((mean - least) / mean).max()), 0.0) * 100.0
 
 
 def misplaced(run: Run) -> Table:

@@ -1,10 +1,7 @@
 import re
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from loadmanager.cli import main
 from loadmanager.config.guide import strategy_guide
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS
@@ -13,20 +10,6 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import settings_of
 from loadmanager.core.shedding import SHEDDERS
-
-FILE = Path(__file__).parents[2] / "docs" / "strategies.md"
-
-
-def test_the_committed_guide_is_current() -> None:
-    want = strategy_guide()
-    assert FILE.read_text(encoding="utf-8") == want, (
-        "run: loadmanager config show-strategies > docs/strategies.md"
-    )
-
-
-def test_the_command_prints_the_guide() -> None:
-    got = CliRunner().invoke(main, ["config", "show-strategies"])
-    assert (got.exit_code, got.output) == (0, strategy_guide())
 
 
 @pytest.mark.parametrize("name", sorted({*SHEDDERS, *PLACEMENTS}))

@@ -1,0 +1,167 @@
+"""The strategy guide as a whole: what the strategies are, how they do, which to choose."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from loadmanager.config.guide import strategy_guide
+from loadmanager.simulator.choosing import CHOOSE, COMMENTS, LEAVE, Advice
+from loadmanager.simulator.pip_364 import SEEDS, THEIR_RATINGS, Cell, Figures, measured
+from loadmanager.simulator.ratings import PROBLEMS, Problem, Rating, problem_of
+from loadmanager.simulator.strategies import MODES, PLACEMENT_NAMES, SHEDDER_NAMES, Mode, every_pair
+
+_HOW: Final = f"""\
+PIP-364, which brought AvgShedder, names five problems of balancing strategies and rates three pairs
+of a shedder and a placement at them, by argument and some tests. Here each problem is a scenario
+that `loadmanager simulate` runs, and every pair that can be configured is rated by what happens
+in it: by the median over {SEEDS} seeds of the figures below, each pair by its worst figure.
+
+`parity` is how Pulsar decides; `safe`, the default, is how the same strategies do here. Settings
+are the defaults. `loadmanager rate-strategies` measures all this anew."""
+
+_ADVICE: Final = """\
+What follows is for safe mode, the default, and from what happened in the scenarios that come with
+the simulator: `loadmanager simulate SCENARIO` shows it, and each is held to it by a test.
+`parity` mode is for comparing with Pulsar."""
+
+_TABLES: Final[Mapping[Mode, str]] = {
+    "parity": 'As Pulsar decides: `mode = "parity"`.',
+    "safe": 'As the planner lets them: `mode = "safe"`, the default.',
+}
+
+
+def strategies_document() -> str:
+    """Return docs/strategies.md: the guide with what was measured, as Markdown."""
+    chapters = [
+        "## Which to choose",
+        "",
+        *_choosing(measured()),
+        "## The five problems of PIP-364, measured",
+        "",
+        *_measured(measured()),
+    ]
+    return strategy_guide("\n".join(chapters) + "\n")
+
+
+def differing(figures: Figures) -> Iterator[Cell]:
+    """Yield the cells in which what was measured in parity mode is not what PIP-364 says."""
+    for pair, theirs in THEIR_RATINGS.items():
+        for scenario, rating in theirs.items():
+            cell = Cell(scenario, "parity", pair)
+            if figures.rating(cell) is not rating:
+                yield cell
+
+
+def _choosing(figures: Figures) -> Iterator[str]:
+    yield _ADVICE
+    yield ""
+    yield "| situation | choose | why | scenario |"
+    yield from _advice(CHOOSE)
+    yield ""
+    yield "| situation | rather not | why | scenario |"
+    yield from _advice(LEAVE)
+    yield ""
+    yield "At the five problems below, these pairs are good in safe mode:"
+    yield ""
+    for problem in PROBLEMS:
+        good = [
+            pair.name
+            for pair in every_pair()
+            if figures.rating(Cell(problem.scenario, "safe", pair.name)) is Rating.GOOD
+        ]
+        yield f"- {problem.name}: {', '.join(f'`{one}`' for one in _shortened(good)) or 'none'}"
+    yield ""
+
+
+def _advice(given: Sequence[Advice]) -> Iterator[str]:
+    yield "|---|---|---|---|"
+    for one in given:
+        yield f"| {one.situation} | `{one.pair}` | {one.why} | `{one.scenario}` |"
+
+
+def _shortened(pairs: Sequence[str]) -> list[str]:
+    """Return pairs with ``+*`` for all placements of a shedder, and ``*+`` for all shedders."""
+    found = []
+    for shedder in SHEDDER_NAMES:
+        mine = [pair for pair in pairs if pair.startswith(f"{shedder}+")]
+        found += [f"{shedder}+*"] if len(mine) == len(PLACEMENT_NAMES) else mine
+    return found
+
+
+def _measured(figures: Figures) -> Iterator[str]:
+    yield _HOW
+    yield ""
+    yield from _thresholds()
+    yield "### What PIP-364 says, and what was measured"
+    yield ""
+    yield from _beside_theirs(figures)
+    yield "Where they differ:"
+    yield ""
+    for cell in differing(figures):
+        yield f"- **{cell.pair}, {problem_of(cell.scenario).name}**: {_comment(cell, figures)}"
+    yield ""
+    yield "### All pairs"
+    for mode in reversed(MODES):
+        yield ""
+        yield _TABLES[mode]
+        yield ""
+        yield from _all_pairs(figures, mode)
+
+
+def _thresholds() -> Iterator[str]:
+    yield "| problem | scenario | figure | unit | good up to | normal up to |"
+    yield "|---|---|---|---|---|---|"
+    for problem in PROBLEMS:
+        for measure in problem.measures:
+            limits = f"{_number(measure.good_to)} | {_number(measure.normal_to)}"
+            yield (
+                f"| {problem.name} | `{problem.scenario}` | {measure.says} | {measure.unit} "
+                f"| {limits} |"
+            )
+    yield ""
+
+
+def _beside_theirs(figures: Figures) -> Iterator[str]:
+    yield f"| pair | | {' | '.join(problem.name for problem in PROBLEMS)} |"
+    yield f"|---|---|{'---|' * len(PROBLEMS)}"
+    for pair, theirs in THEIR_RATINGS.items():
+        said = " | ".join(theirs[problem.scenario] for problem in PROBLEMS)
+        yield f"| `{pair}` | PIP-364 | {said} |"
+        for mode in reversed(MODES):
+            yield f"| | `{mode}` | {_row(figures, mode, pair)} |"
+    yield ""
+
+
+def _all_pairs(figures: Figures, mode: Mode) -> Iterator[str]:
+    yield f"| pair | {' | '.join(problem.name for problem in PROBLEMS)} |"
+    yield f"|---|{'---|' * len(PROBLEMS)}"
+    for pair in every_pair():
+        yield f"| `{pair.name}` | {_row(figures, mode, pair.name)} |"
+
+
+def _row(figures: Figures, mode: Mode, pair: str) -> str:
+    return " | ".join(
+        _shown(problem, figures, Cell(problem.scenario, mode, pair)) for problem in PROBLEMS
+    )
+
+
+def _shown(problem: Problem, figures: Figures, cell: Cell) -> str:
+    medians = figures.medians(cell)
+    rating = problem.rate(medians)
+    told = ", ".join(_told(medians[measure.key]) for measure in problem.measures)
+    return f"{'**bad**' if rating is Rating.BAD else rating} ({told})"
+
+
+def _told(figure: float) -> str:
+    return "never" if math.isinf(figure) else f"{figure:.3g}"
+
+
+def _comment(cell: Cell, figures: Figures) -> str:
+    theirs = THEIR_RATINGS[cell.pair][cell.scenario]
+    ours = figures.rating(cell)
+    told = {key: _told(median) for key, median in figures.medians(cell).items()}
+    return f"{theirs} there, {ours} here. {COMMENTS[cell.pair, cell.scenario].format(**told)}"
+
+
+def _number(value: float) -> str:
+    return "any" if math.isinf(value) else f"{value:g}"

@@ -1,0 +1,112 @@
+import math
+import os
+
+import pytest
+from all_placements import with_all_placements
+
+from loadmanager.simulator.comparing import Compared, jobs_of
+from loadmanager.simulator.expecting import Judged, judged
+from loadmanager.simulator.library import shipped
+from loadmanager.simulator.scenario import Expectation, Scenario
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.strategies import (
+    PLACEMENT_NAMES,
+    SHEDDER_NAMES,
+    Strategy,
+    every_pair,
+    matches,
+)
+
+OF_PIP_364 = {
+    "heterogeneous-environment",
+    "load-jitter",
+    "over-placement",
+    "over-unloading",
+    "slow-balancing",
+}
+OPERATIONS = {
+    "rolling-restart",
+    "cold-start",
+    "hot-topic",
+    "noisy-neighbour",
+    "day-pattern",
+    "flash-crowd",
+    "crash-at-peak",
+    "mixed-message-sizes",
+    "idle-broker",
+    "trace-example",
+}
+OF_THE_LITERATURE = {"opposite-skews", "equal-items", "heterogeneous-cores", "all-on-one"}
+
+CORES = min(2, len(os.sched_getaffinity(0)))
+
+SCENARIOS = {name: load_scenario(path) for name, path in shipped().items()}
+
+
+def test_all_scenarios_that_are_told_of_are_shipped() -> None:
+    assert set(SCENARIOS) == OF_PIP_364 | OPERATIONS | OF_THE_LITERATURE
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_each_says_what_it_is_and_what_it_expects(name: str) -> None:
+    scenario = SCENARIOS[name]
+    assert scenario.description.endswith(".")
+    assert scenario.expect
+    comment = shipped()[name].read_text(encoding="utf-8").partition("\ntitle =")[0].splitlines()
+    assert len(comment) >= 3
+    assert all(line.startswith("#") or not line for line in comment)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_each_expectation_speaks_of_a_pair_and_can_fail(name: str) -> None:
+    for one in SCENARIOS[name].expect:
+        assert any(meant(one, pair) for pair in every_pair())
+        assert one.least is not None or one.most is not None
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_each_expects_something_of_the_default_pair(name: str) -> None:
+    default = Strategy(shedder="avg", placement="avg")
+    assert any(meant(one, default) for one in SCENARIOS[name].expect)
+
+
+@pytest.mark.simulated
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_all_strategies_run_in_it_and_do_as_it_expects(name: str) -> None:
+    scenario = SCENARIOS[name]
+    verdicts: list[Judged] = []
+    ran = set()
+    for one in with_all_placements(jobs_of([(name, scenario)], wanted(scenario), 1), CORES):
+        ran.add((one.strategy.mode, one.strategy.name))
+        assert_sane(one)
+        verdicts += judged(scenario.expect, one)
+    assert {("safe", pair.name) for pair in every_pair()} <= ran
+    assert [str(verdict) for verdict in verdicts if not verdict.holds] == []
+
+
+def wanted(scenario: Scenario) -> list[Strategy]:
+    """Return all shedders in safe mode, and in parity mode those of which something is expected."""
+    first = PLACEMENT_NAMES[0]
+    safe = [Strategy(shedder=name, placement=first) for name in SHEDDER_NAMES]
+    parity = {
+        pair.shedder: Strategy(shedder=pair.shedder, placement=first, mode="parity")
+        for pair in every_pair()
+        if any(one.mode == "parity" and meant(one, pair) for one in scenario.expect)
+    }
+    return [*safe, *parity.values()]
+
+
+def meant(one: Expectation, pair: Strategy) -> bool:
+    return any(matches(pattern, pair.name) for pattern in one.strategies)
+
+
+def assert_sane(found: Compared) -> None:
+    """Assert what must be so whatever a strategy does."""
+    (scores,) = found.runs
+    assert scores.max_over_mean >= 1.0
+    assert scores.largest_p95 > 0.0
+    # The bound is proven: nothing is better, but for the 32 bits of the timeline.
+    assert scores.gap > -1e-3
+    assert scores.returned <= scores.moves
+    assert math.isfinite(scores.interrupted_client_s)
