@@ -18,7 +18,10 @@ def history_group() -> None:
 
 @history_group.command("format")
 def format_command() -> None:
-    """Print docs/history-format.md: every kind of line with its fields."""
+    """Print docs/history-format.md: every kind of line with its fields.
+
+    Example: loadmanager history format > history-format.md
+    """
     from loadmanager.core.history import described  # noqa: PLC0415 - quick --help
 
     click.echo(described(), nl=False)
