@@ -105,6 +105,9 @@ class UnloadRequests:
     ) -> Mapping[BundleId, str]:
         desk = self._desk()
         owners = dict(self._owners(bundles))
+        # What is on its way to its first owner is that one's already.
+        coming = {bundle: desk.planned(bundle) for bundle in bundles if bundle not in owners}
+        owners |= {bundle: planned for bundle, planned in coming.items() if planned is not None}
         leaving = {b: o for b, o in owners.items() if _is_to_leave(desk, b, o, destination)}
         try:
             staying = await desk.order_unload(leaving, destination) if leaving else {}

@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 import pytest
 from stories import place_all, story
 
+from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.orders import SplitOrder
 from loadmanager.faults.agent import Agent
 from loadmanager.faults.cluster import NAMESPACE, Cluster, make_config, play
 from loadmanager.faults.host import Host
+from loadmanager.faults.topics import topic_in
 from loadmanager.ports import (
     BundleUnknown,
     LeaderElsewhere,
@@ -130,6 +132,36 @@ async def test_what_nobody_owns_is_unloaded_already(cluster: Cluster) -> None:
     await unload(cluster, boundaries.bundles[0], cluster.hosts[1])
     await cluster.leader.app.unload_requests.unload(NAMESPACE, None, None)
     assert cluster.lock_sessions() == {}
+
+
+@story()
+async def test_a_bundle_on_its_way_to_its_first_owner_is_unloaded_too(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    slow = [agent for agent in cluster.living if not agent.leads]
+    for agent in slow:
+        agent.coordination.delay_commits_s = 1.0
+    first = cluster.living[0]
+    asked = [first.look_up(topic_in(boundaries, bundle)) for bundle in boundaries.bundles]
+    placing = asyncio.gather(*asked)
+
+    def on_their_way() -> list[tuple[BundleId, Host]]:
+        """Return what is ordered to the slow, and has no lock yet."""
+        ordered = [a.host for a in slow if znodes.orders(a.host.name) in cluster.service.dump()]
+        locked = cluster.lock_sessions()
+        return [
+            (bundle, host)
+            for host in ordered
+            for bundle in sorted(cluster.orders(host).bundles)
+            if bundle not in locked
+        ]
+
+    await cluster.until(on_their_way)
+    bundle, ordered = on_their_way()[0]
+    target = others(cluster, ordered)[0]
+    await unload(cluster, bundle, target)
+    assert cluster.server(bundle) is target
+    await placing
+    await cluster.settled(boundaries.bundles)
 
 
 @story(1)
