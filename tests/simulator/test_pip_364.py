@@ -158,7 +158,7 @@ def test_a_shedder_is_measured_with_all_placements() -> None:
     assert first[cell] == {key: [figure] for key, figure in figures_of(job_of(cell, 1)).items()}
 
 
-_RUNS_OF_EACH = 8
+_RUNS_OF_EACH = 5
 _SAME = 0.8
 _TOLERANCE = 0.05
 
@@ -197,3 +197,20 @@ def agrees(cell: Cell, seed: int) -> bool:
 def test_the_command_says_where_it_cannot_write(tmp_path: Path) -> None:
     told = CliRunner().invoke(main, ["rate-strategies", "--out", str(tmp_path / "no" / "file")])
     assert (told.exit_code, "expected a file to write to" in told.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--scenario", "hot-topic"], "--scenario hot-topic; expected one of heterogeneous-"),
+        (["--scenario", "load-jitter"], "expected figures to add to"),
+    ],
+)
+def test_the_command_says_what_it_cannot_measure(
+    options: list[str], told: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "figures.json"
+    got = CliRunner().invoke(main, ["rate-strategies", "--out", str(out), *options])
+    assert got.exit_code == 2
+    assert told in " ".join(got.output.split())
+    assert not out.exists()
