@@ -1,47 +1,17 @@
 import gzip
-import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
+from trace_files import SOUND, assert_is_sound, csv_file, told
 
 from loadmanager.simulator import trace_csv, trace_parquet, trace_rows
 from loadmanager.simulator.library import shipped
 from loadmanager.simulator.scenario_files import load_scenario
-from loadmanager.simulator.traces import ScenarioError, Trace, read_trace
+from loadmanager.simulator.traces import read_trace
 
 NAMES = "time_s, topic, msg_rate_in, msg_rate_out, msg_throughput_in, msg_throughput_out"
-SOUND = """\
-time_s,topic,msg_rate_in,msg_rate_out,msg_throughput_in,msg_throughput_out
-100,a,1,2,3,4
-100,non-persistent://t/n/b,5,6,7,8
-160,non-persistent://t/n/b,50,60,70,80
-160,a,10,20,30,40
-"""
-
-
-def csv_file(folder: Path, text: str | bytes, name: str = "rates.csv") -> Path:
-    path = folder / name
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
-
-
-def told(path: Path) -> list[str]:
-    """Return the faults of a trace without the name of its folder."""
-    with pytest.raises(ScenarioError) as caught:
-        read_trace(path)
-    return [fault.replace(f"{path.parent}/", "") for fault in caught.value.faults]
-
-
-def assert_is_sound(trace: Trace) -> None:
-    assert trace.topics == ("persistent://public/default/a", "non-persistent://t/n/b")
-    assert trace.times_s.tolist() == [0, 60]
-    assert trace.rates.tolist() == [
-        [[1, 2, 3, 4], [5, 6, 7, 8]],
-        [[10, 20, 30, 40], [50, 60, 70, 80]],
-    ]
 
 
 def test_rows_become_rates_of_topics_at_times_that_begin_with_0(tmp_path: Path) -> None:
@@ -72,26 +42,6 @@ def test_columns_stand_in_any_order(tmp_path: Path) -> None:
 def test_a_compressed_file_is_the_same(tmp_path: Path) -> None:
     packed = gzip.compress(SOUND.encode())
     assert_is_sound(read_trace(csv_file(tmp_path, packed, "rates.csv.gz")))
-
-
-@pytest.mark.parametrize("types", ["float64", "int64", "float32", "uint8"])
-@pytest.mark.parametrize(
-    "texts", [pa.string(), pa.large_string(), pa.dictionary("int32", "string")]
-)
-def test_parquet_of_any_number_type_is_the_same(
-    tmp_path: Path, types: str, texts: pa.DataType
-) -> None:
-    names, *rows = [line.split(",") for line in SOUND.splitlines()]
-    columns = {
-        name: pa.array(
-            [row[at] if name == "topic" else float(row[at]) for row in rows],
-            type=pa.string() if name == "topic" else pa.float64(),
-        ).cast(texts if name == "topic" else types)
-        for at, name in enumerate(names)
-    }
-    path = tmp_path / "rates.parquet"
-    parquet.write_table(pa.table(columns), path)
-    assert_is_sound(read_trace(path))
 
 
 @pytest.mark.parametrize(
@@ -227,34 +177,6 @@ def test_a_compressed_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
     assert told(path)[0].startswith("rates.csv.gz: Not a gzipped file")
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", SOUND.encode(), b"PAR1" + b"x" * 50 + b"PAR1"])
-def test_a_file_that_is_no_parquet_is_told(tmp_path: Path, content: bytes) -> None:
-    faults = told(csv_file(tmp_path, content, "rates.parquet"))
-    assert len(faults) == 1
-    assert faults[0].endswith("; expected a Parquet file")
-
-
-def test_rows_of_parquet_are_told_by_their_number(tmp_path: Path) -> None:
-    path = tmp_path / "rates.parquet"
-    table = pa.table({"time_s": [0, 0, None], "topic": ["a", None, "c"], "msg_rate_in": [1, -2, 3]})
-    parquet.write_table(table, path)
-    assert told(path) == [
-        "rates.parquet: row 2: topic '' is not valid; expected a name that is not blank",
-        "rates.parquet: row 2: msg_rate_in = -2; expected a number from 0 to 1e+15",
-        "rates.parquet: row 3: time_s = nan; expected a number from 0 to 1e+11",
-    ]
-
-
-def test_columns_of_parquet_that_are_no_numbers_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "rates.parquet"
-    parquet.write_table(pa.table({"time_s": ["0"], "topic": [1], "msg_rate_in": [[1]]}), path)
-    assert told(path) == [
-        "rates.parquet: column time_s is of type string; expected numbers",
-        "rates.parquet: column topic is of type int64; expected texts",
-        "rates.parquet: column msg_rate_in is of type list<element: int64>; expected numbers",
-    ]
-
-
 def test_a_file_that_is_not_there_or_of_another_kind_is_told(tmp_path: Path) -> None:
     kinds = ".csv, .csv.gz, .parquet, .pq"
     faults = told(csv_file(tmp_path, SOUND, "a.json"))
@@ -274,18 +196,6 @@ def test_a_file_with_too_many_rows_is_refused_with_an_estimate(
     monkeypatch.setattr(trace_rows, "MAX_ROWS", 3)
     assert told(csv_file(tmp_path, SOUND)) == [
         "rates.csv: needs 0.0 GiB and more; expected up to 3 rows"
-    ]
-
-
-def test_parquet_without_its_library_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert told(csv_file(tmp_path, SOUND, "rates.parquet")) == [
-        (
-            "rates.parquet: Parquet needs pyarrow; expected it installed: "
-            "pip install 'loadmanager[simulator]'"
-        )
     ]
 
 
