@@ -20,6 +20,9 @@ from loadmanager.faults.violation import Invariant, Tell
 
 LOOK_EVERY_S: Final = 0.5
 
+LAGS_TO_A_NEW_OWNER: Final = 4
+"""A leader whose replies are late reads who is gone, what is ordered, and writes two orders."""
+
 _RETRIES_S: Final = 4.0
 """A lost election, a lost order, a refused lock and a failed load, each tried again once."""
 
@@ -61,8 +64,9 @@ class AvailabilityWatch:
         hosts: Iterable[Host],
         fit: bool,
         at_s: float,
+        lag_s: float = 0.0,
     ) -> None:
-        """Compare what should be served with what is."""
+        """Compare what should be served with what is; replies come late by up to ``lag_s``."""
         if not fit:
             self.disturbed(at_s)
         served = {bundle for host in hosts for bundle in host.serving}
@@ -74,11 +78,12 @@ class AvailabilityWatch:
         self._missing_since_s = {
             bundle: self._missing_since_s.get(bundle, at_s) for bundle in missing
         }
+        within_s = self.within_s + LAGS_TO_A_NEW_OWNER * lag_s
         for bundle in missing:
             since_s = max(self._missing_since_s[bundle], self._undisturbed_since_s)
             self.longest_s = max(self.longest_s, at_s - since_s)
-            if at_s - since_s > self.within_s:
-                seen = f"served by nobody for {at_s - since_s:.1f} s; bound {self.within_s:.1f} s"
+            if at_s - since_s > within_s:
+                seen = f"served by nobody for {at_s - since_s:.1f} s; bound {within_s:.1f} s"
                 self.tell(Invariant.SERVED_AGAIN, bundle, seen)
 
     def cut(self, wholes: Iterable[BundleId], parts: Iterable[BundleId]) -> None:

@@ -86,7 +86,8 @@ class Monitor:
         cluster, now_s = self._cluster, self._now_s()
         self.answers.look_at_touch(cluster.living, now_s)
         fit = not cluster.service.down and anybody_fit(cluster.living, cluster.service.nodes)
-        self.availability.look(self.bundles, cluster.hosts, fit, now_s)
+        lag_s = max((agent.coordination.lag_s for agent in cluster.living), default=0.0)
+        self.availability.look(self.bundles, cluster.hosts, fit, now_s, lag_s)
 
     def raise_first(self) -> None:
         """Raise the first violation, if there was any."""

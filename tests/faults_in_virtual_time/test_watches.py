@@ -13,6 +13,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire import LockRecord, encode_lock
+from loadmanager.faults.availability_watch import LAGS_TO_A_NEW_OWNER
 from loadmanager.faults.cluster import Cluster, make_config
 from loadmanager.faults.host import Host
 from loadmanager.faults.monitor import Monitor
@@ -251,6 +252,22 @@ async def _watch_for(monitor: Monitor, lasts_s: float) -> None:
 def test_a_bundle_that_nobody_serves_again_is_told_of_after_the_bound() -> None:
     async def then(_: Cluster, monitor: Monitor) -> None:
         await _watch_for(monitor, monitor.availability.within_s - 1.0)
+        assert not monitor.violations
+        await _watch_for(monitor, 2.0)
+
+    assert _watched(_namespace_whose_bundle_was_served(then))[0] == (Invariant.SERVED_AGAIN, WHOLE)
+
+
+def test_the_bound_is_later_by_a_few_lags_where_replies_are_late() -> None:
+    lag_s = 1.5
+
+    async def then(cluster: Cluster, monitor: Monitor) -> None:
+        late = cluster.start(cluster.hosts[1])
+        monitor.follow_agent(late)
+        await cluster.until(lambda: late.application is not None)
+        late.coordination.delay_replies(lag_s)
+        monitor.disturbed()
+        await _watch_for(monitor, monitor.availability.within_s + LAGS_TO_A_NEW_OWNER * lag_s - 1.0)
         assert not monitor.violations
         await _watch_for(monitor, 2.0)
 
