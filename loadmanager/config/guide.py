@@ -3,10 +3,12 @@
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from enum import EnumType
 from typing import Any, Final
 
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
+from loadmanager.config.planning import default_planner
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.plan import Cause
@@ -66,6 +68,7 @@ Why a broker, a bundle or a whole round was left alone: told by `loadmanager exp
 def strategy_guide(chapters: str = "") -> str:
     """Return the guide as Markdown, with ``chapters`` of others after its introduction."""
     shedding, placement = SheddingSettings().strategy, PlacementSettings().strategy
+    usual = default_planner()
     lines = [
         _INTRODUCTION,
         chapters,
@@ -82,12 +85,12 @@ def strategy_guide(chapters: str = "") -> str:
         *_text(PlannerSettings),
         _PLANNER_KEYS,
         "",
-        *_table(PlannerSettings),
+        *_table(PlannerSettings, in_force=usual.settings),
         "## Filters",
         *_text(Filters),
         _FILTER_KEYS,
         "",
-        *_table(Filters),
+        *_table(Filters, in_force=usual.filters),
         "## Causes",
         "",
         "Why a bundle moves.",
@@ -126,8 +129,11 @@ def _text(kind: type) -> Iterator[str]:
     yield ""
 
 
-def _table(kind: type, prefix: str = "") -> Iterator[str]:
+def _table(kind: type, prefix: str = "", *, in_force: object = None) -> Iterator[str]:
+    """Yield a table of settings; their defaults are what is ``in_force`` in a sidecar, if given."""
     settings = settings_of(kind)
+    if in_force is not None:
+        settings = tuple(replace(one, default=getattr(in_force, one.name)) for one in settings)
     if not settings:
         yield "It has no settings."
         yield ""

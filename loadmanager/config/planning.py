@@ -1,6 +1,6 @@
 """From the sections of the configuration to the planner that a leader decides with."""
 
-from dataclasses import replace
+from typing import Final
 
 from loadmanager.config.balancing import (
     LeaderSettings,
@@ -18,6 +18,9 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.splitting import SplitLimits, SplitRules
 
+NO_LIMIT: Final = 1e15
+"""More bytes per second than there are: the most that a budget of traffic may be."""
+
 
 def planner_of(
     shedding: SheddingSettings,
@@ -32,6 +35,7 @@ def planner_of(
     """
     shedder = make_shedder(shedding)
     weights = getattr(shedder, "weights", None) or ResourceWeights()
+    most_bytes_per_s = budgets.max_bytes_per_s_per_round
     settings = planner_settings.PlannerSettings(
         mode=planner_settings.Mode(budgets.mode),
         observe=shedding.observe,
@@ -39,6 +43,7 @@ def planner_of(
         excluded_namespaces=frozenset(shedding.excluded_namespaces),
         margin=budgets.margin_fraction,
         moves_per_round=budgets.max_moves_per_round,
+        bytes_per_s_per_round=NO_LIMIT if most_bytes_per_s is None else most_bytes_per_s,
         moves_per_hour=budgets.max_moves_per_hour,
         in_flight_per_broker=budgets.max_in_flight_per_broker,
         placements_per_round=budgets.max_placements_per_round,
@@ -49,8 +54,6 @@ def planner_of(
         cool_down_s=shedding.grace_period_s,
         settle_s=leader.settle_s,
     )
-    if budgets.max_bytes_per_s_per_round is not None:
-        settings = replace(settings, bytes_per_s_per_round=budgets.max_bytes_per_s_per_round)
     return Planner(
         shedder=shedder,
         placement=make_placement(placement),

@@ -12,6 +12,7 @@ from loadmanager.config import (
     SplitSettings,
 )
 from loadmanager.config.planning import (
+    NO_LIMIT,
     default_planner,
     planner_of,
     split_limits_of,
@@ -42,6 +43,11 @@ def planner(
         budgets or PlannerSettings(),
         LeaderSettings(settle_s=11, report_stale_s=99),
     )
+
+
+def test_traffic_has_no_budget_unless_one_is_set() -> None:
+    got = planner(PlannerSettings())
+    assert got.settings.bytes_per_s_per_round == NO_LIMIT
 
 
 def test_every_setting_of_planner_and_filters_can_be_configured() -> None:
