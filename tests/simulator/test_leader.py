@@ -1,107 +1,16 @@
 """What a modelled leader sees and decides, held to the tally of a live one."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from modelled_cluster import BROKERS, BUNDLES, NOISE, Cluster, planner, settled
 
-from loadmanager.config import (
-    LeaderSettings,
-    PlacementSettings,
-    PlannerSettings,
-    ReportSettings,
-    SheddingSettings,
-)
-from loadmanager.config.planning import planner_of
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.ids import BrokerId
 from loadmanager.core.plan import Cause, Reason
-from loadmanager.core.planner import Planner
 from loadmanager.core.tally import LoadTally
-from loadmanager.simulator.agents import Agents
-from loadmanager.simulator.leader import Leader
-from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.reported import Reported
-from loadmanager.simulator.scenario import NoiseSettings
-
-BROKERS = tuple(BrokerId(f"{name}:8080") for name in "cabd")
-BUNDLES = tuple(bundle_id(Namespace(f"t/n{n % 3}"), n, n + 1) for n in range(20))
-NOISE = NoiseSettings(usage_fraction=0.1, rate_fraction=0.1, delay_s=0.5)
-EXACT = NoiseSettings(usage_fraction=0.0, rate_fraction=0.0, delay_s=0.0)
-
-
-def planner(shedder: str = "AvgShedder", mode: str = "safe") -> Planner:
-    return planner_of(
-        SheddingSettings(strategy=shedder),
-        PlacementSettings(),
-        PlannerSettings.model_validate({"mode": mode}),
-        LeaderSettings(),
-    )
-
-
-@dataclass
-class Cluster:
-    """Brokers and bundles that do as a test says, with their agents and a leader."""
-
-    noise: NoiseSettings = EXACT
-    planner: Planner = field(default_factory=planner)
-    now_s: float = 0.0
-    owner: list[int] = field(default_factory=lambda: [n % 4 for n in range(20)])
-    rates: np.ndarray[tuple[int, int], np.dtype[np.float64]] = field(
-        default_factory=lambda: np.outer(np.arange(1.0, 21.0), [100.0, 200.0, 1e5, 3e5])
-    )
-    present: list[bool] = field(default_factory=lambda: [True] * 4)
-    draining: list[bool] = field(default_factory=lambda: [False] * 4)
-    started_at_ms: list[int] = field(default_factory=lambda: [1] * 4)
-    in_flight: dict[BundleId, BrokerId] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Make the agents and their leader."""
-        self.agents = Agents(
-            BROKERS, BUNDLES, ReportSettings(), self.noise, np.random.default_rng(1)
-        )
-        self.leader = Leader(self.agents, self.planner, LeaderSettings(), np.random.default_rng(2))
-
-    def step(self) -> tuple[Reported, ...]:
-        """Let ten seconds pass."""
-        self.now_s += 10.0
-        owner = np.array(self.owner, dtype=np.intp)
-        traffic = np.stack([self.rates[owner == row].sum(axis=0) for row in range(len(BROKERS))])
-        usage = np.column_stack(
-            [traffic[:, 0] / 20, traffic[:, 1] / 40, traffic[:, 0] * 0, traffic[:, 2:] / 1e3]
-        )
-        return self.agents.sample(
-            self.now_s,
-            Measured(
-                owner=owner,
-                rates=self.rates,
-                topics=np.arange(20),
-                producers=np.full(20, 2),
-                consumers=np.full(20, 3),
-                usage=usage,
-                limit=np.array([[800.0, 4096.0, 0.0, 1e5, 1e5]] * 4),
-                present=np.array(self.present),
-                draining=np.array(self.draining),
-                started_at_ms=np.array(self.started_at_ms),
-            ),
-        )
-
-    def arrive(self) -> None:
-        """Let all that is in flight arrive."""
-        for bundle, target in self.in_flight.items():
-            self.owner[BUNDLES.index(bundle)] = BROKERS.index(target)
-        self.in_flight = {}
-
-    def lose(self, *rows: int) -> list[BundleId]:
-        """Take brokers out of the cluster; return what they had."""
-        lost = [n for n, owner in enumerate(self.owner) if owner in rows]
-        for row in rows:
-            self.present[row] = False
-        for bundle in lost:
-            self.owner[bundle] = -1
-        return [BUNDLES[bundle] for bundle in lost]
 
 
 class Reference:
@@ -220,14 +129,6 @@ def test_the_view_is_that_of_a_live_leader(mode: str, story: list[tuple[str, obj
             reference.step(cluster.step())
 
 
-def settled(**changed: object) -> Cluster:
-    cluster = Cluster(**changed)  # type: ignore[arg-type]  # fields by name
-    for _ in range(12):
-        cluster.step()
-        cluster.leader.tick(cluster.now_s)
-    return cluster
-
-
 def test_a_bundle_that_has_arrived_is_on_its_way_until_its_broker_reports_it() -> None:
     cluster = settled()
     cluster.agents.silence([0, 1, 2, 3], cluster.now_s + 25.0)
@@ -269,55 +170,6 @@ def test_what_nobody_can_take_is_refused_with_reasons() -> None:
     assert (refusal.subject, refusal.reason) == (BUNDLES[0], Reason.NO_CANDIDATE)
     cluster.leader.place(cluster.now_s, [], {})
     assert cluster.leader.refusals == ()
-
-
-def test_the_bundles_of_one_broker_that_vanished_go_on_at_once() -> None:
-    cluster = settled()
-    lost = cluster.lose(1)
-    cluster.step()
-    moves = cluster.leader.place(cluster.now_s, lost, {})
-    assert [move.bundle for move in moves] == lost
-    assert BROKERS[1] not in {move.target for move in moves}
-
-
-def test_the_bundles_of_brokers_that_vanished_together_wait_for_their_return() -> None:
-    cluster = settled()
-    lost = cluster.lose(1, 2)
-    cluster.step()
-    assert cluster.leader.place(cluster.now_s, lost, {}) == []
-    plan = cluster.leader.round(cluster.now_s + 1.0, {}, lost)
-    assert plan.moves == ()
-    assert len(cluster.leader.place(cluster.now_s + 9.9, [*lost, BUNDLES[0]], {})) == 1
-    assert len(cluster.leader.place(cluster.now_s + 10.0, lost, {})) == len(lost)
-
-
-def test_brokers_that_came_back_are_waited_for_no_more_and_anew() -> None:
-    cluster = settled()
-    lost = cluster.lose(1, 2)
-    cluster.step()
-    assert cluster.leader.place(cluster.now_s, lost, {}) == []
-    cluster.present = [True] * 4
-    cluster.step()
-    assert len(cluster.leader.place(cluster.now_s, lost, {})) == len(lost)
-    for row, bundle in enumerate(BUNDLES):
-        cluster.owner[row] = 1 if bundle in lost else cluster.owner[row]
-    cluster.step()
-    assert cluster.leader.place(cluster.now_s, [], {}) == []
-    again = cluster.lose(1)
-    cluster.step()
-    assert len(cluster.leader.place(cluster.now_s, again, {})) == len(again)
-
-
-def test_brokers_that_vanish_one_after_the_other_count_as_together() -> None:
-    cluster = settled()
-    first = cluster.lose(1)
-    cluster.step()
-    assert len(cluster.leader.place(cluster.now_s, first, {})) == len(first)
-    for bundle in first:
-        cluster.owner[BUNDLES.index(bundle)] = 0
-    second = cluster.lose(2)
-    cluster.step()
-    assert cluster.leader.place(cluster.now_s, second, {}) == []
 
 
 @pytest.mark.parametrize("shedder", ["threshold", "overload", "uniform", "avg", "transfer"])
