@@ -81,7 +81,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
     "--history",
     type=click.Path(file_okay=False, path_type=Path),
     help="Write the history a live cluster would have written, to a folder for each run in this "
-    "one; to this one if there is but one run.",
+    "one; to this one if there is but one run. What other runs wrote there is refused.",
 )
 def simulate_command(
     *,
@@ -197,8 +197,10 @@ def _kept(comparison: "Comparison", html: Path | None, history: Path | None) -> 
             SimulatedHistory,
         )
 
+        witnessed = SimulatedHistory.of(history, comparison)
+        for name, folder in witnessed.renamed():
+            click.echo(f"{name}: its history goes to {folder}, for another has its name", err=True)
         history.mkdir(parents=True, exist_ok=True)
-        witnessed = SimulatedHistory(history, alone=comparison.runs == 1)
         comparison = replace(comparison, witnessed=witnessed)
     return comparison
 

@@ -2,47 +2,110 @@
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, count, islice
 from pathlib import Path
+from typing import Final, Self
 
 import structlog
 
 from loadmanager.adapters.history import recorded
+from loadmanager.adapters.history.disk import LocalDisk
+from loadmanager.config import ConfigError
+from loadmanager.core.history import Origin
 from loadmanager.core.planner import Planner
 from loadmanager.simulator.comparing import Job
+from loadmanager.simulator.comparison import Comparison
 from loadmanager.simulator.recording import Recording, origin_of
 from loadmanager.simulator.run import Witness
+
+_MOST_TOLD: Final = 5
+"""Faults that are told of folders: of a thousand runs, a few are enough to see what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedHistory:
     """Gives each run a witness that writes what agents and leader would have written.
 
-    A run that is ``alone`` writes to the folder itself, as a cluster would. Of several,
-    each has a folder of its own in it: they are so many clusters.
+    A run that is alone writes to the folder itself, as a cluster would. Of several, each
+    has a folder of its own in it: they are so many clusters. ``folders`` are then those of
+    the scenarios, by the names they were asked for by, and None for a run that is alone.
     """
 
     folder: Path
-    alone: bool
+    folders: Mapping[str, Path] | None
+
+    @classmethod
+    def of(cls, folder: Path, comparison: Comparison) -> Self:
+        """Return the history of all runs of a comparison, to be written below ``folder``.
+
+        Raises:
+            ConfigError: there is history of other runs already where one is to be written.
+            OSError: what is there, or a trace, cannot be read.
+        """
+        several = comparison.runs > 1
+        history = cls(folder, _folders(folder, comparison.scenarios) if several else None)
+        taken = list(islice(history.taken(comparison.jobs()), _MOST_TOLD))
+        if taken:
+            raise ConfigError(taken)
+        return history
+
+    def taken(self, jobs: Iterable[Job]) -> Iterator[str]:
+        """Yield a fault for each folder that holds the history of others.
+
+        What the same run wrote before is no fault: it is written again, byte for byte.
+        """
+        expected = {self.folder_of(job): _origin(job).instance for job in jobs}
+        for folder, instance in {self.folder: "", **expected}.items():
+            for found in LocalDisk().find(folder):
+                if found.name.instance != instance:
+                    yield (
+                        f"--history {self.folder}: {folder} holds the history of another run or "
+                        f"cluster already, such as {found.path.name}, and the two would be mixed; "
+                        "expected a new folder, or delete what is there"
+                    )
+                    break
+
+    def renamed(self) -> Iterator[tuple[str, Path]]:
+        """Yield the scenarios that share their file's name with one before, and their folders."""
+        for name, folder in (self.folders or {}).items():
+            if folder.name != Path(name).stem:
+                yield name, folder
 
     @contextmanager
     def __call__(self, job: Job, planner: Planner) -> Iterator[Witness]:
         """Give the witness of one run; raises `HistoryUnavailable` if not all was written."""
-        strategy = job.strategy
-        told = " ".join([strategy.name, strategy.mode, *strategy.settings])
-        origin = origin_of(job.scenario, told, job.seed)
-        with _warnings_alone(), recorded(self.folder_of(job), origin) as sink:
+        with _warnings_alone(), recorded(self.folder_of(job), _origin(job)) as sink:
             yield Recording.of(job.scenario, planner, sink)
 
     def folder_of(self, job: Job) -> Path:
         """Return where the history of a run is written."""
-        if self.alone:
+        if self.folders is None:
             return self.folder
         strategy = job.strategy
-        name = f"{strategy.name}-{strategy.mode}-seed-{job.seed}"
-        return self.folder / Path(job.name).stem / name
+        return self.folders[job.name] / f"{strategy.name}-{strategy.mode}-seed-{job.seed}"
+
+
+def _origin(job: Job) -> Origin:
+    strategy = job.strategy
+    told = " ".join([strategy.name, strategy.mode, *strategy.settings])
+    return origin_of(job.scenario, told, job.seed)
+
+
+def _folders(folder: Path, names: Iterable[str]) -> dict[str, Path]:
+    """Return a folder for each scenario, called as its file; a number tells equal ones apart."""
+    stems = {name: Path(name).stem for name in names}
+    taken: set[str] = set()
+    found: dict[str, Path] = {}
+    for name, stem in stems.items():
+        numbered = (f"{stem}-{number}" for number in count(2))
+        others = (one for one in numbered if one not in stems.values())
+        called = next(one for one in chain([stem], others) if one not in taken)
+        taken.add(called)
+        found[name] = folder / called
+    return found
 
 
 @contextmanager

@@ -87,6 +87,10 @@ class Comparison:
         """How many simulations that is."""
         return len(self.scenarios) * len(self.strategies) * self.seeds
 
+    def jobs(self) -> Iterator[Job]:
+        """Yield all simulations, in their order."""
+        return jobs_of(self.scenarios.items(), self.strategies, self.seeds, self.first_seed)
+
     def findings(
         self, processes: int, tell: Callable[[Job], None] = lambda _: None
     ) -> Generator[Finding, None, None]:
@@ -100,7 +104,6 @@ class Comparison:
             SimulationDied: a process came to an end.
             ScenarioError: a trace cannot be read.
         """
-        jobs = jobs_of(self.scenarios.items(), self.strategies, self.seeds, self.first_seed)
         look = Examination(
             pictured=self.pictured, first_seed=self.first_seed, witnessed=self.witnessed
         )
@@ -113,7 +116,8 @@ class Comparison:
                 tell(job)
                 yield job, examined.scores
 
-        with closing(results_of(jobs, look, processes=min(processes, self.runs))) as results:
+        processes = min(processes, self.runs)
+        with closing(results_of(self.jobs(), look, processes=processes)) as results:
             for name, found in groupby(compared(scores(results)), key=lambda one: one.name):
                 best_first = ranked(found)
                 # By now the first run of the next scenario is done, too.

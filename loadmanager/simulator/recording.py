@@ -6,9 +6,12 @@ a report is taken up when the leader saw it, which the rounds tell.
 """
 
 import hashlib
+import json
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Final, Self
 
 from loadmanager.core.averages import BundleAverages
@@ -46,9 +49,29 @@ _SAME_S: Final = 1e-6
 
 
 def origin_of(scenario: Scenario, strategy: str, seed: int) -> Origin:
-    """Return who writes a simulation: the same run has the same name and so the same files."""
-    told = f"{scenario.title}\n{strategy}\n{seed}".encode()
-    return Origin(scenario.title, WRITER, hashlib.blake2b(told, digest_size=8).hexdigest())
+    """Return who writes a simulation: the same run has the same name and so the same files.
+
+    It is the same if scenario and trace say the same, wherever their files are. Raises
+    `OSError` if the trace cannot be read.
+    """
+    content = scenario.model_dump(mode="json", exclude={"trace"})
+    told = json.dumps([content, _trace_digest(scenario.trace), strategy, seed], sort_keys=True)
+    name = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+    return Origin(scenario.title, WRITER, name)
+
+
+def _trace_digest(trace: Path | None) -> str | None:
+    if trace is None:
+        return None
+    status = trace.stat()
+    return _digest(trace, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=64)
+def _digest(trace: Path, _written_ns: int, _size_bytes: int) -> str:
+    """Return what a trace holds, in short; it is read again when its file has changed."""
+    with trace.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 @dataclass(slots=True)
