@@ -1,10 +1,12 @@
 """Whose bundles wait for their broker to come back: the rules of a live leader's absences."""
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from loadmanager.core.ids import BrokerId, BundleId
 
-_SESSION_S = 30.0
+SESSION_S: Final = 30.0
+"""How long a session lasts without a sign of life, unless a scenario says something else."""
 
 
 class Absent:
@@ -12,12 +14,16 @@ class Absent:
 
     One broker that vanishes has crashed, and its bundles go on at once. Many that vanish
     together are more likely to be back in a moment: their bundles wait for
-    ``return_wait_s``. The leader has been connected for long.
+    ``return_wait_s``. Those that vanish within ``session_s`` of each other count as
+    together. The leader has been connected for long.
     """
 
-    def __init__(self, return_wait_s: float, max_lost_fraction: float) -> None:
+    def __init__(
+        self, return_wait_s: float, max_lost_fraction: float, *, session_s: float = SESSION_S
+    ) -> None:
         self._return_wait_s = return_wait_s
         self._max_lost_fraction = max_lost_fraction
+        self._session_s = session_s
         self._missed_at_s: dict[BrokerId, float] = {}
         self._awaited_until_s: dict[BrokerId, float] = {}
 
@@ -39,7 +45,7 @@ class Absent:
 
     def _observe(self, now_s: float, absent: set[BrokerId], known: Collection[BrokerId]) -> None:
         for broker in self._missed_at_s.keys() - absent:
-            if broker in known or now_s - self._missed_at_s[broker] > _SESSION_S:
+            if broker in known or now_s - self._missed_at_s[broker] > self._session_s:
                 del self._missed_at_s[broker]
             self._awaited_until_s.pop(broker, None)
         for broker in absent:

@@ -108,7 +108,13 @@ class _Simulation:
             planner=planner,
             world=world,
             agents=agents,
-            leader=Leader(agents, planner, scenario.leader, for_leader),
+            leader=Leader(
+                agents,
+                planner,
+                scenario.leader,
+                for_leader,
+                session_s=scenario.hand_over.session_timeout_s,
+            ),
             emptying=Emptying(
                 world=world,
                 at_a_time=max(planner.settings.in_flight_per_broker, 1),

@@ -15,7 +15,7 @@ from loadmanager.core.plan import Cause, Move, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.tally import LoadTally
-from loadmanager.simulator.absent import Absent
+from loadmanager.simulator.absent import SESSION_S, Absent
 from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.reported import Reported
 
@@ -36,6 +36,8 @@ class Leader:
         planner: the strategies and the budgets.
         settings: ``return_wait_s`` is how long brokers that vanished together are waited for.
         rng: for the choice among equals.
+        session_s: how long a session lasts without a sign of life: brokers that vanish
+            within it count as gone together.
     """
 
     def __init__(
@@ -44,12 +46,16 @@ class Leader:
         planner: Planner,
         settings: LeaderSettings,
         rng: np.random.Generator,
+        *,
+        session_s: float = SESSION_S,
     ) -> None:
         self._agents = agents
         self._planner = planner
         self._rng = rng
         self._tally = LoadTally(weights=planner.weights)
-        self._absent = Absent(settings.return_wait_s, planner.settings.max_lost_fraction)
+        self._absent = Absent(
+            settings.return_wait_s, planner.settings.max_lost_fraction, session_s=session_s
+        )
         self._broker_rows = {broker: row for row, broker in enumerate(agents.brokers)}
         self._bundle_rows = {bundle: row for row, bundle in enumerate(agents.bundles)}
         self._last_planned: Indices = np.full(len(agents.bundles), -1, dtype=np.intp)

@@ -1,6 +1,11 @@
 """Whose bundles a modelled leader keeps for a broker that vanished."""
 
+import pytest
 from modelled_cluster import BROKERS, BUNDLES, settled
+from simulated_worlds import EXACT, scenario
+
+from loadmanager.simulator.engine import simulate
+from loadmanager.simulator.strategies import Strategy, planner_for
 
 
 def test_the_bundles_of_one_broker_that_vanished_go_on_at_once() -> None:
@@ -50,3 +55,43 @@ def test_brokers_that_vanish_one_after_the_other_count_as_together() -> None:
     second = cluster.lose(2)
     cluster.step()
     assert cluster.leader.place(cluster.now_s, second, {}) == []
+
+
+@pytest.mark.parametrize(("session_s", "waits"), [(15.0, False), (25.0, True), (30.0, True)])
+def test_brokers_that_vanish_within_a_session_count_as_together(
+    session_s: float, *, waits: bool
+) -> None:
+    cluster = settled(session_s=session_s)
+    first = cluster.lose(1)
+    cluster.step()
+    assert len(cluster.leader.place(cluster.now_s, first, {})) == len(first)
+    for bundle in first:
+        cluster.owner[BUNDLES.index(bundle)] = 0
+    cluster.step()
+    cluster.leader.place(cluster.now_s, [], {})
+    second = cluster.lose(2)
+    cluster.step()  # The other one has been missed for 20 s by now.
+    assert bool(cluster.leader.place(cluster.now_s, second, {})) is not waits
+
+
+@pytest.mark.parametrize(("session_timeout_s", "placed_s"), [(5.0, 125.0), (30.0, 160.0)])
+def test_a_simulated_leader_goes_by_the_sessions_of_its_scenario(
+    session_timeout_s: float, placed_s: float
+) -> None:
+    # The second broker is missed 20 s after the first: with the longer session its bundles wait
+    # another 10 s for it to come back.
+    crashes = [
+        {"kind": "crash", "at_s": at_s, "brokers": [name]}
+        for at_s, name in ((100.0, "b-1"), (120.0, "b-2"))
+    ]
+    played = scenario(
+        brokers=4,
+        duration_s=200.0,
+        load={"bundles": 8, "topics": 8, "over": "bundles"},
+        events=crashes,
+        hand_over={"session_timeout_s": session_timeout_s},
+        noise=EXACT,
+    )
+    pair = Strategy.parse("threshold+least_long_term_message_rate")
+    found = simulate(played, planner_for(played, pair), strategy=pair.name, seed=1)
+    assert max(move.at_s for move in found.moves) == placed_s

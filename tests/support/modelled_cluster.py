@@ -51,13 +51,20 @@ class Cluster:
     draining: list[bool] = field(default_factory=lambda: [False] * 4)
     started_at_ms: list[int] = field(default_factory=lambda: [1] * 4)
     in_flight: dict[BundleId, BrokerId] = field(default_factory=dict)
+    session_s: float = 30.0
 
     def __post_init__(self) -> None:
         """Make the agents and their leader."""
         self.agents = Agents(
             BROKERS, BUNDLES, ReportSettings(), self.noise, np.random.default_rng(1)
         )
-        self.leader = Leader(self.agents, self.planner, LeaderSettings(), np.random.default_rng(2))
+        self.leader = Leader(
+            self.agents,
+            self.planner,
+            LeaderSettings(),
+            np.random.default_rng(2),
+            session_s=self.session_s,
+        )
 
     def step(self) -> tuple[Reported, ...]:
         """Let ten seconds pass."""
