@@ -6,7 +6,15 @@ the file, and its content security policy forbids anything else.
 
 from loadmanager.charts.chart import Chart, Json, numbers, shown
 from loadmanager.charts.markup import Html, joined, tag
-from loadmanager.charts.page import MissingCharts, contents, folded, page, section, write_page
+from loadmanager.charts.page import (
+    MissingCharts,
+    check_place,
+    contents,
+    folded,
+    page,
+    section,
+    write_page,
+)
 from loadmanager.charts.table import Best, Cell, Column, table
 
 __all__ = [
@@ -17,6 +25,7 @@ __all__ = [
     "Html",
     "Json",
     "MissingCharts",
+    "check_place",
     "contents",
     "folded",
     "joined",

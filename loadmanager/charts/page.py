@@ -1,11 +1,13 @@
 """The shell of a page: its head, its style and scripts, and the policy that it fetches nothing."""
 
 import base64
+import errno
 import hashlib
 import re
 from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final
 
 from loadmanager.charts.markup import Html, joined, tag
@@ -59,6 +61,27 @@ def write_page(path: Path, title: str, *body: str) -> int:
         beside.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error
     return len(content)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where `write_page` could not put a page, by doing so with an empty file.
+
+    Only an attempt tells: root may write everywhere, but not to ``/proc``. What is there stays.
+
+    Raises:
+        OSError: it could not be written, and why.
+    """
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder to write to", str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "is no file that a page could replace", str(path))
+    try:
+        with NamedTemporaryFile(dir=folder, prefix=f".{path.name}.", suffix=".part"):
+            pass
+    except OSError as error:
+        told = f"nothing may be written to {folder} ({error.strerror})"
+        raise OSError(error.errno, told, str(path)) from error
 
 
 def section(title: str, *body: str, anchor: str = "", level: int = 2) -> Html:

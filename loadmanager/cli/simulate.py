@@ -1,6 +1,5 @@
 """``loadmanager simulate``: strategies side by side, in scenarios that are text files."""
 
-import errno
 import json
 import os
 import sys
@@ -206,15 +205,11 @@ def _kept(comparison: "Comparison", html: Path | None, history: Path | None) -> 
 
 
 def _check_report(html: Path) -> None:
-    if find_spec("plotly") is None:
-        from loadmanager.charts import MissingCharts  # noqa: PLC0415 - --help stays quick
+    from loadmanager.charts import MissingCharts, check_place  # noqa: PLC0415 - --help stays quick
 
+    if find_spec("plotly") is None:
         raise MissingCharts
-    folder = html.absolute().parent
-    if not folder.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder to write to", str(html))
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(errno.EACCES, f"nothing may be written to {folder}", str(html))
+    check_place(html)
 
 
 def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list["Finding"]:

@@ -16,6 +16,7 @@ from loadmanager.charts import (
     Chart,
     Column,
     MissingCharts,
+    check_place,
     contents,
     folded,
     joined,
@@ -138,6 +139,31 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
         write_page(tmp_path / "folder", "Report")
     assert caught.value.filename == str(tmp_path / "folder")
     assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
+def test_a_place_is_tried_without_a_trace(tmp_path: Path) -> None:
+    page_there = tmp_path / "there.html"
+    page_there.write_text("kept")
+    check_place(page_there)
+    check_place(tmp_path / "new.html")
+    assert list(tmp_path.iterdir()) == [page_there]
+    assert page_there.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("missing/x.html", "missing is no folder to write to"),
+        ("", "no file that a page could replace"),
+        ("x" * 250 + ".html", "nothing may be written to"),
+        ("/proc/x.html", "nothing may be written to /proc"),
+    ],
+)
+def test_a_place_that_takes_no_page_is_refused(tmp_path: Path, place: str, told: str) -> None:
+    with pytest.raises(OSError, match=told) as caught:
+        check_place(tmp_path / place)
+    assert caught.value.filename == str(tmp_path / place)
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_plotly_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

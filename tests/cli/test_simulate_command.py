@@ -168,17 +168,21 @@ def test_a_list_tells_scenarios_strategies_and_scores() -> None:
         (["{file}", "--seeds", "0"], "0 is not in the range"),
         (["{file}", "--html", "{folder}"], "is a directory"),
         (["{file}", "--html", "{folder}/no/x.html"], "no is no folder to write to"),
+        (["{file}", "--html", "/proc/x.html"], "nothing may be written to /proc ("),
+        (["{file}", "--html", "/dev/null"], "/dev/null: is no file that a page could replace"),
+        (["{file}", "--html", "{folder}/{long}.html"], "(File name too long)"),
         (["{file}", "--trace", "{folder}/no.csv"], "does not exist"),
     ],
 )
 def test_bad_input_is_told_and_ends_with_two(
     scenario: Path, arguments: list[str], told: str
 ) -> None:
-    given = [one.format(file=scenario, folder=scenario.parent) for one in arguments]
-    done = simulate(*given)
+    names = {"file": scenario, "folder": scenario.parent, "long": "x" * 250}
+    done = simulate(*(one.format(**names) for one in arguments))
     assert done.exit_code == 2
     assert told in done.stderr
     assert not done.stdout
+    assert list(scenario.parent.iterdir()) == [scenario]
 
 
 def test_faults_of_several_scenarios_are_told_at_once(tmp_path: Path) -> None:
