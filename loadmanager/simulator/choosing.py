@@ -100,7 +100,7 @@ CHOOSE: Final = (
         "slow-balancing",
         "All pairs of brokers move in the same round; what limits it are `[planner] "
         "max_moves_per_round` and `max_moves_per_hour`. For a hundred new brokers it took 47 "
-        "minutes, and 23 with 100 and 2,000 of them.",
+        "minutes, and 9 with 100 and 2,000 of them.",
     ),
     Advice(
         "Everything on one broker",
