@@ -165,6 +165,7 @@ class _Simulation:
             rounds=self.rounds_done,
             refusals={reason.value: count for reason, count in sorted(self.refusals.items())},
             interrupted_client_s=world.hand_overs.interrupted_client_s,
+            interrupted_in_warm_up_client_s=world.hand_overs.interrupted_in_warm_up_client_s,
             happened=tuple(world.happenings.texts),
         )
 

@@ -43,7 +43,8 @@ class HandOvers:
 
     ``holder`` is the broker that has each bundle's lock, dead or alive. ``under_way``
     says where bundles go that have not arrived. ``interrupted_client_s`` is how long
-    clients have waited so far, added up, but for those that are waiting now.
+    clients have waited so far, added up, but for those that are waiting now, and
+    ``interrupted_in_warm_up_client_s`` how much of that was before ``warm_up_s``.
     """
 
     fleet: Fleet
@@ -51,8 +52,10 @@ class HandOvers:
     members: Members
     settings: HandOverSettings
     holder: Indices
+    warm_up_s: float = 0.0
     under_way: dict[BundleId, BrokerId] = field(default_factory=dict)
     interrupted_client_s: float = 0.0
+    interrupted_in_warm_up_client_s: float = 0.0
     records: list[MoveRecord] = field(default_factory=list)
     _orders: dict[int, _Order] = field(default_factory=dict)
     rows: Mapping[BundleId, int] = field(init=False)
@@ -174,10 +177,7 @@ class HandOvers:
         for row, order in list(self._orders.items()):
             self._record(row, order, now_s, served=False)
             self._forget(row)
-        waiting = ~np.isnan(self._unserved_since_s)
-        waited_s = now_s - self._unserved_since_s[waiting]
-        self.interrupted_client_s += float(self._clients[waiting] @ waited_s)
-        self._unserved_since_s[:] = np.nan
+        self._end_waiting(np.flatnonzero(~np.isnan(self._unserved_since_s)), now_s)
 
     def _taking_s(self, row: int) -> float:
         return self.settings.base_s + self.settings.per_topic_s * float(self.topics.topics[row])
@@ -190,12 +190,18 @@ class HandOvers:
     def _take_up(self, row: int, order: _Order) -> None:
         ready_s = order.serve_s + self.settings.reconnect_s
         self._record(row, order, ready_s, served=True)
-        since_s = float(self._unserved_since_s[row])
-        if not np.isnan(since_s):
-            self.interrupted_client_s += float(self._clients[row]) * (ready_s - since_s)
-            self._unserved_since_s[row] = np.nan
+        if not np.isnan(self._unserved_since_s[row]):
+            self._end_waiting(np.array([row]), ready_s)
         self.holder[row] = order.target
         self._forget(row)
+
+    def _end_waiting(self, rows: Indices, until_s: float) -> None:
+        """Count how long the clients of bundles have waited; all of them wait no more."""
+        clients, since_s = self._clients[rows], self._unserved_since_s[rows]
+        warm_s = np.maximum(min(until_s, self.warm_up_s) - since_s, 0.0)
+        self.interrupted_client_s += float(clients @ (until_s - since_s))
+        self.interrupted_in_warm_up_client_s += float(clients @ warm_s)
+        self._unserved_since_s[rows] = np.nan
 
     def _record(self, row: int, order: _Order, until_s: float, *, served: bool) -> None:
         since_s = float(self._unserved_since_s[row])

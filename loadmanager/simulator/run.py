@@ -79,8 +79,9 @@ class Run:
     """One simulation of one scenario with one pair of strategies and one seed.
 
     ``refusals`` counts what was left alone, by reason. ``interrupted_client_s`` also
-    counts clients of crashed brokers, which no move record tells of. ``happened`` are
-    the events, as texts with their times.
+    counts clients of crashed brokers, which no move record tells of;
+    ``interrupted_in_warm_up_client_s`` is how much of it was before ``warm_up_s``.
+    ``happened`` are the events, as texts with their times.
     """
 
     scenario: str
@@ -95,6 +96,7 @@ class Run:
     rounds: int
     refusals: Mapping[str, int]
     interrupted_client_s: float
+    interrupted_in_warm_up_client_s: float = 0.0
     happened: Sequence[tuple[float, str]] = field(default_factory=tuple)
 
 

@@ -166,7 +166,6 @@ def _balance(run: Run, curves: Curves) -> dict[str, Any]:
 def _cost(run: Run, curves: Curves, moves: Sequence[MoveRecord]) -> dict[str, Any]:
     """Return the scores that say what balance cost."""
     shed = [move for move in moves if move.why is Why.SHED]
-    before = sum(move.interrupted_client_s for move in run.moves if move.at_s < run.warm_up_s)
     moved_bytes_per_s = sum(move.bytes_per_s for move in shed)
     traffic_bytes_per_s = curves.mean(curves.bytes_per_s)
     unowned_msgs_per_s = curves.unowned_msgs_per_s
@@ -177,7 +176,7 @@ def _cost(run: Run, curves: Curves, moves: Sequence[MoveRecord]) -> dict[str, An
         "returned": returned(run.moves, run.warm_up_s),
         "moved_mb_per_s": moved_bytes_per_s / 1e6,
         "moved_ratio": moved_bytes_per_s / traffic_bytes_per_s if traffic_bytes_per_s > 0 else 0.0,
-        "interrupted_client_s": max(run.interrupted_client_s - before, 0.0),
+        "interrupted_client_s": run.interrupted_client_s - run.interrupted_in_warm_up_client_s,
         "interrupted_by_moves_client_s": float(sum(move.interrupted_client_s for move in shed)),
         "unowned_s": float(curves.weight_s[unowned_msgs_per_s > 0].sum()),
         "unowned_msgs": float(unowned_msgs_per_s @ curves.weight_s),

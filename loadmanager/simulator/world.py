@@ -65,6 +65,7 @@ class World:
             members=self.members,
             settings=scenario.hand_over,
             holder=_first_holders(scenario, self, draws_places),
+            warm_up_s=scenario.warm_up_s,
         )
         self.happenings = Happenings(
             fleet=self.fleet,

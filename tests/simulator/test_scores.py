@@ -67,7 +67,7 @@ def test_figures_over_time_are_those_of_the_sum_done_by_hand() -> None:
 def test_the_warm_up_counts_for_nothing() -> None:
     load = [[3.0, 0.0]] * 5 + [[0.5, 0.5]] * 5
     moves = (a_move(100.0), a_move(299.0, placed=True))
-    found = scored(load, *moves, warm_up_s=300.0)
+    found = scored(load, *moves, warm_up_s=300.0, interrupted_in_warm_up_client_s=5.0)
     assert found == replace(scored([[0.5, 0.5]] * 5), refusals=12)
     assert scored(load, *moves).overload_min == pytest.approx(5.0)
 
@@ -145,10 +145,17 @@ def test_moves_are_told_apart_by_who_asked_for_them() -> None:
     assert found.interrupted_by_moves_client_s == pytest.approx(5.0)
 
 
-def test_waiting_in_the_warm_up_is_taken_off() -> None:
+def test_waiting_in_the_warm_up_is_taken_off_whatever_it_was_for() -> None:
     moves = (moved(10.0, None, "large-2:8080", Why.PLACED), moved(200.0, "a:1", "b:1"))
-    found = scored([[0.5, 0.5]] * 5, *moves, interrupted_client_s=100.0, warm_up_s=60.0)
-    assert found.interrupted_client_s == pytest.approx(97.5)
+    found = scored(
+        [[0.5, 0.5]] * 5,
+        *moves,
+        interrupted_client_s=100.0,
+        interrupted_in_warm_up_client_s=42.0,
+        warm_up_s=60.0,
+    )
+    assert found.interrupted_client_s == 58.0
+    assert found.interrupted_by_moves_client_s == 2.5
 
 
 def test_a_bundle_back_within_the_hour_was_moved_in_vain() -> None:
