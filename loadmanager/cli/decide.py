@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     "settings",
     metavar="[PART.]KEY=VALUE",
     multiple=True,
-    help="One setting, by our key or Pulsar's, of every part that has it or of the part named "
-    "(shedder, placement, planner, filters). May be given again.",
+    help="One setting of every part that has it or of the part named (shedder, placement, "
+    "planner, filters). docs/strategies.md lists the keys, ours and Pulsar's; those of [planner] "
+    "are taken, too. May be given again.",
 )
 @click.option(
     "--mode",

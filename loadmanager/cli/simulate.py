@@ -47,8 +47,10 @@ _file = click.Path(dir_okay=False, path_type=Path)
     "settings",
     metavar="[PART.]KEY=VALUE",
     multiple=True,
-    help="One setting, by our key or Pulsar's, of every part that has it or of the part named "
-    "(shedder, placement, planner, filters), of the strategies that have it. May be given again.",
+    help="One setting of every part that has it or of the part named (shedder, placement, "
+    "planner, filters), of the strategies that have it. Keys are those of `loadmanager decide "
+    "--set`, which docs/strategies.md lists, ours or Pulsar's, and those of [planner]: threshold, "
+    "moves_per_round, placement.overloaded. May be given again.",
 )
 @click.option(
     "--seeds",

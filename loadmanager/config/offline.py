@@ -4,7 +4,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.forms import SettingValue
@@ -21,13 +21,25 @@ from loadmanager.core.snapshot import Choice, InForce, in_force
 
 T = TypeVar("T")
 
+NAMES_IN_FILES: Final[Mapping[str, str]] = {
+    "margin_fraction": "margin",
+    "max_moves_per_round": "moves_per_round",
+    "max_moves_per_hour": "moves_per_hour",
+    "max_bytes_per_s_per_round": "bytes_per_s_per_round",
+    "max_in_flight_per_broker": "in_flight_per_broker",
+    "max_placements_per_round": "placements_per_round",
+    "max_drain_moves_per_round": "drain_moves_per_round",
+}
+"""The keys of ``[planner]`` in files, where they are called otherwise than in the core."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What to try instead of what was in force; None and empty keep that.
 
     ``settings`` are texts ``key=value``. A key goes to every part that has it, unless
-    the part is named before it: ``placement.overloaded=0.9``.
+    the part is named before it: ``placement.overloaded=0.9``. It is ours, Pulsar's, or
+    that of ``[planner]`` in a file.
     """
 
     shedder: str | None = None
@@ -75,6 +87,12 @@ def planner_for(where: str, told: InForce, wanted: Wanted) -> Planner:
     )
 
 
+def part_and_key(name: str) -> tuple[str, str]:
+    """Return the part that a setting's name begins with, or nothing, and the core's key."""
+    part, _, key = name.rpartition(".")
+    return part, NAMES_IN_FILES.get(key, key)
+
+
 def _part(
     where: str,
     name: str,
@@ -99,7 +117,7 @@ def _given(parts: Mapping[str, _Part], wanted: Wanted) -> dict[str, dict[str, Se
         if not found:
             faults.append(f"--set {text}; expected key=value")
             continue
-        part, _, inner = key.rpartition(".")
+        part, inner = part_and_key(key)
         names = [part] if part in parts else ([] if part else list(parts))
         having = [name for name in names if inner in fields_of(parts[name].kind)]
         if not having:

@@ -195,10 +195,10 @@ def _parts(pair: Strategy) -> Mapping[str, type]:
 def _has(pair: Strategy, text: str) -> bool:
     """Return whether some part of the pair has the setting of ``key=value``."""
     name, given, _ = text.partition("=")
-    part, dot, key = name.rpartition(".")
+    part, key = offline.part_and_key(name)
     parts = _parts(pair)
     named = [parts[part]] if part in parts else []
-    kinds = named if dot else list(parts.values())
+    kinds = named if "." in name else list(parts.values())
     return bool(given) and any(key in fields_of(kind) for kind in kinds)
 
 

@@ -4,15 +4,17 @@ from typing import Any
 
 import pytest
 
-from loadmanager.config import ConfigError
-from loadmanager.config.offline import Wanted, planner_for
-from loadmanager.config.planning import default_planner
+from loadmanager.config import ConfigError, balancing
+from loadmanager.config.offline import NAMES_IN_FILES, Wanted, planner_for
+from loadmanager.config.planning import default_planner, planner_of
+from loadmanager.config.strategies import fields_of
 from loadmanager.core.filters import Filters
-from loadmanager.core.placement import LeastLongTermMessageRate, RoundRobin
+from loadmanager.core.placement import PLACEMENTS, LeastLongTermMessageRate, RoundRobin
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import (
+    SHEDDERS,
     AvgShedder,
     OverloadShedder,
     ThresholdShedder,
@@ -98,6 +100,30 @@ def test_planner_and_filters_are_set_by_the_same_words() -> None:
         excluded_namespaces=frozenset({"a/b"}),  # type: ignore[arg-type]  # names are texts
     )
     assert got.filters == replace(usual.filters, max_topics=5, weights=got.filters.weights)
+
+
+@pytest.mark.parametrize("key", [*balancing.PlannerSettings.model_fields])
+@pytest.mark.parametrize("part", ["", "planner."])
+def test_keys_of_the_planner_are_taken_as_files_have_them(key: str, part: str) -> None:
+    value: Any = {"mode": "parity", "margin_fraction": 0.25, "lost_window_s": 90.0}.get(
+        key, 0.5 if key.endswith("_fraction") else 3
+    )
+    in_a_file = planner_of(
+        balancing.SheddingSettings(),
+        balancing.PlacementSettings(),
+        balancing.PlannerSettings.model_validate({key: value}),
+        balancing.LeaderSettings(),
+    )
+    got = planner(f"{part}{key}={value}")
+    assert got == in_a_file
+    assert got != default_planner()
+
+
+def test_keys_of_files_are_keys_of_nothing_else() -> None:
+    kinds = {PlannerSettings, Filters, *SHEDDERS.values(), *PLACEMENTS.values()}
+    core = {key for kind in kinds for key in fields_of(kind)}
+    assert not core & NAMES_IN_FILES.keys()
+    assert {*NAMES_IN_FILES.values()} <= {*fields_of(PlannerSettings)}
 
 
 @pytest.mark.parametrize(
