@@ -59,14 +59,16 @@ class SimulatedHistory:
         """
         expected = {self.folder_of(job): _origin(job).instance for job in jobs}
         for folder, instance in {self.folder: "", **expected}.items():
-            for found in LocalDisk().find(folder):
-                if found.name.instance != instance:
-                    yield (
-                        f"--history {self.folder}: {folder} holds the history of another run or "
-                        f"cluster already, such as {found.path.name}, and the two would be mixed; "
-                        "expected a new folder, or delete what is there"
-                    )
-                    break
+            files = (one for one in LocalDisk().find(folder) if one.name.instance != instance)
+            other = next((one.path for one in files), None)
+            if other is None and self.folders is None:
+                other = next(folder.glob("*/*-seed-*/date=*"), None)
+            if other is not None:
+                yield (
+                    f"--history {self.folder}: {folder} holds the history of another run or "
+                    f"cluster already, such as {other.relative_to(folder)}, and the two would be "
+                    "mixed; expected a new folder, or delete what is there"
+                )
 
     def renamed(self) -> Iterator[tuple[str, Path]]:
         """Yield the scenarios that share their file's name with one before, and their folders."""

@@ -95,6 +95,10 @@ def test_the_folder_of_a_run_with_the_history_of_another_is_refused(
     assert simulate(history, scenario, "--seeds", 2).exit_code == 0
     other = written(tmp_path / "other" / "two.toml", SHORT.replace("60000.0", "50000.0"))
     refused(simulate(history, other, "--seeds", 2), history / "two" / RUN)
+    refused(simulate(history, scenario), history)
+    third = written(tmp_path / "three.toml")
+    assert simulate(history, third, "--seeds", 2).exit_code == 0
+    assert sorted(one.name for one in history.iterdir()) == ["three", "two"]
 
 
 def test_another_trace_makes_another_run(scenario: Path, tmp_path: Path) -> None:
