@@ -94,7 +94,7 @@ class Agents:
         rates = measured.rates * self._errors((len(self.bundles), 1), "rate")
         totals = self._totals(rates)
         current = Reading(
-            at_s=np.maximum(np.where(sampled, moments_s, now_s), self._began_s),
+            at_s=self._taken_s(np.where(sampled, moments_s, now_s), now_s, measured),
             max_usage=max_usage(usage, measured.limit).astype(np.float64),
             msgs_per_s=totals[:, MSGS_IN] + totals[:, MSGS_OUT],
             bytes_per_s=totals[:, BYTES_IN] + totals[:, BYTES_OUT],
@@ -142,6 +142,11 @@ class Agents:
         """Return when each agent last sampled, by ``now_s``."""
         passed = np.floor((now_s - self._phase_s) / self._interval_s)
         return np.asarray(self._phase_s + passed * self._interval_s)
+
+    def _taken_s(self, moments_s: FloatArray, now_s: float, measured: Measured) -> FloatArray:
+        """Return when each reading was taken: in the broker's present life, and not to come."""
+        began_s = np.maximum(measured.started_at_ms / 1000.0, self._began_s)
+        return np.asarray(np.minimum(np.maximum(moments_s, began_s), now_s))
 
     def _told(self, current: Reading, sampled: Mask) -> Mask:
         """Return who has something to publish; what clients must not miss waits for no sample."""
