@@ -110,6 +110,14 @@ def test_a_report_says_all_that_the_agent_published() -> None:
     assert (line["interval_s"], line["window_s"], line["due"]) == (None, 2.0, "age")
 
 
+def test_a_report_whose_columns_are_known_already_is_told_in_the_same_line() -> None:
+    columns = {name: items for name, items in TOLD.body["bundles"].items() if name != "bundle"}
+    known = report_record(
+        REPORT, at_ms=NOON_MS, due="age", interval_s=None, window_s=2.0, columns=columns
+    )
+    assert encode(known, ORIGIN, 7) == encode(TOLD, ORIGIN, 7)
+
+
 def test_a_line_begins_with_its_envelope_so_that_its_kind_is_found_without_parsing() -> None:
     assert encode(TOLD, ORIGIN, 7).startswith(
         b'{"schema":1,"kind":"report","cluster":"prod","writer":"b1:8080",'

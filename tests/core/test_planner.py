@@ -18,7 +18,7 @@ from loadmanager.core.plan import Cause, Move, Offer, Reason
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.projection import loads, settled
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import Shed, ThresholdShedder
 from loadmanager.core.tally import LoadTally
@@ -375,3 +375,13 @@ def test_the_memory_of_a_round_survives_as_json(hot: ClusterView) -> None:
     memory = decide(hot, ThresholdShedder(min_bytes_per_s=0.0)).memory
     assert memory.moved_at_s
     assert RoundMemory.from_json("/m", memory.to_json()) == memory
+
+
+def test_a_memory_on_another_clock_has_all_its_times_moved_and_nothing_else() -> None:
+    bundle, broker = BundleId("t/n/0x00000000_0xffffffff"), BrokerId("b1:8080")
+    shedder = Memory(usage={broker: 0.5}, shed_at_s={broker: 7.0})
+    memory = RoundMemory(shedder=shedder, moved_at_s={bundle: 5.0}, started_at_ms={broker: 1})
+    there = shifted(memory, 100.0)
+    assert there.moved_at_s == {bundle: 105.0}
+    assert there.shedder.shed_at_s == {broker: 107.0}
+    assert shifted(there, -100.0) == memory
