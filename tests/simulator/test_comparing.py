@@ -81,28 +81,31 @@ def test_several_processes_give_the_same_figures_to_the_last_digit() -> None:
 
 @pytest.mark.simulated
 def test_the_order_is_kept_when_the_first_is_done_last() -> None:
+    others = set(multiprocessing.active_children())
     results = results_of(small_jobs(6, ["avg+avg"]), seed_after_a_while, processes=2)
     assert [seed for _, seed in results] == [7, 8, 9, 10, 11, 12]
-    assert not multiprocessing.active_children()
+    assert others >= set(multiprocessing.active_children())
 
 
 @pytest.mark.simulated
 def test_a_process_that_dies_is_told_with_what_it_did() -> None:
+    others = set(multiprocessing.active_children())
     with pytest.raises(SimulationDied, match=r"two with avg\+avg, safe, seed .*--jobs"):
         list(results_of(small_jobs(6, ["avg+avg"]), seed_unless_the_process_dies, processes=2))
-    assert not multiprocessing.active_children()
+    assert others >= set(multiprocessing.active_children())
 
 
 @pytest.mark.simulated
 async def test_who_stops_early_leaves_no_process_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others = set(multiprocessing.active_children())
     monkeypatch.chdir(tmp_path)
     results = results_of(small_jobs(9, ["avg+avg"]), tell_and_hang, processes=2)
     assert next(results)[1] == 7
     await eventually(lambda: len(list(tmp_path.glob("*.begun"))) == 2)
     results.close()
-    assert not multiprocessing.active_children()
+    assert others >= set(multiprocessing.active_children())
 
 
 def test_ctrl_c_while_processes_start_is_not_lost_and_breaks_none_off() -> None:
