@@ -36,7 +36,8 @@ async def test_the_loss_of_two_servers_of_three_stops_all_and_their_return_mends
     cluster: FaultCluster,
 ) -> None:
     outcome = await keeps_its_promises(cluster, "lose ZooKeeper's majority")
-    assert outcome.recovery_s > 0
+    # It may be over before the last server says that it is up.
+    assert outcome.unserved_s > 0
     assert outcome.published_s <= PUBLISHED_WITHIN_S
 
 

@@ -1,7 +1,7 @@
 """What a fault came to: how soon all was served again, and whether a promise was broken."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -51,6 +51,7 @@ class Outcome:
     it by itself: ``recovery_s`` until the last bundle was served again, ``published_s``
     until the last topic whose messages were refused had one taken. ``within_s`` bounds
     the first. ``slowness`` is the machine's from the fault until all was well.
+    ``unserved_s`` is the longest that nobody served a bundle while the fault lasted.
     """
 
     fault: str
@@ -60,6 +61,7 @@ class Outcome:
     within_s: float
     slowness: Slowness
     finding: Finding
+    unserved_s: float
 
     def __str__(self) -> str:
         """Tell it to people, with each broken promise on a line of its own."""
@@ -109,7 +111,14 @@ def _outcome(name: str, history: History, disturbance: Disturbance, stalls: Stal
         within_s=disturbance.within_s,
         slowness=stalls.between(disturbance.began_s, disturbance.healed_s + recovered_s),
         finding=finding(verdict, disturbance, stalls),
+        unserved_s=max((gap.lasted_s for gap in _during(disturbance, found)), default=0.0),
     )
+
+
+def _during(disturbance: Disturbance, found: Iterable[Gap]) -> Iterator[Gap]:
+    for gap in found:
+        if gap.end_s > disturbance.began_s and gap.start_s < disturbance.healed_s:
+            yield gap
 
 
 def finding(verdict: Verdict, disturbance: Disturbance, stalls: Stalls) -> Finding:
