@@ -2,7 +2,9 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +74,17 @@ def test_only_as_much_is_done_as_is_asked_for() -> None:
     assert done == [7]
 
 
+def wait_until_only(others: set[BaseProcess]) -> None:
+    """Return once all processes but ``others`` have ended.
+
+    Two threads may wait for one process, and then the later of them says that it is over.
+    """
+    deadline_s = time.monotonic() + 60.0
+    while not others >= set(multiprocessing.active_children()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 @pytest.mark.simulated
 def test_several_processes_give_the_same_figures_to_the_last_digit() -> None:
     jobs = small_jobs()
@@ -81,31 +94,31 @@ def test_several_processes_give_the_same_figures_to_the_last_digit() -> None:
 
 @pytest.mark.simulated
 def test_the_order_is_kept_when_the_first_is_done_last() -> None:
-    others = set(multiprocessing.active_children())
+    others: set[BaseProcess] = set(multiprocessing.active_children())
     results = results_of(small_jobs(6, ["avg+avg"]), seed_after_a_while, processes=2)
     assert [seed for _, seed in results] == [7, 8, 9, 10, 11, 12]
-    assert others >= set(multiprocessing.active_children())
+    wait_until_only(others)
 
 
 @pytest.mark.simulated
 def test_a_process_that_dies_is_told_with_what_it_did() -> None:
-    others = set(multiprocessing.active_children())
+    others: set[BaseProcess] = set(multiprocessing.active_children())
     with pytest.raises(SimulationDied, match=r"two with avg\+avg, safe, seed .*--jobs"):
         list(results_of(small_jobs(6, ["avg+avg"]), seed_unless_the_process_dies, processes=2))
-    assert others >= set(multiprocessing.active_children())
+    wait_until_only(others)
 
 
 @pytest.mark.simulated
 async def test_who_stops_early_leaves_no_process_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = set(multiprocessing.active_children())
+    others: set[BaseProcess] = set(multiprocessing.active_children())
     monkeypatch.chdir(tmp_path)
     results = results_of(small_jobs(9, ["avg+avg"]), tell_and_hang, processes=2)
     assert next(results)[1] == 7
     await eventually(lambda: len(list(tmp_path.glob("*.begun"))) == 2)
     results.close()
-    assert others >= set(multiprocessing.active_children())
+    wait_until_only(others)
 
 
 def test_ctrl_c_while_processes_start_is_not_lost_and_breaks_none_off() -> None:
