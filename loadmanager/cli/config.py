@@ -108,8 +108,8 @@ def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
 
     Example: loadmanager config check-scenario mine.toml --trace rates.csv
     """
+    from loadmanager.simulator.catalogue import find  # noqa: PLC0415 - the same
     from loadmanager.simulator.errors import ScenarioError  # noqa: PLC0415 - --help stays quick
-    from loadmanager.simulator.library import find  # noqa: PLC0415 - the same
     from loadmanager.simulator.remarks import checked_file  # noqa: PLC0415 - the same
 
     failed = False

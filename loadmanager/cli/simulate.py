@@ -151,12 +151,12 @@ def _comparison(
     trace: Path | None,
 ) -> "Comparison":
     """Return what is to be compared; everything that is wrong with it is told now."""
+    from loadmanager.simulator.catalogue import shipped  # noqa: PLC0415 - the same
     from loadmanager.simulator.comparison import (  # noqa: PLC0415 - --help stays quick
         Comparison,
         check_settings,
         load_scenarios,
     )
-    from loadmanager.simulator.library import shipped  # noqa: PLC0415 - the same
     from loadmanager.simulator.strategies import MODES, parse_strategies  # noqa: PLC0415 - the same
 
     modes = [one for one in MODES if mode in {one, "both"}]

@@ -7,10 +7,10 @@ from typing import Any, Final
 import click
 
 from loadmanager.cli.tables import plain_lines, print_table
+from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.comparing import RANKING, Compared, Spread, modes_of
 from loadmanager.simulator.comparison import Finding
 from loadmanager.simulator.expecting import Judged, Outcome
-from loadmanager.simulator.library import shipped
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.scores import SCORE_DOCS, values_of

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from loadmanager.config import ConfigError
+from loadmanager.simulator.catalogue import find
 from loadmanager.simulator.comparing import (
     Compared,
     Job,
@@ -19,7 +20,6 @@ from loadmanager.simulator.comparing import (
 )
 from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.expecting import Judged, judged
-from loadmanager.simulator.library import find
 from loadmanager.simulator.picture import Picture, picture_of
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario_files import load_scenario

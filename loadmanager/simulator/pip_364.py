@@ -16,8 +16,8 @@ from itertools import islice
 from typing import Final
 
 from loadmanager.simulator.any_placement import runs_of_placements
+from loadmanager.simulator.catalogue import find
 from loadmanager.simulator.comparing import Job, results_of, run_job
-from loadmanager.simulator.library import find
 from loadmanager.simulator.ratings import PROBLEMS, Rating, problem_of
 from loadmanager.simulator.run import Run
 from loadmanager.simulator.scenario import Scenario

@@ -13,8 +13,8 @@ from simulated_jobs import SCENARIO, small_jobs
 
 from loadmanager.cli import main
 from loadmanager.cli.simulate import _Progress
+from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.comparing import Job, SimulationDied, run_job
-from loadmanager.simulator.library import shipped
 from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.strategies import PAIR_NAMES
 

@@ -13,8 +13,8 @@ from simulated_jobs import small_jobs
 from loadmanager.cli import main
 from loadmanager.simulator import ratings
 from loadmanager.simulator.any_placement import runs_of_placements
+from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.choosing import CHOOSE, COMMENTS, LEAVE, Advice
-from loadmanager.simulator.library import shipped
 from loadmanager.simulator.pip_364 import (
     SEEDS,
     Cell,

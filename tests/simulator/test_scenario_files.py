@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.simulator.library import shipped
+from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from loadmanager.config.describe import as_toml
-from loadmanager.simulator.library import shipped
+from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
 from loadmanager.simulator.toml_lines import TomlPath
 from loadmanager.simulator.traces import read_trace

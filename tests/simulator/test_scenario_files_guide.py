@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from loadmanager.cli import main
 from loadmanager.config.forms import Section
-from loadmanager.simulator.library import find, shipped
+from loadmanager.simulator.catalogue import find, shipped
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario.guide import EXAMPLE, scenario_reference
 from loadmanager.simulator.scenario.shapes import Key, Kinds, Several, Shape, Table, keys_of

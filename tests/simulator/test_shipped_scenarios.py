@@ -4,9 +4,9 @@ import os
 import pytest
 from all_placements import with_all_placements
 
+from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.comparing import Compared, jobs_of
 from loadmanager.simulator.expecting import Judged, judged
-from loadmanager.simulator.library import shipped
 from loadmanager.simulator.scenario import Expectation, Scenario
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.strategies import (

@@ -7,7 +7,7 @@ from pyarrow import csv, parquet
 from trace_files import SOUND, assert_is_sound, csv_file, told
 
 from loadmanager.simulator import trace_csv, trace_parquet, trace_rows
-from loadmanager.simulator.library import shipped
+from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.traces import read_trace
 
