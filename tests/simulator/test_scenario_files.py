@@ -1,44 +1,10 @@
 from pathlib import Path
 
 import pytest
+from scenario_texts import SOUND, changed, loaded, told
 
 from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
-
-SOUND = """\
-title = "Two brokers"
-duration_s = 600
-
-[[brokers]]
-name = "small"
-count = 2
-
-[[load]]
-namespace = "public/default"
-topics = 10
-msgs_in_per_s = 100
-"""
-
-
-def told(folder: Path, text: str | bytes) -> list[str]:
-    """Return the faults of a scenario file without the name of its folder."""
-    path = folder / "x.toml"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ScenarioError) as caught:
-        load_scenario(path)
-    return [fault.replace(f"{folder}/", "") for fault in caught.value.faults]
-
-
-def loaded(folder: Path, text: str) -> Scenario:
-    path = folder / "x.toml"
-    path.write_text(text)
-    return load_scenario(path)
-
-
-def changed(old: str, new: str) -> str:
-    assert old in SOUND
-    return SOUND.replace(old, new)
 
 
 def test_a_sound_file_is_a_scenario_with_defaults_for_the_rest(tmp_path: Path) -> None:
