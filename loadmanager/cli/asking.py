@@ -221,7 +221,7 @@ def _token(file: str) -> str:
 
 
 def _context(ca_file: str, known: Profile) -> ssl.SSLContext:
-    from loadmanager.adapters.http.security.tls import (  # noqa: PLC0415 - --help stays quick
+    from loadmanager.adapters.http.security.tls import (
         TlsFilesUnusable,
         client_context,
     )

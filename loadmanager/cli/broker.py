@@ -123,16 +123,16 @@ def broker(
 
     Example: loadmanager broker --listen 127.0.0.1:8081 --record broker-1.jsonl
     """
-    import asyncio  # noqa: PLC0415 - --help stays quick
-    import sys  # noqa: PLC0415 - the same
+    import asyncio
+    import sys
 
-    from loadmanager.adapters.broker.broker_process import (  # noqa: PLC0415 - the same
+    from loadmanager.adapters.broker.broker_process import (
         BrokerSettings,
         PulsarSettings,
         run_broker,
     )
-    from loadmanager.cli.garbage import spare_what_stays  # noqa: PLC0415 - the same
-    from loadmanager.telemetry.logging import configure_logging  # noqa: PLC0415 - the same
+    from loadmanager.cli.garbage import spare_what_stays
+    from loadmanager.telemetry.logging import configure_logging
 
     configure_logging("auto", "info", sys.stderr)
     pulsar = None
@@ -165,7 +165,7 @@ def broker(
 
 
 def _require_protobuf() -> None:
-    from importlib.util import find_spec  # noqa: PLC0415 - --help stays quick
+    from importlib.util import find_spec
 
     absent = [name for name in ("google.protobuf", "google_crc32c") if not _has(find_spec, name)]
     if absent:

@@ -22,9 +22,9 @@ def brokers_command(*, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager brokers --url http://broker-1.example.org:7750
     """
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
-    from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
+    from loadmanager.cli.tables import print_table
 
     snapshot = snapshot_of(reach)
     leader = leader_of(reach)
@@ -49,7 +49,7 @@ def leader_command(*, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager leader
     """
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
     leader = leader_of(reach)
     if as_json:
@@ -70,10 +70,10 @@ def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager lookup persistent://acme/orders/payments
     """
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
-    from loadmanager.core.errors import InvalidName  # noqa: PLC0415 - the same
-    from loadmanager.core.ids import parse_topic  # noqa: PLC0415 - the same
+    from loadmanager.core.errors import InvalidName
+    from loadmanager.core.ids import parse_topic
 
     try:
         name = parse_topic(topic)
@@ -98,8 +98,8 @@ def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
 
 def snapshot_of(reach: Reach) -> "Snapshot":
     """Return the cluster as its leader sees it."""
-    from loadmanager.core.errors import MalformedContent  # noqa: PLC0415 - --help stays quick
-    from loadmanager.core.snapshot import decode_snapshot  # noqa: PLC0415 - the same
+    from loadmanager.core.errors import MalformedContent
+    from loadmanager.core.snapshot import decode_snapshot
 
     content = reach.ask("/admin/v2/loadmanager/snapshot")
     try:

@@ -11,7 +11,7 @@ def completion_command(context: click.Context, shell: str) -> None:
 
     Example: loadmanager completion bash > ~/.local/share/bash-completion/completions/loadmanager
     """
-    from click.shell_completion import get_completion_class  # noqa: PLC0415 - --help stays quick
+    from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
     if kind is None:

@@ -32,10 +32,10 @@ def check(path: Path | None, overrides: tuple[str, ...]) -> None:
 
     Example: loadmanager config check --config sidecar.toml --set log.level=debug
     """
-    import os  # noqa: PLC0415 - --help stays quick
+    import os
 
-    from loadmanager.config import ConfigError, load_config  # noqa: PLC0415 - the same
-    from loadmanager.config.planning import check_strategies  # noqa: PLC0415 - the same
+    from loadmanager.config import ConfigError, load_config
+    from loadmanager.config.planning import check_strategies
 
     try:
         checked = load_config(path, os.environ, overrides)
@@ -53,7 +53,7 @@ def show_defaults() -> None:
 
     Example: loadmanager config show-defaults > /etc/loadmanager.toml
     """
-    from loadmanager.config import annotated_toml  # noqa: PLC0415 - --help stays quick
+    from loadmanager.config import annotated_toml
 
     click.echo(annotated_toml(), nl=False)
 
@@ -64,7 +64,7 @@ def show_reference() -> None:
 
     Example: loadmanager config show-reference > docs/configuration.md
     """
-    from loadmanager.config.reference import configuration_reference  # noqa: PLC0415 - the same
+    from loadmanager.config.reference import configuration_reference
 
     click.echo(configuration_reference(), nl=False)
 
@@ -75,7 +75,7 @@ def show_strategies() -> None:
 
     Example: loadmanager config show-strategies > docs/strategies.md
     """
-    from loadmanager.simulator.strategy_page import (  # noqa: PLC0415 - --help stays quick
+    from loadmanager.simulator.strategy_page import (
         strategies_document,
     )
 
@@ -88,7 +88,7 @@ def show_scenario_format() -> None:
 
     Example: loadmanager config show-scenario-format > docs/scenario-format.md
     """
-    from loadmanager.simulator.scenario.guide import scenario_reference  # noqa: PLC0415 - the same
+    from loadmanager.simulator.scenario.guide import scenario_reference
 
     click.echo(scenario_reference(), nl=False)
 
@@ -108,9 +108,9 @@ def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
 
     Example: loadmanager config check-scenario mine.toml --trace rates.csv
     """
-    from loadmanager.simulator.catalogue import find  # noqa: PLC0415 - the same
-    from loadmanager.simulator.errors import ScenarioError  # noqa: PLC0415 - --help stays quick
-    from loadmanager.simulator.remarks import checked_file  # noqa: PLC0415 - the same
+    from loadmanager.simulator.catalogue import find
+    from loadmanager.simulator.errors import ScenarioError
+    from loadmanager.simulator.remarks import checked_file
 
     failed = False
     for name in scenarios:
@@ -143,12 +143,12 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
 
     Example: loadmanager config import /etc/pulsar/broker.conf > /etc/loadmanager.toml
     """
-    import socket  # noqa: PLC0415 - --help stays quick
+    import socket
 
-    from loadmanager.config import ConfigError  # noqa: PLC0415 - the same
-    from loadmanager.config.load import checked  # noqa: PLC0415 - the same
-    from loadmanager.config.planning import check_strategies  # noqa: PLC0415 - the same
-    from loadmanager.config.pulsar_import import (  # noqa: PLC0415 - the same
+    from loadmanager.config import ConfigError
+    from loadmanager.config.load import checked
+    from loadmanager.config.planning import check_strategies
+    from loadmanager.config.pulsar_import import (
         import_settings,
         read_broker_conf,
     )

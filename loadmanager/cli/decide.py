@@ -68,12 +68,12 @@ def decide(
 
     Example: loadmanager decide --snapshot cluster.json --shedder AvgShedder --set low_hits=1
     """
-    import numpy as np  # noqa: PLC0415 - --help stays quick
+    import numpy as np
 
-    from loadmanager.config import ConfigError  # noqa: PLC0415 - the same
-    from loadmanager.config.offline import Wanted, planner_for  # noqa: PLC0415 - the same
-    from loadmanager.core.errors import MalformedContent  # noqa: PLC0415 - the same
-    from loadmanager.core.snapshot import decode_snapshot, run_rounds  # noqa: PLC0415 - the same
+    from loadmanager.config import ConfigError
+    from loadmanager.config.offline import Wanted, planner_for
+    from loadmanager.core.errors import MalformedContent
+    from loadmanager.core.snapshot import decode_snapshot, run_rounds
 
     wanted = Wanted(shedder=shedder, placement=placement, mode=mode, settings=settings)
     try:
@@ -100,8 +100,8 @@ def _content(file: Path) -> bytes:
 def _document(
     snapshot: "Snapshot", planner: "Planner", done: Sequence["Round"], seed: int
 ) -> dict[str, object]:
-    from loadmanager.cli.deciding import round_document  # noqa: PLC0415 - --help stays quick
-    from loadmanager.core.snapshot import in_force  # noqa: PLC0415 - the same
+    from loadmanager.cli.deciding import round_document
+    from loadmanager.core.snapshot import in_force
 
     told = in_force(planner)
     return {
@@ -115,7 +115,7 @@ def _document(
 
 
 def _print(planner: "Planner", done: Sequence["Round"]) -> None:
-    from loadmanager.cli.deciding import print_round  # noqa: PLC0415 - --help stays quick
+    from loadmanager.cli.deciding import print_round
 
     click.echo(
         f"{type(planner.shedder).__name__}, {type(planner.placement).__name__}, "

@@ -24,9 +24,9 @@ def decisions_command(*, limit: int, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager decisions --limit 20
     """
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
-    from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
+    from loadmanager.cli.tables import print_table
 
     told = reach.json("/admin/v2/loadmanager/decisions", limit=str(limit))
     if as_json:
@@ -80,10 +80,10 @@ def plan_command(
 
     Example: loadmanager plan --shedder TransferShedder --set shedder.target_deviation=0.1
     """
-    import json  # noqa: PLC0415 - --help stays quick
-    from urllib.parse import urlencode  # noqa: PLC0415 - the same
+    import json
+    from urllib.parse import urlencode
 
-    from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
+    from loadmanager.cli.tables import print_table
 
     query: dict[str, str | tuple[str, ...]] = {
         "shedder": shedder,
@@ -118,7 +118,7 @@ def plan_command(
 
 
 def _time(at_ms: int) -> str:
-    from datetime import UTC, datetime  # noqa: PLC0415 - --help stays quick
+    from datetime import UTC, datetime
 
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 

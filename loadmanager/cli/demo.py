@@ -107,7 +107,7 @@ def demo_command(
     """
     show = _show(as_json=as_json)
     try:
-        from loadmanager.demo.settings import DemoSettings, Kill  # noqa: PLC0415 - quick --help
+        from loadmanager.demo.settings import DemoSettings, Kill
 
         parsed = tuple(Kill.parse(text) for text in kills)
         settings = DemoSettings(data_dir=data_dir or Path(), kills=parsed, **numbers)  # type: ignore[arg-type] # click made int and float
@@ -139,7 +139,7 @@ def _made(directory: Path | None) -> Path | None:
 def _finish_history(directory: Path | None) -> None:
     """Finish the files of the sidecars, which the demo ends by killing them."""
     if directory is not None:
-        from loadmanager.adapters.history import finish_left  # noqa: PLC0415 - --help stays quick
+        from loadmanager.adapters.history import finish_left
 
         finish_left(directory)
         click.echo(f"history: {directory}", err=True)
@@ -161,14 +161,14 @@ def _data_dir(chosen: Path | None) -> Path:
 
 def _show(*, as_json: bool) -> "Show":
     """Return the live table on a terminal, else plain lines."""
-    from loadmanager.demo.scene import PlainShow  # noqa: PLC0415 - --help stays quick
+    from loadmanager.demo.scene import PlainShow
 
     if as_json:
         return PlainShow(sys.stderr)
     try:
-        from rich.console import Console  # noqa: PLC0415 - an extra
+        from rich.console import Console
 
-        from loadmanager.demo.screen import LiveShow  # noqa: PLC0415 - needs the extra
+        from loadmanager.demo.screen import LiveShow
     except ModuleNotFoundError as error:
         raise click.ClickException(MISSING_EXTRA.format(error.name)) from None
     console = Console()
@@ -176,11 +176,11 @@ def _show(*, as_json: bool) -> "Show":
 
 
 def _run(settings: "DemoSettings", show: "Show") -> "Summary":
-    import asyncio  # noqa: PLC0415 - --help stays quick
+    import asyncio
 
-    from loadmanager.demo.children import DemoFailed  # noqa: PLC0415 - the same
-    from loadmanager.demo.run import run_demo  # noqa: PLC0415 - the same
-    from loadmanager.demo.scene import PlainShow, Shows  # noqa: PLC0415 - the same
+    from loadmanager.demo.children import DemoFailed
+    from loadmanager.demo.run import run_demo
+    from loadmanager.demo.scene import PlainShow, Shows
 
     try:
         with (settings.data_dir / "demo.log").open("w") as log:
@@ -199,11 +199,11 @@ def read_records(records: Mapping[Path, float | None]) -> "Evidence":
     ``records`` maps each broker's record to when it was surely dead, None if it was
     not killed.
     """
-    from loadmanager.adapters.broker.serving_record import (  # noqa: PLC0415 - --help stays quick
+    from loadmanager.adapters.broker.serving_record import (
         read_record,
     )
-    from loadmanager.checker.serving import overlaps  # noqa: PLC0415 - the same
-    from loadmanager.demo.figures import Evidence  # noqa: PLC0415 - the same
+    from loadmanager.checker.serving import overlaps
+    from loadmanager.demo.figures import Evidence
 
     served = [
         interval for path, died_at_s in records.items() for interval in read_record(path, died_at_s)
@@ -213,13 +213,13 @@ def read_records(records: Mapping[Path, float | None]) -> "Evidence":
 
 
 def _print(summary: "Summary", *, as_json: bool) -> None:
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
     if as_json:
         click.echo(json.dumps(summary.to_json(), indent=2))
         return
-    from rich.console import Console  # noqa: PLC0415 - an extra, checked at the start
+    from rich.console import Console
 
-    from loadmanager.demo.screen import summary_table  # noqa: PLC0415 - needs the extra
+    from loadmanager.demo.screen import summary_table
 
     Console().print(summary_table(summary))

@@ -20,7 +20,7 @@ def get_command(*, name: str | None, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager config get leader.round_interval_s
     """
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
     values = reach.json(f"{_PATH}/values")
     if name is not None:
@@ -80,7 +80,7 @@ def show_command(*, path: Path | None, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager config show --url http://broker-1.example.org:7750
     """
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
     values = reach.json(f"{_PATH}/runtime") if path is None else _of_file(path)
     if as_json:
@@ -96,10 +96,10 @@ def show_command(*, path: Path | None, as_json: bool, reach: Reach) -> None:
 
 
 def _of_file(path: Path) -> dict[str, str]:
-    import os  # noqa: PLC0415 - --help stays quick
+    import os
 
-    from loadmanager.config import ConfigError, load_config  # noqa: PLC0415 - the same
-    from loadmanager.config.describe import shown  # noqa: PLC0415 - the same
+    from loadmanager.config import ConfigError, load_config
+    from loadmanager.config.describe import shown
 
     try:
         return dict(shown(load_config(path, os.environ)))

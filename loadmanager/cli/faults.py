@@ -62,7 +62,7 @@ def faults_command(
       loadmanager faults --seeds 10000
       loadmanager faults --seeds 1 --first-seed 4711 --json
     """  # noqa: D301 - the backspace tells click not to wrap the examples
-    from loadmanager.faults.campaign import Totals, outcomes  # noqa: PLC0415 - --help stays quick
+    from loadmanager.faults.campaign import Totals, outcomes
 
     jobs = min(jobs or len(os.sched_getaffinity(0)), seeds)
     totals = Totals()
@@ -132,15 +132,15 @@ def _repeating(seed: int, steps: int) -> str:
 
 
 def _print_json(outcome: "SeedOutcome") -> None:
-    from dataclasses import asdict  # noqa: PLC0415 - --help stays quick
+    from dataclasses import asdict
 
-    from loadmanager.core.wire.fields import to_json  # noqa: PLC0415 - the same
+    from loadmanager.core.wire.fields import to_json
 
     click.echo(to_json(asdict(outcome)))
 
 
 def _print_json_totals(totals: "Totals", took_s: float, jobs: int) -> None:
-    from loadmanager.core.wire.fields import to_json  # noqa: PLC0415 - --help stays quick
+    from loadmanager.core.wire.fields import to_json
 
     click.echo(
         to_json(

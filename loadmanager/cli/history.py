@@ -22,7 +22,7 @@ def format_command() -> None:
 
     Example: loadmanager history format > history-format.md
     """
-    from loadmanager.core.history import described  # noqa: PLC0415 - quick --help
+    from loadmanager.core.history import described
 
     click.echo(described(), nl=False)
 
@@ -37,7 +37,7 @@ def finish_command(directory: Path) -> None:
 
     Example: loadmanager history finish /var/lib/loadmanager/history
     """
-    from loadmanager.adapters.history import finish_left  # noqa: PLC0415 - quick --help
+    from loadmanager.adapters.history import finish_left
 
     click.echo(f"{finish_left(directory)} files finished")
 
@@ -53,7 +53,7 @@ def check_command(*, directory: Path, as_json: bool) -> None:
 
     Example: loadmanager history check --json /var/lib/loadmanager/history
     """
-    from loadmanager.adapters.history.checking import check_history  # noqa: PLC0415 - quick --help
+    from loadmanager.adapters.history.checking import check_history
 
     found = check_history(directory)
     if as_json:

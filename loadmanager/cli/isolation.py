@@ -29,9 +29,9 @@ def list_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager isolation list --cluster production
     """
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
-    from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
+    from loadmanager.cli.tables import print_table
 
     found = reach.json(_path(cluster, reach))
     if as_json:
@@ -128,9 +128,9 @@ def brokers_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None
 
     Example: loadmanager isolation brokers
     """
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
-    from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
+    from loadmanager.cli.tables import print_table
 
     found = reach.json(f"{_path(cluster, reach)}/brokers")
     if as_json:

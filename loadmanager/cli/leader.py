@@ -46,9 +46,9 @@ def explain_command(*, subject: str, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager explain public/default/0x00000000_0x08000000
     """
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
-    from loadmanager.cli.explaining import print_account  # noqa: PLC0415 - the same
+    from loadmanager.cli.explaining import print_account
 
     account = reach.json("/admin/v2/loadmanager/explain", subject=subject)
     if as_json:

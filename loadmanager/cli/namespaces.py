@@ -32,7 +32,7 @@ def list_command(*, tenant: str, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager namespaces list acme
     """
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
     found = reach.json(f"/admin/v2/namespaces/{segment(tenant)}")
     click.echo(json.dumps(found, indent=2) if as_json else "\n".join(found))
@@ -74,12 +74,12 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager bundles acme/orders
     """
-    import json  # noqa: PLC0415 - --help stays quick
-    from itertools import pairwise  # noqa: PLC0415 - the same
+    import json
+    from itertools import pairwise
 
-    from loadmanager.cli.cluster import snapshot_of  # noqa: PLC0415 - the same
-    from loadmanager.cli.tables import print_table  # noqa: PLC0415 - the same
-    from loadmanager.core.ids import BundleId  # noqa: PLC0415 - the same
+    from loadmanager.cli.cluster import snapshot_of
+    from loadmanager.cli.tables import print_table
+    from loadmanager.core.ids import BundleId
 
     told = reach.json(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")
     bounds = told["boundaries"]

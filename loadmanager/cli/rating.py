@@ -50,8 +50,8 @@ def rate_strategies_command(
       loadmanager rate-strategies --out loadmanager/simulator/pip_364.json
       loadmanager config show-strategies > docs/strategies.md
     """  # noqa: D301 - the backspace tells click not to wrap the examples
-    from loadmanager.simulator import pip_364  # noqa: PLC0415 - --help stays quick
-    from loadmanager.simulator.ratings import PROBLEMS  # noqa: PLC0415 - the same
+    from loadmanager.simulator import pip_364
+    from loadmanager.simulator.ratings import PROBLEMS
 
     if not out.parent.is_dir():
         raise click.UsageError(f"{out}: no such folder; expected a file to write to")
@@ -71,7 +71,7 @@ def rate_strategies_command(
 
 
 def _kept(path: Path) -> "Figures":
-    from loadmanager.simulator.pip_364 import Figures  # noqa: PLC0415 - --help stays quick
+    from loadmanager.simulator.pip_364 import Figures
 
     try:
         return Figures.from_json(path.read_text(encoding="utf-8"))

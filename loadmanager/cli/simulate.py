@@ -116,7 +116,7 @@ def simulate_command(
       loadmanager simulate mine.toml --trace rates.csv --set threshold=0.05 --json
     """  # noqa: D301 - the backspace tells click not to wrap the examples
     if listed:
-        from loadmanager.cli.simulating import print_list  # noqa: PLC0415 - --help stays quick
+        from loadmanager.cli.simulating import print_list
 
         with _bad_input():
             print_list()
@@ -127,7 +127,7 @@ def simulate_command(
         comparison = _comparison(asked, ",".join(strategies) or "*", mode, settings, trace)
         comparison = replace(comparison, seeds=seeds, first_seed=first_seed)
         comparison = _kept(comparison, html, history)
-    from loadmanager.cli.simulating import document_of  # noqa: PLC0415 - --help stays quick
+    from loadmanager.cli.simulating import document_of
 
     told = {"--set": ", ".join(settings), "--trace": str(trace or "")}
     told = {option: value for option, value in told.items() if value}
@@ -151,13 +151,13 @@ def _comparison(
     trace: Path | None,
 ) -> "Comparison":
     """Return what is to be compared; everything that is wrong with it is told now."""
-    from loadmanager.simulator.catalogue import shipped  # noqa: PLC0415 - the same
-    from loadmanager.simulator.comparison import (  # noqa: PLC0415 - --help stays quick
+    from loadmanager.simulator.catalogue import shipped
+    from loadmanager.simulator.comparison import (
         Comparison,
         check_settings,
         load_scenarios,
     )
-    from loadmanager.simulator.strategies import MODES, parse_strategies  # noqa: PLC0415 - the same
+    from loadmanager.simulator.strategies import MODES, parse_strategies
 
     modes = [one for one in MODES if mode in {one, "both"}]
     pairs = parse_strategies(strategies, modes, settings)
@@ -172,9 +172,9 @@ def _comparison(
 @contextmanager
 def _bad_input() -> Iterator[None]:
     """End with 2, and a line for each fault, if something that was given cannot be used."""
-    from loadmanager.charts import MissingCharts  # noqa: PLC0415 - --help stays quick
-    from loadmanager.config import ConfigError  # noqa: PLC0415 - the same
-    from loadmanager.simulator.errors import ScenarioError  # noqa: PLC0415 - the same
+    from loadmanager.charts import MissingCharts
+    from loadmanager.config import ConfigError
+    from loadmanager.simulator.errors import ScenarioError
 
     try:
         yield
@@ -194,7 +194,7 @@ def _kept(comparison: "Comparison", html: Path | None, history: Path | None) -> 
         _check_report(html)
         comparison = replace(comparison, pictured=True)
     if history is not None:
-        from loadmanager.cli.simulated_history import (  # noqa: PLC0415 - --help stays quick
+        from loadmanager.cli.simulated_history import (
             SimulatedHistory,
         )
 
@@ -207,7 +207,7 @@ def _kept(comparison: "Comparison", html: Path | None, history: Path | None) -> 
 
 
 def _check_report(html: Path) -> None:
-    from loadmanager.charts import MissingCharts, check_place  # noqa: PLC0415 - --help stays quick
+    from loadmanager.charts import MissingCharts, check_place
 
     if find_spec("plotly") is None:
         raise MissingCharts
@@ -216,8 +216,8 @@ def _check_report(html: Path) -> None:
 
 def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list["Finding"]:
     """Return what was found; print each scenario's tables as soon as they are known."""
-    from loadmanager.cli.simulating import print_notes, print_scenario  # noqa: PLC0415 - --help stays quick
-    from loadmanager.core.errors import LoadManagerError  # noqa: PLC0415 - the same
+    from loadmanager.cli.simulating import print_notes, print_scenario
+    from loadmanager.core.errors import LoadManagerError
 
     progress = _Progress(comparison.runs)
     findings = []
@@ -241,7 +241,7 @@ def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list[
 
 
 def _write_report(html: Path, findings: list["Finding"], told: Mapping[str, str]) -> None:
-    from loadmanager.simulator.report_page import write_report  # noqa: PLC0415 - --help stays quick
+    from loadmanager.simulator.report_page import write_report
 
     with _bad_input():
         size = write_report(

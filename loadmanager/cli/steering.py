@@ -36,7 +36,7 @@ def drain_command(
 
     Example: loadmanager drain broker-1.example.org:8080 --reason "new disk"
     """
-    import json  # noqa: PLC0415 - --help stays quick
+    import json
 
     here = f"/admin/v2/loadmanager/brokers/{segment(broker)}"
     path = f"{here}/drain"
@@ -132,7 +132,7 @@ def _follow(
     broker: str, state: Callable[[], Mapping[str, Any]], timeout_s: float
 ) -> Mapping[str, Any]:
     """Return the state when the broker is empty, let go again, or the time is up."""
-    import time  # noqa: PLC0415 - --help stays quick
+    import time
 
     deadline_s = time.monotonic() + timeout_s
     told: int | None = None
@@ -163,8 +163,8 @@ def _why_not_empty(state: Mapping[str, Any], timeout_s: float) -> str:
 
 def somebody() -> str:
     """Return who asks, as far as the system knows."""
-    import getpass  # noqa: PLC0415 - --help stays quick
-    import socket  # noqa: PLC0415 - the same
+    import getpass
+    import socket
 
     try:
         name = getpass.getuser()

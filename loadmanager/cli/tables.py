@@ -35,9 +35,9 @@ def plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
 def _print_rich(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> None:  # pragma: no cover - needs a terminal
-    from rich.console import Console  # noqa: PLC0415 - an extra
-    from rich.table import Table  # noqa: PLC0415 - the same
-    from rich.text import Text  # noqa: PLC0415 - the same
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title, title_justify="left")
     for name in columns:

@@ -48,12 +48,12 @@ def top_command(*, interval_s: float, times: int | None, most_bundles: int, reac
 
     Example: loadmanager top --interval 5
     """
-    import itertools  # noqa: PLC0415 - --help stays quick
-    import sys  # noqa: PLC0415 - the same
-    import time  # noqa: PLC0415 - the same
+    import itertools
+    import sys
+    import time
 
-    from rich.console import Console  # noqa: PLC0415 - the same
-    from rich.live import Live  # noqa: PLC0415 - the same
+    from rich.console import Console
+    from rich.live import Live
 
     looks = itertools.count(1) if times is None else range(1, times + 1)
     console = Console(width=None if sys.stdout.isatty() else 120)
@@ -74,9 +74,9 @@ def top_command(*, interval_s: float, times: int | None, most_bundles: int, reac
 
 
 def _look(reach: Reach, most_bundles: int) -> "RenderableType":
-    from rich.console import Group  # noqa: PLC0415 - --help stays quick
+    from rich.console import Group
 
-    from loadmanager.cli.cluster import broker_rows, leader_of, snapshot_of  # noqa: PLC0415 - the same
+    from loadmanager.cli.cluster import broker_rows, leader_of, snapshot_of
 
     snapshot, leader = snapshot_of(reach), leader_of(reach).get("brokerId", "")
     rows = list(broker_rows(snapshot, leader))
@@ -84,7 +84,7 @@ def _look(reach: Reach, most_bundles: int) -> "RenderableType":
 
 
 def _title(snapshot: "Snapshot", leader: str, rows: list[dict[str, Any]]) -> "Text":
-    from rich.text import Text  # noqa: PLC0415 - --help stays quick
+    from rich.text import Text
 
     used = [row["used"] for row in map(_with_use, rows) if row["used"] is not None]
     mean = sum(used) / len(used) if used else 0.0
@@ -104,9 +104,9 @@ def _with_use(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _brokers(rows: list[dict[str, Any]]) -> "RenderableType":
-    from rich import box  # noqa: PLC0415 - --help stays quick
-    from rich.table import Table  # noqa: PLC0415 - the same
-    from rich.text import Text  # noqa: PLC0415 - the same
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("broker", "", "most used resource"):
@@ -136,7 +136,7 @@ def _brokers(rows: list[dict[str, Any]]) -> "RenderableType":
 
 
 def _bar(used: float | None) -> "Text":
-    from rich.text import Text  # noqa: PLC0415 - --help stays quick
+    from rich.text import Text
 
     if used is None:
         return Text("unknown", style="dim")
@@ -146,9 +146,9 @@ def _bar(used: float | None) -> "Text":
 
 
 def _bundles(snapshot: "Snapshot", most: int) -> "list[RenderableType]":
-    from rich import box  # noqa: PLC0415 - --help stays quick
-    from rich.table import Table  # noqa: PLC0415 - the same
-    from rich.text import Text  # noqa: PLC0415 - the same
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
 
     loads = [
         (stats, bundle, broker)

@@ -33,10 +33,10 @@ def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int)
     Example:
       loadmanager zookeeper --port 2181 --tick-ms 500
     """  # noqa: D301 - the backspace tells click not to wrap the example
-    from loadmanager.adapters.zookeeper.embedded import (  # noqa: PLC0415 - keeps --help quick
+    from loadmanager.adapters.zookeeper.embedded import (
         EmbeddedZooKeeper,
     )
-    from loadmanager.adapters.zookeeper.java import (  # noqa: PLC0415 - the same
+    from loadmanager.adapters.zookeeper.java import (
         EmbeddedZooKeeperError,
     )
 
