@@ -1,6 +1,5 @@
 """``loadmanager simulate``: what it prints and writes, how it ends, and that it repeats."""
 
-import gzip
 import io
 import json
 import sys
@@ -8,30 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from simulate_command import simulate, written
 from simulated_jobs import SCENARIO, small_jobs
 
-from loadmanager.cli import main
 from loadmanager.cli.simulate import _Progress
 from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.comparing import Job, SimulationDied, run_job
 from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.strategies import PAIR_NAMES
-
-
-@pytest.fixture
-def scenario(tmp_path: Path) -> Path:
-    """Return the file of a small scenario in which one of two brokers has everything."""
-    return written(tmp_path / "two.toml")
-
-
-def written(file: Path, *more: str) -> Path:
-    file.write_text("\n".join([SCENARIO, *more]))
-    return file
-
-
-def simulate(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["simulate", "--jobs", "1", *map(str, arguments)])
 
 
 def document(*arguments: object) -> Any:
@@ -251,53 +234,6 @@ def test_on_a_terminal_a_line_tells_how_far_it_is_and_goes_away(
         "2 of 2 runs: two with avg+avg, safe, seed 8",
         "",
     ]
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in folder.rglob("*")
-        if file.is_file()
-    }
-
-
-def test_a_run_writes_the_history_of_a_cluster_the_same_each_time(
-    scenario: Path, tmp_path: Path
-) -> None:
-    arguments = (scenario, "--strategy", "threshold+round_robin", "--json")
-    without = simulate(*arguments)
-    for folder in ("once", "again"):
-        done = simulate(*arguments, "--history", tmp_path / folder)
-        assert (done.exit_code, done.stdout, done.stderr) == (0, without.stdout, "")
-    written = files_in(tmp_path / "once")
-    assert written == files_in(tmp_path / "again")
-    lines = [
-        json.loads(line)
-        for name, content in written.items()
-        if Path(name).name.startswith("rounds-")
-        for line in gzip.decompress(content).splitlines()
-    ]
-    (run,) = json.loads(done.stdout)["scenarios"][0]["strategies"]
-    assert sum(line["kind"] == "round" for line in lines) == 8
-    assert sum(line["kind"] == "move" for line in lines) == run["scores"]["moves"]["median"] > 0
-
-
-def test_several_runs_write_to_a_folder_each(scenario: Path, tmp_path: Path) -> None:
-    done = simulate(
-        scenario, "--strategy", "avg+avg", "--mode", "both", "--seeds", 2,
-        "--history", tmp_path / "history",
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert sorted(one.name for one in (tmp_path / "history" / "two").iterdir()) == [
-        f"avg+avg-{mode}-seed-{seed}" for mode in ("parity", "safe") for seed in (7, 8)
-    ]
-
-
-def test_a_history_that_cannot_be_written_is_told(scenario: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    done = simulate(scenario, "--history", tmp_path / "file" / "history")
-    assert done.exit_code == 2
-    assert done.stderr == f"{tmp_path / 'file' / 'history'}: Not a directory\n"
 
 
 def test_an_interruption_is_told_with_how_far_it_came(

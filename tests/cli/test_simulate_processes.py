@@ -16,14 +16,6 @@ pytestmark = pytest.mark.simulated
 COMMAND = [sys.executable, "-m", "loadmanager", "simulate"]
 
 
-@pytest.fixture
-def scenario(tmp_path: Path) -> Path:
-    """Return the file of a small scenario."""
-    file = tmp_path / "two.toml"
-    file.write_text(SCENARIO)
-    return file
-
-
 def test_the_same_bytes_come_of_any_number_of_processes_and_any_hash_seed(scenario: Path) -> None:
     outputs = {
         subprocess.run(

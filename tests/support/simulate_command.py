@@ -1,0 +1,19 @@
+"""``loadmanager simulate`` in this process, on a small scenario."""
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+from simulated_jobs import SCENARIO
+
+from loadmanager.cli import main
+
+
+def written(file: Path, *more: str) -> Path:
+    """Write the small scenario, with ``more`` below it, and return its file."""
+    file.write_text("\n".join([SCENARIO, *more]))
+    return file
+
+
+def simulate(*arguments: object) -> Result:
+    """Run the command, with no other process."""
+    return CliRunner().invoke(main, ["simulate", "--jobs", "1", *map(str, arguments)])
