@@ -1,0 +1,41 @@
+"""What a table of the pipeline promises: its columns, their types, and who makes it."""
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import StructType
+
+from loadmanager.core.errors import LoadManagerError
+
+
+class PipelineError(LoadManagerError):
+    """A job cannot go on; the text says where, what was found and what was expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table: ``schema`` says its columns; each field's metadata may have a ``meaning``.
+
+    ``job`` is the job that makes it. ``by`` are the columns that its folders are named by.
+    """
+
+    name: str
+    job: str
+    meaning: str
+    schema: StructType
+    by: tuple[str, ...] = ()
+
+    def conform(self, frame: DataFrame) -> DataFrame:
+        """Return ``frame`` with this table's columns alone, in their order and of their types.
+
+        Raises:
+            PipelineError: a column is missing.
+        """
+        missing = [name for name in self.schema.names if name not in frame.columns]
+        if missing:
+            told = f"table {self.name}: column {', '.join(missing)} is missing"
+            raise PipelineError(f"{told}; expected {', '.join(self.schema.names)}")
+        return frame.select(
+            *(F.col(field.name).cast(field.dataType).alias(field.name) for field in self.schema)
+        )

@@ -1,0 +1,58 @@
+"""The jobs by their names, and what each is given.
+
+A job is a thin entry around pure functions from data frames to data frames: it reads
+tables, calls them, writes what they return, and says in a few lines what became of it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from loadmanager.pipeline.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a job works with.
+
+    ``history`` is the directory or URL that sidecars write to; only some jobs need it.
+    ``since`` (inclusive) and ``until`` (exclusive) are in UTC; None is no bound. ``options``
+    are what was asked for of one job alone. ``tell`` prints a line while the job runs.
+    """
+
+    spark: "SparkSession"
+    store: "Store"
+    history: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    tell: Callable[[str], None] = lambda _line: None
+
+
+Job = Callable[[Work], list[str]]
+"""Does the work and returns the lines that say what became of it."""
+
+JOBS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "ingest": "history to typed tables; only files that are new",
+        "rollup": "loads per minute, hour and day, profiles, imbalance over time",
+        "moves": "what each move achieved and what clients paid",
+        "costs": "what messages, bytes, topics and connections cost, with intervals",
+        "replay": "what other strategies and settings would have done",
+        "report": "one HTML file with all of it",
+        "stream": "minute rollups and alerts while history is being written",
+    }
+)
+"""What each job is for, in the order they build on each other."""
+
+
+def job(name: str) -> Job:
+    """Return the job of a name of `JOBS`: ``run`` of the module that has its name."""
+    found: Job = import_module(f"loadmanager.pipeline.{name}").run
+    return found

@@ -1,0 +1,120 @@
+"""Java and memory for Spark on this host, checked before Spark fails in its own words."""
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.java import CHECK_TIMEOUT_S, NoJava, find_java
+
+HOW_TO_GET_IT: Final = "install Java 17 or newer, or: pip install 'loadmanager[pipeline]'"
+LEAST_JAVA: Final = 17
+_REFUSED_BY_SMALL_RUNTIMES: Final = "--add-modules=jdk.incubator.vector"
+_JVM_OVERHEAD: Final = 1.15
+"""What a JVM takes for each byte of its heap."""
+
+_UNITS: Final = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+_SHIM: Final = """\
+#!/bin/sh
+# Spark asks for a module that this Java does not have and that it can do without.
+for argument do
+    shift
+    case "$argument" in
+        {refused}) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec '{java}' "$@"
+"""
+
+
+class SparkUnavailable(LoadManagerError):
+    """Spark cannot run here; the text says what is missing and what to do."""
+
+
+def java_home(folder: Path) -> Path:
+    """Return a folder to set JAVA_HOME to for Spark; ``folder`` is for a shim if one is needed.
+
+    Raises:
+        SparkUnavailable: there is no Java, or only one older than `LEAST_JAVA`.
+    """
+    try:
+        java = find_java(HOW_TO_GET_IT)
+    except NoJava as error:
+        raise SparkUnavailable(str(error)) from None
+    version = _version(java)
+    if version < LEAST_JAVA:
+        raise SparkUnavailable(f"{java} is Java {version}, Spark needs 17; {HOW_TO_GET_IT}")
+    if _runs(java, _REFUSED_BY_SMALL_RUNTIMES):
+        return java.resolve().parent.parent
+    shim = folder / "bin" / "java"
+    shim.parent.mkdir(parents=True)
+    shim.write_text(_SHIM.format(refused=_REFUSED_BY_SMALL_RUNTIMES, java=java.resolve()))
+    shim.chmod(0o755)
+    return folder
+
+
+def check_memory(wanted: str, meminfo: str | None = None) -> None:
+    """Refuse a driver memory (``2g``, ``900m``) that this host does not have now.
+
+    ``meminfo`` is the text of /proc/meminfo; a host that has none is not checked.
+
+    Raises:
+        SparkUnavailable: it is no size, or more than is free.
+    """
+    found = re.fullmatch(r"(\d+)([kmgt])b?", wanted.strip().lower())
+    if found is None:
+        raise SparkUnavailable(f"driver memory {wanted!r}; expected a size such as 2g or 900m")
+    bytes_wanted = int(found[1]) * _UNITS[found[2]] * _JVM_OVERHEAD
+    free = _available_bytes(meminfo)
+    if free is not None and bytes_wanted > free:
+        raise SparkUnavailable(
+            f"driver memory {wanted} needs {bytes_wanted / 2**20:.0f} MiB with Java's own, "
+            f"of which {free / 2**20:.0f} MiB are free; "
+            "expected less: --driver-memory, or other programs closed"
+        )
+
+
+def shim_folder() -> Path:
+    """Return a folder that does not exist yet, for `java_home`."""
+    return Path(tempfile.mkdtemp(prefix="loadmanager-java-")) / "home"
+
+
+def environment(home: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables that Spark's start looks at, for the Java in ``home``.
+
+    Without a given address Spark would bind to whatever the host's name resolves to, and
+    complain if it resolves to none.
+    """
+    return {"JAVA_HOME": str(home), "SPARK_LOCAL_IP": environ.get("SPARK_LOCAL_IP", "127.0.0.1")}
+
+
+def _available_bytes(meminfo: str | None) -> float | None:
+    if meminfo is None:
+        try:
+            meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+        except OSError:
+            return None
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
+    return int(found[1]) * 1024.0 if found else None
+
+
+def _version(java: Path) -> int:
+    told = _run(java, "-version")
+    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    return int(found[1]) if found else 0
+
+
+def _runs(java: Path, option: str) -> bool:
+    return _run(java, option, "-version").returncode == 0
+
+
+def _run(java: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - the Java that was just found
+        [java, *options], capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False
+    )

@@ -1,0 +1,65 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from loadmanager.pipeline.runtime import SparkUnavailable, check_memory, environment, java_home
+
+
+def java_saying(folder: Path, version: str, *, refuses_vector: bool = False) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    refusal = 'case "$*" in *incubator*) exit 1;; esac\n' if refuses_vector else ""
+    java.write_text(f'#!/bin/sh\n{refusal}echo \'openjdk version "{version}"\' >&2\necho "$*"\n')
+    java.chmod(0o755)
+    return folder
+
+
+def test_a_whole_java_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home = java_saying(tmp_path / "jdk", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java_home(tmp_path / "shim") == home
+    assert not (tmp_path / "shim").exists()
+
+
+def test_a_small_java_gets_a_shim_that_leaves_out_what_it_refuses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java_saying(tmp_path / "jre", "25", refuses_vector=True)))
+    home = java_home(tmp_path / "shim")
+    given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b:c", "Main"]
+    done = subprocess.run(
+        [home / "bin" / "java", *given], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "-Xmx1g -cp a b:c Main"
+
+
+def test_an_old_java_is_refused_by_its_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java_saying(tmp_path, "1.8.0_402")))
+    with pytest.raises(SparkUnavailable, match=r"is Java 8, Spark needs 17; install Java 17"):
+        java_home(tmp_path / "shim")
+
+
+@pytest.mark.parametrize(("wanted", "free_kb"), [("2g", 3_000_000), ("900m", 1_200_000)])
+def test_memory_that_is_there_is_accepted(wanted: str, free_kb: int) -> None:
+    check_memory(wanted, f"MemTotal: 9 kB\nMemAvailable:   {free_kb} kB\n")
+
+
+def test_memory_that_is_not_there_is_told_with_both_sizes() -> None:
+    with pytest.raises(SparkUnavailable, match=r"4g needs 4710 MiB .* 1953 MiB are free"):
+        check_memory("4g", "MemAvailable: 2000000 kB\n")
+
+
+@pytest.mark.parametrize("wanted", ["", "2", "much", "-1g"])
+def test_a_memory_that_is_no_size_is_refused(wanted: str) -> None:
+    with pytest.raises(SparkUnavailable, match="expected a size such as 2g or 900m"):
+        check_memory(wanted, "")
+
+
+def test_an_address_given_to_spark_is_kept() -> None:
+    assert environment(Path("/j"), {"SPARK_LOCAL_IP": "10.0.0.7"}) == {
+        "JAVA_HOME": "/j",
+        "SPARK_LOCAL_IP": "10.0.0.7",
+    }
