@@ -21,6 +21,7 @@ from loadmanager.cli.namespaces import (
     namespaces_commands,
     split_command,
 )
+from loadmanager.cli.pipeline import pipeline_command
 from loadmanager.cli.rating import rate_strategies_command
 from loadmanager.cli.reference import show_commands_command
 from loadmanager.cli.simulate import simulate_command
@@ -60,6 +61,7 @@ main.add_command(merge_command)
 main.add_command(namespaces_commands)
 main.add_command(observe_command)
 main.add_command(pause_command)
+main.add_command(pipeline_command)
 main.add_command(plan_command)
 main.add_command(rate_strategies_command)
 main.add_command(resume_command)

@@ -1,0 +1,47 @@
+"""Points in time as they are typed: a date, a time, or so long ago."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import click
+
+_AGO: Final = re.compile(r"(\d{1,6})([smhdw])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """Return the time in UTC that ``text`` names; ``7d`` is seven days before ``now``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        told = f"{text!r}; expected a time such as 2026-11-01 or 2026-11-01T06:00Z, or 12h, 7d"
+        raise ValueError(told) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+class Moment(click.ParamType):
+    """Makes a time in UTC of what was typed."""
+
+    name = "time"
+
+    def convert(
+        self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Return the time; a wrong one ends the command."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            return parse_moment(value, datetime.now(UTC))
+        except (ValueError, OverflowError) as error:
+            self.fail(str(error), param, ctx)
+
+
+MOMENT: Final = Moment()

@@ -1,0 +1,216 @@
+"""``loadmanager pipeline``: from history to tables, costs, replays and a report, on Spark."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from loadmanager.cli.moments import MOMENT
+from loadmanager.pipeline.jobs import JOBS
+
+if TYPE_CHECKING:
+    from loadmanager.pipeline.progress import Progress
+    from loadmanager.pipeline.session import SessionSettings
+
+INTERRUPTED = 130
+_NEED_HISTORY: Final = frozenset({"ingest", "stream"})
+_OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "replay": ("strategy", "setting"),
+    "stream": ("for_s", "once"),
+}
+"""Options that are of one job alone, by which they are refused without it."""
+
+
+_EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what in JOBS.items())
+
+
+@click.command("pipeline", epilog=_EPILOG)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=click.Choice(tuple(JOBS)))
+@click.option(
+    "--history",
+    metavar="DIR",
+    help="Where sidecars write their history: a directory or a URL that Spark knows. ingest and "
+    "stream read it.",
+)
+@click.option(
+    "--out",
+    metavar="DIR",
+    required=True,
+    help="Where tables, models and the report go: a directory or a URL that Spark knows.",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    default="local[*]",
+    show_default=True,
+    help="Spark's master: local[CORES] for this host alone, or spark://HOST:PORT, yarn, k8s://URL.",
+)
+@click.option(
+    "--since",
+    metavar="TIME",
+    type=MOMENT,
+    help="Leave out what is older: 2026-11-01, 2026-11-01T06:00 (UTC unless it says otherwise), "
+    "or so long ago: 12h, 7d.",
+)
+@click.option("--until", metavar="TIME", type=MOMENT, help="Leave out this time and all after it.")
+@click.option(
+    "--driver-memory",
+    metavar="SIZE",
+    default="2g",
+    show_default=True,
+    help="Memory of the JVM that plans the work; with a local master, that does it.",
+)
+@click.option(
+    "--conf",
+    "conf",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of Spark: spark.executor.memory=8g. May be given again.",
+)
+@click.option(
+    "--progress/--no-progress",
+    default=None,
+    help="Tell how far Spark's stages are: as a bar on a terminal, else a line every 15 s. "
+    "Without it, on a terminal alone.",
+)
+@click.option(
+    "--strategy",
+    metavar="A+B",
+    multiple=True,
+    help="replay: a pair shedder+placement, as of `loadmanager simulate`. May be given again.",
+)
+@click.option(
+    "--setting",
+    metavar="KEY=V1,V2",
+    multiple=True,
+    help="replay: values to try of a setting of the strategies that have it. May be given again: "
+    "all combinations are tried.",
+)
+@click.option(
+    "--for-s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="stream: end after so long. Without it, it runs until it is interrupted.",
+)
+@click.option("--once", is_flag=True, help="stream: take up what is there, and end.")
+def pipeline_command(
+    *,
+    jobs: tuple[str, ...],
+    history: str | None,
+    out: str,
+    since: datetime | None,
+    until: datetime | None,
+    progress: bool | None,
+    master: str,
+    driver_memory: str,
+    conf: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Turn history into tables, costs, replays and a report, on Spark.
+
+    JOBs run in the order given, in one Spark. docs/pipeline.md tells of them,
+    docs/pipeline-tables.md of the tables they make. It needs its extra, which brings
+    Spark and a Java: pip install 'loadmanager[pipeline]'
+
+    Ends with 1 if a job cannot go on or Spark cannot run, with 2 on bad input.
+
+    \b
+    Examples:
+      loadmanager pipeline ingest rollup report --history /var/lib/history --out tables
+      loadmanager pipeline replay --out tables --since 7d --strategy avg+avg
+    """  # noqa: D301 - the backspace tells click not to wrap the examples
+    _check_options(jobs, options)
+    _check_places(jobs, history, out)
+    if since is not None and until is not None and since >= until:
+        raise click.UsageError(f"--since {since:%FT%TZ} is not before --until {until:%FT%TZ}")
+    from loadmanager.core.errors import LoadManagerError
+    from loadmanager.pipeline.running import Request, run_jobs
+
+    request = Request(
+        jobs=jobs, out=out, history=history, since=since, until=until, options=options
+    )
+    settings = _settings(master, driver_memory, conf)
+    with _interruptible():
+        try:
+            run_jobs(request, settings, _tell, _progress(progress))
+        except LoadManagerError as error:
+            raise click.ClickException(str(error)) from None
+
+
+def _check_options(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    for job, names in _OPTIONS_OF.items():
+        given = [name for name in names if options[name]]
+        if given and job not in jobs:
+            option = given[0].replace("_", "-")
+            raise click.UsageError(f"--{option} is of the job {job}, which is not asked for")
+
+
+def _check_places(jobs: tuple[str, ...], history: str | None, out: str) -> None:
+    """Refuse what cannot work before Spark, which takes its time to start."""
+    reading = next((job for job in jobs if job in _NEED_HISTORY), None)
+    if reading is not None and history is None:
+        raise click.UsageError(f"{reading} reads history; expected --history DIR")
+    if history is not None and _local(history) and not Path(history).is_dir():
+        raise click.UsageError(f"--history {history}: there is no such directory")
+    if _local(out):
+        _check_writable(Path(out))
+
+
+def _local(place: str) -> bool:
+    return "://" not in place and not place.startswith("file:")
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"--out {folder}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise click.UsageError(f"--out {folder}: expected a directory that can be written to")
+
+
+def _settings(master: str, driver_memory: str, conf: tuple[str, ...]) -> "SessionSettings":
+    from loadmanager.pipeline.session import SessionSettings
+
+    more = {}
+    for text in conf:
+        key, equals, value = text.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise click.UsageError(f"--conf {text}: expected spark.KEY=VALUE")
+        more[key] = value
+    return SessionSettings(master=master, driver_memory=driver_memory, more=more)
+
+
+def _progress(asked: bool | None) -> "Progress":
+    from loadmanager.pipeline.progress import no_progress, progress_on
+
+    shown = sys.stderr.isatty() if asked is None else asked
+    return progress_on(sys.stderr) if shown else no_progress
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """End quietly on Ctrl-C and on SIGTERM, once Spark's processes are gone."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("interrupted: finished jobs stay, the unfinished one left nothing", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

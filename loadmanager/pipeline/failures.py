@@ -1,0 +1,71 @@
+"""What a failure of Spark comes down to: one line out of a hundred of stack traces."""
+
+import re
+from typing import Final
+
+_KNOWN: Final = (
+    (
+        re.compile(r"No space left on device|Disk quota exceeded"),
+        (
+            "the disk is full; expected room in --out, and for what is sorted in "
+            "spark.local.dir, which is /tmp if it is not set"
+        ),
+    ),
+    (
+        re.compile(r"OutOfMemoryError|Container killed .* exceeding .*memory|exit code 137"),
+        (
+            "the memory is short; expected more: --driver-memory, and on a cluster "
+            "--conf spark.executor.memory=SIZE"
+        ),
+    ),
+    (
+        re.compile(r"ModuleNotFoundError: No module named '(loadmanager|numpy|pyarrow|pandas)"),
+        (
+            "a worker's Python lacks what the jobs need; expected loadmanager[pipeline] in the "
+            "Python of every worker, and PYSPARK_PYTHON to name it"
+        ),
+    ),
+    (
+        re.compile(r"PYTHON_VERSION_MISMATCH|Python in worker has different version"),
+        (
+            "the workers run another Python than this one; expected the same minor version, and "
+            "PYSPARK_PYTHON to name it"
+        ),
+    ),
+    (
+        re.compile(r"No FileSystem for scheme|ClassNotFoundException: Class org\.apache\.hadoop"),
+        (
+            "Spark does not know this kind of address; expected its file system's jar: "
+            "--conf spark.jars.packages=... (docs/pipeline.md has them)"
+        ),
+    ),
+)
+_RAISED: Final = re.compile(
+    r"^((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Invalid\w*): .+)$", re.MULTILINE
+)
+"""The end of a Python's own stack trace."""
+
+_LONGEST: Final = 400
+
+
+def plain_cause(text: str) -> str:
+    """Return what went wrong, in one line, of the text of an error of Spark or Py4J."""
+    for pattern, told in _KNOWN:
+        found = pattern.search(text)
+        if found:
+            return f"{told} ({_line_with(text, found.start())})"
+    causes = re.findall(r"^\s*Caused by: (.+)$", text, re.MULTILINE)
+    raised = _RAISED.findall(text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    chosen = (causes[-1:] or raised[-1:] or lines[:1] or ["it failed without a word"])[0]
+    return _short(chosen)
+
+
+def _line_with(text: str, position: int) -> str:
+    begin = text.rfind("\n", 0, position) + 1
+    end = text.find("\n", position)
+    return _short(text[begin : end if end >= 0 else None].strip())
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."

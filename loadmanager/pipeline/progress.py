@@ -1,0 +1,149 @@
+"""How far a job is: Spark's stages as a bar on a terminal, as plain lines elsewhere.
+
+Both go to standard error: what a job found out goes to standard output.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BAR_EVERY_S: Final = 0.5
+LINE_EVERY_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """The stages that run now, by their numbers, and their tasks together."""
+
+    stages: tuple[int, ...] = ()
+    tasks: int = 0
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+
+    def __str__(self) -> str:
+        """Return it as a part of a line."""
+        if not self.stages:
+            return "between two stages"
+        stages = ", ".join(str(stage) for stage in self.stages)
+        word = "stage" if len(self.stages) == 1 else "stages"
+        failed = f", {self.failed} failed and tried again" if self.failed else ""
+        return f"{word} {stages}: {self.done} of {self.tasks} tasks, {self.running} running{failed}"
+
+
+class StageInfo(Protocol):
+    """What Spark tells of a stage."""
+
+    numTasks: int  # noqa: N815 - Spark's name
+    numActiveTasks: int  # noqa: N815 - the same
+    numCompletedTasks: int  # noqa: N815 - the same
+    numFailedTasks: int  # noqa: N815 - the same
+
+
+class Tracker(Protocol):
+    """Spark's own account of its stages: its ``StatusTracker``."""
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
+        """Return the numbers of all stages that run."""
+        ...
+
+    def getStageInfo(self, stageId: int) -> StageInfo | None:  # noqa: N802, N803 - Spark's names
+        """Return what is known of a stage, None if it is over and forgotten."""
+        ...
+
+
+Progress = Callable[["SparkSession", str], AbstractContextManager[None]]
+"""Shows the stages of a session under the name of a job, while the context lasts."""
+
+
+def stand_of(tracker: Tracker) -> Stand:
+    """Return how far the stages are that run now."""
+    numbers = sorted(tracker.getActiveStageIds())
+    found = {number: tracker.getStageInfo(number) for number in numbers}
+    known = {number: info for number, info in found.items() if info is not None}
+    infos = known.values()
+    return Stand(
+        stages=tuple(known),
+        tasks=sum(info.numTasks for info in infos),
+        running=sum(info.numActiveTasks for info in infos),
+        done=sum(info.numCompletedTasks for info in infos),
+        failed=sum(info.numFailedTasks for info in infos),
+    )
+
+
+def no_progress(_spark: "SparkSession", _job: str) -> AbstractContextManager[None]:
+    """Show nothing."""
+    return nullcontext()
+
+
+def progress_on(stream: TextIO) -> Progress:
+    """Return a bar if ``stream`` is a terminal, else plain lines."""
+    show = _bar if stream.isatty() else _lines
+
+    @contextmanager
+    def shown(spark: "SparkSession", job: str) -> Iterator[None]:
+        tracker: Tracker = spark.sparkContext.statusTracker()
+        with show(job, stream) as (every_s, tell), _watching(tracker, every_s, tell):
+            yield
+
+    return shown
+
+
+@contextmanager
+def _watching(tracker: Tracker, every_s: float, tell: Callable[[Stand], None]) -> Iterator[None]:
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(every_s):
+            tell(stand_of(tracker))
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+Shown = AbstractContextManager[tuple[float, Callable[[Stand], None]]]
+
+
+@contextmanager
+def _lines(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[Stand], None]]]:
+    def tell(stand: Stand) -> None:
+        print(f"{job}: {stand}", file=stream, flush=True)
+
+    yield LINE_EVERY_S, tell
+
+
+@contextmanager
+def _bar(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[Stand], None]]]:
+    # Rich is slow to import, and needed on terminals alone.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bars  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[stand]}"))
+    bars = Bars(
+        *columns,
+        TimeElapsedColumn(),
+        console=Console(file=stream),
+        transient=True,
+        refresh_per_second=4,
+        # What is printed meanwhile goes above the bar, but never to another place than it would.
+        redirect_stdout=sys.stdout.isatty(),
+    )
+    with bars:
+        row = bars.add_task(job, total=None, stand="starting")
+
+        def tell(stand: Stand) -> None:
+            bars.update(row, total=stand.tasks or None, completed=stand.done, stand=str(stand))
+
+        yield BAR_EVERY_S, tell

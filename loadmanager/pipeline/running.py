@@ -1,0 +1,81 @@
+"""Jobs one after the other in one Spark session, with what each has to say."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+from loadmanager.pipeline.progress import Progress, no_progress
+from loadmanager.pipeline.session import SessionSettings, spark_session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be done: jobs of `JOBS` in their order, on which history, to where."""
+
+    jobs: Sequence[str]
+    out: str
+    history: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def run_jobs(
+    request: Request,
+    settings: SessionSettings,
+    tell: Callable[[str], None],
+    progress: Progress = no_progress,
+) -> None:
+    """Run every job, and tell its lines under its name.
+
+    Jobs that were done stay done if a later one fails.
+
+    Raises:
+        SparkUnavailable: Spark cannot run here or there.
+        PipelineError: a job cannot go on.
+    """
+    with spark_session(settings, " ".join(request.jobs)) as spark:
+        # These need PySpark, without which a session says what to install.
+        from loadmanager.pipeline.jobs import Work, job  # noqa: PLC0415
+        from loadmanager.pipeline.store import Store  # noqa: PLC0415
+
+        work = Work(
+            spark=spark,
+            store=Store(spark, request.out),
+            history=request.history,
+            since=request.since,
+            until=request.until,
+            options=request.options,
+            tell=lambda line: tell(f"  {line}"),
+        )
+        for name in request.jobs:
+            tell(name)
+            started_s = time.monotonic()
+            with told_plainly(name), progress(spark, name):
+                lines = job(name)(work)
+            _tell_all(lines, tell)
+            tell(f"  done in {time.monotonic() - started_s:.1f} s")
+
+
+def _tell_all(lines: Iterable[str], tell: Callable[[str], None]) -> None:
+    for line in lines:
+        tell(f"  {line}")
+
+
+@contextmanager
+def told_plainly(job: str) -> Iterator[None]:
+    """Make of what Spark throws in ``job`` an error of one line."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with PySpark
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
+
+    from loadmanager.pipeline.contract import PipelineError  # noqa: PLC0415 - the same
+    from loadmanager.pipeline.failures import plain_cause  # noqa: PLC0415 - the same
+
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        raise PipelineError(f"job {job}: {plain_cause(str(error))}") from error

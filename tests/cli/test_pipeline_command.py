@@ -1,0 +1,115 @@
+"""What the command refuses before it starts Spark; tests/spark runs it whole."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from loadmanager.cli import main
+from loadmanager.cli.moments import parse_moment
+from loadmanager.pipeline.jobs import JOBS
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+def pipeline(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["pipeline", *arguments])
+
+
+def refusal(*arguments: str) -> str:
+    """Return the last line of what it said, which it ended with 2 for."""
+    result = pipeline(*arguments)
+    assert result.exit_code == 2, result.output
+    return result.output.splitlines()[-1]
+
+
+def test_help_names_every_job_and_imports_no_spark() -> None:
+    said = pipeline("--help").output
+    assert all(f"  {name:8} {what}" in said for name, what in JOBS.items())
+    looked = (
+        "import sys; from loadmanager.cli import main; "
+        "print([name for name in ('pyspark', 'numpy', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", looked], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_a_job_that_reads_history_wants_to_know_where_it_is(tmp_path: Path) -> None:
+    said = refusal("rollup", "ingest", "--out", str(tmp_path))
+    assert said == "Error: ingest reads history; expected --history DIR"
+
+
+def test_history_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    said = refusal("ingest", "--history", str(gone), "--out", str(tmp_path))
+    assert said == f"Error: --history {gone}: there is no such directory"
+
+
+def test_a_place_that_cannot_be_written_to_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert refusal("rollup", "--out", str(file)).startswith(f"Error: --out {file}: ")
+    assert (
+        refusal("rollup", "--out", str(file / "in")) == f"Error: --out {file}/in: Not a directory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "job"),
+    [
+        (["--strategy", "avg+avg"], "replay"),
+        (["--setting", "margin=0.1"], "replay"),
+        (["--for-s", "3"], "stream"),
+        (["--once"], "stream"),
+    ],
+)
+def test_an_option_of_another_job_is_refused(option: list[str], job: str, tmp_path: Path) -> None:
+    said = refusal("rollup", "--out", str(tmp_path), *option)
+    assert said == f"Error: {option[0]} is of the job {job}, which is not asked for"
+
+
+def test_times_that_leave_nothing_are_refused(tmp_path: Path) -> None:
+    times = ("--since", "2026-11-02T01:00+01:00", "--until", "2026-11-02")
+    said = refusal("rollup", "--out", str(tmp_path), *times)
+    told = "--since 2026-11-02T00:00:00Z is not before --until 2026-11-02T00:00:00Z"
+    assert said == f"Error: {told}"
+
+
+@pytest.mark.parametrize("setting", ["spark.x", "x=1", "=1"])
+def test_a_setting_that_is_not_of_spark_is_refused(setting: str, tmp_path: Path) -> None:
+    said = refusal("rollup", "--out", str(tmp_path), "--conf", setting)
+    assert said == f"Error: --conf {setting}: expected spark.KEY=VALUE"
+
+
+def test_an_unknown_job_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    said = refusal("rollups", "--out", str(tmp_path))
+    assert "'rollups' is not one of 'ingest', 'rollup'" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-01", datetime(2026, 11, 1, tzinfo=UTC)),
+        ("2026-11-01T06:30", datetime(2026, 11, 1, 6, 30, tzinfo=UTC)),
+        ("2026-11-01T06:30+02:00", datetime(2026, 11, 1, 4, 30, tzinfo=UTC)),
+        ("7d", NOW - timedelta(days=7)),
+        ("90m", NOW - timedelta(minutes=90)),
+    ],
+)
+def test_times_are_taken_as_utc_or_as_so_long_ago(text: str, expected: datetime) -> None:
+    assert parse_moment(text, NOW) == expected
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "7", "-7d", "7y"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected a time such as 2026-11-01 or"):
+        parse_moment(text, NOW)
+
+
+def test_a_time_before_all_times_is_refused(tmp_path: Path) -> None:
+    assert "--since" in refusal("rollup", "--out", str(tmp_path), "--since", "999999w")
