@@ -1,0 +1,263 @@
+"""What bundles were found to cost, as the pipeline's ``costs`` job writes it down.
+
+One document holds the costs of every class of brokers: what one unit of each rate uses
+of each resource, how sure that is, and how well it foretold what was held out. Rates and
+resources have the names and units of history: ``cpu`` in percent of one core, memory in
+MiB, bandwidth in kbit/s; messages and bytes per second, numbers of topics and of
+connections (producers and consumers).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from dataclasses import fields as members
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import BrokerId, parse_broker
+from loadmanager.core.scores import RESOURCES
+from loadmanager.core.wire.fields import Fields
+from loadmanager.core.wire.packing import packed, unpacked_object
+
+FORMAT: Final = 1
+RATES: Final = (
+    "msgs_in_per_s",
+    "msgs_out_per_s",
+    "bytes_in_per_s",
+    "bytes_out_per_s",
+    "topics",
+    "connections",
+)
+"""What a bundle's cost is reckoned from, in the order of the columns of all arrays."""
+
+MOST_BYTES: Final = 8 * 2**20
+MOST_CLASSES: Final = 100
+MOST_BROKERS: Final = 10_000
+_MOST_TEXT: Final = 200
+_MOST_AMOUNT: Final = 1e15
+
+_NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An amount with its 90 % interval: 0 <= ``low`` <= ``value`` <= ``high``."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How well the costs of one class foretold a resource in minutes that were held out.
+
+    ``mape`` is the mean absolute error as a fraction of what was measured, and
+    ``coverage`` the fraction of minutes that lay within their 90 % interval.
+    ``baseline_mape`` is the error of traffic shares in the same minutes. ``moves`` are the
+    moves that were used as natural experiments and ``move_mape`` is the error of what the
+    targets were foretold to use after them. None is what was not measured.
+    """
+
+    mape: float
+    coverage: float
+    held_out_minutes: int
+    baseline_mape: float | None = None
+    moves: int = 0
+    move_mape: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassCosts:
+    """What the brokers of one class pay for traffic.
+
+    ``resources`` has the terms of a resource by rate; a rate without a term costs
+    nothing. ``brokers`` were seen in the class, for ``minutes`` in all. ``typical`` is
+    the mean of each rate over those minutes: it says which terms matter.
+    """
+
+    resources: Mapping[str, Mapping[str, Term]]
+    brokers: tuple[BrokerId, ...]
+    minutes: int
+    typical: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostDocument:
+    """What was learned from the history of ``cluster`` from ``since_ms`` to ``until_ms``.
+
+    ``backgrounds`` is what each broker uses of a resource without any traffic, in the
+    resource's unit. Classes are named as in the configuration; "" is where none is set.
+    """
+
+    cluster: str
+    made_at_ms: int
+    since_ms: int
+    until_ms: int
+    classes: Mapping[str, ClassCosts]
+    backgrounds: Mapping[BrokerId, Mapping[str, Term]] = field(default_factory=lambda: _NOTHING)
+    quality: Mapping[str, Mapping[str, Quality]] = field(default_factory=lambda: _NOTHING)
+
+
+def encode_costs(document: CostDocument) -> bytes:
+    """Return the document as JSON for a file.
+
+    Raises:
+        MalformedContent: it is none that `decode_costs` would read.
+    """
+    found = costs_to_json(document)
+    try:
+        text = json.dumps(found, indent=1, allow_nan=False).encode()
+    except ValueError:
+        raise MalformedContent("cost model", "NaN or an infinity", "finite numbers") from None
+    decode_costs("cost model", text)
+    return text
+
+
+def costs_to_json(document: CostDocument) -> dict[str, Any]:
+    """Return the document as JSON holds it, unchecked."""
+    plain: dict[str, Any] = _plain(document)
+    return {"format": FORMAT, **plain}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in members(value)}
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def pack_costs(document: CostDocument) -> bytes:
+    """Return the document as it stands in ZooKeeper, compressed; raises as `encode_costs`."""
+    found = json.loads(encode_costs(document))
+    return packed(json.dumps(found, separators=(",", ":")).encode())
+
+
+def decode_costs(where: str, data: bytes) -> CostDocument:
+    """Return the document in ``data``, plain JSON or compressed by zlib or gzip.
+
+    Raises:
+        MalformedContent: naming the field, what was found and what was expected.
+    """
+    return costs_of(Fields(where, unpacked_object(where, data, MOST_BYTES)))
+
+
+def costs_of(fields: Fields) -> CostDocument:
+    """Return the document in an object that was read; raises as `decode_costs`."""
+    if fields.count("format", default=None) != FORMAT:
+        fields.refuse("format", f"{FORMAT}, the only one this version knows")
+    since_ms, until_ms = fields.count("since_ms", default=None), fields.count("until_ms", None)
+    if until_ms < since_ms:
+        fields.refuse("until_ms", f"since_ms ({since_ms}) or later")
+    classes = _each(fields, "classes", MOST_CLASSES, _class_costs)
+    for name in classes:
+        _check_length(fields, "classes", name)
+    quality = _each(fields, "quality", MOST_CLASSES, _quality)
+    if not quality.keys() <= classes.keys():
+        fields.refuse("quality", "classes that have costs, no others")
+    backgrounds = _each(fields, "backgrounds", MOST_BROKERS, lambda one: _terms(one, RESOURCES))
+    _check_brokers(fields, "backgrounds", tuple(backgrounds))
+    _check_length(fields, "cluster", fields.text("cluster"))
+    return CostDocument(
+        cluster=fields.text("cluster"),
+        made_at_ms=fields.count("made_at_ms", default=None),
+        since_ms=since_ms,
+        until_ms=until_ms,
+        classes=classes,
+        backgrounds={BrokerId(broker): terms for broker, terms in backgrounds.items()},
+        quality=quality,
+    )
+
+
+def _class_costs(fields: Fields) -> ClassCosts:
+    brokers = fields.texts("brokers")
+    _check_brokers(fields, "brokers", brokers)
+    typical = fields.inner("typical")
+    _check_names(typical, RATES)
+    return ClassCosts(
+        resources=_by_resource(fields, "resources", lambda one: _terms(one, RATES)),
+        brokers=tuple(map(BrokerId, brokers)),
+        minutes=fields.count("minutes", default=None),
+        typical={rate: _amount(typical, rate) for rate in typical.names()},
+    )
+
+
+def _quality(fields: Fields) -> Mapping[str, Quality]:
+    _check_names(fields, RESOURCES)
+    return {resource: _quality_of(fields.inner(resource)) for resource in fields.names()}
+
+
+def _quality_of(fields: Fields) -> Quality:
+    coverage = _amount(fields, "coverage")
+    if coverage > 1.0:
+        fields.refuse("coverage", "a fraction from 0 to 1")
+    return Quality(
+        mape=_amount(fields, "mape"),
+        coverage=coverage,
+        held_out_minutes=fields.count("held_out_minutes", default=None),
+        baseline_mape=_amount_or_none(fields, "baseline_mape"),
+        moves=fields.count("moves"),
+        move_mape=_amount_or_none(fields, "move_mape"),
+    )
+
+
+def _by_resource(fields: Fields, name: str, read: Callable[[Fields], _Read]) -> Mapping[str, _Read]:
+    inner = fields.inner(name)
+    _check_names(inner, RESOURCES)
+    return {resource: read(inner.inner(resource)) for resource in inner.names()}
+
+
+def _terms(fields: Fields, allowed: tuple[str, ...]) -> Mapping[str, Term]:
+    _check_names(fields, allowed)
+    return {name: _term(fields.inner(name)) for name in fields.names()}
+
+
+def _term(fields: Fields) -> Term:
+    value, low, high = (_amount(fields, name) for name in ("value", "low", "high"))
+    if not low <= value <= high:
+        fields.refuse("value", f"a number from low ({low}) to high ({high})")
+    return Term(value, low, high)
+
+
+def _each(
+    fields: Fields, name: str, most: int, read: Callable[[Fields], _Read]
+) -> Mapping[str, _Read]:
+    inner = fields.inner(name)
+    if len(inner.names()) > most:
+        fields.refuse(name, f"at most {most} entries instead of {len(inner.names())}")
+    return {one: read(inner.inner(one)) for one in inner.names()}
+
+
+def _amount(fields: Fields, name: str) -> float:
+    value = fields.rate(name, default=-1.0)
+    if not 0.0 <= value <= _MOST_AMOUNT:
+        fields.refuse(name, f"a number from 0 to {_MOST_AMOUNT:g}")
+    return value
+
+
+def _amount_or_none(fields: Fields, name: str) -> float | None:
+    return None if fields.values().get(name) is None else _amount(fields, name)
+
+
+def _check_names(fields: Fields, allowed: tuple[str, ...]) -> None:
+    for name in fields.names():
+        if name not in allowed:
+            fields.refuse(name, f"none but {', '.join(allowed)}")
+
+
+def _check_length(fields: Fields, name: str, text: str) -> None:
+    if len(text) > _MOST_TEXT:
+        fields.refuse(name, f"at most {_MOST_TEXT} characters")
+
+
+def _check_brokers(fields: Fields, name: str, brokers: tuple[str, ...]) -> None:
+    if len(brokers) > MOST_BROKERS:
+        fields.refuse(name, f"at most {MOST_BROKERS} brokers")
+    for broker in brokers:
+        try:
+            parse_broker(broker)
+        except InvalidName as error:
+            fields.refuse(name, f"names of brokers: {error}")
