@@ -177,6 +177,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _settings(master: str, driver_memory: str, conf: tuple[str, ...]) -> "SessionSettings":
+    from loadmanager.cli.free_memory import free_memory_bytes
     from loadmanager.pipeline.session import SessionSettings
 
     more = {}
@@ -185,7 +186,9 @@ def _settings(master: str, driver_memory: str, conf: tuple[str, ...]) -> "Sessio
         if not equals or not key.startswith("spark."):
             raise click.UsageError(f"--conf {text}: expected spark.KEY=VALUE")
         more[key] = value
-    return SessionSettings(master=master, driver_memory=driver_memory, more=more)
+    return SessionSettings(
+        master=master, driver_memory=driver_memory, free_bytes=free_memory_bytes(), more=more
+    )
 
 
 def _progress(asked: bool | None) -> "Progress":

@@ -26,6 +26,13 @@ _KNOWN: Final = (
         ),
     ),
     (
+        re.compile(r"Cannot run program \"[^\"]*python"),
+        (
+            "a worker has no such Python; expected PYSPARK_PYTHON to name one that every worker "
+            "has, with loadmanager[pipeline] in it"
+        ),
+    ),
+    (
         re.compile(r"PYTHON_VERSION_MISMATCH|Python in worker has different version"),
         (
             "the workers run another Python than this one; expected the same minor version, and "

@@ -1,10 +1,7 @@
 """Java and memory for Spark on this host, checked before Spark fails in its own words."""
 
-import os
 import re
 import subprocess
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -59,10 +56,10 @@ def java_home(folder: Path) -> Path:
     return folder
 
 
-def check_memory(wanted: str, meminfo: str | None = None) -> None:
+def check_memory(wanted: str, free_bytes: float | None) -> None:
     """Refuse a driver memory (``2g``, ``900m``) that this host does not have now.
 
-    ``meminfo`` is the text of /proc/meminfo; a host that has none is not checked.
+    Of a host that does not tell what is free, ``free_bytes`` is None: it is not checked.
 
     Raises:
         SparkUnavailable: it is no size, or more than is free.
@@ -71,37 +68,13 @@ def check_memory(wanted: str, meminfo: str | None = None) -> None:
     if found is None:
         raise SparkUnavailable(f"driver memory {wanted!r}; expected a size such as 2g or 900m")
     bytes_wanted = int(found[1]) * _UNITS[found[2]] * _JVM_OVERHEAD
-    free = _available_bytes(meminfo)
-    if free is not None and bytes_wanted > free:
+    if free_bytes is not None and bytes_wanted > free_bytes:
         raise SparkUnavailable(
             f"driver memory {wanted} needs {bytes_wanted / 2**20:.0f} MiB with Java's own, "
-            f"of which {free / 2**20:.0f} MiB are free; "
-            "expected less: --driver-memory, or other programs closed"
+            f"of which {free_bytes / 2**20:.0f} MiB are free; "
+            "expected less: --driver-memory, or other programs closed, or a larger limit "
+            "for this container"
         )
-
-
-def shim_folder() -> Path:
-    """Return a folder that does not exist yet, for `java_home`."""
-    return Path(tempfile.mkdtemp(prefix="loadmanager-java-")) / "home"
-
-
-def environment(home: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that Spark's start looks at, for the Java in ``home``.
-
-    Without a given address Spark would bind to whatever the host's name resolves to, and
-    complain if it resolves to none.
-    """
-    return {"JAVA_HOME": str(home), "SPARK_LOCAL_IP": environ.get("SPARK_LOCAL_IP", "127.0.0.1")}
-
-
-def _available_bytes(meminfo: str | None) -> float | None:
-    if meminfo is None:
-        try:
-            meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
-        except OSError:
-            return None
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
-    return int(found[1]) * 1024.0 if found else None
 
 
 def _version(java: Path) -> int:

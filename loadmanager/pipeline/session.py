@@ -1,27 +1,27 @@
 """A Spark session with the settings that all jobs share."""
 
 import contextlib
+import importlib.util
 import os
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from loadmanager.pipeline.runtime import (
-    SparkUnavailable,
-    check_memory,
-    environment,
-    java_home,
-    shim_folder,
-)
+from loadmanager.pipeline.failures import plain_cause
+from loadmanager.pipeline.masters import is_standalone, own_address
+from loadmanager.pipeline.runtime import SparkUnavailable, check_memory, java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
-
+LOOPBACK: Final = "127.0.0.1"
+_NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 _ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "spark.sql.session.timeZone": "UTC",
@@ -40,11 +40,14 @@ class SessionSettings:
     """Where jobs run. ``more`` are Spark's own settings; they win over ours.
 
     ``driver_memory`` is a size such as ``2g``; with a ``local`` master it is all that
-    Spark gets, so it is checked against what the host has.
+    Spark gets. It is checked against ``free_bytes``, what this host or container has left;
+    None is not known. A standalone cluster is to give an executor within ``executor_wait_s``.
     """
 
     master: str = "local[*]"
     driver_memory: str = "2g"
+    free_bytes: float | None = None
+    executor_wait_s: float = 120.0
     more: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -58,36 +61,102 @@ def spark_session(settings: SessionSettings, name: str) -> Iterator["SparkSessio
     """Yield a session for the job ``name``; stops it at the end.
 
     Raises:
-        SparkUnavailable: PySpark, Java or memory is missing, or the master cannot be reached.
+        SparkUnavailable: PySpark, Java or memory is missing, the master cannot be reached, or
+            it gives no executor.
     """
-    check_memory(settings.driver_memory)
-    try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - optional, and slow to import
-    except ImportError:
-        told = "Spark is not installed; pip install 'loadmanager[pipeline]'"
-        raise SparkUnavailable(told) from None
-    os.environ.update(environment(java_home(shim_folder())))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    check_memory(settings.driver_memory, settings.free_bytes)
+    for package in _NEEDED:
+        if importlib.util.find_spec(package) is None:
+            told = f"the pipeline needs its extra ({package} is missing)"
+            raise SparkUnavailable(f"{told}: pip install 'loadmanager[pipeline]'")
+    address = _own_address(settings)
+    with tempfile.TemporaryDirectory(prefix="loadmanager-java-") as folder:
+        session = _started(settings, name, java_home(Path(folder) / "home"), address)
+        try:
+            if is_standalone(settings.master):
+                _wait_for_executor(session, settings)
+            yield session
+        finally:
+            session.stop()
+
+
+def _own_address(settings: SessionSettings) -> str | None:
+    """Return what Spark is to bind to, None for what it finds by itself.
+
+    Without a given address it binds to whatever the host's name resolves to, and complains
+    if it resolves to none.
+    """
+    chosen = os.environ.get("SPARK_LOCAL_IP")
+    if settings.local:
+        return chosen or LOOPBACK
+    if is_standalone(settings.master):
+        seen = own_address(settings.master)
+        return chosen or seen
+    return chosen
+
+
+def _started(
+    settings: SessionSettings, name: str, home: Path, address: str | None
+) -> "SparkSession":
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - optional, and slow to import
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - the same
+
     builder = SparkSession.builder.master(settings.master).appName(f"loadmanager {name}")
-    for key, value in _conf(settings).items():
+    for key, value in _conf(settings, address).items():
         builder = builder.config(key, value)
+    variables = {
+        "JAVA_HOME": str(home),
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+    }
+    if address is not None:
+        variables["SPARK_LOCAL_IP"] = address
     try:
-        session = builder.getOrCreate()
-    except Exception as error:
-        # Spark's own and Py4J's errors have no common class; all mean the same here.
-        raise SparkUnavailable(f"Spark does not start at {settings.master}: {error}") from error
+        with _environment(variables):
+            return builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        told = f"Spark does not start at {settings.master}: {plain_cause(str(error))}"
+        raise SparkUnavailable(told) from error
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set what Spark's start looks at, and put back what was there."""
+    before = {key: os.environ.get(key) for key in variables}
+    os.environ.update(variables)
     try:
-        yield session
+        yield
     finally:
-        session.stop()
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
 
 
-def _conf(settings: SessionSettings) -> dict[str, str]:
+def _conf(settings: SessionSettings, address: str | None) -> dict[str, str]:
     conf = {
         **_ALWAYS,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
     }
-    if settings.local:
-        conf["spark.driver.bindAddress"] = conf["spark.driver.host"] = "127.0.0.1"
+    if address is not None:
+        conf["spark.driver.bindAddress"] = conf["spark.driver.host"] = address
     return conf | dict(settings.more)
+
+
+def _wait_for_executor(session: "SparkSession", settings: SessionSettings) -> None:
+    """Wait until a job could run: Spark itself would wait for ever, and say nothing."""
+    context: Any = session.sparkContext._jsc.sc()  # noqa: SLF001 - it has no other door
+    if session.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        return  # it asks for executors once there is work
+    deadline_s = time.monotonic() + settings.executor_wait_s
+    # The driver is counted, too.
+    while context.getExecutorMemoryStatus().size() <= 1:
+        if time.monotonic() > deadline_s:
+            raise SparkUnavailable(
+                f"{settings.master} gave no executor within {settings.executor_wait_s:g} s; "
+                "expected a worker with a free core and the memory of one executor "
+                "(--conf spark.executor.memory=1g, spark.cores.max=4), or other applications ended"
+            )
+        time.sleep(0.2)
