@@ -1,0 +1,214 @@
+"""What a leader without a past may suppose of bundles: the file that the rollup leaves it.
+
+The file is gzip of JSON lines: a head, one line for each bundle, and an end with their
+number, so that half a file is known for one. Lines are read one by one, and of a week's
+profile only one hour is kept, so that a large file takes little memory.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from loadmanager.core.averages import LONG_SAMPLES, Rates
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import BundleId, parse_bundle
+from loadmanager.core.wire.fields import Fields, parse_fields, to_json
+
+FORMAT: Final = 1
+HOURS: Final = 168
+MOST_BUNDLES: Final = 1_000_000
+MOST_LINE_BYTES: Final = 16_384
+_PIECE_BYTES: Final = 2**20
+_MOST_AMOUNT: Final = 1e15
+_GZIP: Final = 31
+_HOUR_MS: Final = 3_600_000
+_THURSDAY_HOURS: Final = 72  # 1970 began on a Thursday, a week begins on Monday.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedHead:
+    """Where a seed comes from: history of ``cluster`` from ``since_ms`` to ``until_ms``."""
+
+    cluster: str
+    made_at_ms: int
+    since_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleSeed:
+    """What history says of one bundle.
+
+    ``long`` is the leader's long-term average at the end of the history, of
+    ``long_samples`` samples. ``mean`` is the time-weighted mean over all of it, and
+    ``hours`` the message rate of each `hour_of_week` over that of the mean: 168 factors,
+    None for an hour without history, or nothing at all where there is no profile.
+    """
+
+    bundle: BundleId
+    long: Rates
+    long_samples: int
+    mean: Rates
+    hours: tuple[float | None, ...] = ()
+    topics: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of a bundle in a certain hour: traffic now, traffic of late, topics."""
+
+    now: Rates
+    long: Rates
+    long_samples: int
+    topics: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """What a seed file says of one hour of the week."""
+
+    head: SeedHead
+    bundles: Mapping[BundleId, Expected]
+
+
+def hour_of_week(at_ms: int) -> int:
+    """Return the hour of the week of a wall clock's time in UTC; 0 is Monday from midnight on."""
+    return (at_ms // _HOUR_MS + _THURSDAY_HOURS) % HOURS
+
+
+def encode_seed(head: SeedHead, bundles: Iterable[BundleSeed]) -> Iterator[bytes]:
+    """Yield the pieces of a seed file.
+
+    Numbers are kept to six digits.
+
+    Raises:
+        MalformedContent: a line is none that `read_seed` would take.
+    """
+    packer = zlib.compressobj(wbits=_GZIP)
+    for piece in _pieces(_lines(head, bundles)):
+        yield packer.compress(piece)
+    yield packer.flush()
+
+
+def _lines(head: SeedHead, bundles: Iterable[BundleSeed]) -> Iterator[bytes]:
+    yield to_json(
+        {
+            "format": FORMAT,
+            "cluster": head.cluster,
+            "made_at_ms": head.made_at_ms,
+            "since_ms": head.since_ms,
+            "until_ms": head.until_ms,
+        }
+    )
+    count = 0
+    for one in bundles:
+        try:
+            line = to_json(_bundle_to_json(one))
+        except ValueError:
+            raise MalformedContent("seed", one.bundle, "finite numbers") from None
+        _bundle_of(parse_fields("seed", line), 0)
+        count += 1
+        yield line
+    yield to_json({"bundles": count})
+
+
+def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
+    piece = bytearray()
+    for line in lines:
+        piece += line + b"\n"
+        if len(piece) >= _PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece)
+
+
+def _bundle_to_json(one: BundleSeed) -> dict[str, Any]:
+    return {
+        "bundle": one.bundle,
+        "long": [_short(rate) for rate in one.long.row()],
+        "samples": one.long_samples,
+        "mean": [_short(rate) for rate in one.mean.row()],
+        "hours": [None if factor is None else _short(factor) for factor in one.hours],
+        "topics": one.topics,
+    }
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.6g}")
+
+
+def read_seed(where: str, lines: Iterable[bytes], hour: int) -> Seed:
+    """Return what the lines of a seed file, unpacked, say of an hour of the week.
+
+    Raises:
+        MalformedContent: naming the line, the field, what was found and what was expected.
+    """
+    head: SeedHead | None = None
+    found: dict[BundleId, Expected] = {}
+    for number, line in enumerate(lines, start=1):
+        place = f"{where}: line {number}"
+        if len(line) > MOST_LINE_BYTES:
+            raise MalformedContent(place, f"{len(line)} bytes", f"at most {MOST_LINE_BYTES}")
+        fields = parse_fields(place, line)
+        if head is None:
+            head = _head(fields)
+        elif "bundles" in fields.names():
+            return _ended(fields, head, found)
+        else:
+            bundle, expected = _bundle_of(fields, hour)
+            found[bundle] = expected
+            if len(found) > MOST_BUNDLES:
+                raise MalformedContent(place, "one more bundle", f"at most {MOST_BUNDLES}")
+    raise MalformedContent(where, f"the end after {len(found)} bundles", "a last line with a count")
+
+
+def _head(fields: Fields) -> SeedHead:
+    if fields.count("format", default=None) != FORMAT:
+        fields.refuse("format", f"{FORMAT}, the only one this version knows")
+    return SeedHead(
+        cluster=fields.text("cluster"),
+        made_at_ms=fields.count("made_at_ms", default=None),
+        since_ms=fields.count("since_ms", default=None),
+        until_ms=fields.count("until_ms", default=None),
+    )
+
+
+def _ended(fields: Fields, head: SeedHead, found: Mapping[BundleId, Expected]) -> Seed:
+    if fields.count("bundles") != len(found):
+        fields.refuse("bundles", f"{len(found)}, the number of bundles before it")
+    return Seed(head, found)
+
+
+def _bundle_of(fields: Fields, hour: int) -> tuple[BundleId, Expected]:
+    name = fields.text("bundle")
+    try:
+        bundle = parse_bundle(name)
+    except InvalidName as error:
+        fields.refuse("bundle", error.expected)
+    samples = fields.count("samples", default=None)
+    if not 0 < samples <= LONG_SAMPLES:
+        fields.refuse("samples", f"from 1 to {LONG_SAMPLES}")
+    mean, factor = _rates(fields, "mean"), _factor(fields, hour)
+    now = Rates(*(rate * factor for rate in mean.row()))
+    return bundle, Expected(now, _rates(fields, "long"), samples, fields.count("topics"))
+
+
+def _rates(fields: Fields, name: str) -> Rates:
+    rates = fields.rates(name)
+    if len(rates) != 4 or max(rates) > _MOST_AMOUNT:  # noqa: PLR2004 - messages, bytes, in, out
+        fields.refuse(name, f"four numbers up to {_MOST_AMOUNT:g}")
+    return Rates(*rates)
+
+
+def _factor(fields: Fields, hour: int) -> float:
+    """Return the factor of one hour, 1 where it is not known."""
+    hours = fields.values().get("hours")
+    if not isinstance(hours, list) or len(hours) not in {0, HOURS}:
+        fields.refuse("hours", f"a list of {HOURS} factors, or an empty one")
+    factor = hours[hour] if hours else None
+    if factor is None:
+        return 1.0
+    if not isinstance(factor, int | float) or not 0.0 <= factor <= _MOST_AMOUNT:
+        fields.refuse("hours", f"factors from 0 to {_MOST_AMOUNT:g} or null")
+    return float(factor)
