@@ -25,6 +25,7 @@ from loadmanager.cli.pipeline import pipeline_command
 from loadmanager.cli.rating import rate_strategies_command
 from loadmanager.cli.reference import show_commands_command
 from loadmanager.cli.simulate import simulate_command
+from loadmanager.cli.spark import spark_group
 from loadmanager.cli.steering import (
     drain_command,
     observe_command,
@@ -68,6 +69,7 @@ main.add_command(resume_command)
 main.add_command(show_commands_command)
 main.add_command(simulate_command)
 main.add_command(snapshot_command)
+main.add_command(spark_group)
 main.add_command(split_command)
 main.add_command(top_command)
 main.add_command(unload_command)

@@ -10,7 +10,12 @@ from loadmanager.java import CHECK_TIMEOUT_S, NoJava, find_java
 
 HOW_TO_GET_IT: Final = "install Java 17 or newer, or: pip install 'loadmanager[pipeline]'"
 LEAST_JAVA: Final = 17
-_REFUSED_BY_SMALL_RUNTIMES: Final = "--add-modules=jdk.incubator.vector"
+_DISPENSABLE: Final = (
+    "--add-modules=jdk.incubator.vector",  # not in small runtimes
+    "--add-opens=java.base/sun.security.action=ALL-UNNAMED",  # Java 24 has it no more, and warns
+)
+"""What Spark gives every Java, and some do not have."""
+
 _JVM_OVERHEAD: Final = 1.15
 """What a JVM takes for each byte of its heap."""
 
@@ -18,7 +23,7 @@ _UNITS: Final = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 _SHIM: Final = """\
 #!/bin/sh
-# Spark asks for a module that this Java does not have and that it can do without.
+# Spark asks for parts of Java that this one does not have and that it can do without.
 for argument do
     shift
     case "$argument" in
@@ -47,11 +52,12 @@ def java_home(folder: Path) -> Path:
     version = _version(java)
     if version < LEAST_JAVA:
         raise SparkUnavailable(f"{java} is Java {version}, Spark needs 17; {HOW_TO_GET_IT}")
-    if _runs(java, _REFUSED_BY_SMALL_RUNTIMES):
+    unknown = [option for option in _DISPENSABLE if not _knows(java, option)]
+    if not unknown:
         return java.resolve().parent.parent
     shim = folder / "bin" / "java"
     shim.parent.mkdir(parents=True)
-    shim.write_text(_SHIM.format(refused=_REFUSED_BY_SMALL_RUNTIMES, java=java.resolve()))
+    shim.write_text(_SHIM.format(refused=" | ".join(unknown), java=java.resolve()))
     shim.chmod(0o755)
     return folder
 
@@ -83,8 +89,9 @@ def _version(java: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _runs(java: Path, option: str) -> bool:
-    return _run(java, option, "-version").returncode == 0
+def _knows(java: Path, option: str) -> bool:
+    done = _run(java, option, "-version")
+    return done.returncode == 0 and "WARNING: package" not in done.stderr
 
 
 def _run(java: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -5,11 +5,16 @@ import pytest
 
 from loadmanager.pipeline.runtime import SparkUnavailable, check_memory, java_home
 
+OPENED = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+REFUSES_VECTOR = 'case "$*" in *incubator*) exit 1;; esac\n'
+WARNS_OF_OPENED = (
+    'case "$*" in *sun.security.action*) echo "WARNING: package x not in java.base" >&2;; esac\n'
+)
 
-def java_saying(folder: Path, version: str, *, refuses_vector: bool = False) -> Path:
+
+def java_saying(folder: Path, version: str, refusal: str = "") -> Path:
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
-    refusal = 'case "$*" in *incubator*) exit 1;; esac\n' if refuses_vector else ""
     java.write_text(f'#!/bin/sh\n{refusal}echo \'openjdk version "{version}"\' >&2\necho "$*"\n')
     java.chmod(0o755)
     return folder
@@ -22,16 +27,25 @@ def test_a_whole_java_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert not (tmp_path / "shim").exists()
 
 
-def test_a_small_java_gets_a_shim_that_leaves_out_what_it_refuses(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("refusal", "passed"),
+    [
+        (REFUSES_VECTOR, f"{OPENED} -Xmx1g -cp a b:c Main"),
+        (WARNS_OF_OPENED, "--add-modules=jdk.incubator.vector -Xmx1g -cp a b:c Main"),
+        (REFUSES_VECTOR + WARNS_OF_OPENED, "-Xmx1g -cp a b:c Main"),
+    ],
+)
+def test_a_java_that_lacks_something_gets_a_shim_that_leaves_it_out(
+    refusal: str, passed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(java_saying(tmp_path / "jre", "25", refuses_vector=True)))
+    monkeypatch.setenv("JAVA_HOME", str(java_saying(tmp_path / "jre", "25", refusal)))
     home = java_home(tmp_path / "shim")
-    given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b:c", "Main"]
+    given = [OPENED, "--add-modules=jdk.incubator.vector", "-Xmx1g", "-cp", "a b:c", "Main"]
     done = subprocess.run(
         [home / "bin" / "java", *given], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "-Xmx1g -cp a b:c Main"
+    assert done.stdout.strip() == passed
+    assert "WARNING" not in done.stderr
 
 
 def test_an_old_java_is_refused_by_its_version(

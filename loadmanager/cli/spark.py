@@ -1,0 +1,113 @@
+"""``loadmanager spark``: a Spark cluster of one's own, where none is given."""
+
+import os
+import signal
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from loadmanager.pipeline.nodes import Node
+
+_web_port = click.option(
+    "--web-port", default=0, show_default=True, help="Port of its web page; 0 takes a free one."
+)
+
+
+@click.group("spark")
+def spark_group() -> None:
+    """Run the nodes of a Spark cluster for `loadmanager pipeline --master`.
+
+    PySpark, as pip installs it, can run jobs but has no scripts for a cluster. These
+    nodes trust whoever reaches them: keep them in a network of their own.
+
+    Example: loadmanager spark worker spark://spark-1:7077 --host spark-2
+    """
+
+
+@spark_group.command("master")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=7077, show_default=True, help="Its port; 0 takes a free one.")
+@_web_port
+def master_command(host: str, port: int, web_port: int) -> None:
+    """Run the master of a cluster in the foreground.
+
+    Example: loadmanager spark master --host spark-1
+    """
+    from loadmanager.pipeline.nodes import master_node
+
+    _run(master_node(host=host, port=port, web_port=web_port))
+
+
+@spark_group.command("worker")
+@click.argument("master", metavar="spark://HOST:PORT")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--cores", type=click.IntRange(1, 1024), help="Tasks at a time. Without it, one for each core."
+)
+@click.option(
+    "--memory", default="2g", show_default=True, help="What all executors on it may take together."
+)
+@click.option(
+    "--work-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for logs of executors. Without it, a temporary one that is removed at the end.",
+)
+@_web_port
+def worker_command(
+    *, master: str, host: str, cores: int | None, memory: str, work_dir: Path | None, web_port: int
+) -> None:
+    """Run a worker of a cluster in the foreground.
+
+    Its executors run the Python that PYSPARK_PYTHON of whoever asks for a job names:
+    have the same one, with loadmanager[pipeline] in it, on every host.
+
+    Example: loadmanager spark worker spark://spark-1:7077 --host spark-2 --memory 6g
+    """
+    from loadmanager.pipeline.nodes import worker_node
+
+    with ExitStack() as stack:
+        if work_dir is None:
+            work_dir = Path(stack.enter_context(TemporaryDirectory(prefix="loadmanager-spark-")))
+        node = worker_node(
+            master,
+            host=host,
+            web_port=web_port,
+            cores=cores or len(os.sched_getaffinity(0)),
+            memory=memory,
+            work_dir=work_dir.resolve(),
+        )
+        _run(node)
+
+
+def _run(node: "Node") -> None:
+    """Run a node until it is told to stop, or ends by itself."""
+    from loadmanager.pipeline.nodes import running
+    from loadmanager.pipeline.runtime import SparkUnavailable
+
+    stopping = _stop_on_signals()
+    try:
+        with running(node) as process:
+            while not stopping.wait(0.2):
+                code = process.poll()
+                if code is not None:
+                    raise click.ClickException(f"Spark ended by itself with exit code {code}")
+    except SparkUnavailable as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _stop_on_signals() -> threading.Event:
+    """Return what SIGINT and SIGTERM set."""
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    return stopping
