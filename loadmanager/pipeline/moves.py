@@ -1,0 +1,131 @@
+"""What each move achieved and what clients paid for it."""
+
+from datetime import timedelta
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.core.cost.document import CostDocument, decode_costs
+from loadmanager.core.errors import MalformedContent
+from loadmanager.pipeline.contract import PipelineError
+from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.moving.effects import Told, effects, orders, summary
+from loadmanager.pipeline.moving.orders import ping_pong
+from loadmanager.pipeline.moving.predictions import errors
+from loadmanager.pipeline.moving.tables import (
+    MOVE_EFFECTS,
+    MOVE_PREDICTIONS,
+    MOVE_SUMMARY,
+    PING_PONG,
+)
+from loadmanager.pipeline.moving.windows import (
+    LONGEST_S,
+    Windows,
+    fitting_window_s,
+    loads,
+    weights_in_force,
+)
+
+TABLES: Final = (MOVE_EFFECTS, MOVE_PREDICTIONS, MOVE_SUMMARY, PING_PONG)
+
+BACK_WITHIN_S: Final = 3600.0
+"""A bundle that comes back within an hour went to and fro."""
+
+COST_MODEL: Final = "cost-model.json"
+
+_MARGIN: Final = timedelta(seconds=4 * LONGEST_S)
+"""Reports about the first and the last move may be so much before and after."""
+
+
+def run(work: Work) -> list[str]:
+    """Make the tables of moves from what was ingested.
+
+    Raises:
+        PipelineError: nothing was ingested, or the cost model cannot be read.
+    """
+    costs = cost_model(work)
+    told = _told(work)
+    windows = Windows(_window_s(work.store.table("broker_load")))
+    handed = orders(told, windows, BACK_WITHIN_S).persist()
+    found = effects(handed, told, windows, costs)
+    made = found.moves.persist()
+    try:
+        work.store.replace(
+            "moves",
+            {
+                MOVE_EFFECTS: made,
+                MOVE_PREDICTIONS: errors(found.targets),
+                MOVE_SUMMARY: summary(made),
+                PING_PONG: ping_pong(made),
+            },
+            {"window_s": windows.window_s, "back_within_s": BACK_WITHIN_S},
+        )
+    finally:
+        made.unpersist()
+        handed.unpersist()
+    return _lines(work, windows)
+
+
+def cost_model(work: Work) -> CostDocument | None:
+    """Return what the job ``costs`` learned; None if it never ran.
+
+    Raises:
+        PipelineError: the file is no model.
+    """
+    where = f"{work.store.out}/{COST_MODEL}"
+    if not work.store.files.exists(where):
+        return None
+    try:
+        return decode_costs(where, work.store.files.read(where).encode())
+    except MalformedContent as error:
+        raise PipelineError(str(error)) from error
+
+
+def _told(work: Work) -> Told:
+    """Return the tables, as much of them as the asked-for time needs."""
+    table = work.store.table
+    reports = _between(work, table("broker_load"), _MARGIN)
+    return Told(
+        moves=_between(work, table("moves"), timedelta()),
+        hand_overs=_between(work, table("hand_overs"), _MARGIN),
+        loads=loads(reports, weights_in_force(table("rounds"))),
+        bundle_load=_between(work, table("bundle_load"), _MARGIN),
+    )
+
+
+def _between(work: Work, frame: DataFrame, margin: timedelta) -> DataFrame:
+    """Return the rows of the asked-for time; ``date`` is there to leave out whole folders."""
+    if work.since is not None:
+        since = work.since - margin
+        frame = frame.where((F.col("at") >= since) & (F.col("date") >= since.date()))
+    if work.until is not None:
+        until = work.until + margin
+        frame = frame.where((F.col("at") < until) & (F.col("date") <= until.date()))
+    return frame
+
+
+def _window_s(broker_load: DataFrame) -> float:
+    usual = broker_load.agg(F.percentile_approx("interval_s", 0.5, 1000)).first()
+    return fitting_window_s(usual[0] if usual else None)
+
+
+def _lines(work: Work, windows: Windows) -> list[str]:
+    """Return what became of it, in words."""
+    by = work.store.table("move_summary")
+    names = ("moves", "helped", "no_difference", "hurt", "judged", "returns", "messages_delayed")
+    row = by.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names)).first()
+    told = row.asDict() if row else dict.fromkeys(names, 0)
+    if not told["moves"]:
+        return ["no moves"]
+    return [
+        (
+            f"{told['moves']} moves, {told['judged']} judged by the load of both brokers "
+            f"{windows.window_s:g} s before and after: {told['helped']} helped, "
+            f"{told['no_difference']} made no difference, {told['hurt']} hurt"
+        ),
+        (
+            f"{told['returns']} brought a bundle back within {BACK_WITHIN_S:g} s; "
+            f"about {told['messages_delayed']:.0f} messages had to wait"
+        ),
+    ]

@@ -1,0 +1,84 @@
+"""Whether a move helped: a verdict with its reason, from what both brokers did about it."""
+
+from enum import StrEnum
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+LEAST_DIFFERENCE: Final = 0.01
+"""A spread that changed by less than a hundredth of capacity did not change."""
+
+_SURE: Final = 1.645
+"""Standard deviations beyond which one in ten differences lies by chance alone."""
+
+FOR_BALANCE: Final = ("overloaded", "underloaded", "imbalance", "swap")
+"""Causes of moves that are to make load more even. The others have other ends."""
+
+
+class Verdict(StrEnum):
+    """What a move did to the spread between its source and its target."""
+
+    HELPED = "helped"
+    NO_DIFFERENCE = "no difference"
+    HURT = "hurt"
+    UNKNOWN = "unknown"
+
+
+def judged(measured: DataFrame, window_s: float) -> DataFrame:
+    """Return ``measured`` with what the move did to the spread, and the verdict.
+
+    In: an order with its hand-over, the structs ``source_before, source_after,
+    target_before, target_after`` (null without a report), ``growth_score`` and ``noise``
+    of the control. Out, besides: ``for_balance``; ``spread_before``, ``spread_expected``
+    (had both brokers done what the control did), ``spread_after``, ``gain`` (how much
+    smaller it is than expected), ``tolerance`` (what a gain must exceed), ``verdict``
+    and ``reason``.
+    """
+    source, target = ("source", "target")
+    spread = {
+        phase: F.abs(F.col(f"{source}_{phase}.score") - F.col(f"{target}_{phase}.score"))
+        for phase in ("before", "after")
+    }
+    chance = F.coalesce("noise", F.lit(0.0)) * (_SURE * 2**0.5)
+    return (
+        measured.withColumns(
+            {
+                "for_balance": F.col("cause").isin(*FOR_BALANCE),
+                "spread_before": spread["before"],
+                "spread_expected": spread["before"] * F.col("growth_score"),
+                "spread_after": spread["after"],
+                "tolerance": F.greatest(F.lit(LEAST_DIFFERENCE), chance),
+            }
+        )
+        .withColumn("gain", F.col("spread_expected") - F.col("spread_after"))
+        .withColumn("reason", _reason(window_s))
+        .withColumn("verdict", _verdict())
+    )
+
+
+def _verdict() -> Column:
+    return (
+        F.when(F.col("reason") != "", Verdict.UNKNOWN.value)
+        .when(F.col("gain") > F.col("tolerance"), Verdict.HELPED.value)
+        .when(F.col("gain") < -F.col("tolerance"), Verdict.HURT.value)
+        .otherwise(Verdict.NO_DIFFERENCE.value)
+    )
+
+
+def _reason(window_s: float) -> Column:
+    """Return why nothing can be said, empty if something can."""
+    told = (
+        F.when(F.col("outcome") == "observed", "only observed, not ordered")
+        .when(F.col("outcome") == "failed", "the order could not be written")
+        .when(F.col("source").isNull(), "nobody served it before")
+        .when(~F.col("for_balance"), F.concat(F.lit("not for balance but "), "cause"))
+        .when(F.col("ended").isNull(), "no hand-over is told")
+        .when(F.col("ended") == "replaced", "replaced by another order")
+        .when(F.col("acquired_at_ms").isNull(), "the term ended before it arrived")
+    )
+    for phase, where in (("before", "before the order"), ("after", "after it arrived")):
+        for role in ("source", "target"):
+            missing = F.col(f"{role}_{phase}.score").isNull()
+            told = told.when(missing, f"too few reports of the {role} in {window_s:g} s {where}")
+    return told.when(F.col("control").isNull(), "no broker reported before and after").otherwise("")

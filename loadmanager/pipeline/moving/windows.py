@@ -1,0 +1,168 @@
+"""What brokers' load was on the mean over windows of time, joined by buckets of time.
+
+A window takes the reports whose time lies in it, each weighed by the seconds of the window
+that it stands for. A window and a report can only meet in a bucket as long as the window,
+so that each report is looked at by the windows of two buckets and never by all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.core.scores import RESOURCES, ResourceWeights
+
+SHORTEST_S: Final = 10.0
+LONGEST_S: Final = 300.0
+LEAST_COVERED: Final = 0.05
+"""A mean over less of a window than this fraction says nothing."""
+
+_REPORTS: Final = 5
+"""A window is to have about so many reports of a broker."""
+
+_SCORED: Final = tuple(name for name in RESOURCES if name != "memory")
+
+TRAFFIC: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
+
+FRACTIONS: Final = ("score", *RESOURCES)
+"""What is told as a fraction of capacity; the score first."""
+
+USED: Final = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")
+"""Resources whose use a move changes; heap stays where it is."""
+
+MEASURES: Final = (*FRACTIONS, *(f"{name}_usage" for name in USED), *TRAFFIC)
+"""All that a window has a mean of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How long the windows before and after a move are."""
+
+    window_s: float
+
+    @property
+    def width_ms(self) -> int:
+        """The same in milliseconds."""
+        return max(round(self.window_s * 1000), 1)
+
+
+def fitting_window_s(interval_s: float | None) -> float:
+    """Return how long windows should be if reports usually come ``interval_s`` apart."""
+    wanted = LONGEST_S if interval_s is None else _REPORTS * interval_s
+    return min(max(wanted, SHORTEST_S), LONGEST_S)
+
+
+def weights_in_force(rounds: DataFrame) -> DataFrame:
+    """Return each cluster's weights of resources in its last round.
+
+    In: ``cluster, at_ms, settings`` (JSON). Out: ``cluster, weight_cpu ... double``.
+    """
+    last = rounds.groupBy("cluster").agg(F.max_by("settings", "at_ms").alias("settings"))
+    weights = ResourceWeights()
+    return last.select(
+        "cluster",
+        *(
+            F.coalesce(
+                F.get_json_object("settings", f"$.filters.weights_{name}").try_cast("double"),
+                F.lit(float(getattr(weights, name))),
+            ).alias(f"weight_{name}")
+            for name in _SCORED
+        ),
+    )
+
+
+def loads(broker_load: DataFrame, weights: DataFrame) -> DataFrame:
+    """Return each report as the time it stands for, with its score.
+
+    In: `broker_load`, and the `weights_in_force`; a cluster without has the defaults.
+    Out: ``cluster, broker, broker_class, from_ms, until_ms, measured_from_ms`` and
+    `MEASURES`. A resource without a limit was not measured: null, and 0 in the score.
+    """
+    known = weights.columns[1:]
+    joined = broker_load.join(F.broadcast(weights), "cluster", "left")
+    stands_s = F.coalesce("interval_s", "window_s", F.lit(1.0))
+    measured_s = F.coalesce("window_s", "interval_s", F.lit(0.0))
+    until_ms = F.col("reported_at_ms")
+    return joined.select(
+        "cluster",
+        "broker",
+        "broker_class",
+        (until_ms - (stands_s * 1000).cast("long")).alias("from_ms"),
+        until_ms.alias("until_ms"),
+        (until_ms - (measured_s * 1000).cast("long")).alias("measured_from_ms"),
+        _score(known).alias("score"),
+        *(_fraction(name).alias(name) for name in RESOURCES),
+        *(_usage(name).alias(f"{name}_usage") for name in USED),
+        *TRAFFIC,
+    )
+
+
+def _usage(name: str) -> Column:
+    return F.when(F.col(f"{name}_limit") > 0, F.col(f"{name}_usage"))
+
+
+def _fraction(name: str) -> Column:
+    limit = F.col(f"{name}_limit")
+    return F.when(limit > 0, F.col(f"{name}_usage") / limit)
+
+
+def _score(known: Sequence[str]) -> Column:
+    """Return Pulsar's score: the largest weighted fraction, heap left out."""
+    defaults = ResourceWeights()
+
+    def weighted(name: str) -> Column:
+        weight = F.lit(float(getattr(defaults, name)))
+        if f"weight_{name}" in known:
+            weight = F.coalesce(f"weight_{name}", weight)
+        return F.coalesce(_fraction(name), F.lit(0.0)) * weight
+
+    return F.greatest(*map(weighted, _SCORED))
+
+
+def means(
+    asked: DataFrame, loads: DataFrame, windows: Windows, by: Sequence[str], keys: Sequence[str]
+) -> DataFrame:
+    """Return the mean of each of `MEASURES` over each window that is asked for.
+
+    In: ``asked`` with ``from_ms, until_ms, clean``, the columns ``by`` that it shares with
+    ``loads``, and ``keys``. Windows are no longer than ``windows``. A ``clean`` one takes
+    no report that measured anything of the time before it. Out: ``keys``, then
+    ``covered_s``, how much of the window reports stand for, and `MEASURES`. A window of
+    which they cover less than `LEAST_COVERED` is left out.
+    """
+    wanted = asked.withColumnRenamed("from_ms", "begin_ms").withColumnRenamed("until_ms", "end_ms")
+    left = wanted.withColumn(
+        "bucket", F.explode(buckets(F.col("begin_ms"), F.col("end_ms"), windows))
+    )
+    right = loads.withColumn("bucket", bucket_of(F.col("until_ms"), windows))
+    within = (F.col("until_ms") > F.col("begin_ms")) & (F.col("until_ms") <= F.col("end_ms"))
+    clean = ~F.col("clean") | (F.col("measured_from_ms") >= F.col("begin_ms"))
+    weight = (F.col("until_ms") - F.greatest("from_ms", "begin_ms")) / 1000
+    joined = left.join(right, [*by, "bucket"]).where(within & clean).withColumn("weight_s", weight)
+    found = joined.groupBy(*keys).agg(
+        F.sum("weight_s").alias("covered_s"), *(_mean(name).alias(name) for name in MEASURES)
+    )
+    return found.where(F.col("covered_s") >= LEAST_COVERED * windows.window_s)
+
+
+def _mean(name: str) -> Column:
+    weight = F.when(F.col(name).isNotNull(), F.col("weight_s"))
+    return F.try_divide(F.sum(F.col(name) * F.col("weight_s")), F.sum(weight))
+
+
+def bucket_of(at_ms: Column, windows: Windows) -> Column:
+    """Return the number of the bucket that a time lies in."""
+    return F.floor(at_ms / windows.width_ms)
+
+
+def buckets(begin_ms: Column, end_ms: Column, windows: Windows) -> Column:
+    """Return the numbers of all buckets from ``begin_ms`` to ``end_ms``."""
+    return F.sequence(bucket_of(begin_ms, windows), bucket_of(end_ms, windows))
+
+
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    """Return all rows of frames that have the same columns."""
+    return reduce(lambda one, other: one.unionByName(other), frames)
