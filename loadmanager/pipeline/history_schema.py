@@ -1,14 +1,8 @@
-"""The lines of history as Spark sees them, and what makes a line one of them.
+"""The lines of history as Spark sees them, from their one declaration in the core."""
 
-Both come from the one declaration in `loadmanager.core.history.kinds`.
-"""
-
-from collections.abc import Iterator
-from functools import reduce
+from collections.abc import Iterable
 from typing import Final
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -21,10 +15,7 @@ from pyspark.sql.types import (
 )
 
 from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Kind, Type
-
-CORRUPT: Final = "_corrupt"
-"""Where Spark puts the text of a line that it cannot make fit."""
+from loadmanager.core.history.schema import ENVELOPE, Columns, Field, Type
 
 _TYPES: Final[dict[Type, DataType]] = {
     Type.TEXT: StringType(),
@@ -32,88 +23,45 @@ _TYPES: Final[dict[Type, DataType]] = {
     Type.RATE: DoubleType(),
     Type.FLAG: BooleanType(),
 }
-_EXPECTED: Final = {
-    Type.TEXT: "a text",
-    Type.COUNT: "a whole number, 0 or more",
-    Type.RATE: "a finite number, 0 or more",
-    Type.FLAG: "true or false",
-}
 
 
 def line_schema(kind: str) -> StructType:
-    """Return the schema of a line of ``kind``, with `CORRUPT` at its end."""
-    fields = [_struct_field(one) for one in (*ENVELOPE, *KINDS[kind].fields)]
-    return StructType([*fields, StructField(CORRUPT, StringType())])
+    """Return the schema of the JSON of a line of ``kind``."""
+    return StructType([_field(one) for one in (*ENVELOPE, *KINDS[kind].fields)])
 
 
-def fault_of(kind: str, line: Column) -> Column:
-    """Return what is wrong with a parsed line of ``kind``, as a text, null for nothing."""
-    first = F.when(
-        line[CORRUPT].isNotNull(), F.lit(f"no line of kind {kind}: a field is of a wrong form")
-    )
-    checks = reduce(
-        lambda told, check: told.when(check[0], F.lit(check[1])), _checks(KINDS[kind], line), first
-    )
-    return checks.otherwise(F.lit(None).cast("string"))
+def columns_of(kind: str, name: str) -> Columns:
+    """Return the lists that belong together in a line of ``kind``, by their name."""
+    found = next(one for one in KINDS[kind].fields if one.name == name)
+    if not isinstance(found, Columns):
+        raise TypeError(f"{kind}.{name} is no columns")
+    return found
 
 
-def _checks(kind: Kind, line: Column) -> Iterator[tuple[Column, str]]:
-    yield line["schema"] != F.lit(VERSION), f"schema: expected {VERSION}"
-    for one in (*ENVELOPE, *kind.fields):
-        if isinstance(one, Columns):
-            yield from _checks_of_columns(one, line[one.name])
-        else:
-            yield _is_wrong(one, line[one.name]), _told(one.name, one)
+def fields_of(kind: str) -> tuple[StructField, ...]:
+    """Return a line's own fields that stand for themselves: all but its columns."""
+    return plain(one for one in KINDS[kind].fields if isinstance(one, Field))
 
 
-def _checks_of_columns(columns: Columns, value: Column) -> Iterator[tuple[Column, str]]:
-    yield value.isNull(), f"{columns.name}: expected an object of lists of one length"
-    for one in columns.fields:
-        yield _is_wrong_list(one, value[one.name]), _told(f"{columns.name}.{one.name}", one)
-    size = F.size(value[columns.fields[0].name])
-    for one in columns.fields[1:]:
-        yield (
-            F.size(value[one.name]) != size,
-            f"{columns.name}.{one.name}: expected as many items as {columns.fields[0].name}",
-        )
+def plain(fields: Iterable[Field]) -> tuple[StructField, ...]:
+    """Return fields as columns of a table."""
+    return tuple(_field(one) for one in fields)
 
 
-def _told(name: str, field: Field) -> str:
-    return f"{name}: expected {_EXPECTED[field.type]}{' or null' if field.nullable else ''}"
+def row_of(columns: Columns) -> StructType:
+    """Return what the items of some lists that belong together make: one row."""
+    return StructType([_told(one.name, _TYPES[one.type], one.meaning) for one in columns.fields])
 
 
-def _is_wrong(field: Field, value: Column) -> Column:
-    if field.listed:
-        return _is_wrong_list(field, value)
-    missing = value.isNull()
-    if field.type in {Type.TEXT, Type.FLAG}:
-        return F.lit(False) if field.nullable else missing  # noqa: FBT003 - a value
-    outside = ~_within(field, value, value)
-    return (value.isNotNull() & outside) if field.nullable else (missing | outside)
-
-
-def _is_wrong_list(field: Field, value: Column) -> Column:
-    wrong = value.isNull()
-    if not field.nullable:
-        wrong = wrong | F.exists(value, lambda item: item.isNull())
-    if field.type in {Type.COUNT, Type.RATE}:
-        least, most = F.array_min(value), F.array_max(value)
-        wrong = wrong | (least.isNotNull() & ~_within(field, least, most))
-    return wrong
-
-
-def _within(field: Field, least: Column, most: Column) -> Column:
-    # In Spark's order NaN is above infinity.
-    bound = most < F.lit(float("inf")) if field.type is Type.RATE else most.isNotNull()
-    return (least >= 0) & bound
-
-
-def _struct_field(one: Field | Columns) -> StructField:
+def _field(one: Field | Columns) -> StructField:
     if isinstance(one, Columns):
-        inner = StructType([_listed(field) for field in one.fields])
-        return StructField(one.name, inner)
-    return _listed(one) if one.listed else StructField(one.name, _TYPES[one.type])
+        lists = [
+            _told(each.name, ArrayType(_TYPES[each.type]), each.meaning) for each in one.fields
+        ]
+        return _told(one.name, StructType(lists), one.meaning)
+    kind = _TYPES[one.type]
+    return _told(one.name, ArrayType(kind) if one.listed else kind, one.meaning)
 
 
-def _listed(field: Field) -> StructField:
-    return StructField(field.name, ArrayType(_TYPES[field.type]))
+def _told(name: str, kind: DataType, meaning: str) -> StructField:
+    return StructField(name, kind, metadata={"meaning": meaning})

@@ -1,49 +1,46 @@
 """History to tables: only files that are new, each line once, nothing left out in silence."""
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from loadmanager.core.errors import InvalidName
-from loadmanager.core.history.files import FileName
-from loadmanager.core.history.schema import Stream
 from loadmanager.pipeline.contract import PipelineError
-from loadmanager.pipeline.lines import (
+from loadmanager.pipeline.history_files import Bounds, Found, HistoryFile, find_files
+from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.lines import BUNDLES, LINES, READ, read_files
+from loadmanager.pipeline.once import DUPLICATE, kept_lines, keys_of, losers, refused
+from loadmanager.pipeline.store import Store
+from loadmanager.pipeline.tables import (
+    BUNDLE_LOAD,
+    KEYS,
+    OF_LINES,
     QUARANTINE,
-    first_numbers,
-    judged,
-    kinds_of,
-    parsed,
-    read_raw,
-    refused,
-    taken,
+    parsed_schema,
+    with_dates,
 )
-from loadmanager.pipeline.store import Batch, Store, StoredFile
-from loadmanager.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LINES: Final = StructType(
-    [
-        StructField("stream", StringType()),
-        StructField("writer", StringType()),
-        StructField("instance", StringType()),
-        StructField("seq", LongType()),
-        StructField("kind", StringType()),
-    ]
-)
-"""Every line that is in the tables, once: what duplicates are known by."""
+BATCH_BYTES: Final = 2 << 30
+BATCH_FILES: Final = 10_000
+"""A batch is committed by itself, so one that dies costs no more than this."""
 
-_KEY: Final = ["writer", "instance", "seq"]
-_UNPARTITIONED: Final = frozenset({"quarantine", "lines"})
+_SETTINGS: Final = {
+    # Files are read as a whole: a task is to hold one large one, or some small ones.
+    "spark.sql.files.maxPartitionBytes": str(32 << 20),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    # A task writes to few folders at a time and need not sort its rows by them.
+    "spark.sql.maxConcurrentOutputFileWriters": "32",
+    # The former form of timestamps has no statistics, and other readers misread it.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+_SHOWN: Final = 5
+_FILE_AND_LINE: Final = ["file", "line"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,193 +55,191 @@ class Totals:
     def __add__(self, other: "Totals") -> "Totals":
         """Return both together."""
         return Totals(
-            read=self.read + other.read,
-            kept=self.kept + other.kept,
-            quarantined=self.quarantined + other.quarantined,
-            duplicate=self.duplicate + other.duplicate,
+            **{name: value + getattr(other, name) for name, value in asdict(self).items()}
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The files of a history directory: to be read, read before, being written, foreign.
+def run(work: Work) -> list[str]:
+    """Take what is new in ``work.history`` into the tables, and say what became of it.
 
-    ``changed`` were read before and have another size now, which whole files never get.
+    Raises:
+        PipelineError: there is no such directory, or no file of history in it.
     """
-
-    new: dict[Stream, list[StoredFile]] = field(default_factory=dict)
-    known: int = 0
-    being_written: int = 0
-    foreign: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ingested:
-    """What one run did; ``batch`` is None if there was nothing new."""
-
-    batch: int | None
-    found: Found
-    totals: Totals
-
-
-def find_files(every: Iterator[StoredFile], history: str, batches: Sequence[Batch]) -> Found:
-    """Sort the files under ``history`` into those that are to be read and all others."""
-    read = {name: size for batch in batches for name, size in batch.manifest["files"].items()}
-    found, known, being_written = Found(), 0, 0
-    for one in every:
-        name = _relative(one.path, history)
-        told = _file_name(name)
-        if told is None:
-            if not _hidden(name):
-                found.foreign.append(name)
-        elif told.is_open:
-            being_written += 1
-        elif name not in read:
-            found.new.setdefault(told.stream, []).append(one)
-        elif read[name] == one.size_bytes:
-            known += 1
-        else:
-            found.changed.append(name)
-    return Found(
-        new=found.new,
-        known=known,
-        being_written=being_written,
-        foreign=found.foreign,
-        changed=found.changed,
-    )
+    if work.history is None:
+        raise PipelineError("ingest: no history is given; expected --history DIR")
+    history, store = work.history.rstrip("/"), work.store
+    read = {name: state for one in store.batches() for name, state in one.manifest["files"].items()}
+    found = find_files(store.files, history, read, Bounds(work.since, work.until))
+    if not found.has_history:
+        raise PipelineError(_nothing_there(history, found))
+    totals = Totals()
+    with _settings(work.spark):
+        batches = list(_batches(found.new))
+        for place, files in enumerate(batches, start=1):
+            taken = Batch(work.spark, store, files).take()
+            totals += taken
+            if len(batches) > 1:
+                work.tell(f"batch {place} of {len(batches)}: {taken.read} lines read")
+    return [*_told(found), *_told_totals(totals)]
 
 
-def _relative(path: str, history: str) -> str:
-    """Return a file's name within the history, whatever scheme is written before it."""
-    bare = re.compile(r"^[a-z0-9]+:(//[^/]*)?")
-    root = bare.sub("", history).rstrip("/")
-    return bare.sub("", path).rpartition(f"{root}/")[2]
+class Batch:
+    """One batch: what some files hold, into the tables, as a whole or not at all."""
 
-
-def _file_name(name: str) -> FileName | None:
-    try:
-        return FileName.parse(name.rpartition("/")[2])
-    except InvalidName:
-        return None
-
-
-def _hidden(name: str) -> bool:
-    return name.rpartition("/")[2].startswith((".", "_"))
-
-
-class Ingest:
-    """One run of the job: the history at ``history`` into the tables of ``store``."""
-
-    def __init__(self, spark: "SparkSession", history: str, store: Store) -> None:
+    def __init__(self, spark: "SparkSession", store: Store, files: Sequence[HistoryFile]) -> None:
         self._spark = spark
-        self._history = history
         self._store = store
+        self._files = files
+        self._number = 1 + max((one.number for one in store.batches()), default=0)
+        self._draft = f"{store.out}/drafts/{self._number:06d}"
 
-    def run(self) -> Ingested:
-        """Read what is new, and commit it as one batch.
+    def take(self) -> Totals:
+        """Read, write, commit; return what became of the lines."""
+        self._read().write.mode("overwrite").partitionBy("part", "date").parquet(self._draft)
+        lines = self._spark.read.parquet(f"{self._draft}/part={LINES}")
+        lost = self._lost(lines)
+        kept = kept_lines(lines, lost)
+        tables = [BUNDLE_LOAD.name] if self._take_bundles(lost) else []
+        kinds = {row["kind"]: row["count"] for row in kept.groupBy("told.kind").count().collect()}
+        for made in OF_LINES:
+            if made.kind in kinds:
+                self._store.put(made.table, self._number, made.make(_parsed(kept, made.kind)))
+                tables.append(made.table.name)
+        self._store.put(KEYS, self._number, keys_of(kept))
+        self._store.put(QUARANTINE, self._number, refused(lines, lost))
+        totals = self._totals(lines, lost)
+        manifest = {
+            "files": {one.name: one.state for one in self._files},
+            "tables": [*tables, KEYS.name, QUARANTINE.name],
+            "totals": asdict(totals),
+        }
+        self._store.commit(self._number, manifest)
+        self._store.files.delete(self._draft)
+        return totals
 
-        Raises:
-            PipelineError: there is no such directory, no file of history in it, or a
-                manifest is damaged.
-        """
-        batches = self._store.batches()
-        found = find_files(self._store.files.every(self._history), self._history, batches)
-        if not found.new:
-            if not found.known and not found.being_written:
-                told = f"{self._history}: there is no file of history in it"
-                raise PipelineError(f"{told}; expected date=*/hour=*/reports-*.jsonl.gz")
-            return Ingested(batch=None, found=found, totals=Totals())
-        number = 1 + max((batch.number for batch in batches), default=0)
-        totals = Totals()
-        for stream, files in found.new.items():
-            totals += self._stream(number, stream, [one.path for one in files])
-        self._store.commit(number, self._manifest(found, totals))
-        return Ingested(batch=number, found=found, totals=totals)
+    def _read(self) -> DataFrame:
+        paths = [_literal(one.path) for one in self._files]
+        content = self._spark.read.format("binaryFile").load(paths).select("path", "content")
+        rows = with_dates(content.mapInArrow(read_files, READ))
+        date = F.when(F.col("part") == BUNDLES, F.col("date"))
+        namespace = F.substring_index("bundle", "/", 2)
+        return rows.withColumns({"date": date, "namespace": namespace})
 
-    def _stream(self, number: int, stream: Stream, files: Sequence[str]) -> Totals:
-        staged, spoilt = self._staged(number, stream, files)
-        lines = judged(staged, stream)
-        keys = self._keys(lines, stream).persist()
-        bad = refused(lines, stream, first_numbers(staged)).unionByName(spoilt)
-        try:
-            self._store.put(f"quarantine_{stream.value}", number, bad)
-            self._store.put(f"lines_{stream.value}", number, keys.where("fresh").drop("fresh"))
-            for name, (kind, make) in TABLES.items():
-                if kind in kinds_of(stream):
-                    fresh = keys.where(F.col("fresh") & (F.col("kind") == kind)).select(*_KEY)
-                    rows = make(_once(taken(lines, kind)).join(fresh, _KEY, "left_semi"))
-                    self._store.put(name, number, rows, by=["date"])
-            return self._totals(lines, keys, spoilt)
-        finally:
-            keys.unpersist()
+    def _lost(self, lines: DataFrame) -> DataFrame | None:
+        """Return the lines that others were taken instead of (see `losers`), None for none."""
+        found = losers(lines, self._store.batches_of(KEYS))
+        found.write.mode("overwrite").parquet(f"{self._draft}/lost")
+        written = self._spark.read.schema(found.schema).parquet(f"{self._draft}/lost")
+        return None if written.isEmpty() else written
 
-    def _staged(
-        self, number: int, stream: Stream, files: Sequence[str]
-    ) -> tuple[DataFrame, DataFrame]:
-        """Return the parsed lines of all files, and a line of quarantine for each spoilt one."""
-        place = f"staged_{stream.value}"
-        try:
-            self._store.put(place, number, parsed(read_raw(self._spark, files), stream))
-            spoilt: list[tuple[str, int, str, str]] = []
-        except PySparkException:
-            faults = spoilt_files(self._spark, files)
-            if not faults:
-                raise
-            raw = read_raw(self._spark, files, spoilt=True)
-            self._store.put(place, number, parsed(raw, stream))
-            spoilt = [(file, 0, fault, "") for file, fault in faults]
-        staged = self._store.draft(place, number)
-        return staged, self._spark.createDataFrame(spoilt, QUARANTINE)
+    def _take_bundles(self, lost: DataFrame | None) -> bool:
+        """Give the rows of bundles their place; return whether there are any."""
+        draft = f"{self._draft}/part={BUNDLES}"
+        if not self._store.files.exists(draft):
+            return False
+        place = self._store.place(BUNDLE_LOAD.name, self._number)
+        if lost is None:
+            self._store.files.delete(place)
+            self._store.files.rename(draft, place)
+        else:
+            rows = self._spark.read.parquet(draft).join(lost, _FILE_AND_LINE, "left_anti")
+            self._store.put(BUNDLE_LOAD, self._number, rows)
+        return True
 
-    def _keys(self, lines: DataFrame, stream: Stream) -> DataFrame:
-        """Return the sound lines, each once, and whether it is ``fresh``: in no earlier batch."""
-        sound = [
-            taken(lines, kind).select(*_KEY, F.lit(kind).alias("kind")) for kind in kinds_of(stream)
-        ]
-        here = reduce(DataFrame.unionByName, sound).dropDuplicates(_KEY)
-        before = self._store.table(f"lines_{stream.value}", LINES).select(*_KEY)
-        known = before.withColumn("known", F.lit(1))
-        return (
-            here.join(known, _KEY, "left")
-            .withColumn("fresh", F.col("known").isNull())
-            .withColumn("stream", F.lit(stream.value))
-            .drop("known")
-        )
-
-    def _totals(self, lines: DataFrame, keys: DataFrame, spoilt: DataFrame) -> Totals:
-        counted = lines.agg(
-            F.count("*").alias("read"), F.count("fault").alias("quarantined")
-        ).first()
+    def _totals(self, lines: DataFrame, lost: DataFrame | None) -> Totals:
+        counted = lines.agg(F.count("*"), F.count("told.fault")).first()
         assert counted is not None  # noqa: S101 - an aggregate without groups has a row
-        kept = keys.where("fresh").count()
-        faults = spoilt.count()
+        read, faults = counted
+        verdicts: Mapping[str, int] = {}
+        if lost is not None:
+            verdicts = {
+                one["verdict"]: one["count"] for one in lost.groupBy("verdict").count().collect()
+            }
+        duplicate = verdicts.get(DUPLICATE, 0)
+        quarantined = faults + sum(verdicts.values()) - duplicate
         return Totals(
-            read=counted["read"] + faults,
-            kept=kept,
-            quarantined=counted["quarantined"] + faults,
-            duplicate=counted["read"] - counted["quarantined"] - kept,
+            read=read,
+            kept=read - duplicate - quarantined,
+            quarantined=quarantined,
+            duplicate=duplicate,
         )
 
-    def _manifest(self, found: Found, totals: Totals) -> dict[str, Any]:
-        files = {
-            _relative(one.path, self._history): one.size_bytes
-            for some in found.new.values()
-            for one in some
-        }
-        return {
-            "history": self._history,
-            "files": files,
-            "totals": {
-                "read": totals.read,
-                "kept": totals.kept,
-                "quarantined": totals.quarantined,
-                "duplicate": totals.duplicate,
-            },
-        }
+
+def _parsed(kept: DataFrame, kind: str) -> DataFrame:
+    """Return the fields of the lines of a kind; they were judged, so all of them fit."""
+    lines = kept.where(F.col("told.kind") == kind)
+    parsed = F.from_json("told.text", parsed_schema(kind), {"mode": "FAILFAST"})
+    return with_dates(lines.select(parsed.alias("of_line")).select("of_line.*"))
 
 
-def _once(lines: DataFrame) -> DataFrame:
-    """Return each line once: of copies, which are equal, any."""
-    first = Window.partitionBy(*_KEY).orderBy("at_ms")
-    return lines.withColumn("_copy", F.row_number().over(first)).where("_copy = 1").drop("_copy")
+def _batches(files: Sequence[HistoryFile]) -> Iterator[list[HistoryFile]]:
+    batch: list[HistoryFile] = []
+    size_bytes = 0
+    for one in files:
+        if batch and (len(batch) == BATCH_FILES or size_bytes + one.size_bytes > BATCH_BYTES):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(one)
+        size_bytes += one.size_bytes
+    if batch:
+        yield batch
+
+
+def _literal(path: str) -> str:
+    """Return a path in which Spark sees no pattern."""
+    return "".join(f"\\{char}" if char in "\\*?[]{}" else char for char in path)
+
+
+@contextlib.contextmanager
+def _settings(spark: "SparkSession") -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in _SETTINGS}
+    for name, value in _SETTINGS.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, former in before.items():
+            if former is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, former)
+
+
+def _nothing_there(history: str, found: Found) -> str:
+    told = f"{history}: there is no file of history in it"
+    if found.foreign:
+        told += f", but {_some(found.foreign)}"
+    return f"{told}; expected date=*/hour=*/reports-*.jsonl.gz"
+
+
+def _told(found: Found) -> Iterator[str]:
+    yield f"files: {len(found.new)} new, {found.known} read before"
+    if found.outside:
+        yield f"files outside of --since and --until: {found.outside}, left for later"
+    if found.being_written:
+        yield f"files being written: {found.being_written}, left for later"
+    if found.changed:
+        yield f"files that changed and were read again: {_some(found.changed)}"
+    if found.foreign:
+        yield f"not of history, left alone: {_some(found.foreign)}"
+    if found.too_large:
+        yield f"too large to be read: {_some(found.too_large)}; expected [history] roll_mib kept"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return f"{len(names)}: {shown}" + (", ..." if len(names) > _SHOWN else "")
+
+
+def _told_totals(totals: Totals) -> Iterator[str]:
+    yield (
+        f"lines: {totals.read} read = {totals.kept} kept + {totals.quarantined} quarantined + "
+        f"{totals.duplicate} duplicate"
+    )
+    if totals.quarantined:
+        yield "see the table quarantine for file, line, reason and text of each"
+
+
+def totals_of(manifest: Mapping[str, Any]) -> Totals:
+    """Return the totals that a batch's manifest tells."""
+    return Totals(**manifest["totals"])

@@ -1,146 +1,173 @@
-"""From files of history to lines that are what they should be, and those that are not.
+"""Where lines are read and judged: in Spark's Python workers, by the strict reader of the core.
 
-Text is parsed once, into a staged table with a column for each kind of line; everything
-else looks at that.
+JSON is parsed once, here: so what is a line of history is decided in one place for the whole
+project. Bundles, of which there are a hundred times as many as lines, leave as columns for
+their table; all else of a line as JSON of the known fields, for Spark to parse.
 """
 
-from collections.abc import Sequence
-from functools import reduce
-from typing import TYPE_CHECKING, Final
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import VERSION, Stream
-from loadmanager.pipeline.history_schema import CORRUPT, fault_of, line_schema
+from loadmanager.core.history.reading import read_line
+from loadmanager.core.history.schema import ENVELOPE, Type
+from loadmanager.pipeline.history_schema import columns_of
+from loadmanager.pipeline.tables import BUNDLE_LOAD
+from loadmanager.pipeline.unpacking import Line, lines_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+BUNDLES: Final = "bundle_load"
+LINES: Final = "lines"
 
-RAW: Final = StructType(
+TOLD: Final = StructType(
     [
-        StructField("file", StringType()),
-        StructField("number", LongType()),
+        StructField("kind", StringType()),
+        StructField("digest", LongType()),
+        StructField("fault", StringType()),
         StructField("text", StringType()),
     ]
 )
-"""A line as it stands in its file: ``number`` grows within a file, by one each line."""
+"""What is told of a line: its JSON with a bundle count for its bundles, or why not."""
 
-QUARANTINE: Final = StructType(
+_OF_LINE: Final = ("cluster", "writer", "instance", "seq", "at_ms")
+_OF_REPORT: Final = ("broker", "broker_class", "reported_at_ms", "interval_s", "window_s")
+_OF_BUNDLE: Final = columns_of("report", "bundles").fields
+_READ_NAMES: Final = (*_OF_LINE, *_OF_REPORT, *(one.name for one in _OF_BUNDLE))
+
+READ: Final = StructType(
     [
+        StructField("part", StringType()),
         StructField("file", StringType()),
         StructField("line", LongType()),
-        StructField("reason", StringType()),
-        StructField("text", StringType()),
+        *(BUNDLE_LOAD.schema[name] for name in _READ_NAMES),
+        StructField("told", TOLD),
     ]
 )
-"""A line that was not taken: from 1 within its file, 0 for the file as a whole."""
+"""What `read_files` returns: rows of the table ``bundle_load``, and one for each line."""
 
 SHOWN_CHARACTERS: Final = 2000
 """How much of the text of a line in quarantine is kept."""
 
-_ENVELOPE: Final = r'^\{"schema":(\d{1,9}),"kind":"([a-z_]+)",'
-"""How our own writers begin a line: known without reading it to its end."""
-
-_CLAIMS: Final = "schema INT, kind STRING"
-
-
-def kinds_of(stream: Stream) -> tuple[str, ...]:
-    """Return the kinds of line that a stream has."""
-    return tuple(name for name, kind in KINDS.items() if kind.stream is stream)
+_ROWS_AT_ONCE: Final = 20_000
+_TEXT_AT_ONCE: Final = 4 << 20
+_SCHEMA: Final = to_arrow_schema(READ)
+_KNOWN: Final = {
+    kind.name: tuple(one.name for one in (*ENVELOPE, *kind.fields)) for kind in KINDS.values()
+}
+_NUMPY: Final[dict[Type, type[Any]]] = {Type.RATE: np.float64, Type.COUNT: np.int64}
 
 
-def read_raw(spark: "SparkSession", files: Sequence[str], *, spoilt: bool = False) -> DataFrame:
-    """Return the lines of files as they stand there (`RAW`).
-
-    ``spoilt`` reads files that end in the middle as far as they go; else reading them fails.
-    """
-    reader = spark.read.option("ignoreCorruptFiles", str(spoilt).lower())
-    return reader.text(list(files)).select(
-        F.col("_metadata.file_path").alias("file"),
-        F.monotonically_increasing_id().alias("number"),
-        F.col("value").alias("text"),
-    )
-
-
-def parsed(raw: DataFrame, stream: Stream) -> DataFrame:
-    """Return ``raw`` (`RAW`) with what each line claims to be, and a column for each kind.
-
-    ``text`` stays only where no kind has the line.
-    """
-    ours = F.regexp_extract("text", _ENVELOPE, 2)
-    schema = F.regexp_extract("text", _ENVELOPE, 1).cast(IntegerType())
-    claims = F.when(ours != "", F.struct(schema.alias("schema"), ours.alias("kind")))
-    told = raw.withColumn("claims", claims.otherwise(F.from_json("text", _CLAIMS)))
-    lines = [_parsed(kind) for kind in kinds_of(stream)]
-    known = _known(kinds_of(stream), F.col("claims.schema"), F.col("claims.kind"))
-    return told.select(
-        "file",
-        "number",
-        F.col("claims.schema").alias("claimed_schema"),
-        F.col("claims.kind").alias("claimed_kind"),
-        F.when(~known, F.substring("text", 1, SHOWN_CHARACTERS)).alias("text"),
-        *lines,
-    )
+def read_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of `READ` for files of Spark's source ``binaryFile``: their path and content."""
+    bundles, lines = _Bundles(), _Lines()
+    for batch in files:
+        for path, content in zip(batch["path"], batch["content"], strict=True):
+            name = "/".join(path.as_py().split("/")[-3:])
+            for number, line in enumerate(lines_of(memoryview(content.as_buffer())), start=1):
+                _take(name, number, line, bundles, lines)
+                if bundles.rows >= _ROWS_AT_ONCE:
+                    yield bundles.emptied()
+                if lines.characters >= _TEXT_AT_ONCE:
+                    yield lines.emptied()
+    yield bundles.emptied()
+    yield lines.emptied()
 
 
-def _parsed(kind: str) -> Column:
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    claimed = (F.col("claims.schema") == VERSION) & (F.col("claims.kind") == kind)
-    return F.when(claimed, F.from_json("text", line_schema(kind), options)).alias(kind)
+def _take(name: str, number: int, line: Line, bundles: "_Bundles", lines: "_Lines") -> None:
+    if line.fault is not None:
+        lines.refuse(name, number, line.content, line.fault)
+        return
+    try:
+        found = read_line("", line.content)
+    except MalformedContent as error:
+        lines.refuse(name, number, line.content, str(error).removeprefix(": "))
+        return
+    if found["kind"] == "report":
+        bundles.add(name, number, found)
+    lines.add(name, number, line.content, found)
 
 
-def judged(staged: DataFrame, stream: Stream) -> DataFrame:
-    """Return what `parsed` made, with ``fault``: why a line is not taken, null if it is."""
-    kinds = kinds_of(stream)
-    known = _known(kinds, F.col("claimed_schema"), F.col("claimed_kind"))
-    faults = [F.when(F.col("claimed_kind") == kind, fault_of(kind, F.col(kind))) for kind in kinds]
-    return staged.withColumn(
-        "fault", F.when(~known, _why_unknown(kinds)).otherwise(F.coalesce(*faults))
-    )
+class _Lines:
+    """Rows of lines that were not given away yet."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+        self.characters = 0
+
+    def add(self, file: str, number: int, content: bytes, found: Mapping[str, Any]) -> None:
+        digest = int.from_bytes(blake2b(content, digest_size=8).digest(), signed=True)
+        kind = found["kind"]
+        text = json.dumps(_plain(kind, found), separators=(",", ":"))
+        told = {"kind": kind, "digest": digest, "fault": None, "text": text}
+        self._put(file, number, told, {name: found[name] for name in _OF_LINE})
+
+    def refuse(self, file: str, number: int, content: bytes, fault: str) -> None:
+        # A character is at most four bytes.
+        text = content[: 4 * SHOWN_CHARACTERS].decode(errors="replace")[:SHOWN_CHARACTERS]
+        self._put(file, number, {"kind": None, "digest": None, "fault": fault, "text": text}, {})
+
+    def emptied(self) -> pa.RecordBatch:
+        rows, self._rows, self.characters = self._rows, [], 0
+        return pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
+
+    def _put(
+        self, file: str, number: int, told: Mapping[str, Any], more: Mapping[str, Any]
+    ) -> None:
+        self._rows.append({"part": LINES, "file": file, "line": number, "told": told, **more})
+        self.characters += len(told["text"]) + 100
 
 
-def taken(lines: DataFrame, kind: str) -> DataFrame:
-    """Return the sound lines of a kind, of what `judged` returned: their own fields."""
-    sound = lines.where(F.col("fault").isNull() & (F.col("claimed_kind") == kind))
-    return sound.select(f"{kind}.*").drop(CORRUPT)
+class _Bundles:
+    """Rows of bundles that were not given away yet, by columns."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.rows = 0
+        self._sizes: list[int] = []
+        self._lines: list[tuple[Any, ...]] = []
+        self._columns: list[list[Any]] = [[] for _ in _OF_BUNDLE]
+
+    def add(self, file: str, number: int, found: Mapping[str, Any]) -> None:
+        bundles = found["bundles"]
+        size = len(bundles["bundle"])
+        self._sizes.append(size)
+        self._lines.append((file, number, *(found[name] for name in (*_OF_LINE, *_OF_REPORT))))
+        for column, one in zip(self._columns, _OF_BUNDLE, strict=True):
+            column.extend(bundles[one.name])
+        self.rows += size
+
+    def emptied(self) -> pa.RecordBatch:
+        if not self.rows:
+            self._begin()
+            return pa.RecordBatch.from_pylist([], schema=_SCHEMA)
+        of_row = pa.array(np.repeat(np.arange(len(self._sizes)), self._sizes))
+        names = ("file", "line", *_OF_LINE, *_OF_REPORT)
+        arrays = {"part": pa.repeat(pa.scalar(BUNDLES), self.rows)}
+        for name, values in zip(names, zip(*self._lines, strict=True), strict=True):
+            arrays[name] = pa.array(values, _SCHEMA.field(name).type).take(of_row)
+        for one, column in zip(_OF_BUNDLE, self._columns, strict=True):
+            arrays[one.name] = _array(one.type, column, _SCHEMA.field(one.name).type)
+        arrays["told"] = pa.nulls(self.rows, _SCHEMA.field("told").type)
+        self._begin()
+        return pa.RecordBatch.from_arrays([arrays[name] for name in _SCHEMA.names], schema=_SCHEMA)
 
 
-def refused(lines: DataFrame, stream: Stream, first: DataFrame) -> DataFrame:
-    """Return the lines that are not taken (`QUARANTINE`), given `first_numbers`."""
-    texts = reduce(
-        F.coalesce,
-        [F.coalesce(F.col(kind)[CORRUPT], F.to_json(kind)) for kind in kinds_of(stream)],
-        F.col("text"),
-    )
-    bad = lines.where(F.col("fault").isNotNull())
-    return bad.join(F.broadcast(first), "file").select(
-        "file",
-        (F.col("number") - F.col("first") + 1).alias("line"),
-        F.col("fault").alias("reason"),
-        F.substring(texts, 1, SHOWN_CHARACTERS).alias("text"),
-    )
+def _array(kind: Type, values: list[Any], to: pa.DataType) -> pa.Array:
+    # NumPy takes whole numbers of any size for rates, Arrow does not.
+    return pa.array(np.array(values, dtype=_NUMPY[kind]) if kind in _NUMPY else values, to)
 
 
-def first_numbers(staged: DataFrame) -> DataFrame:
-    """Return the number of each file's first line: file, first."""
-    return staged.groupBy("file").agg(F.min("number").alias("first"))
-
-
-def _known(kinds: Sequence[str], schema: Column, kind: Column) -> Column:
-    known = (schema == VERSION) & kind.isin(*kinds)
-    return F.coalesce(known, F.lit(False))  # noqa: FBT003 - a value
-
-
-def _why_unknown(kinds: Sequence[str]) -> Column:
-    schema, kind = F.col("claimed_schema"), F.col("claimed_kind")
-    return (
-        F.when(schema.isNull(), F.lit("expected a line of history: a JSON object with a schema"))
-        .when(
-            schema != VERSION, F.concat(F.lit("schema: "), schema, F.lit(f"; expected {VERSION}"))
-        )
-        .when(kind.isNull(), F.lit(f"kind: expected one of {', '.join(kinds)}"))
-        .otherwise(F.concat(F.lit("kind: "), kind, F.lit(f"; expected one of {', '.join(kinds)}")))
-    )
+def _plain(kind: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    told = {name: found[name] for name in _KNOWN[kind]}
+    if kind == "report":
+        told["bundle_count"] = len(told.pop("bundles")["bundle"])
+    return told

@@ -1,95 +1,31 @@
-"""Where the pipeline's tables are: in batches, each there as a whole or not at all.
+"""Where the pipeline's tables are: each there as a whole or not at all.
 
-A batch is a folder in each table, and counts once its manifest stands in ``batches``: a job
-that died is done again under the same number, over whatever it left.
+Ingested tables grow by batches, derived ones are replaced by versions. Both count once a
+manifest names them: a job that died is done again, over whatever it left.
+
+    OUT/batches/000001.json          what a batch read, and what became of it
+    OUT/TABLE/batch=000001/date=...  its part of an ingested table
+    OUT/jobs/JOB/000001.json         which version of a job's tables counts, and its facts
+    OUT/TABLE/version=000001/...     that version of a derived table
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from loadmanager.pipeline.contract import PipelineError
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from loadmanager.pipeline.contract import PipelineError, Table
+from loadmanager.pipeline.files import Files
+from loadmanager.pipeline.tables import INGESTED, MADE_BY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
-# Java's methods have no keywords.
-_YES: Final = True
-_NO: Final = False
-_MANIFEST: Final = re.compile(r"(\d{6})\.json")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file as the file system tells of it."""
-
-    path: str
-    size_bytes: int
-
-
-class Files:
-    """Any file system that Spark knows, by URL or path."""
-
-    def __init__(self, spark: "SparkSession") -> None:
-        jvm: Any = spark._jvm  # noqa: SLF001 - Spark's only door to its file systems
-        self._path = jvm.org.apache.hadoop.fs.Path
-        self._charsets = jvm.java.nio.charset.StandardCharsets
-        self._io = jvm.org.apache.commons.io.IOUtils
-        self._conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
-
-    def exists(self, where: str) -> bool:
-        """Return whether there is anything."""
-        path = self._path(where)
-        return bool(path.getFileSystem(self._conf).exists(path))
-
-    def every(self, folder: str) -> Iterator[StoredFile]:
-        """Yield all files in ``folder`` and below, by their paths.
-
-        Raises:
-            PipelineError: there is no such folder.
-        """
-        path = self._path(folder)
-        system = path.getFileSystem(self._conf)
-        if not system.exists(path):
-            raise PipelineError(f"{folder}: there is no such directory; expected one with history")
-        found, remote = [], system.listFiles(path, _YES)
-        while remote.hasNext():
-            status = remote.next()
-            found.append(StoredFile(str(status.getPath().toString()), int(status.getLen())))
-        yield from sorted(found, key=lambda one: one.path)
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names in ``folder``, none if it does not exist."""
-        path = self._path(folder)
-        system = path.getFileSystem(self._conf)
-        if not system.exists(path):
-            return []
-        return sorted(str(status.getPath().getName()) for status in system.listStatus(path))
-
-    def read(self, where: str) -> str:
-        """Return the text of a small file."""
-        path = self._path(where)
-        stream = path.getFileSystem(self._conf).open(path)
-        try:
-            return str(self._io.toString(stream, self._charsets.UTF_8))
-        finally:
-            stream.close()
-
-    def write(self, where: str, text: str) -> None:
-        """Put a small file there as a whole, over what was there."""
-        path, draft = self._path(where), self._path(f"{where}.draft")
-        system = path.getFileSystem(self._conf)
-        stream = system.create(draft, _YES)
-        try:
-            self._io.write(text, stream, self._charsets.UTF_8)
-        finally:
-            stream.close()
-        system.delete(path, _NO)
-        if not system.rename(draft, path):
-            raise PipelineError(f"{where}: cannot be written; expected a writable directory")
+_NUMBERED: Final = re.compile(r"(\d{6,})\.json")
+_KEPT_MANIFESTS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,59 +35,150 @@ class Batch:
     number: int
     manifest: Mapping[str, Any]
 
+    @property
+    def tables(self) -> frozenset[str]:
+        """Return the names of the tables that it has rows of."""
+        return frozenset(self.manifest["tables"])
+
 
 class Store:
-    """The tables under one directory or URL."""
+    """The tables under one directory or URL.
+
+    Raises:
+        PipelineError: from every method, naming the place, if what is there is damaged or
+            the file system refuses.
+    """
 
     def __init__(self, spark: "SparkSession", out: str) -> None:
         self._spark = spark
         self.out = out.rstrip("/")
         self.files = Files(spark)
 
-    def batches(self) -> list[Batch]:
-        """Return all committed batches, in their order.
+    def table(self, name: str) -> "DataFrame":
+        """Return a table that was ingested or derived, with the columns that it promises.
 
         Raises:
-            PipelineError: a manifest cannot be read.
+            PipelineError: the job that makes it never ran; the text names it.
         """
-        found = []
-        for name in self.files.names(f"{self.out}/batches"):
-            match = _MANIFEST.fullmatch(name)
-            if match:
-                where = f"{self.out}/batches/{name}"
-                try:
-                    manifest = json.loads(self.files.read(where))
-                except ValueError as error:
-                    raise PipelineError(f"{where}: {error}; expected a manifest in JSON") from None
-                found.append(Batch(int(match[1]), manifest))
+        if name in INGESTED:
+            return self._ingested(INGESTED[name])
+        for job in self._jobs(name):
+            manifest = self._last(f"{self.out}/jobs/{job}")[1]
+            if name in manifest.get("tables", {}):
+                return self._derived(manifest["tables"][name])
+        raise self._never_made(name, MADE_BY.get(name))
+
+    def replace(
+        self, job: str, frames: Mapping[Table, "DataFrame"], facts: Mapping[str, Any]
+    ) -> None:
+        """Put all derived tables of a job in the place of its former ones, at once.
+
+        Who reads by `table` sees all of the former or all of the new ones. The former are
+        removed after; a frame of them that was not evaluated until then fails.
+        """
+        folder = f"{self.out}/jobs/{job}"
+        number, former = self._last(folder)
+        number += 1
+        tables = {}
+        for table, frame in frames.items():
+            where = f"{table.name}/version={number:06d}"
+            conforming = table.conform(frame)
+            _write(conforming, f"{self.out}/{where}", table.by)
+            tables[table.name] = {"folder": where, "schema": table.schema.jsonValue()}
+        manifest = {"tables": tables, "facts": dict(facts)}
+        self.files.write(f"{folder}/{number:06d}.json", _text(manifest))
+        self._remove_others(job, number, [*former.get("tables", {}), *tables])
+
+    def facts(self, job: str) -> Mapping[str, Any] | None:
+        """Return what a job noted of its last run, None if it never ran."""
+        number, manifest = self._last(f"{self.out}/jobs/{job}")
+        return manifest["facts"] if number else None
+
+    def batches(self) -> list[Batch]:
+        """Return all committed batches, in their order."""
+        folder = f"{self.out}/batches"
+        return [Batch(number, self._manifest(path)) for number, path in self._manifests(folder)]
+
+    def place(self, table: str, batch: int) -> str:
+        """Return the folder of a batch's part of a table."""
+        return f"{self.out}/{table}/batch={batch:06d}"
+
+    def put(self, table: Table, batch: int, frame: "DataFrame") -> None:
+        """Write a batch's part of a table, over what an earlier try left."""
+        _write(table.conform(frame), self.place(table.name, batch), table.by)
+
+    def commit(self, batch: int, manifest: Mapping[str, Any]) -> None:
+        """Make a batch count; ``manifest["tables"]`` names the tables it has rows of."""
+        self.files.write(f"{self.out}/batches/{batch:06d}.json", _text(manifest))
+
+    def batches_of(self, table: Table) -> "DataFrame":
+        """Return the rows of all committed batches, none if there is none."""
+        numbers = [one.number for one in self.batches() if table.name in one.tables]
+        return self.rows_of(table, numbers)
+
+    def rows_of(self, table: Table, batches: Iterable[int]) -> "DataFrame":
+        """Return the rows that some batches have, which may not be committed yet."""
+        folders = [self.place(table.name, number) for number in batches]
+        if not folders:
+            return self._spark.createDataFrame([], table.schema)
+        read = StructType([*table.schema, StructField("batch", IntegerType())])
+        frame = self._spark.read.schema(read).option("basePath", f"{self.out}/{table.name}")
+        return frame.parquet(*folders).select(*table.schema.names)
+
+    def _ingested(self, table: Table) -> "DataFrame":
+        if not self._manifests(f"{self.out}/batches"):
+            raise self._never_made(table.name, table.job)
+        return self.batches_of(table)
+
+    def _derived(self, told: Mapping[str, Any]) -> "DataFrame":
+        schema = StructType.fromJson(told["schema"])
+        return self._spark.read.schema(schema).parquet(f"{self.out}/{told['folder']}")
+
+    def _never_made(self, name: str, job: str | None) -> PipelineError:
+        first = (
+            f"`loadmanager pipeline {job}` to be run first" if job else "the job to be run first"
+        )
+        return PipelineError(f"{self.out}: there is no table {name} yet; expected {first}")
+
+    def _jobs(self, name: str) -> list[str]:
+        if name in MADE_BY:
+            return [MADE_BY[name]]
+        return self.files.names(f"{self.out}/jobs")
+
+    def _remove_others(self, job: str, number: int, tables: Iterable[str]) -> None:
+        kept = f"version={number:06d}"
+        for name in set(tables):
+            for version in self.files.names(f"{self.out}/{name}"):
+                if version != kept:
+                    self.files.delete(f"{self.out}/{name}/{version}")
+        manifests = self._manifests(f"{self.out}/jobs/{job}")
+        for _, path in manifests[:-_KEPT_MANIFESTS]:
+            self.files.delete(path)
+
+    def _last(self, folder: str) -> tuple[int, Mapping[str, Any]]:
+        """Return the number and the content of the last manifest, 0 if there is none."""
+        found = self._manifests(folder)
+        if not found:
+            return 0, {}
+        number, path = found[-1]
+        return number, self._manifest(path)
+
+    def _manifests(self, folder: str) -> list[tuple[int, str]]:
+        names = self.files.names(folder)
+        found = (_NUMBERED.fullmatch(name) for name in names)
+        return sorted((int(one[1]), f"{folder}/{one[0]}") for one in found if one)
+
+    def _manifest(self, path: str) -> Mapping[str, Any]:
+        try:
+            found: Mapping[str, Any] = json.loads(self.files.read(path))
+        except ValueError as error:
+            raise PipelineError(f"{path}: {error}; expected a manifest in JSON") from None
         return found
 
-    def commit(self, number: int, manifest: Mapping[str, Any]) -> None:
-        """Make a batch count."""
-        text = json.dumps(manifest, indent=1, sort_keys=True)
-        self.files.write(f"{self.out}/batches/{number:06d}.json", text + "\n")
 
-    def put(self, table: str, number: int, frame: "DataFrame", *, by: Sequence[str] = ()) -> None:
-        """Write a batch's part of a table, over what an earlier try left."""
-        frame.write.mode("overwrite").partitionBy(*by).parquet(self._folder(table, number))
+def _write(frame: "DataFrame", where: str, by: tuple[str, ...]) -> None:
+    frame.write.mode("overwrite").partitionBy(*by).parquet(where)
 
-    def table(self, name: str, schema: "StructType | None" = None) -> "DataFrame":
-        """Return a table: all committed batches of it.
 
-        Without any, it is empty with the given schema.
-
-        Raises:
-            PipelineError: nothing was ingested, and there is no ``schema`` to be empty with.
-        """
-        folders = [self._folder(name, one.number) for one in self.batches()]
-        folders = [one for one in folders if self.files.exists(one)]
-        if folders:
-            where = f"{self.out}/{name}"
-            return self._spark.read.option("basePath", where).parquet(*folders)
-        if schema is None:
-            told = f"{self.out}: there is no table {name} here"
-            raise PipelineError(f"{told}; expected what `loadmanager pipeline ingest` writes")
-        return self._spark.createDataFrame([], schema)
-
-    def _folder(self, table: str, number: int) -> str:
-        return f"{self.out}/{table}/batch={number:06d}"
+def _text(manifest: Mapping[str, Any]) -> str:
+    return json.dumps(manifest, indent=1, sort_keys=True) + "\n"

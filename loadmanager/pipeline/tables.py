@@ -1,119 +1,285 @@
-"""From sound lines of history to the tables: one function for each, all of data frames alone.
+"""The tables that history becomes, and how: a function of data frames for each.
 
-Every table has ``date`` (of ``at`` in UTC), by which it is partitioned, and the envelope of
-the line that a row is from. Times are in UTC.
+Every table has the envelope of the line that a row is from, ``at`` (``at_ms`` as a
+timestamp) and ``date`` (of ``at`` in UTC), by which it is partitioned.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import Columns
+from loadmanager.core.history.schema import ENVELOPE
+from loadmanager.pipeline.contract import Table
+from loadmanager.pipeline.history_schema import columns_of, fields_of, line_schema, plain, row_of
 
-ENVELOPE: Final = ("cluster", "writer", "instance", "seq")
+LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, the last that a date can be of: a clock may say any number."""
 
-Table = Callable[[DataFrame], DataFrame]
+_DAY_MS: Final = 86_400_000
+_ENVELOPE: Final = ("cluster", "writer", "instance", "seq")
+_REPORT: Final = ("broker", "broker_class", "reported_at_ms", "interval_s", "window_s")
 
-
-def broker_load(reports: DataFrame) -> DataFrame:
-    """Return one row for each report of a broker: usage, limits, traffic and counts."""
-    with_counts = _dated(reports).withColumn("bundle_count", F.size("bundles.bundle"))
-    return with_counts.drop("bundles")
-
-
-def bundle_load(reports: DataFrame) -> DataFrame:
-    """Return one row for each bundle of each report."""
-    kept = ["at", "date", *ENVELOPE, "broker", "started_at_ms", "reported_at_ms", "window_s"]
-    rows = _dated(reports).select(*kept, F.inline(_rows("report", "bundles")))
-    return rows.withColumn("namespace", F.regexp_extract("bundle", r"^(.*)/", 1))
+_BEGINNING: Final = (
+    StructField("at", TimestampType(), metadata={"meaning": "When it happened, in UTC."}),
+    StructField("date", DateType(), metadata={"meaning": "The day of it in UTC."}),
+    *plain(one for one in ENVELOPE if one.name in {"at_ms", *_ENVELOPE}),
+)
 
 
-def rounds(lines: DataFrame) -> DataFrame:
-    """Return one row for each round; what it saw of brokers and orders as lists of rows."""
-    return (
-        _dated(lines)
-        .withColumn("brokers", _rows("round", "brokers"))
-        .withColumn("in_flight", _rows("round", "in_flight"))
-        .withColumn("refusal_count", F.size("refusals.subject"))
-        .drop("refusals")
+def _table(name: str, meaning: str, *fields: StructField) -> Table:
+    return Table(
+        name=name,
+        job="ingest",
+        meaning=meaning,
+        schema=StructType([*_BEGINNING, *fields]),
+        by=("date",),
     )
 
 
+def _some(kind: str, *names: str) -> tuple[StructField, ...]:
+    return tuple(one for one in fields_of(kind) if one.name in names)
+
+
+def _rows(kind: str, name: str) -> StructField:
+    columns = columns_of(kind, name)
+    return StructField(name, ArrayType(row_of(columns)), metadata={"meaning": columns.meaning})
+
+
+def _text(name: str, meaning: str) -> StructField:
+    return StructField(name, StringType(), metadata={"meaning": meaning})
+
+
+def _count(name: str, meaning: str) -> StructField:
+    return StructField(name, LongType(), metadata={"meaning": meaning})
+
+
+BROKER_LOAD: Final = _table(
+    "broker_load",
+    "One row for each load report of a broker.",
+    *fields_of("report"),
+    _count("bundle_count", "Bundles that the report lists."),
+)
+BUNDLE_LOAD: Final = _table(
+    "bundle_load",
+    "One row for each bundle of each load report.",
+    *_some("report", *_REPORT),
+    _text("namespace", "tenant/namespace of the bundle."),
+    *row_of(columns_of("report", "bundles")),
+)
+ROUNDS: Final = _table(
+    "rounds",
+    "One row for each round of a leader; what it refused is in the table refusals.",
+    *fields_of("round"),
+    _rows("round", "brokers"),
+    _rows("round", "in_flight"),
+)
+REFUSALS: Final = _table(
+    "refusals",
+    "One row for each broker or bundle that a round left alone, with the reason.",
+    *_some("round", "epoch", "round"),
+    *row_of(columns_of("round", "refusals")),
+)
+BUNDLE_AVERAGES: Final = _table(
+    "bundle_averages",
+    "One row for each bundle that the leader had averages of at a base round.",
+    *_some("bundles", "epoch", "round", "tick"),
+    *row_of(columns_of("bundles", "bundles")),
+)
+TICKS: Final = _table(
+    "ticks",
+    "One row for each tick of a leader.",
+    *fields_of("tick"),
+    _rows("tick", "taken"),
+)
+
+
+def _as_it_is(name: str, kind: str) -> Table:
+    return _table(name, KINDS[kind].meaning, *fields_of(kind))
+
+
+QUARANTINE: Final = Table(
+    name="quarantine",
+    job="ingest",
+    meaning="One row for each line that was not taken, and why.",
+    schema=StructType(
+        [
+            _text("file", "The file below the history directory."),
+            _count("line", "Its line, from 1; for a file that ends too early, where it ends."),
+            _text("reason", "What was found, and what was expected."),
+            _text("text", "The line's first 2,000 characters."),
+        ]
+    ),
+)
+KEYS: Final = Table(
+    name="lines",
+    job="ingest",
+    meaning="One row for each line that is in the tables: what a second one is known by.",
+    schema=StructType(
+        [
+            _text("stream", "reports or rounds: each is numbered by itself."),
+            *plain(one for one in ENVELOPE if one.name in {"writer", "instance", "seq"}),
+            _text("kind", "Kind of the line."),
+            _count("digest", "Of the line's bytes: copies have the same."),
+            _text("file", "The file that it was read from."),
+            _count("line", "Its line there."),
+        ]
+    ),
+)
+SPANS: Final = Table(
+    name="spans",
+    job="ingest",
+    meaning="From when to when a sidecar reported on a broker, as far as a batch knows.",
+    schema=StructType(
+        [
+            *_some("report", "broker"),
+            *plain(one for one in ENVELOPE if one.name in {"cluster", "writer", "instance"}),
+            *_some("report", "started_at_ms"),
+            _count("first_ms", "First report."),
+            _count("last_ms", "Last report."),
+        ]
+    ),
+)
+DOUBLED: Final = Table(
+    name="doubled",
+    job="ingest",
+    meaning="Reports that are passed over: another sidecar reported on the broker as well.",
+    schema=StructType(
+        [
+            *SPANS.schema.fields[:4],
+            _text("for_instance", "The one that began later: its reports stand."),
+            _count("from_ms", "From when."),
+            _count("until_ms", "Until when, inclusive."),
+        ]
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A table and the kind of line it is made of; ``make`` gets their fields."""
+
+    table: Table
+    kind: str
+    make: Callable[[DataFrame], DataFrame]
+
+
+def broker_load(lines: DataFrame) -> DataFrame:
+    """Return one row for each report; `read_files` counted and took out its bundles."""
+    return lines
+
+
+def rounds(lines: DataFrame) -> DataFrame:
+    """Return one row for each round, what it saw of brokers and orders as lists of rows."""
+    return lines.withColumns({name: _zipped("round", name) for name in ("brokers", "in_flight")})
+
+
 def refusals(lines: DataFrame) -> DataFrame:
-    """Return one row for each broker or bundle that a round left alone, with the reason."""
-    kept = ["at", "date", *ENVELOPE, "epoch", "round"]
-    return _dated(lines).select(*kept, F.inline(_rows("round", "refusals")))
+    """Return one row for each refusal of a round."""
+    return _inlined(lines, REFUSALS, "round", "refusals")
 
 
 def bundle_averages(lines: DataFrame) -> DataFrame:
-    """Return one row for each bundle that the leader had averages of at a base round."""
-    kept = ["at", "date", *ENVELOPE, "epoch", "round"]
-    return _dated(lines).select(*kept, F.inline(_rows("bundles", "bundles")))
+    """Return one row for each bundle of a base round."""
+    return _inlined(lines, BUNDLE_AVERAGES, "bundles", "bundles")
 
 
 def ticks(lines: DataFrame) -> DataFrame:
-    """Return one row for each tick; the reports that were taken up as a list of rows."""
-    return _dated(lines).withColumn("taken", _rows("tick", "taken"))
+    """Return one row for each tick, the reports that were taken as a list of rows."""
+    return lines.withColumn("taken", _zipped("tick", "taken"))
 
 
-def moves(lines: DataFrame) -> DataFrame:
-    """Return one row for each move that was decided."""
-    return _dated(lines)
+def _unchanged(lines: DataFrame) -> DataFrame:
+    return lines
 
 
-def hand_overs(lines: DataFrame) -> DataFrame:
-    """Return one row for each order that came to its end, with its times."""
-    times = ("ordered", "released", "acquired")
-    ended = _dated(lines)
-    for name in times:
-        ended = ended.withColumn(name, F.timestamp_millis(f"{name}_at_ms"))
-    return ended.drop(*(f"{name}_at_ms" for name in times))
+OF_LINES: Final = (
+    Made(BROKER_LOAD, "report", broker_load),
+    Made(ROUNDS, "round", rounds),
+    Made(REFUSALS, "round", refusals),
+    Made(BUNDLE_AVERAGES, "bundles", bundle_averages),
+    Made(TICKS, "tick", ticks),
+    Made(_as_it_is("moves", "move"), "move", _unchanged),
+    Made(_as_it_is("hand_overs", "hand_over"), "hand_over", _unchanged),
+    Made(_as_it_is("cuts", "cut"), "cut", _unchanged),
+    Made(_as_it_is("terms", "term"), "term", _unchanged),
+    Made(_as_it_is("lost_reports", "lost_reports"), "lost_reports", _unchanged),
+    Made(_as_it_is("lost_rounds", "lost_rounds"), "lost_rounds", _unchanged),
+)
+"""All tables but ``bundle_load``, whose rows are made where lines are read."""
 
+INGESTED: Final[Mapping[str, Table]] = MappingProxyType(
+    {one.name: one for one in (BUNDLE_LOAD, QUARANTINE, *(made.table for made in OF_LINES))}
+)
+"""The ingested tables by their names."""
 
-TABLES: Final[Mapping[str, tuple[str, Table]]] = MappingProxyType(
+MADE_BY: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "broker_load": ("report", broker_load),
-        "bundle_load": ("report", bundle_load),
-        "rounds": ("round", rounds),
-        "refusals": ("round", refusals),
-        "bundle_averages": ("bundles", bundle_averages),
-        "ticks": ("tick", ticks),
-        "moves": ("move", moves),
-        "hand_overs": ("hand_over", hand_overs),
-        "cuts": ("cut", moves),
-        "terms": ("term", moves),
-        "lost_reports": ("lost_reports", moves),
-        "lost_rounds": ("lost_rounds", moves),
+        name: job
+        for job, names in {
+            "rollup": (
+                *(
+                    f"{subject}_{length}"
+                    for subject in ("broker", "bundle", "namespace")
+                    for length in ("minutes", "hours", "days")
+                ),
+                "cluster_minutes",
+                "bundle_profiles",
+                "bundle_ranking",
+                "averages",
+            ),
+            "moves": ("move_effects", "ping_pong"),
+            "costs": ("cost_terms", "cost_quality", "backgrounds"),
+            "replay": ("replay_scores", "replay_trust"),
+            "stream": ("stream_minutes", "stream_alerts"),
+        }.items()
+        for name in names
     }
 )
-"""Each table with the kind of line it is made of."""
+"""Which job makes a derived table: to say so where it is asked for too early."""
 
 
-def _dated(lines: DataFrame) -> DataFrame:
-    at = F.timestamp_millis("at_ms")
-    return lines.withColumns({"at": at, "date": F.to_date(at)}).drop("schema", "kind", "at_ms")
+def parsed_schema(kind: str) -> StructType:
+    """Return the schema of the JSON in which `read_files` gives a line."""
+    schema = line_schema(kind)
+    if kind != "report":
+        return schema
+    kept = [one for one in schema if one.name != "bundles"]
+    return StructType([*kept, BROKER_LOAD.schema["bundle_count"]])
 
 
-def _rows(kind: str, name: str) -> Column:
+def with_dates(lines: DataFrame) -> DataFrame:
+    """Return lines with ``at`` and ``date``; a clock beyond the year 9999 is taken for its end."""
+    at_ms = F.least(F.col("at_ms"), F.lit(LAST_MS))
+    return lines.withColumns(
+        {
+            "at": F.timestamp_millis(at_ms),
+            "date": F.date_from_unix_date((at_ms / _DAY_MS).cast("int")),
+        }
+    )
+
+
+def _zipped(kind: str, name: str) -> Column:
     """Return columns of a line as a list of rows."""
-    columns = next(one for one in KINDS[kind].fields if one.name == name)
-    assert isinstance(columns, Columns)  # noqa: S101 - said by the declaration
-    fields = [field.name for field in columns.fields]
-    zipped = F.arrays_zip(*(F.col(f"{name}.{field}") for field in fields))
+    columns = columns_of(kind, name)
+    zipped = F.arrays_zip(*(F.col(f"{name}.{field.name}") for field in columns.fields))
     # Spark names what it zips by the last part of a name, but not in all its versions.
-    rows = ", ".join(f"{field}: {_sql_type(kind, name, field)}" for field in fields)
-    return zipped.cast(f"array<struct<{rows}>>")
+    return zipped.cast(ArrayType(row_of(columns)))
 
 
-def _sql_type(kind: str, name: str, field: str) -> str:
-    columns = next(one for one in KINDS[kind].fields if one.name == name)
-    assert isinstance(columns, Columns)  # noqa: S101 - said by the declaration
-    found = next(one for one in columns.fields if one.name == field)
-    return _SQL_TYPES[found.type.value]
-
-
-_SQL_TYPES: Final = {"text": "string", "count": "bigint", "rate": "double", "flag": "boolean"}
+def _inlined(lines: DataFrame, table: Table, kind: str, name: str) -> DataFrame:
+    own = [one for one in table.schema.names if one not in row_of(columns_of(kind, name)).names]
+    return lines.select(*own, F.inline(_zipped(kind, name)))

@@ -1,12 +1,17 @@
 """One Spark for all tests of a run: starting it takes longer than most of them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from small_history import write_history
 
+from loadmanager.pipeline import ingest
+from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.runtime import SparkUnavailable
 from loadmanager.pipeline.session import SessionSettings, spark_session
+from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,3 +31,21 @@ def spark() -> Iterator["SparkSession"]:
             yield session
     except SparkUnavailable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def small_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the history of `small_history.SCENARIO`, which nobody may change."""
+    directory = tmp_path_factory.mktemp("history")
+    write_history(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def ingested(
+    spark: "SparkSession", small_history: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Store:
+    """Return a store that has taken in `small_history`; derive nothing in it."""
+    store = Store(spark, str(tmp_path_factory.mktemp("tables")))
+    ingest.run(Work(spark=spark, store=store, history=str(small_history)))
+    return store

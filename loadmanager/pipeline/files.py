@@ -1,0 +1,131 @@
+"""Small files, and whole folders, on any file system that Spark knows, by URL or path."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JJavaError
+
+from loadmanager.pipeline.contract import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Java's methods have no keywords.
+_YES: Final = True
+_NO: Final = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file or a folder as the file system tells of it."""
+
+    path: str
+    name: str
+    size_bytes: int
+    changed_ms: int
+    is_folder: bool = False
+
+
+class Files:
+    """What the pipeline does with files by itself; all tables are read and written by Spark.
+
+    Every method raises `PipelineError`, naming the place, if the file system refuses.
+    """
+
+    def __init__(self, spark: "SparkSession") -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001 - Spark's only door to its file systems
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._charsets = jvm.java.nio.charset.StandardCharsets
+        self._io = jvm.org.apache.commons.io.IOUtils
+        self._conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
+
+    def exists(self, where: str) -> bool:
+        """Return whether there is anything."""
+        with _told(where):
+            system, path = self._at(where)
+            return bool(system.exists(path))
+
+    def listed(self, folder: str) -> list[StoredFile]:
+        """Return what is in ``folder``, by name; nothing if it does not exist."""
+        with _told(folder):
+            system, path = self._at(folder)
+            if not system.exists(path):
+                return []
+            found = [
+                StoredFile(
+                    path=str(one.getPath().toString()),
+                    name=str(one.getPath().getName()),
+                    size_bytes=int(one.getLen()),
+                    changed_ms=int(one.getModificationTime()),
+                    is_folder=bool(one.isDirectory()),
+                )
+                for one in system.listStatus(path)
+            ]
+        return sorted(found, key=lambda one: one.name)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in ``folder``, in their order; none if it does not exist."""
+        return [one.name for one in self.listed(folder)]
+
+    def read(self, where: str) -> str:
+        """Return the text of a small file."""
+        return self.read_bytes(where).decode()
+
+    def read_bytes(self, where: str) -> bytes:
+        """Return the content of a small file."""
+        with _told(where):
+            system, path = self._at(where)
+            stream = system.open(path)
+            try:
+                return bytes(self._io.toByteArray(stream))
+            finally:
+                stream.close()
+
+    def write(self, where: str, content: str | bytes) -> None:
+        """Put a small file there as a whole, over what was there.
+
+        Who reads meanwhile finds the former file, the new one, or, for a moment, none.
+        """
+        data = content.encode() if isinstance(content, str) else content
+        with _told(where):
+            system, path = self._at(where)
+            _, draft = self._at(f"{where}.draft")
+            stream = system.create(draft, _YES)
+            try:
+                stream.write(bytearray(data))
+            finally:
+                stream.close()
+            system.delete(path, _NO)
+            if not system.rename(draft, path):
+                raise PipelineError(f"{where}: cannot be written; expected a writable directory")
+
+    def rename(self, before: str, after: str) -> None:
+        """Give a folder another name; ``after`` is not to exist yet, its parent may not either."""
+        with _told(after):
+            system, source = self._at(before)
+            _, target = self._at(after)
+            system.mkdirs(target.getParent())
+            if not system.rename(source, target):
+                raise PipelineError(f"{before}: cannot be renamed to {after}; expected it free")
+
+    def delete(self, where: str) -> None:
+        """Remove a file, or a folder with all that is in it; there may be none."""
+        with _told(where):
+            system, path = self._at(where)
+            system.delete(path, _YES)
+
+    def _at(self, where: str) -> tuple[Any, Any]:
+        path = self._path(where)
+        return path.getFileSystem(self._conf), path
+
+
+@contextlib.contextmanager
+def _told(where: str) -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as error:
+        cause = str(error.java_exception.toString())
+        told = f"{where}: {cause}; expected a path, or a URL that Spark knows"
+        raise PipelineError(told) from None

@@ -1,0 +1,140 @@
+"""Which files of a history directory are to be read, and what the others are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from loadmanager.core.history.files import OPEN, FileName, hour_of_partition
+from loadmanager.pipeline.contract import PipelineError
+from loadmanager.pipeline.files import Files, StoredFile
+
+LARGEST_BYTES: Final = 256 << 20
+"""A file is read as a whole. Writers finish theirs at a quarter of this unless told otherwise."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_HOUR: Final = timedelta(hours=1)
+_HIDDEN: Final = (".", OPEN)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFile:
+    """A file by its name below the history directory; two with the same state are the same."""
+
+    name: str
+    path: str
+    size_bytes: int
+    changed_ms: int
+
+    @property
+    def state(self) -> list[int]:
+        """Return what changes if the file does."""
+        return [self.size_bytes, self.changed_ms]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What is in a history directory. ``new`` are to be read, in the order of their hours.
+
+    ``changed`` of them were read before and are different now. ``known`` were read before,
+    ``outside`` are of other hours than those asked for, ``being_written`` belong to a writer.
+    ``foreign`` are no files of history, or not where one is; ``too_large`` cannot be read.
+    """
+
+    new: list[HistoryFile] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    known: int = 0
+    outside: int = 0
+    being_written: int = 0
+    foreign: list[str] = field(default_factory=list)
+    too_large: list[str] = field(default_factory=list)
+
+    @property
+    def has_history(self) -> bool:
+        """Return whether there is any file of history at all."""
+        return bool(self.new or self.known or self.outside or self.being_written or self.too_large)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """From ``since`` (inclusive) to ``until`` (exclusive); None is no bound. Both are in UTC."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def hold(self, hour: int) -> bool:
+        """Return whether any moment of an hour, counted since 1970, is within."""
+        try:
+            start = _EPOCH + hour * _HOUR
+        except OverflowError:
+            return self.until is None
+        after = self.since is not None and start + _HOUR <= self.since
+        return not after and (self.until is None or start < self.until)
+
+
+def find_files(
+    files: Files, history: str, read: Mapping[str, Sequence[int]], bounds: Bounds
+) -> Found:
+    """Sort all that is in ``history``; ``read`` has the state of each file that was read.
+
+    Raises:
+        PipelineError: there is no such directory.
+    """
+    if not files.exists(history):
+        raise PipelineError(f"{history}: there is no such directory; expected one with history")
+    found = _Sorting(read)
+    for day in files.listed(history):
+        for hour, folder in _hours(files, day, found):
+            within = bounds.hold(hour)
+            for one in files.listed(folder.path):
+                found.take(f"{day.name}/{folder.name}/{one.name}", one, within=within)
+    return Found(**{name: getattr(found, name) for name in Found.__dataclass_fields__})
+
+
+def _hours(files: Files, day: StoredFile, found: "_Sorting") -> Iterator[tuple[int, StoredFile]]:
+    """Yield the hours of a day with their folders; what is none of them is foreign."""
+    if not day.is_folder or hour_of_partition(f"{day.name}/hour=00") is None:
+        found.is_foreign(day.name, day)
+        return
+    for folder in files.listed(day.path):
+        name = f"{day.name}/{folder.name}"
+        hour = hour_of_partition(name)
+        if hour is None or not folder.is_folder:
+            found.is_foreign(name, folder)
+        else:
+            yield hour, folder
+
+
+class _Sorting:
+    """A `Found` while files are sorted into it."""
+
+    def __init__(self, read: Mapping[str, Sequence[int]]) -> None:
+        self._read = read
+        self.new: list[HistoryFile] = []
+        self.changed: list[str] = []
+        self.foreign: list[str] = []
+        self.too_large: list[str] = []
+        self.known = self.outside = self.being_written = 0
+
+    def is_foreign(self, name: str, one: StoredFile) -> None:
+        """Note what is not of history; hidden files are nobody's business."""
+        if not one.name.startswith(_HIDDEN):
+            self.foreign.append(f"{name}/" if one.is_folder else name)
+
+    def take(self, name: str, one: StoredFile, *, within: bool) -> None:
+        """Sort a file of an hour."""
+        told = None if one.is_folder else FileName.parse(one.name)
+        if told is None:
+            self.is_foreign(name, one)
+        elif told.is_open:
+            self.being_written += 1
+        elif not within:
+            self.outside += 1
+        elif list(self._read.get(name, ())) == [one.size_bytes, one.changed_ms]:
+            self.known += 1
+        elif one.size_bytes > LARGEST_BYTES:
+            self.too_large.append(name)
+        else:
+            if name in self._read:
+                self.changed.append(name)
+            self.new.append(HistoryFile(name, one.path, one.size_bytes, one.changed_ms))

@@ -1,0 +1,80 @@
+"""Each line once: which of several with the same number is taken.
+
+A line is known by its stream, writer, instance and ``seq``. Of lines with the same one that
+was read in an earlier batch is kept, else the first by time and digest, whatever the order
+of files. Others with the same content are copies; with another content they are refused.
+Only keys are compared, never the rows of bundles.
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.core.history.kinds import KINDS
+from loadmanager.pipeline.tables import KEYS, QUARANTINE
+
+DUPLICATE: Final = "duplicate"
+CONTRADICTION: Final = "contradiction"
+
+_KEY: Final = ["stream", "writer", "instance", "seq"]
+
+
+def keys_of(lines: DataFrame) -> DataFrame:
+    """Return what sound lines are known by (`KEYS`)."""
+    kind = F.col("told.kind")
+    stream = F.coalesce(
+        *(F.when(kind == name, F.lit(one.stream.value)) for name, one in KINDS.items())
+    )
+    sound = lines.where(F.col("told.fault").isNull())
+    return sound.select(
+        stream.alias("stream"),
+        "writer",
+        "instance",
+        "seq",
+        kind.alias("kind"),
+        F.col("told.digest").alias("digest"),
+        "file",
+        "line",
+    )
+
+
+def losers(lines: DataFrame, before: DataFrame) -> DataFrame:
+    """Return the sound lines that are not taken: file, line, verdict, and what they have of `KEYS`.
+
+    ``before`` are the keys of earlier batches.
+    """
+    here = keys_of(lines).withColumn("earlier", F.lit(0))
+    every = here.unionByName(before.select(*KEYS.schema.names).withColumn("earlier", F.lit(1)))
+    same = Window.partitionBy(*_KEY).orderBy(F.desc("earlier"), "digest", "file", "line")
+    ranked = every.withColumns(
+        {"place": F.row_number().over(same), "first_digest": F.first("digest").over(same)}
+    )
+    verdict = F.when(F.col("digest") == F.col("first_digest"), DUPLICATE).otherwise(CONTRADICTION)
+    lost = ranked.where((F.col("place") > 1) & (F.col("earlier") == 0))
+    return lost.select("file", "line", "seq", "writer", "instance", verdict.alias("verdict"))
+
+
+def kept_lines(lines: DataFrame, lost: DataFrame | None) -> DataFrame:
+    """Return the lines that are taken."""
+    sound = lines.where(F.col("told.fault").isNull())
+    return sound if lost is None else sound.join(lost, ["file", "line"], "left_anti")
+
+
+def refused(lines: DataFrame, lost: DataFrame | None) -> DataFrame:
+    """Return the lines for the quarantine: those with a fault, and those that contradict."""
+    faulty = lines.where(F.col("told.fault").isNotNull())
+    bad = faulty.select("file", "line", F.col("told.fault").alias("reason"), "told.text")
+    if lost is None:
+        return bad
+    against = lost.where(F.col("verdict") == CONTRADICTION)
+    reason = F.format_string(
+        "seq = %d; expected a number of its own: another line of %s, instance %s, has it",
+        "seq",
+        "writer",
+        "instance",
+    )
+    told = lines.select("file", "line", "told.text").join(
+        against.select("file", "line", reason.alias("reason")), ["file", "line"]
+    )
+    return bad.unionByName(told.select(*QUARANTINE.schema.names))

@@ -1,0 +1,60 @@
+"""A small simulated cluster whose costs are known, and its history."""
+
+from pathlib import Path
+from typing import Final
+
+from loadmanager.adapters.history import recorded
+from loadmanager.simulator.engine import simulate
+from loadmanager.simulator.recording import Recording, origin_of
+from loadmanager.simulator.run import Run
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.strategies import Strategy, planner_for
+
+PAIR: Final = "threshold+least_long_term_message_rate"
+HOURS: Final = 3
+
+SCENARIO: Final = Scenario.model_validate(
+    {
+        "title": "small",
+        "duration_s": HOURS * 3600.0,
+        "step_s": 10.0,
+        "brokers": [
+            {"name": "old", "count": 3, "cores": 4.0, "cost": {"cpu_us_per_msg": 40.0}},
+            {"name": "new", "count": 3, "cores": 8.0, "cost": {"cpu_us_per_msg": 20.0}},
+        ],
+        "load": [
+            {
+                "namespace": f"tenant/{name}",
+                "bundles": 16,
+                "topics": 64,
+                "msgs_in_per_s": msgs_in_per_s,
+                "skew": {"kind": "log_normal", "sigma": 1.0},
+                "placed": "random",
+                "patterns": [
+                    {"kind": "day", "spread_h": 3.0},
+                    {"kind": "jitter", "fraction": 0.1, "memory_s": 120.0},
+                    {"kind": "burst", "factor": 3.0, "length_s": 300.0, "every_s": 3600.0},
+                ],
+            }
+            for name, msgs_in_per_s in (
+                ("orders", 60_000.0),
+                ("clicks", 90_000.0),
+                ("logs", 9_000.0),
+            )
+        ],
+        "events": [
+            {"kind": "crash", "at_s": 3000.0, "brokers": ["old-1"]},
+            {"kind": "join", "at_s": 4500.0, "brokers": ["old-1"]},
+        ],
+    }
+)
+"""Six brokers of two classes, 48 bundles in three namespaces, one crash."""
+
+
+def write_history(directory: Path, scenario: Scenario = SCENARIO, *, seed: int = 1) -> Run:
+    """Simulate a scenario and write its history; the same each time."""
+    strategy = Strategy.parse(PAIR)
+    planner = planner_for(scenario, strategy)
+    with recorded(directory, origin_of(scenario, strategy.name, seed)) as sink:
+        witness = Recording.of(scenario, planner, sink)
+        return simulate(scenario, planner, strategy=PAIR, seed=seed, witness=witness)
