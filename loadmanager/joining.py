@@ -82,10 +82,8 @@ def join(
         )
 
     ownerships = make_ownerships(parts, commands)
-    sampler = Sampler(parts, probe, Intention())
-    publisher = Publisher(
-        parts, sampler, tuning, draw=rng.random, broker_class=config.history.broker_class
-    )
+    sampler = Sampler(parts, probe, Intention(), config.history.broker_class)
+    publisher = Publisher(parts, sampler, tuning, draw=rng.random)
     member = make_member(config, parts, ownerships, publisher, tuning)
     leading = Leading(open_desk, parts.metrics)
     answering = Answering(

@@ -25,12 +25,14 @@ _RETRY_S = 0.2
 class Sampler:
     """Makes a load report of what the probe and the broker say now.
 
-    ``window_s`` is over how long the rates of the last sample are means.
+    ``broker_class`` is a word for brokers like this one. ``window_s`` is over how long the
+    rates of the last sample are means.
     """
 
     parts: Parts
     probe: HostProbe
     intention: Intention
+    broker_class: str = ""
     window_s: float | None = field(default=None, init=False)
 
     async def sample(self) -> LoadReport:
@@ -60,6 +62,7 @@ class Sampler:
             bundles=stats.bundles,
             draining=self.intention.draining,
             healthy=self.intention.healthy,
+            broker_class=self.broker_class,
         )
 
 
@@ -73,7 +76,6 @@ class Publisher:
         tuning: Tuning,
         *,
         draw: Callable[[], float],
-        broker_class: str = "",
     ) -> None:
         self._coordination = parts.coordination
         self.sampler = sampler
@@ -83,7 +85,6 @@ class Publisher:
         self._metrics = parts.metrics
         self._draw = draw
         self._history = parts.history
-        self._broker_class = broker_class
 
     async def run(self, membership: Membership, registered: LoadReport) -> None:
         """Sample and publish until cancelled; ``registered`` is what the node holds.
@@ -131,7 +132,6 @@ class Publisher:
                     due=reason.value,
                     interval_s=interval_s,
                     window_s=window_s,
-                    broker_class=self._broker_class,
                 )
             ],
         )

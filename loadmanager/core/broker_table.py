@@ -40,6 +40,7 @@ class BrokerLoad:
     non_persistent: bool = True
     version: str = ""
     started_at_ms: int = 0
+    broker_class: str = ""
     topics: int = 0
     long_msgs_per_s: float | None = None
     preallocated_msgs_per_s: float | None = None
@@ -69,6 +70,7 @@ class BrokerLoad:
             non_persistent=report.non_persistent_topics,
             version=report.version,
             started_at_ms=report.started_at_ms,
+            broker_class=report.broker_class,
             topics=report.topics,
         )
 
@@ -82,6 +84,11 @@ class BrokerEntry:
     rows: Indices
     load_ema: float = _NAN
     bytes_ema: float = _NAN
+    connections: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Count the connections of all bundles once, not in each view."""
+        self.connections = int(self.listing.sessions.sum())
 
 
 def owned_rows(entries: list[BrokerEntry], bundle_count: int) -> OwnedRows:
@@ -128,11 +135,13 @@ def broker_columns(
         ),
         seen_s=np.array([load.seen_s for load in loads]),
         topics=np.array([load.topics for load in loads], dtype=np.int64),
+        connections=np.array([entry.connections for entry in entries], dtype=np.int64),
         draining=np.array([load.draining for load in loads], dtype=np.bool_),
         persistent=np.array([load.persistent for load in loads], dtype=np.bool_),
         non_persistent=np.array([load.non_persistent for load in loads], dtype=np.bool_),
         versions=tuple(load.version for load in loads),
         started_at_ms=tuple(load.started_at_ms for load in loads),
+        classes=tuple(load.broker_class for load in loads),
     )
 
 

@@ -51,6 +51,7 @@ class BundleTable:
         self._long_counts = np.zeros(capacity, dtype=np.int64)
         self._topics = np.zeros(capacity, dtype=np.int64)
         self._sampled_topics = np.zeros(capacity, dtype=np.int64)
+        self._connections = np.zeros(capacity, dtype=np.int64)
         self._listed = np.zeros(capacity, dtype=np.int64)
         self._idle = np.zeros(capacity, dtype=np.int64)
         self._system = np.zeros(capacity, dtype=np.bool_)
@@ -64,6 +65,7 @@ class BundleTable:
             rows = self._rows(listing.names)
         self._samples[rows] = listing.rates
         self._sampled_topics[rows] = listing.topics
+        self._connections[rows] = listing.sessions
         self._listed[rows] += 1
         return rows
 
@@ -143,6 +145,7 @@ class BundleTable:
             known=self._short_counts[:count] > 0,
             system=self._system[:count],
             topics=self._topics[:count],
+            connections=self._connections[:count].copy(),  # Reports write into it.
             namespaces=self._namespaces,
         )
 
@@ -179,6 +182,7 @@ class BundleTable:
             self._long_counts,
             self._topics,
             self._sampled_topics,
+            self._connections,
             self._listed,
             self._idle,
             self._system,

@@ -157,13 +157,19 @@ class ClusterView:
         return weighted_max_usage(self.brokers.usage, self.brokers.limit, weights)
 
     def after(
-        self, bundle: BundleId, source: BrokerId | None, target: BrokerId, usage: FloatArray
+        self,
+        bundle: BundleId,
+        source: BrokerId | None,
+        target: BrokerId,
+        usage: FloatArray,
+        gained: FloatArray | None = None,
     ) -> "ClusterView":
         """Return the view as it will be when ``bundle`` has moved.
 
         ``usage`` is what the bundle is expected to cost, in the order of `RESOURCES`
         and the units of load reports: it leaves the source and is added to the target,
-        where it may be a larger or smaller fraction, for brokers differ in size.
+        where it may be a larger or smaller fraction, for brokers differ in size. Where
+        they differ in speed, too, ``gained`` is what it is to cost the target instead.
         ``source`` None is for a bundle nobody owns.
         """
         brokers = self.brokers
@@ -172,7 +178,7 @@ class ClusterView:
         rates, long_rate = self.short_rates(bundle), self.long_msgs_per_s(bundle)
         gains = self.row(target)
         traffic[gains] += rates
-        used[gains] += usage
+        used[gains] += usage if gained is None else gained
         arriving[gains] += long_rate
         if source is not None:
             loses = self.row(source)

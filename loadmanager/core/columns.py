@@ -24,7 +24,8 @@ class BrokerColumns:
     out. ``long_msgs_per_s`` is the sum of the bundles' long-term message rates, and
     ``preallocated_msgs_per_s`` that of bundles under way to the broker. ``load_ema``
     (a fraction) and ``bytes_ema`` are exponential averages, NaN where unknown.
-    ``seen_s`` is when the report was seen, on the leader's clock.
+    ``seen_s`` is when the report was seen, on the leader's clock. ``connections`` are the
+    producers and consumers of all bundles, ``classes`` the kinds of brokers.
     """
 
     names: tuple[BrokerId, ...]
@@ -37,22 +38,30 @@ class BrokerColumns:
     bytes_ema: FloatArray
     seen_s: FloatArray
     topics: NDArray[np.int64]
+    connections: NDArray[np.int64]
     draining: Mask
     persistent: Mask
     non_persistent: Mask
     versions: tuple[str, ...]
     started_at_ms: tuple[int, ...]
+    classes: tuple[str, ...]
 
     @cached_property
     def index(self) -> Mapping[BrokerId, int]:
         """The row of each broker."""
         return {name: row for row, name in enumerate(self.names)}
 
+    @cached_property
+    def reported(self) -> "BrokerColumns":
+        """These brokers as their reports have them, whatever was projected onto them since."""
+        return self
+
     def having(self, **amounts: FloatArray) -> "BrokerColumns":
         """Return the same brokers with other amounts in the named columns."""
         found = replace(self, **amounts)  # type: ignore[arg-type]  # columns by name
         # The names are the same, and indexing a thousand takes longer than all else here.
         found.__dict__["index"] = self.index
+        found.__dict__["reported"] = self.reported
         return found
 
     @property
@@ -74,6 +83,7 @@ class BundleColumns:
     beyond the arrays' length do not belong to it. ``short`` and ``long`` are
     (bundles, 4) as in `averages`. ``known`` is False while a bundle has no sample yet:
     its rates are then a supposition. ``system`` marks brokers' own heartbeat bundles.
+    ``connections`` are the producers and consumers that the last report of it listed.
     ``namespaces`` has the rows of each namespace's bundles.
     """
 
@@ -84,6 +94,7 @@ class BundleColumns:
     known: Mask
     system: Mask
     topics: NDArray[np.int64]
+    connections: NDArray[np.int64]
     namespaces: Mapping[Namespace, Sequence[int]]
 
     @cached_property

@@ -259,6 +259,7 @@ def _candidates(known: Known, bundle: BundleId, owner: BrokerId | None) -> tuple
     scores = loads(view, planner.weights)
     rows = np.arange(len(names))
     usage = planner.cost.usage(view, bundle, owner)
+    usage = planner.cost.elsewhere(view, bundle, owner, usage, rows)
     msgs_per_s = float(view.short_rates(bundle)[:2].sum())
     with_it = loads_with(view, planner.weights, rows, usage, msgs_per_s)
     refused: dict[str, Reason] = {

@@ -111,6 +111,7 @@ class LoadReport:
     are reckoned from when the leader saw the report, on the leader's own clock.
     ``sidecar_url`` is where the agent's sidecar answers lookups and orders.
     ``started_at_ms`` tells a restarted broker from the same one reporting again.
+    ``broker_class`` is a word for brokers of one kind (hardware, image), "" if not set.
     """
 
     broker: BrokerId
@@ -131,6 +132,7 @@ class LoadReport:
     non_persistent_topics: bool = True
     draining: bool = False
     healthy: bool = True
+    broker_class: str = ""
     protocols: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     advertised_listeners: Mapping[str, BrokerUrls] = field(
         default_factory=lambda: MappingProxyType({})

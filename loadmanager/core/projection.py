@@ -7,6 +7,7 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.cost import CostModel
+from loadmanager.core.plan import Move
 from loadmanager.core.scores import MEMORY, FloatArray, ResourceWeights, weighted_max_usage
 
 
@@ -25,7 +26,7 @@ def settled(view: ClusterView, cost: CostModel) -> ClusterView:
         source = view.listed_owner(bundle)
         rates, usage = view.short_rates(bundle), cost.usage(view, bundle, source)
         traffic[gains] += rates
-        used[gains] += usage
+        used[gains] += cost.elsewhere(view, bundle, source, usage, np.array([gains]))[0]
         if source is not None:
             traffic[view.row(source)] -= rates
             used[view.row(source)] -= usage
@@ -33,6 +34,14 @@ def settled(view: ClusterView, cost: CostModel) -> ClusterView:
         view,
         brokers=brokers.having(traffic=np.maximum(traffic, 0.0), usage=np.maximum(used, 0.0)),
     )
+
+
+def after_move(view: ClusterView, cost: CostModel, move: Move) -> ClusterView:
+    """Return the view as ``cost`` foretells it for when a bundle has moved."""
+    usage = cost.usage(view, move.bundle, move.source)
+    rows = np.array([view.row(move.target)])
+    gained = cost.elsewhere(view, move.bundle, move.source, usage, rows)[0]
+    return view.after(move.bundle, move.source, move.target, usage, gained)
 
 
 def loads(view: ClusterView, weights: ResourceWeights) -> FloatArray:
@@ -54,7 +63,10 @@ def loads_with(
     usage: FloatArray,
     msgs_per_s: float,
 ) -> FloatArray:
-    """Return what `loads` would be for ``rows`` if each took a bundle of that usage and rate."""
+    """Return what `loads` would be for ``rows`` if each took a bundle of that usage and rate.
+
+    ``usage`` is one row for all, or one for each.
+    """
     brokers = view.brokers
     if has_capacities(view, weights):
         return weighted_max_usage(brokers.usage[rows] + usage, brokers.limit[rows], weights)

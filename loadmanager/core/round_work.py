@@ -15,7 +15,7 @@ from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, choose
 from loadmanager.core.plan import Cause, Move, Offer, Reason, Refusal
 from loadmanager.core.planner_settings import Mode, PlannerSettings
-from loadmanager.core.projection import loads, loads_with
+from loadmanager.core.projection import after_move, loads, loads_with
 from loadmanager.core.scores import ResourceWeights
 
 _DOMINANT_FRACTION = 0.5
@@ -202,6 +202,7 @@ class RoundWork:
         before = float(loads(view, self.weights)[view.row(offer.source)])
         usage = self.cost.usage(view, offer.bundle, offer.source)
         msgs_per_s = float(view.short_rates(offer.bundle)[:2].sum())
+        usage = self.cost.elsewhere(view, offer.bundle, offer.source, usage, rows)
         after = loads_with(view, self.weights, rows, usage, msgs_per_s)
         return rows[after + self.settings.margin <= before]
 
@@ -230,12 +231,11 @@ class RoundWork:
         self._move(offer, offer.source, target)
 
     def _move(self, offer: Offer, source: BrokerId | None, target: BrokerId) -> Move:
-        usage = self.cost.usage(self.view, offer.bundle, source)
-        self.view = self.view.after(offer.bundle, source, target, usage)
+        move = Move(offer.bundle, source, target, offer.cause)
+        self.view = after_move(self.view, self.cost, move)
         for broker in (source, target):
             if broker is not None:
                 self.in_flight[broker] += 1
-        move = Move(offer.bundle, source, target, offer.cause)
         self.moves.append(move)
         return move
 

@@ -141,7 +141,10 @@ class Recording:
         at_ms = self._at_ms(at_s)
         agent.recent.append((at_s, at_ms))
         report = replace(
-            report, reported_at_ms=at_ms, started_at_ms=report.started_at_ms + self.start_ms
+            report,
+            reported_at_ms=at_ms,
+            started_at_ms=report.started_at_ms + self.start_ms,
+            broker_class=self.classes.get(report.broker, ""),
         )
         bundles = report.bundles
         columns = bundles.columns() if isinstance(bundles, ListedStats) else None
@@ -155,7 +158,6 @@ class Recording:
                     due="first" if interval_s is None else "simulated",
                     interval_s=interval_s,
                     window_s=self.window_s,
-                    broker_class=self.classes.get(report.broker, ""),
                     columns=columns,
                 )
             ],

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from dataclasses import fields as members
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -37,7 +36,6 @@ MOST_BROKERS: Final = 10_000
 _MOST_TEXT: Final = 200
 _MOST_AMOUNT: Final = 1e15
 
-_NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 _Read = TypeVar("_Read")
 
 
@@ -97,8 +95,8 @@ class CostDocument:
     since_ms: int
     until_ms: int
     classes: Mapping[str, ClassCosts]
-    backgrounds: Mapping[BrokerId, Mapping[str, Term]] = field(default_factory=lambda: _NOTHING)
-    quality: Mapping[str, Mapping[str, Quality]] = field(default_factory=lambda: _NOTHING)
+    backgrounds: Mapping[BrokerId, Mapping[str, Term]] = field(default_factory=dict)
+    quality: Mapping[str, Mapping[str, Quality]] = field(default_factory=dict)
 
 
 def encode_costs(document: CostDocument) -> bytes:

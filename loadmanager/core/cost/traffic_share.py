@@ -7,6 +7,7 @@ import numpy as np
 
 from loadmanager.core.averages import BYTES_IN, BYTES_OUT
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
@@ -25,6 +26,19 @@ class CostModel(Protocol):
         """Return the usage of ``bundle``, by `RESOURCES`, in the units of load reports.
 
         ``source`` is who serves it now, None for nobody.
+        """
+
+    def elsewhere(
+        self,
+        view: ClusterView,
+        bundle: BundleId,
+        source: BrokerId | None,
+        usage: FloatArray,
+        rows: Indices,
+    ) -> FloatArray:
+        """Return what ``bundle``, which costs ``usage`` where it is, would cost other brokers.
+
+        One row for each of ``rows`` of the brokers.
         """
 
 
@@ -58,6 +72,17 @@ class TrafficShare:
         shares[BANDWIDTH_IN] = _share(rates[BYTES_IN], totals[BYTES_IN])
         shares[BANDWIDTH_OUT] = _share(rates[BYTES_OUT], totals[BYTES_OUT])
         return np.asarray(shares * used)
+
+    def elsewhere(
+        self,
+        view: ClusterView,  # noqa: ARG002 - all brokers are held to be equally fast
+        bundle: BundleId,  # noqa: ARG002
+        source: BrokerId | None,  # noqa: ARG002
+        usage: FloatArray,
+        rows: Indices,
+    ) -> FloatArray:
+        """Return ``usage`` for each of ``rows``."""
+        return np.broadcast_to(usage, (len(rows), len(usage)))
 
 
 def _mean_usage(view: ClusterView) -> FloatArray:

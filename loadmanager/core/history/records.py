@@ -70,7 +70,6 @@ def report_record(
     due: str,
     interval_s: float | None,
     window_s: float | None,
-    broker_class: str = "",
     columns: Mapping[str, list[Any]] | None = None,
 ) -> Record:
     """Return what an agent published: ``due`` says why, ``interval_s`` since the one before.
@@ -81,7 +80,7 @@ def report_record(
         columns = stats_columns(report.bundles.values())
     body = {
         "broker": report.broker,
-        "broker_class": broker_class,
+        "broker_class": report.broker_class,
         "started_at_ms": report.started_at_ms,
         "reported_at_ms": report.reported_at_ms,
         "version": report.version,

@@ -48,6 +48,7 @@ def report_of(line: Line) -> LoadReport:
         non_persistent_topics=line["non_persistent_topics"],
         draining=line["draining"],
         healthy=line["healthy"],
+        broker_class=line["broker_class"],
     )
 
 

@@ -12,7 +12,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.projection import settled
+from loadmanager.core.projection import after_move, settled
 from loadmanager.core.scores import RESOURCES, ResourceWeights
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot, running_load, view_of_snapshot
 from loadmanager.core.tally import ema
@@ -61,8 +61,7 @@ def run_rounds(
         before = settled(view, planner.cost)
         after = before
         for move in (*plan.moves, *plan.observed):
-            usage = planner.cost.usage(after, move.bundle, move.source)
-            after = after.after(move.bundle, move.source, move.target, usage)
+            after = after_move(after, planner.cost, move)
         rounds.append(Round(plan=plan, before=before, after=after))
     return tuple(rounds)
 

@@ -55,6 +55,7 @@ def report_to_json(report: LoadReport) -> dict[str, Any]:
             "sidecarUrl": report.sidecar_url,
             "draining": report.draining,
             "healthy": report.healthy,
+            **without_empty({"brokerClass": report.broker_class}),
         },
     }
 
@@ -93,6 +94,7 @@ def report_from(fields: Fields) -> LoadReport:
         non_persistent_topics=fields.flag("nonPersistentTopicsEnabled", default=True),
         draining=ours.flag("draining", default=False),
         healthy=ours.flag("healthy", default=True),
+        broker_class=ours.text("brokerClass", ""),
         protocols=_protocols_from(fields),
         advertised_listeners=listeners_from(fields),
     )
