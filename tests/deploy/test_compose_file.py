@@ -4,12 +4,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
+from loadmanager.cli import main
 from loadmanager.config import Config, load_config
 
 NODES = (1, 2, 3)
+SPARK = ("spark-master", "spark-worker-1", "spark-worker-2")
 DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")
 
 
@@ -65,7 +68,7 @@ def test_broker_and_sidecar_share_one_nodes_network_and_processes(
 def test_every_port_is_published_on_loopback_alone(services: dict[str, Any]) -> None:
     published = [port for each in services.values() for port in each.get("ports", ())]
     assert [port for port in published if not port.startswith("127.0.0.1:")] == []
-    assert len(published) == len(NODES) + 1
+    assert len(published) == len(NODES) + 2
 
 
 def test_prometheus_scrapes_the_sidecars_where_they_say_they_are(
@@ -76,3 +79,31 @@ def test_prometheus_scrapes_the_sidecars_where_they_say_they_are(
     (scraped,) = job["static_configs"]
     advertised = [config.sidecar.advertised_url for config in configs]
     assert [f"http://{target}" for target in scraped["targets"]] == advertised
+
+
+def test_spark_is_started_where_its_profile_is_asked_for_alone(services: dict[str, Any]) -> None:
+    profiles = {name: each["profiles"] for name, each in services.items() if "profiles" in each}
+    assert profiles == {**{name: ["pipeline"] for name in SPARK}, "pipeline": ["jobs"]}
+
+
+def test_spark_and_jobs_find_history_where_sidecars_write_it(
+    configs: list[Config], services: dict[str, Any]
+) -> None:
+    (folder,) = {config.history.dir for config in configs}
+    for node in NODES:
+        assert f"history:{folder}" in services[f"sidecar-{node}"]["volumes"]
+    for name in (*SPARK, "pipeline"):
+        assert f"history:{folder}:ro" in services[name]["volumes"]
+    assert f"--history={folder}" in services["pipeline"]["entrypoint"]
+
+
+def test_what_spark_and_jobs_are_started_with_are_commands_of_ours(
+    services: dict[str, Any],
+) -> None:
+    _, *job = services["pipeline"]["entrypoint"]
+    for words in ([*job, "ingest"], *(services[name]["command"] for name in SPARK)):
+        command, *rest = words
+        found = main.commands[command]
+        if isinstance(found, click.Group):
+            found = found.commands[rest.pop(0)]
+        assert found.make_context(command, rest).params
