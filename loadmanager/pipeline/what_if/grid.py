@@ -1,0 +1,197 @@
+"""Which strategies and settings are replayed: pairs, each with a grid of settings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Final
+
+from loadmanager.config import ConfigError
+from loadmanager.config.offline import Wanted, part_and_key, planner_for
+from loadmanager.config.strategies import fields_of, strategy_named
+from loadmanager.core.filters import Filters
+from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.shedding import SHEDDERS, AvgShedder
+from loadmanager.core.snapshot import InForce
+
+AS_RECORDED: Final = "as recorded"
+"""The combination that changes nothing: what it does otherwise is the replay's own error."""
+
+MOST_COMBINATIONS: Final = 10_000
+_ACTING: Final = ("planner.observe=false", "planner.shedding=true")
+"""A leader that was told to watch would else do so in every combination."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """A shedder, a placement and settings, by our short names; both empty: as recorded.
+
+    ``settings`` are texts ``key=value`` as for ``loadmanager decide``. All that they do
+    not say is as it was recorded.
+    """
+
+    number: int
+    shedder: str = ""
+    placement: str = ""
+    settings: tuple[str, ...] = ()
+
+    @property
+    def pair(self) -> str:
+        """``shedder+placement``, or that it is as recorded."""
+        return f"{self.shedder}+{self.placement}" if self.shedder else AS_RECORDED
+
+    @property
+    def name(self) -> str:
+        """The pair with its settings."""
+        return " ".join([self.pair, *self.settings])
+
+    @property
+    def wanted(self) -> Wanted:
+        """What to change of the settings that were in force."""
+        if not self.shedder:
+            return Wanted(settings=self.settings)
+        given = {text.partition("=")[0].removeprefix("planner.") for text in self.settings}
+        acting = tuple(
+            text for text in _ACTING if text[8:].partition("=")[0] not in given
+        )  # The part's name and its dot are left out.
+        return Wanted(
+            shedder=self.shedder, placement=self.placement, settings=(*acting, *self.settings)
+        )
+
+
+def combinations(strategies: Sequence[str], settings: Sequence[str]) -> tuple[Combination, ...]:
+    """Return what is to be replayed: first as recorded, then each pair with its grid.
+
+    ``strategies`` are texts ``shedder+placement``, none for all that make sense;
+    ``settings`` are texts ``key=v1,v2``. A setting goes to the pairs that have it.
+
+    Raises:
+        ConfigError: with everything that does not exist or has a value it cannot have.
+    """
+    pairs = dict.fromkeys(_pair(text) for text in strategies) if strategies else _sensible()
+    axes = [_axis(text) for text in settings]
+    _refuse_unknown(tuple(pairs), axes)
+    found = [Combination(0)]
+    for shedder, placement in pairs:
+        mine = [axis for axis in axes if _has(shedder, placement, axis.key)]
+        for chosen in product(*(axis.texts for axis in mine)):
+            found.append(Combination(len(found), shedder, placement, chosen))
+            if len(found) > MOST_COMBINATIONS:
+                raise ConfigError(
+                    [f"--setting: more than {MOST_COMBINATIONS} combinations; expected fewer"]
+                )
+    _check(found)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One setting with the values to try."""
+
+    text: str
+    key: str
+    values: tuple[str, ...]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(f"{self.key}={value}" for value in self.values)
+
+
+def _axis(text: str) -> _Axis:
+    key, given, values = text.partition("=")
+    found = tuple(dict.fromkeys(one.strip() for one in _split(values)))
+    if not given or not key.strip() or "" in found:
+        raise ConfigError([f"--setting {text}; expected key=value or key=value1,value2,..."])
+    return _Axis(text, key.strip(), found)
+
+
+def _split(values: str) -> list[str]:
+    """Return what stands between commas, those within a list left alone."""
+    found, depth = [""], 0
+    for letter in values:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += letter
+    return found
+
+
+def _pair(text: str) -> tuple[str, str]:
+    shedder, plus, placement = text.strip().partition("+")
+    if not plus:
+        example = "threshold+least_long_term_message_rate"
+        raise ConfigError([f"--strategy {text}; expected shedder+placement, such as {example}"])
+    where = f"--strategy {text}:"
+    return (
+        _short(SHEDDERS, shedder, f"{where} shedder {shedder!r}"),
+        _short(PLACEMENTS, placement, f"{where} placement {placement!r}"),
+    )
+
+
+def _short(known: Mapping[str, type], name: str, where: str) -> str:
+    kind: type = strategy_named(known, name, where)
+    return next(short for short, its_kind in known.items() if its_kind is kind)
+
+
+def _sensible() -> dict[tuple[str, str], None]:
+    """Return every pair but those whose placement follows a plan that nobody makes."""
+    return {
+        (shedder, placement): None
+        for shedder in _short_names(SHEDDERS)
+        for placement in _short_names(PLACEMENTS)
+        if PLACEMENTS[placement] is not PlannedPlacement or SHEDDERS[shedder] is AvgShedder
+    }
+
+
+def _short_names(known: Mapping[str, type]) -> list[str]:
+    first: dict[type, str] = {}
+    for name, kind in known.items():
+        first.setdefault(kind, name)
+    return list(first.values())
+
+
+def _has(shedder: str, placement: str, name: str) -> bool:
+    part, key = part_and_key(name)
+    parts: dict[str, type] = {
+        "shedder": SHEDDERS[shedder],
+        "placement": PLACEMENTS[placement],
+        "planner": PlannerSettings,
+        "filters": Filters,
+    }
+    kinds = ([parts[part]] if part in parts else []) if part else list(parts.values())
+    return any(key in fields_of(kind) for kind in kinds)
+
+
+def _refuse_unknown(pairs: Sequence[tuple[str, str]], axes: Sequence[_Axis]) -> None:
+    faults = []
+    keys = [axis.key for axis in axes]
+    for axis in axes:
+        if keys.count(axis.key) > 1:
+            faults.append(f"--setting {axis.text}; expected {axis.key} once, with all its values")
+        elif not any(_has(*pair, axis.key) for pair in pairs):
+            faults += _faults(Combination(0, *pairs[0], axis.texts[:1]))
+    if faults:
+        raise ConfigError(list(dict.fromkeys(faults)))
+
+
+def _check(found: Sequence[Combination]) -> None:
+    """Refuse values that a setting cannot have."""
+    faults = [
+        fault
+        for one in found
+        for text in one.settings
+        for fault in _faults(replace(one, settings=(text,)))
+    ]
+    # Values that are sound alone may still contradict each other.
+    faults = faults or [fault for one in found for fault in _faults(one)]
+    if faults:
+        raise ConfigError(list(dict.fromkeys(faults)))
+
+
+def _faults(one: Combination) -> list[str]:
+    try:
+        planner_for("--setting", InForce(), one.wanted)
+    except ConfigError as error:
+        return [fault.replace("--set ", "--setting ", 1) for fault in error.faults]
+    return []

@@ -1,0 +1,64 @@
+"""Many combinations taken through one segment of history at once."""
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loadmanager.core.cost import CostModel, TrafficShare
+from loadmanager.pipeline.what_if.course import Course, Rules
+from loadmanager.pipeline.what_if.events import Event
+from loadmanager.pipeline.what_if.frames import Frames, Refused
+from loadmanager.pipeline.what_if.grid import Combination
+from loadmanager.pipeline.what_if.measures import Line
+from loadmanager.pipeline.what_if.planners import Planners
+from loadmanager.pipeline.what_if.prices import Prices, TrafficPrices
+from loadmanager.pipeline.what_if.reality import Reality
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """What is replayed and by which rules; ``reality`` is whether the recorded is told, too.
+
+    ``prices`` say what bundles cost brokers, ``cost`` what planners believe that they do.
+    """
+
+    combinations: Sequence[Combination]
+    reality: bool = True
+    rules: Rules = field(default_factory=Rules)
+    prices: Prices = field(default_factory=TrafficPrices)
+    cost: CostModel = field(default_factory=TrafficShare)
+
+    def lines(self, segment: str, events: Iterable[Event]) -> Iterator[Line]:
+        """Yield a line for each round and combination; what is recorded comes first.
+
+        Chance, where strategies are indifferent, depends on ``segment`` and the
+        combination alone.
+        """
+        recorded = Planners(cost=self.cost)
+        reality = Reality(planners=recorded, rules=self.rules, rng=_rng(segment, -1))
+        courses = [
+            Course(
+                number=one.number,
+                planners=Planners(one.wanted, self.cost),
+                rules=self.rules,
+                measured=recorded,
+                rng=_rng(segment, one.number),
+            )
+            for one in self.combinations
+        ]
+        for frame in Frames().of(events):
+            if isinstance(frame, Refused):
+                if self.reality:
+                    yield reality.refused(frame)
+                continue
+            costs = self.prices.at(frame)
+            if self.reality:
+                yield reality.step(frame, costs)
+            for course in courses:
+                yield course.step(frame, costs)
+
+
+def _rng(segment: str, number: int) -> np.random.Generator:
+    return np.random.default_rng([zlib.crc32(segment.encode()), number + 1])
