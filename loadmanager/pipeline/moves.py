@@ -10,7 +10,7 @@ from loadmanager.core.cost.document import CostDocument, decode_costs
 from loadmanager.core.errors import MalformedContent
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.moving.effects import Told, effects, orders, summary
+from loadmanager.pipeline.moving.effects import Told, effects, summary
 from loadmanager.pipeline.moving.orders import ping_pong
 from loadmanager.pipeline.moving.predictions import errors
 from loadmanager.pipeline.moving.tables import (
@@ -47,23 +47,26 @@ def run(work: Work) -> list[str]:
     costs = cost_model(work)
     told = _told(work)
     windows = Windows(_window_s(work.store.table("broker_load")))
-    handed = orders(told, windows, BACK_WITHIN_S).persist()
-    found = effects(handed, told, windows, costs)
-    made = found.moves.persist()
+    kept: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        kept.append(frame.persist())
+        return kept[-1]
+
     try:
-        work.store.replace(
-            "moves",
-            {
-                MOVE_EFFECTS: made,
-                MOVE_PREDICTIONS: errors(found.targets),
-                MOVE_SUMMARY: summary(made),
-                PING_PONG: ping_pong(made),
-            },
-            {"window_s": windows.window_s, "back_within_s": BACK_WITHIN_S},
-        )
+        found = effects(told, windows, BACK_WITHIN_S, costs, keep=keep)
+        made = keep(found.moves)
+        tables = {
+            MOVE_EFFECTS: made,
+            MOVE_PREDICTIONS: errors(found.targets),
+            MOVE_SUMMARY: summary(made),
+            PING_PONG: ping_pong(made),
+        }
+        facts = {"window_s": windows.window_s, "back_within_s": BACK_WITHIN_S}
+        work.store.replace("moves", tables, facts)
     finally:
-        made.unpersist()
-        handed.unpersist()
+        for frame in kept:
+            frame.unpersist()
     return _lines(work, windows)
 
 

@@ -1,5 +1,6 @@
 """Every move with its hand-over, both brokers before and after, and what clients paid."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -48,18 +49,27 @@ class Effects:
     targets: DataFrame
 
 
-def orders(told: Told, windows: Windows, back_within_s: float) -> DataFrame:
-    """Return each move with its hand-over, its moment, and whether it brought a bundle back."""
-    handed = with_hand_overs(told.moves, told.hand_overs)
-    return with_moments(with_returns(handed, back_within_s), windows)
+Keep = Callable[[DataFrame], DataFrame]
+"""Returns a frame that is reckoned once however often it is read."""
 
 
 def effects(
-    orders: DataFrame, told: Told, windows: Windows, costs: CostDocument | None = None
+    told: Told,
+    windows: Windows,
+    back_within_s: float,
+    costs: CostDocument | None = None,
+    *,
+    keep: Keep,
 ) -> Effects:
-    """Return what each of ``orders`` achieved; it is read several times: better persisted."""
+    """Return what each move achieved.
+
+    A bundle that returns within ``back_within_s`` came back. What is read more than once
+    is given to ``keep``.
+    """
+    handed = with_returns(with_hand_overs(told.moves, told.hand_overs), back_within_s)
+    orders = keep(with_moments(handed, windows))
     finished = orders.where("acquired_at_ms IS NOT NULL")
-    spans = moments(finished, windows)
+    spans = keep(moments(finished, windows))
     busy = touched(spans, finished, windows)
     grown = changes(spans, busy, told.loads, windows)
     measured = (
@@ -68,8 +78,9 @@ def effects(
         .join(grown, ["cluster", "moment_ms"], "left")
         .join(F.broadcast(_classes(told.loads)), ["cluster", "target"], "left")
     )
-    predicted = with_predictions(measured, costs)
-    arrived = target_changes(predicted.where("acquired_at_ms IS NOT NULL"), spans, windows)
+    predicted = keep(with_predictions(measured, costs))
+    carried_out = predicted.where("acquired_at_ms IS NOT NULL")
+    arrived = keep(target_changes(carried_out, spans, windows))
     of_target = arrived.withColumnRenamed("broker", "target")
     joined = predicted.join(of_target, ["cluster", "moment_ms", "target"], "left")
     return Effects(_told(judged(joined, windows.window_s)), arrived)

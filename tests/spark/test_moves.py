@@ -1,0 +1,326 @@
+"""What moves achieved, against figures that were worked out by hand."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from moved_cluster import (
+    BROKER_LOAD,
+    BUNDLE_LOAD,
+    HAND_OVERS,
+    MOVES,
+    ROUNDS,
+    Moved,
+    frame,
+    report,
+    when,
+)
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.core.cost.document import ClassCosts, CostDocument, Term
+from loadmanager.pipeline.moving.effects import Told, effects, summary
+from loadmanager.pipeline.moving.orders import ping_pong, with_hand_overs, with_returns
+from loadmanager.pipeline.moving.predictions import errors
+from loadmanager.pipeline.moving.tables import (
+    MOVE_EFFECTS,
+    MOVE_PREDICTIONS,
+    MOVE_SUMMARY,
+    PING_PONG,
+)
+from loadmanager.pipeline.moving.windows import Windows, loads, means, weights_in_force
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+WINDOWS = Windows(100.0)
+
+# Everything grows by a quarter meanwhile, as x and y tell. A bundle of 20 moves from a to b.
+GROWN = {"x:1": 50.0, "y:1": 50.0}
+BEFORE = {"a:1": 80.0, "b:1": 20.0, "x:1": 40.0, "y:1": 40.0}
+COSTS = CostDocument(
+    cluster="c",
+    made_at_ms=0,
+    since_ms=0,
+    until_ms=0,
+    classes={
+        "plain": ClassCosts(
+            resources={"cpu": {"msgs_in_per_s": Term(0.07, 0.06, 0.08), "topics": Term(1, 0, 2)}},
+            brokers=(),
+            minutes=1,
+            typical={},
+        )
+    },
+)
+
+CASES = (
+    Moved("helped", BEFORE, {"a:1": 75.0, "b:1": 50.0, **GROWN}),
+    Moved("nothing but growth", BEFORE, {"a:1": 100.0, "b:1": 25.0, **GROWN}),
+    Moved("overshot", BEFORE, {"a:1": 10.0, "b:1": 115.0, **GROWN}),
+    Moved("few", {"a:1": 80.0, "b:1": 20.0}, {"a:1": 75.0, "b:1": 50.0}),
+    Moved("silent", BEFORE, BEFORE, silent=("b:1",)),
+    Moved("drained", BEFORE, BEFORE, cause="draining"),
+    Moved("placed", BEFORE, BEFORE, source=None, outcome="placed", cause="unowned"),
+    Moved("observed", BEFORE, BEFORE, outcome="observed", ended=None),
+    Moved("untold", BEFORE, BEFORE, ended=None),
+    Moved("replaced", BEFORE, BEFORE, ended="replaced"),
+    Moved("left", BEFORE, BEFORE, ended="left"),
+    # x strays by 5 below and y by 5 above their growth: a gain of 0.1 is within chance.
+    Moved(
+        "by chance",
+        BEFORE,
+        {"a:1": 95.0, "b:1": 30.0, "x:1": 45.0, "y:1": 55.0},
+        rates=(None, None, None, None),
+    ),
+)
+
+
+def told(spark: "SparkSession", cases: tuple[Moved, ...]) -> Told:
+    settings = '{"filters":{"weights_cpu":1.0,"weights_bandwidth_in":0.0}}'
+    rounds = [{"cluster": one.cluster, "at_ms": 1, "settings": settings} for one in cases]
+    weights = weights_in_force(frame(spark, ROUNDS, rounds))
+    reports = frame(spark, BROKER_LOAD, (row for one in cases for row in one.reports()))
+    ended = [row for row in (one.hand_over() for one in cases) if row]
+    return Told(
+        moves=frame(spark, MOVES, (one.move() for one in cases)),
+        hand_overs=frame(spark, HAND_OVERS, ended),
+        loads=loads(reports, weights).localCheckpoint(),
+        bundle_load=frame(spark, BUNDLE_LOAD, (one.bundle_report() for one in cases)),
+    )
+
+
+@pytest.fixture(scope="module")
+def found(spark: "SparkSession") -> "tuple[DataFrame, DataFrame]":
+    """Return the tables ``move_effects`` and ``move_predictions`` of all `CASES`."""
+    tables = told(spark, CASES)
+    made = effects(tables, WINDOWS, 3600.0, COSTS, keep=lambda one: one.localCheckpoint())
+    return (
+        MOVE_EFFECTS.conform(made.moves).localCheckpoint(),
+        MOVE_PREDICTIONS.conform(errors(made.targets)).localCheckpoint(),
+    )
+
+
+@pytest.fixture(scope="module")
+def rows(found: "tuple[DataFrame, DataFrame]") -> Mapping[str, dict[str, Any]]:
+    """Return the one move of each case."""
+    return {row["cluster"]: row.asDict(recursive=True) for row in found[0].collect()}
+
+
+Rows = Mapping[str, dict[str, Any]]
+
+
+def test_a_move_that_halves_the_spread_helped(rows: Rows) -> None:
+    row = rows["helped"]
+    assert row["verdict"] == "helped"
+    assert row["reason"] == ""
+    assert row["control"] == "unaffected"
+    assert row["control_brokers"] == 2
+    assert row["growth_score"] == pytest.approx(1.25)
+    assert row["spread_before"] == pytest.approx(0.60)
+    assert row["spread_expected"] == pytest.approx(0.75)
+    assert row["spread_after"] == pytest.approx(0.25)
+    assert row["gain"] == pytest.approx(0.50)
+    assert row["max_over_mean_before"] == pytest.approx(80 / 45)
+    assert row["max_over_mean_after"] == pytest.approx(75 / 56.25)
+
+
+def test_growth_that_all_brokers_share_is_no_effect(rows: Rows) -> None:
+    row = rows["nothing but growth"]
+    assert row["spread_after"] > row["spread_before"] + 0.1
+    assert row["gain"] == pytest.approx(0.0, abs=1e-9)
+    assert row["verdict"] == "no difference"
+
+
+def test_a_move_that_makes_the_target_the_hottest_hurt(rows: Rows) -> None:
+    assert rows["overshot"]["gain"] == pytest.approx(0.75 - 1.05)
+    assert rows["overshot"]["verdict"] == "hurt"
+
+
+def test_what_is_within_chance_is_no_difference(rows: Rows) -> None:
+    row = rows["by chance"]
+    assert row["gain"] == pytest.approx(0.10)
+    # Two brokers, one degree of freedom: the deviation is that of both together.
+    assert row["tolerance"] == pytest.approx(1.645 * 2**0.5 * (0.05**2 * 2) ** 0.5)
+    assert row["verdict"] == "no difference"
+
+
+def test_without_unaffected_brokers_the_whole_cluster_is_the_control(rows: Rows) -> None:
+    row = rows["few"]
+    assert row["control"] == "all"
+    assert row["growth_score"] == pytest.approx(1.25)
+    assert row["verdict"] == "helped"
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("silent", "too few reports of the target in 100 s after it arrived"),
+        ("drained", "not for balance but draining"),
+        ("placed", "nobody served it before"),
+        ("observed", "only observed, not ordered"),
+        ("untold", "no hand-over is told"),
+        ("replaced", "replaced by another order"),
+        ("left", "the term ended before it arrived"),
+    ],
+)
+def test_a_move_that_cannot_be_judged_says_why(rows: Rows, case: str, reason: str) -> None:
+    assert (rows[case]["verdict"], rows[case]["reason"]) == ("unknown", reason)
+
+
+def test_both_brokers_are_told_before_and_after(rows: Rows) -> None:
+    row = rows["helped"]
+    assert row["source_before"] == {
+        "covered_s": 100.0,
+        "score": pytest.approx(0.80),
+        "cpu": pytest.approx(0.80),
+        "memory": pytest.approx(0.5),
+        "direct_memory": None,
+        "bandwidth_in": pytest.approx(0.08),
+        "bandwidth_out": None,
+    }
+    # The report at 1010 s measured from 1000 s on, and so before the bundle arrived.
+    assert row["target_after"]["covered_s"] == 90.0
+    assert row["target_after"]["score"] == pytest.approx(0.5)
+
+
+def test_what_clients_paid_is_told(rows: Rows) -> None:
+    row = rows["helped"]
+    paid = [
+        row[name] for name in ("pause_s", "took_s", "messages_delayed", "topics", "connections")
+    ]
+    assert paid == [0.5, 2.0, 125.0, 7, 8]
+    assert rows["placed"]["topics"] is None
+
+
+def test_what_the_target_was_to_use_is_held_against_what_it_used(rows: Rows) -> None:
+    row = rows["helped"]
+    # A quarter of the source's traffic: 20 of its 80. The costs say 250 x 0.07 + 7 topics.
+    assert row["bundle_uses"]["cpu"]["traffic_share"] == pytest.approx(20.0)
+    assert row["bundle_uses"]["cpu"]["cost_model"] == pytest.approx(24.5)
+    # From 20 to 50, of which 5 are growth.
+    assert row["target_change"]["cpu"] == {
+        "traffic_share": pytest.approx(20.0),
+        "cost_model": pytest.approx(24.5),
+        "realised": pytest.approx(25.0),
+    }
+    assert row["bundle_uses"]["bandwidth_in"]["cost_model"] is None
+    assert rows["by chance"]["bundle_uses"]["cpu"]["traffic_share"] is None
+
+
+def test_errors_of_both_models_are_summed_up(found: "tuple[DataFrame, DataFrame]") -> None:
+    rows = found[1].where("cluster = 'helped' AND resource = 'cpu'").orderBy("model").collect()
+    told = [(one["model"], one["changes"], one["bias_mean"], one["error_fraction"]) for one in rows]
+    assert told == [
+        ("cost_model", 1, pytest.approx(-0.5), pytest.approx(0.02)),
+        ("traffic_share", 1, pytest.approx(-5.0), pytest.approx(0.2)),
+    ]
+
+
+def test_the_summary_counts_verdicts_by_cause_and_strategy(
+    found: "tuple[DataFrame, DataFrame]",
+) -> None:
+    one_cluster = found[0].withColumn("cluster", F.lit("all"))
+    rows = MOVE_SUMMARY.conform(summary(one_cluster)).where("cause = 'overloaded'").collect()
+    assert len(rows) == 1
+    counts = ("moves", "finished", "judged", "helped", "no_difference", "hurt", "returns")
+    assert [rows[0][name] for name in counts] == [10, 6, 5, 2, 2, 1, 0]
+    assert rows[0]["helped_fraction"] == pytest.approx(0.4)
+    assert rows[0]["shedder"] == "S"
+
+
+def test_reports_weigh_by_the_time_they_stand_for(spark: "SparkSession") -> None:
+    def of(at_s: float, cpu: float, **more: float) -> dict[str, Any]:
+        return report("c", "a:1", at_s, cpu, **more)
+
+    # 40 s at 60, of which the window has 30; then 70 s at 90.
+    reports = [of(930, 60, interval_s=40.0), of(1000, 90, interval_s=70.0), of(1001, 100)]
+    moved = Moved("c", {}, {}, extra_reports=reports)
+    tables = told(spark, (moved,))
+    asked = tables.moves.select(
+        "cluster",
+        F.lit("a:1").alias("broker"),
+        F.lit(900_000).alias("from_ms"),
+        F.lit(1_000_000).alias("until_ms"),
+        F.lit(False).alias("clean"),  # noqa: FBT003 - a value
+    )
+    found = means(asked, tables.loads, WINDOWS, ["cluster", "broker"], ["cluster"]).first()
+    assert found is not None
+    assert found["covered_s"] == 100.0
+    assert found["score"] == pytest.approx((30 * 0.6 + 70 * 0.9) / 100)
+
+
+# --- which hand-over is whose, and what came back ------------------------------------------
+
+
+def moved(seq: int, at_s: float, path: str, **more: Any) -> dict[str, Any]:
+    source, target = path.split(">")
+    return {
+        "cluster": "c", "writer": "w", "instance": "i", "seq": seq, "bundle": "t/n/0x0_0x1",
+        "source": source, "target": target, "outcome": "moved", "cause": "overloaded",
+        **when(at_s), **more,
+    }  # fmt: skip
+
+
+def handed(ordered_s: float, path: str, pause_s: float) -> dict[str, Any]:
+    source, target = path.split(">")
+    return {
+        "cluster": "c", "bundle": "t/n/0x0_0x1", "source": source, "target": target,
+        "outcome": "finished", "ordered_at_ms": round(ordered_s * 1000), "pause_s": pause_s,
+        "acquired_at_ms": round(ordered_s * 1000) + 500, "took_s": 0.5,
+    }  # fmt: skip
+
+
+def test_a_hand_over_belongs_to_the_last_decision_before_it(spark: "SparkSession") -> None:
+    moves = [
+        moved(1, 10, "a>b"),
+        moved(2, 100, "b>a"),
+        moved(3, 200, "a>b", outcome="observed"),
+        moved(4, 300, "a>b"),
+    ]
+    # The clock that told of the order of 300 s was 2 s behind.
+    ended = [handed(10.2, "a>b", 1.0), handed(100, "b>a", 2.0), handed(298, "a>b", 4.0)]
+    rows = with_hand_overs(frame(spark, MOVES, moves), frame(spark, HAND_OVERS, ended))
+    told = {row["seq"]: (row["pause_s"], row["ordered_at_ms"]) for row in rows.collect()}
+    assert told == {
+        1: (1.0, 10_200),
+        2: (2.0, 100_000),
+        3: (None, 200_000),
+        4: (4.0, 298_000),
+    }
+
+
+def test_a_bundle_that_comes_back_within_the_time_is_counted_and_ranked(
+    spark: "SparkSession",
+) -> None:
+    moves = [
+        moved(1, 0, "a>b"),
+        moved(2, 100, "b>a"),  # back after 100 s
+        moved(3, 150, "a>c"),
+        moved(4, 250, "c>b"),  # back to b, which it left 150 s before
+        moved(5, 5000, "b>a", outcome="observed"),
+        moved(6, 9000, "b>a"),  # long after
+        moved(7, 0, "a>b", bundle="t/n/0x1_0x2"),
+        moved(8, 50, "b>a", bundle="t/n/0x1_0x2", cause="draining"),
+        moved(9, 60, "a>b", bundle="t/n/0x2_0x3"),
+    ]
+    times = F.col("at_ms").alias("ordered_at_ms")
+    handed = frame(spark, MOVES, moves).select("*", times)
+    back = with_returns(handed, 3600.0)
+    assert {row["seq"]: row["back_after_s"] for row in back.collect()} == {
+        1: None, 2: 100.0, 3: None, 4: 150.0, 5: None, 6: None, 7: None, 8: 50.0, 9: None,
+    }  # fmt: skip
+    more = {
+        "namespace": F.lit("t/n"),
+        "for_balance": F.col("cause") == "overloaded",
+        "pause_s": F.lit(0.5),
+        "messages_delayed": F.lit(10.0),
+        "ordered_at": F.col("at"),
+    }
+    rows = PING_PONG.conform(ping_pong(back.withColumns(more))).orderBy("rank").collect()
+    names = ("rank", "bundle", "returns", "returns_for_balance", "moves", "brokers", "pause_s")
+    assert [[row[name] for name in names] for row in rows] == [
+        [1, "t/n/0x0_0x1", 2, 2, 5, 3, 2.5],
+        [2, "t/n/0x1_0x2", 1, 0, 2, 2, 1.0],
+    ]
+    assert rows[0]["median_back_s"] == 125.0
