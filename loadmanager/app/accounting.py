@@ -13,6 +13,7 @@ from loadmanager.core.averages import BundleAverages
 from loadmanager.core.balancing import Balancing, steered
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost import CostDocument
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Decision, Explanation, Known, explain_broker, explain_bundle
 from loadmanager.core.ids import (
@@ -35,7 +36,7 @@ class Look:
     """What the leader of ``epoch`` sees and remembers at one moment, by its own clock.
 
     ``unowned`` are the bundles it is about to place. ``planner`` is what it decides
-    with, as far as ``balancing`` lets it.
+    with, as far as ``balancing`` lets it. ``costs`` is the cost model that is published.
     """
 
     epoch: int
@@ -44,6 +45,7 @@ class Look:
     memory: RoundMemory
     planner: Planner
     balancing: Balancing
+    costs: CostDocument | None
     unowned: tuple[BundleId, ...]
 
     @property
@@ -154,6 +156,7 @@ class Accounting:
             membership_changed_ago_s=changed_ago_s if np.isfinite(changed_ago_s) else None,
             departed_ago_s=tuple(view.now_s - left_s for left_s in view.departures_s),
             in_force=in_force(look.steered),
+            costs=look.costs,
         )
 
     def _boundaries(self, bundles: Sequence[BundleId]) -> dict[Namespace, Boundaries]:

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from loadmanager.app.chronicle import Chronicle
+from loadmanager.app.costing import Costing
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.steering import Steering
-from loadmanager.app.tuning import Tuning
 from loadmanager.app.viewing import Viewing
 from loadmanager.core.balancing import steered
 from loadmanager.core.cluster import ClusterView
@@ -38,7 +38,7 @@ class Deciding:
 
     def __init__(
         self,
-        tuning: Tuning,
+        costing: Costing,
         viewing: Viewing,
         recollection: Recollection,
         steering: Steering,
@@ -46,7 +46,7 @@ class Deciding:
         *,
         chronicle: Chronicle,
     ) -> None:
-        self._tuning = tuning
+        self._costing = costing
         self.steering = steering
         self.recollection = recollection
         self.memory = RoundMemory()
@@ -58,8 +58,8 @@ class Deciding:
 
     @property
     def planner(self) -> Planner:
-        """The planner as it is configured now."""
-        return self._tuning.now.planner
+        """The planner as it is configured now, with the costs that are published."""
+        return self._costing.planner
 
     @property
     def steered(self) -> Planner:

@@ -10,6 +10,7 @@ from loadmanager.app.absences import Absences
 from loadmanager.app.accounting import Look
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.constraints import Constraints
+from loadmanager.app.costing import Costing
 from loadmanager.app.deciding import Deciding
 from loadmanager.app.electing import Term
 from loadmanager.app.hand_overs import HandOvers
@@ -60,8 +61,14 @@ class Desk:
         self._splits = SplitDesk(parts, self.book, self._tally, tuning, chronicle)
         self.recollection = Recollection(parts.clock, term.epoch)
         self._steering = Steering(parts)
+        self._costing = Costing(parts, tuning)
         self._deciding = Deciding(
-            tuning, self._viewing, self.recollection, self._steering, rng, chronicle=chronicle
+            self._costing,
+            self._viewing,
+            self.recollection,
+            self._steering,
+            rng,
+            chronicle=chronicle,
         )
         self._hand_overs = HandOvers(parts, self.book, tuning, chronicle)
         self._placing = Placing(
@@ -98,6 +105,7 @@ class Desk:
             memory=self._deciding.memory,
             planner=self._deciding.planner,
             balancing=self._steering.balancing,
+            costs=self._costing.document,
             unowned=self._placing.unowned,
         )
 
@@ -110,9 +118,11 @@ class Desk:
         """
         self._constraints.open()
         self._steering.open()
+        self._costing.open()
         try:
             await self._constraints.read()
             await self._steering.read()
+            await self._costing.read()
             await self.book.open()
             await self._rounds.inherit()
             self._chronicle.began()
@@ -124,6 +134,7 @@ class Desk:
         finally:
             self._constraints.close()
             self._steering.close()
+            self._costing.close()
             self._placing.end(self._term.epoch)
             self._chronicle.ended()
 

@@ -9,6 +9,7 @@ from loadmanager.app.leading import led_elsewhere
 from loadmanager.app.parts import Parts
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.core.cost import CostDocument
 from loadmanager.core.planner import Planner
 from loadmanager.core.snapshot import in_force
 from loadmanager.ports import Preview, PreviewWish, Unavailable, Unfit
@@ -29,7 +30,7 @@ class PreviewRequests:
         look = desk.look()
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")
-        planner = _wanted(look.planner, wish)
+        planner = _wanted(look.planner, look.costs, wish)
         # View and memory are values, and the leader's own generator is not touched.
         rng = np.random.default_rng(wish.seed)
         plan = await asyncio.to_thread(planner.round, look.view, look.memory, rng, draining=False)
@@ -38,7 +39,7 @@ class PreviewRequests:
         )
 
 
-def _wanted(planner: Planner, wish: PreviewWish) -> Planner:
+def _wanted(planner: Planner, costs: CostDocument | None, wish: PreviewWish) -> Planner:
     if not (wish.shedder or wish.placement or wish.mode or wish.settings):
         return planner
     wanted = Wanted(
@@ -48,6 +49,7 @@ def _wanted(planner: Planner, wish: PreviewWish) -> Planner:
         settings=wish.settings,
     )
     try:
-        return planner_for("the leader", in_force(planner), wanted)
+        other = planner_for("the leader", in_force(planner), wanted)
     except ConfigError as error:
         raise Unfit("; ".join(error.faults).replace("--set ", "set=")) from error
+    return other.costing(costs)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from loadmanager.core.cost import CostDocument
     from loadmanager.core.planner import Planner
     from loadmanager.core.snapshot import Round, Snapshot
 
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
     help="safe refuses what makes things worse; parity does as Pulsar would.",
 )
 @click.option(
+    "--cost-model",
+    "costs",
+    metavar="FILE|none",
+    help="Reckon with this cost model; none: with shares of the traffic.",
+)
+@click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="For equal choices."
 )
 @click.option(
@@ -56,6 +63,7 @@ def decide(
     placement: str | None,
     settings: tuple[str, ...],
     mode: str | None,
+    costs: str | None,
     seed: int,
     rounds: int,
     lenient: bool,
@@ -79,6 +87,7 @@ def decide(
     try:
         snapshot = decode_snapshot(str(file), _content(file), lenient=lenient)
         planner = planner_for(str(file), snapshot.in_force, wanted)
+        planner = planner.costing(_costs(snapshot, costs))
     except (ConfigError, MalformedContent, OSError) as error:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(2) from None
@@ -97,6 +106,17 @@ def _content(file: Path) -> bytes:
     return file.read_bytes()
 
 
+def _costs(snapshot: "Snapshot", wanted: str | None) -> "CostDocument | None":
+    from loadmanager.core.cost.document import decode_costs
+
+    if wanted is not None:
+        return None if wanted == "none" else decode_costs(wanted, Path(wanted).read_bytes())
+    if snapshot.costs is None and snapshot.in_force.cost.get("model") == "learned":
+        told = "the leader decided by a learned cost model, which is not in the snapshot"
+        click.echo(f"{told}; give it with --cost-model", err=True)
+    return snapshot.costs
+
+
 def _document(
     snapshot: "Snapshot", planner: "Planner", done: Sequence["Round"], seed: int
 ) -> dict[str, object]:
@@ -108,6 +128,7 @@ def _document(
         "shedder": None if told.shedder is None else told.shedder.strategy,
         "placement": None if told.placement is None else told.placement.strategy,
         "mode": planner.settings.mode.value,
+        "cost": dict(told.cost),
         "seed": seed,
         "leftOut": list(snapshot.left_out),
         "rounds": [round_document(number, one, planner) for number, one in enumerate(done, 1)],

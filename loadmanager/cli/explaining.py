@@ -101,6 +101,13 @@ def _in_force(told: Mapping[str, Any]) -> Iterator[str]:
         settings = _settings(told[part]["settings"])
         yield f"{part.capitalize()} {told[part]['strategy']}: {settings or 'no settings'}"
     yield f"Planner: {_settings(told['planner'])}"
+    yield f"Costs of bundles: {_cost(told['cost'])}"
+
+
+def _cost(told: Mapping[str, Any]) -> str:
+    if told["model"] != "learned":
+        return "their shares of the traffic"
+    return f"the learned cost model of {_when(told['madeAtMs'])}"
 
 
 def _settings(values: Mapping[str, Any]) -> str:

@@ -179,6 +179,12 @@ class PlannerSettings(Section):
         description="How far the target must stay below where the source was, or the move is "
         "refused; 0.02 is two points of usage. Higher moves less and never bounces on noise.",
     )
+    learned_costs: bool = Field(
+        True,
+        description="Whether moves are reckoned by the cost model that `loadmanager cost-model "
+        "publish` gave the cluster, where there is one and it is good enough. false: by shares of "
+        "the traffic, as where there is none. Never in parity mode.",
+    )
     max_moves_per_round: int = Field(
         16, ge=0, le=100_000, description="Most moves one round may order. 0 moves nothing."
     )

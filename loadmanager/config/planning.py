@@ -42,6 +42,7 @@ def planner_of(
         shedding=shedding.enabled,
         excluded_namespaces=frozenset(shedding.excluded_namespaces),
         margin=budgets.margin_fraction,
+        learned_costs=budgets.learned_costs,
         moves_per_round=budgets.max_moves_per_round,
         bytes_per_s_per_round=NO_LIMIT if most_bytes_per_s is None else most_bytes_per_s,
         moves_per_hour=budgets.max_moves_per_hour,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import CostModel, TrafficShare
+from loadmanager.core.cost import CostDocument, CostModel, LearnedCost, TrafficShare
 from loadmanager.core.filters import Filters
 from loadmanager.core.gates import closed_gate
 from loadmanager.core.ids import BrokerId, BundleId, Domain
@@ -74,6 +74,16 @@ class Planner:
         for name in ("shedder", "placement", "filters", "weights"):
             part = reckoning(getattr(self, name), like_java=like_java)
             object.__setattr__(self, name, part)
+
+    def costing(self, document: CostDocument | None) -> "Planner":
+        """Return the planner that reckons with what ``document`` says bundles cost.
+
+        Without one, or where the settings or the mode do not let it, with traffic shares.
+        """
+        learned = self.settings.learned_costs and self.settings.mode is Mode.SAFE
+        if document is None or not learned:
+            return replace(self, cost=TrafficShare())
+        return replace(self, cost=LearnedCost(document))
 
     def round(
         self,

@@ -53,6 +53,13 @@ class PlannerSettings:
             "fraction",
         ),
     ] = 0.02
+    learned_costs: Annotated[
+        bool,
+        Doc(
+            "Whether moves are reckoned by the published cost model, where there is one and it is "
+            "good enough, instead of by shares of the traffic. Never in parity mode."
+        ),
+    ] = True
     moves_per_round: Annotated[_Moves, Doc("Most moves in one round.", "moves")] = 50
     bytes_per_s_per_round: Annotated[
         float,

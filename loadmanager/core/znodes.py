@@ -24,6 +24,7 @@ POLICIES: Final = "/admin/policies"
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 CONFIGURATION: Final = "/admin/configuration"
 BALANCING: Final = "/loadbalance/balancing"
+COST_MODEL: Final = "/loadbalance/cost-model"
 QUOTAS: Final = "/loadbalance/resource-quota"
 
 

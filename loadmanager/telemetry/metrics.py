@@ -21,6 +21,7 @@ from loadmanager import __version__
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.ownership import Phase
+from loadmanager.telemetry.learning import LearningMetrics
 from loadmanager.telemetry.lookups import LookupMetrics
 
 # Sets that are known here; reasons, strategies and operations are the core's and the ports'.
@@ -60,6 +61,7 @@ class Metrics:
         self._registry = registry
         self._cluster = cluster
         self.lookup = LookupMetrics()
+        self.learning = LearningMetrics(registry)
         registry.register(self.lookup)
         self._gauge("build_info", "Always 1; the version is the label.", "version").labels(
             __version__

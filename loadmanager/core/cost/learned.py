@@ -40,11 +40,13 @@ class _Fleet:
 
 @dataclass(slots=True)
 class _Kept:
-    """What the last view was asked for: a round asks many times of the same brokers."""
+    """What the last view was asked for: a round asks many times of the same brokers.
+
+    Each is replaced as a whole: rounds may be reckoned in two threads at once.
+    """
 
     fleet: _Fleet | None = None
-    brokers: BrokerColumns | None = None
-    factors: FloatArray = field(default_factory=lambda: np.zeros((0, len(RESOURCES))))
+    factors: tuple[BrokerColumns, FloatArray] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,16 @@ class LearnedCost:
         learned = (self._terms @ rates)[classes] * self._factors(view.brokers.reported)[rows]
         return np.where(self._trusted[classes], learned, usage)
 
+    def prices(self, brokers: BrokerColumns) -> tuple[FloatArray, Mask]:
+        """Return what a unit of each of `RATES` uses on each broker, and what is trusted.
+
+        The first is (brokers, resources, rates), the second (brokers, resources): for all
+        bundles of a cluster at once, as replays need it.
+        """
+        classes = self._fleet(brokers).classes
+        prices = self._terms[classes] * self._factors(brokers)[:, :, np.newaxis]
+        return prices, self._trusted[classes]
+
     def _mean_usage(
         self, view: ClusterView, rates: FloatArray, otherwise: FloatArray
     ) -> FloatArray:
@@ -148,13 +160,15 @@ class LearnedCost:
             for column, resource in enumerate(RESOURCES if terms else ()):
                 if terms and resource in terms:
                     backgrounds[row, column] = terms[resource].value
-        self._kept.fleet = _Fleet(brokers.names, brokers.classes, classes, backgrounds)
-        return self._kept.fleet
+        fleet = _Fleet(brokers.names, brokers.classes, classes, backgrounds)
+        self._kept.fleet = fleet
+        return fleet
 
     def _factors(self, brokers: BrokerColumns) -> FloatArray:
         """Return what each broker uses over what its class would, for the same traffic."""
-        if self._kept.brokers is brokers:
-            return self._kept.factors
+        kept = self._kept.factors
+        if kept and kept[0] is brokers:
+            return kept[1]
         fleet = self._fleet(brokers)
         counts = np.stack([brokers.topics, brokers.connections], axis=1)
         rates = np.concatenate([brokers.traffic, counts], axis=1)
@@ -165,7 +179,7 @@ class LearnedCost:
         measured = (brokers.limit > 0) & (foretold > 0)
         factors = shown / np.where(measured, foretold + supposed, np.inf)
         factors = np.where(measured, np.clip(factors, LEAST_FACTOR, MOST_FACTOR), 1.0)
-        self._kept.brokers, self._kept.factors = brokers, factors
+        self._kept.factors = (brokers, factors)
         return factors
 
     def _class_background(self, costs: ClassCosts) -> list[float]:

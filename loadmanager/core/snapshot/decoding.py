@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Rates
 from loadmanager.core.bundles import Boundaries
+from loadmanager.core.cost.document import CostDocument, costs_of
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.ids import (
     BrokerId,
@@ -49,6 +50,7 @@ _NAMES: Final = (
     "membershipChangedSecondsAgo",
     "departedSecondsAgo",
     "settings",
+    "costModel",
 )
 _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{8}")
 _SHOWN: Final = 80
@@ -111,6 +113,7 @@ class _Reading:
                 fields.rates("departedSecondsAgo") if "departedSecondsAgo" in self._found else ()
             ),
             in_force=self._in_force(),
+            costs=self._costs(),
         )
 
     def _fault(self, error: LoadManagerError) -> None:
@@ -190,6 +193,15 @@ class _Reading:
             self._fault(problem)
             return RoundMemory()
 
+    def _costs(self) -> CostDocument | None:
+        if self._found.get("costModel") is None:
+            return None
+        try:
+            return costs_of(self._fields.inner("costModel"))
+        except MalformedContent as problem:
+            self._fault(problem)
+            return None
+
     def _in_force(self) -> InForce:
         settings = self._fields.inner("settings")
         return InForce(
@@ -197,6 +209,7 @@ class _Reading:
             placement=_choice(settings, "placement", PLACEMENTS),
             planner=settings.inner("planner").values(),
             filters=settings.inner("filters").values(),
+            cost=settings.inner("cost").values(),
         )
 
 

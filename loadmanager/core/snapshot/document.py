@@ -11,6 +11,7 @@ from loadmanager.core.averages import BundleAverages
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost import CostDocument
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import LoadReport
 from loadmanager.core.policies import NO_POLICIES, Policies
@@ -43,12 +44,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InForce:
-    """The strategies and settings the leader decides with; None or empty for unknown."""
+    """The strategies and settings the leader decides with; None or empty for unknown.
+
+    ``cost`` has the ``model``: traffic_share, or learned with ``madeAtMs`` of its document.
+    """
 
     shedder: Choice | None = None
     placement: Choice | None = None
     planner: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     filters: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    cost: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +67,8 @@ class Snapshot:
     ``owners`` are the locks and ``in_flight`` the orders that are not carried out yet;
     ``unowned`` bundles wait for a broker. ``boundaries``, unless empty, hold every
     namespace of those. ``membership_changed_ago_s`` is None if no broker came or went
-    for long. ``left_out`` says what was left out on reading, and why.
+    for long. ``costs`` is the cost model in force. ``left_out`` says what was left out on
+    reading, and why.
     """
 
     reports: Mapping[BrokerId, LoadReport]
@@ -81,6 +87,7 @@ class Snapshot:
     membership_changed_ago_s: float | None = None
     departed_ago_s: tuple[float, ...] = ()
     in_force: InForce = field(default_factory=InForce)
+    costs: CostDocument | None = None
     left_out: tuple[str, ...] = ()
 
     @property

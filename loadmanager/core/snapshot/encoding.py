@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from loadmanager.core.averages import Average, BundleAverages
+from loadmanager.core.cost import CostModel, LearnedCost
+from loadmanager.core.cost.document import costs_to_json
 from loadmanager.core.placement import PLACEMENTS, Placement
 from loadmanager.core.planner import Planner
 from loadmanager.core.policies import Policies
@@ -47,6 +49,8 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             broker: {"load": one.load, "bytesPerS": one.bytes_per_s}
             for broker, one in snapshot.running.items()
         }
+    if snapshot.costs is not None:
+        document["costModel"] = costs_to_json(snapshot.costs)
     if snapshot.membership_changed_ago_s is not None:
         document["membershipChangedSecondsAgo"] = snapshot.membership_changed_ago_s
     return to_json(document)
@@ -59,7 +63,14 @@ def in_force(planner: Planner) -> InForce:
         placement=_choice(PLACEMENTS, planner.placement),
         planner=values_of(planner.settings),
         filters=values_of(planner.filters),
+        cost=_cost(planner.cost),
     )
+
+
+def _cost(cost: CostModel) -> Mapping[str, Any]:
+    if isinstance(cost, LearnedCost):
+        return {"model": "learned", "madeAtMs": cost.document.made_at_ms}
+    return {"model": "traffic_share"}
 
 
 def averages_to_json(averages: BundleAverages) -> dict[str, Any]:
@@ -111,7 +122,11 @@ def in_force_to_json(told: InForce) -> dict[str, Any]:
     for name, choice in (("shedder", told.shedder), ("placement", told.placement)):
         if choice is not None:
             document[name] = {"strategy": choice.strategy, "settings": dict(choice.settings)}
-    for name, values in (("planner", told.planner), ("filters", told.filters)):
+    for name, values in (
+        ("planner", told.planner),
+        ("filters", told.filters),
+        ("cost", told.cost),
+    ):
         if values:
             document[name] = dict(values)
     return document
