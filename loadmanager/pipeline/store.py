@@ -11,21 +11,26 @@ manifest names them: a job that died is done again, over whatever it left.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from loadmanager.pipeline.contract import PipelineError, Table
+from loadmanager.pipeline.doubled import standing
 from loadmanager.pipeline.files import Files
-from loadmanager.pipeline.tables import INGESTED, MADE_BY
+from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD, DOUBLED, INGESTED, MADE_BY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Made = Callable[[Callable[[str], "DataFrame"]], "DataFrame"]
+"""Makes a table of others, which it reads by their names."""
+
 _NUMBERED: Final = re.compile(r"(\d{6,})\.json")
 _KEPT_MANIFESTS: Final = 2
+_OF_REPORTS: Final = frozenset({BROKER_LOAD.name, BUNDLE_LOAD.name})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Store:
     def table(self, name: str) -> "DataFrame":
         """Return a table that was ingested or derived, with the columns that it promises.
 
+        Of brokers that two sidecars reported on at once, it has the reports that stand.
+
         Raises:
             PipelineError: the job that makes it never ran; the text names it.
         """
@@ -69,9 +76,12 @@ class Store:
         raise self._never_made(name, MADE_BY.get(name))
 
     def replace(
-        self, job: str, frames: Mapping[Table, "DataFrame"], facts: Mapping[str, Any]
+        self, job: str, frames: Mapping[Table, "DataFrame | Made"], facts: Mapping[str, Any]
     ) -> None:
         """Put all derived tables of a job in the place of its former ones, at once.
+
+        They are written in their order. One may be made of others of the same version that
+        were written before it: then its frame is a function that gets a reader of those.
 
         Who reads by `table` sees all of the former or all of the new ones. The former are
         removed after; a frame of them that was not evaluated until then fails.
@@ -79,10 +89,14 @@ class Store:
         folder = f"{self.out}/jobs/{job}"
         number, former = self._last(folder)
         number += 1
-        tables = {}
+        tables: dict[str, Mapping[str, Any]] = {}
+
+        def written(name: str) -> "DataFrame":
+            return self._derived(tables[name])
+
         for table, frame in frames.items():
             where = f"{table.name}/version={number:06d}"
-            conforming = table.conform(frame)
+            conforming = table.conform(frame(written) if callable(frame) else frame)
             _write(conforming, f"{self.out}/{where}", table.by)
             tables[table.name] = {"folder": where, "schema": table.schema.jsonValue()}
         manifest = {"tables": tables, "facts": dict(facts)}
@@ -126,9 +140,16 @@ class Store:
         return frame.parquet(*folders).select(*table.schema.names)
 
     def _ingested(self, table: Table) -> "DataFrame":
-        if not self._manifests(f"{self.out}/batches"):
+        batches = self.batches()
+        if not batches:
             raise self._never_made(table.name, table.job)
-        return self.batches_of(table)
+        last = batches[-1]
+        # Each batch tells anew whose reports are passed over.
+        counting = [last] if table is DOUBLED else batches
+        rows = self.rows_of(table, [one.number for one in counting if table.name in one.tables])
+        if table.name in _OF_REPORTS and DOUBLED.name in last.tables:
+            return standing(rows, self.rows_of(DOUBLED, [last.number]))
+        return rows
 
     def _derived(self, told: Mapping[str, Any]) -> "DataFrame":
         schema = StructType.fromJson(told["schema"])

@@ -1,0 +1,1 @@
+"""What rollup makes of loads over time: means, percentiles, profiles, the leader's averages."""

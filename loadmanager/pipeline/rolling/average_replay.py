@@ -1,0 +1,118 @@
+"""The leader's averages once more: samples added one tick after another, with its own arithmetic.
+
+Arrays alone, so that it can be tried without Spark. A *stretch* goes from one base round,
+whose averages are recorded, to a later tick of the same term.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, add_samples
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Averages of bundles, one in a row; rates are (bundles, 4). No samples: not known."""
+
+    short: FloatArray
+    long: FloatArray
+    short_samples: IntArray
+    long_samples: IntArray
+    topics: IntArray
+
+    @classmethod
+    def unknown(cls, bundles: int) -> Self:
+        """Return the state of bundles nobody has measured."""
+        none = np.zeros(bundles, dtype=np.int64)
+        rates = np.zeros((bundles, 4))
+        return cls(short=rates, long=rates, short_samples=none, long_samples=none, topics=none)
+
+    def with_rows(self, rows: IntArray, other: Self) -> Self:
+        """Return this state with those of ``other`` in ``rows``, in their order."""
+        changed = {}
+        for name in ("short", "long", "short_samples", "long_samples", "topics"):
+            mine = getattr(self, name).copy()
+            mine[rows] = getattr(other, name)
+            changed[name] = mine
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listings:
+    """Bundles as reports list them: from ``from_tick`` to ``until_tick``, both included.
+
+    ``rows`` say which bundle. They stand in the order in which the leader took the reports up
+    at one tick: of two that list the same bundle, the later counts.
+    """
+
+    rows: IntArray
+    rates: FloatArray
+    topics: IntArray
+    from_tick: IntArray
+    until_tick: IntArray
+
+
+def replayed(state: State, listings: Listings, after_tick: int, until_tick: int) -> State:
+    """Return the state after one sample of every listed bundle at each tick.
+
+    The first sample is that of the tick following ``after_tick``, the last that of
+    ``until_tick``. What no standing report lists gets none.
+    """
+    bundles = len(state.topics)
+    by_begin = np.argsort(listings.from_tick, kind="stable")
+    by_end = np.argsort(listings.until_tick, kind="stable")
+    begins, ends = listings.from_tick[by_begin], listings.until_tick[by_end]
+    listed = np.zeros(bundles, dtype=np.int64)
+    rates, topics = np.zeros((bundles, 4)), np.zeros(bundles, dtype=np.int64)
+    for tick in range(after_tick + 1, until_tick + 1):
+        new = by_begin[np.searchsorted(begins, tick) : np.searchsorted(begins, tick, "right")]
+        over = by_end[np.searchsorted(ends, tick - 1) : np.searchsorted(ends, tick - 1, "right")]
+        rates[listings.rows[new]] = listings.rates[new]
+        topics[listings.rows[new]] = listings.topics[new]
+        listed += np.bincount(listings.rows[new], minlength=bundles)
+        listed -= np.bincount(listings.rows[over], minlength=bundles)
+        state = _sampled(state, rates, topics, listed > 0)
+    return state
+
+
+def _sampled(state: State, rates: FloatArray, topics: IntArray, listed: NDArray[np.bool_]) -> State:
+    short, short_samples = add_samples(state.short, state.short_samples, rates, SHORT_SAMPLES)
+    long, long_samples = add_samples(state.long, state.long_samples, rates, LONG_SAMPLES)
+    every = listed[:, np.newaxis]
+    return State(
+        short=np.where(every, short, state.short),
+        long=np.where(every, long, state.long),
+        short_samples=np.where(listed, short_samples, state.short_samples),
+        long_samples=np.where(listed, long_samples, state.long_samples),
+        topics=np.where(listed, topics, state.topics),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """How far two states agree: ``difference`` is the largest of a rate, relative to the second."""
+
+    bundles: int
+    equal: int
+    difference: float
+
+
+def agreement(ours: State, recorded: State, compared: NDArray[np.bool_]) -> Agreement:
+    """Compare the bundles that are ``compared`` and of which either has a sample."""
+    rows = np.flatnonzero(compared & ((ours.short_samples > 0) | (recorded.short_samples > 0)))
+    same = np.ones(len(rows), dtype=np.bool_)
+    difference = 0.0
+    for name in ("short", "long"):
+        mine, told = getattr(ours, name)[rows], getattr(recorded, name)[rows]
+        same &= (mine == told).all(axis=1)
+        apart, size = np.abs(mine - told), np.maximum(np.abs(told), np.finfo(np.float64).tiny)
+        difference = max(difference, float((apart / size).max(initial=0.0, where=told != 0.0)))
+    for name in ("short_samples", "long_samples", "topics"):
+        same &= getattr(ours, name)[rows] == getattr(recorded, name)[rows]
+    return Agreement(bundles=len(rows), equal=int(same.sum()), difference=difference)

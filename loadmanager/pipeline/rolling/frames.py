@@ -1,0 +1,117 @@
+"""All tables of a rollup as frames, in the order in which they are written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.pipeline.contract import Table
+from loadmanager.pipeline.rolling import tables as t
+from loadmanager.pipeline.rolling.imbalance import cluster_minutes
+from loadmanager.pipeline.rolling.leader_averages import (
+    LeaderHistory,
+    average_checks,
+    latest_averages,
+)
+from loadmanager.pipeline.rolling.measures import FRACTIONS, RATES
+from loadmanager.pipeline.rolling.minutes import (
+    broker_minutes,
+    broker_slices,
+    bundle_minutes,
+    bundle_slices,
+    class_minutes,
+    namespace_minutes,
+)
+from loadmanager.pipeline.rolling.periods import days, hours
+from loadmanager.pipeline.rolling.profiles import bundle_profiles, bundle_ranking
+from loadmanager.pipeline.rolling.scope import Scope
+from loadmanager.pipeline.store import Made, Store
+
+Read = Callable[[str], DataFrame]
+
+_SUBJECTS = (
+    ("broker", ("cluster", "broker", "broker_class"), (*RATES, *FRACTIONS)),
+    ("bundle", ("cluster", "bundle", "namespace"), RATES),
+    ("namespace", ("cluster", "namespace"), RATES),
+    ("class", ("cluster", "broker_class"), (*RATES, *FRACTIONS)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frames:
+    """Makes the frames for the days of ``scope``, and adds the other days of the former tables."""
+
+    store: Store
+    scope: Scope
+    _made: dict[Table, Made] = field(default_factory=dict)
+
+    def every(self) -> dict[Table, Made]:
+        """Return what makes each table of `tables.ROLLUP`, from what is written before it."""
+        by_name = {one.name: one for one in t.ROLLUP}
+        self._add(t.BROKER_MINUTES, lambda _: self._broker_minutes())
+        self._add(t.BUNDLE_MINUTES, lambda _: self._bundle_minutes())
+        self._add(t.NAMESPACE_MINUTES, lambda read: namespace_minutes(self._anew(read, "bundle")))
+        self._add(t.CLASS_MINUTES, lambda read: class_minutes(self._anew(read, "broker")))
+        self._add(t.CLUSTER_MINUTES, self._cluster_minutes)
+        for subject, keys, measures in _SUBJECTS:
+            for length, over in (("hours", hours), ("days", days)):
+                longer = partial(self._longer, over, subject, keys, measures)
+                self._add(by_name[f"{subject}_{length}"], longer)
+        self._made[t.BUNDLE_PROFILES] = lambda read: bundle_profiles(read("bundle_hours"))
+        self._made[t.BUNDLE_RANKING] = lambda read: bundle_ranking(read("bundle_days"))
+        self._made[t.AVERAGES] = lambda _: self._latest_averages()
+        self._add(t.AVERAGE_CHECKS, lambda _: self._average_checks())
+        return self._made
+
+    def _add(self, table: Table, make: Made) -> None:
+        """Make a table that is partitioned by date: some days anew, the others as they were."""
+
+        def both(read: Read) -> DataFrame:
+            fresh = table.conform(make(read))
+            if self.scope.days is None:
+                return fresh
+            return fresh.unionByName(self.scope.kept(self.store.table(table.name)))
+
+        self._made[table] = both
+
+    def _anew(self, read: Read, subject: str) -> DataFrame:
+        return self.scope.anew(read(f"{subject}_minutes"))
+
+    def _longer(
+        self,
+        over: Callable[..., DataFrame],
+        subject: str,
+        keys: tuple[str, ...],
+        measures: tuple[str, ...],
+        read: Read,
+    ) -> DataFrame:
+        return over(self._anew(read, subject), keys, measures)
+
+    def _broker_minutes(self) -> DataFrame:
+        reports = self.scope.read(self.store.table("broker_load"))
+        return broker_minutes(self.scope.minutes(broker_slices(reports)))
+
+    def _bundle_minutes(self) -> DataFrame:
+        samples = self.scope.read(self.store.table("bundle_load"))
+        return bundle_minutes(self.scope.minutes(bundle_slices(samples)))
+
+    def _cluster_minutes(self, read: Read) -> DataFrame:
+        rounds = self.scope.anew(self.store.table("rounds"))
+        return cluster_minutes(self._anew(read, "broker"), rounds)
+
+    def _history(self) -> LeaderHistory:
+        at = F.col("at")
+        tables = {
+            name: self.scope.between(self.store.table(name), at)
+            for name in ("rounds", "ticks", "bundle_averages", "cuts")
+        }
+        load = {name: self.store.table(name) for name in ("broker_load", "bundle_load")}
+        return LeaderHistory(**tables, **load)
+
+    def _latest_averages(self) -> DataFrame:
+        return latest_averages(self._history())
+
+    def _average_checks(self) -> DataFrame:
+        return average_checks(self._history(), self.scope)

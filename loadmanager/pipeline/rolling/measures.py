@@ -1,0 +1,70 @@
+"""What is measured over time, and how the columns of it are named in all derived tables.
+
+A measure ``x`` has the columns ``x_mean`` (weighted by time), ``x_max``, and, over longer
+periods, ``x_p50``, ``x_p95``, ``x_p99``.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import DataType, DoubleType, StructField
+
+from loadmanager.core.history.schema import TRAFFIC
+from loadmanager.core.scores import RESOURCES
+
+RATES: Final = tuple(one.name for one in TRAFFIC)
+FRACTIONS: Final = tuple(f"{resource}_fraction" for resource in RESOURCES)
+"""Usage over limit of each resource; null where it was not measured."""
+
+PERCENTILES: Final = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
+
+_UNITS: Final = {
+    **{one.name: one.meaning.rstrip(".") for one in TRAFFIC},
+    **{
+        name: f"Part of the {name.removesuffix('_fraction').replace('_', ' ')} that is used, of 1"
+        for name in FRACTIONS
+    },
+}
+_STATISTICS: Final = {
+    "mean": "mean, weighted by time",
+    "p50": "median",
+    "p95": "95th percentile",
+    "p99": "99th percentile",
+    "max": "highest",
+}
+
+
+def column(name: str, kind: DataType, meaning: str) -> StructField:
+    """Return the declaration of a column that says what it means."""
+    return StructField(name, kind, metadata={"meaning": meaning})
+
+
+def statistics(measures: Sequence[str], kept: Sequence[str]) -> list[StructField]:
+    """Return the columns of measures, for the statistics in ``kept`` (``mean``, ``p50``...)."""
+    return [
+        column(f"{measure}_{one}", DoubleType(), f"{_UNITS[measure]}: {_STATISTICS[one]}.")
+        for measure in measures
+        for one in kept
+    ]
+
+
+def percentiles(value: Column, measure: str) -> list[Column]:
+    """Return aggregates: the smallest value that half, 95 and 99 of a hundred do not exceed.
+
+    They are exact, each is a value that occurred, and null where there is none.
+    """
+    in_order = F.sort_array(F.collect_list(value))
+    return [
+        F.get(in_order, F.ceil(F.size(in_order) * F.lit(part)).cast("int") - 1).alias(
+            f"{measure}_{name}"
+        )
+        for name, part in PERCENTILES
+    ]
+
+
+def weighted_mean(value: Column, weight: Column) -> Column:
+    """Return an aggregate: the mean of ``value`` by ``weight``, over the rows that have one."""
+    known = F.when(value.isNotNull(), weight)
+    return F.try_divide(F.sum(value * weight), F.sum(known))

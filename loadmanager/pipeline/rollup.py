@@ -1,0 +1,86 @@
+"""Loads per minute, hour and day, who is hot and when, and the averages as the leader had them.
+
+Everything is made of data frames in `rolling`; here it is read and written. Days that no new
+batch has anything of are not reckoned again.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.core.seed import SeedHead, encode_seed
+from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.rolling.frames import Frames
+from loadmanager.pipeline.rolling.scope import Scope, facts_of, scope_of
+from loadmanager.pipeline.rolling.seeding import bundle_seeds, seeds_of
+from loadmanager.pipeline.rolling.weights import CAP_S
+from loadmanager.pipeline.store import Store
+
+SEED = "seed.json.gz"
+"""Where the seed is below OUT, if the history is of one cluster alone."""
+
+
+def run(work: Work) -> list[str]:
+    """Make all tables of `rolling.tables`, and the seed for leaders.
+
+    Raises:
+        PipelineError: nothing was ingested.
+    """
+    store = work.store
+    store.table("broker_load")
+    facts = facts_of(work)
+    scope = scope_of(work, store.facts("rollup"))
+    if scope.days == frozenset():
+        return ["rollup: nothing new was ingested since the last one"]
+    store.replace("rollup", Frames(store=store, scope=scope).every(), facts)
+    return [*_told(store, scope), *_write_seeds(store, facts)]
+
+
+def _told(store: Store, scope: Scope) -> Iterator[str]:
+    days = "all days" if scope.days is None else f"{len(scope.days)} days that new batches touch"
+    yield f"rollup: {days} reckoned; a report stands for at most {CAP_S:g} s"
+    counts = store.table("broker_days").agg(
+        F.countDistinct("broker"), F.countDistinct("date"), F.round(F.sum("minutes"))
+    )
+    brokers, dates, minutes = counts.first() or (0, 0, 0)
+    bundles = store.table("bundle_days").select("cluster", "bundle").distinct().count()
+    yield f"{brokers} brokers, {bundles} bundles, {dates} days, {minutes or 0} broker-minutes"
+    yield from _told_averages(store)
+
+
+def _told_averages(store: Store) -> Iterator[str]:
+    checked = store.table("average_checks").agg(
+        F.count("*"), F.sum("bundles"), F.sum("equal"), F.max("largest_difference")
+    )
+    bases, bundles, equal, difference = checked.first() or (0, 0, 0, 0.0)
+    if not bases:
+        yield "averages: as the leader recorded them; no ticks to reckon them from"
+        return
+    yield (
+        f"averages: reckoned and compared with the leader's at {bases} base rounds: {equal} of "
+        f"{bundles} the same to the bit, largest difference {difference:.2g}"
+    )
+
+
+def _write_seeds(store: Store, facts: dict[str, Any]) -> Iterator[str]:
+    """Write the seed file of each cluster."""
+    days = store.table("bundle_days")
+    seeds = bundle_seeds(store.table("averages"), days, store.table("bundle_profiles"))
+    spans = days.groupBy("cluster").agg(
+        F.unix_millis(F.min("date").cast("timestamp")).alias("since_ms"),
+        F.unix_millis(F.date_add(F.max("date"), 1).cast("timestamp")).alias("until_ms"),
+    )
+    clusters = spans.orderBy("cluster").collect()
+    for number, cluster in enumerate(clusters, start=1):
+        where = SEED if len(clusters) == 1 else f"seed-{number}.json.gz"
+        head = SeedHead(
+            cluster=cluster["cluster"],
+            made_at_ms=facts["made_at_ms"],
+            since_ms=cluster["since_ms"],
+            until_ms=cluster["until_ms"],
+        )
+        rows = seeds.where(F.col("cluster") == cluster["cluster"]).orderBy("bundle")
+        packed = b"".join(encode_seed(head, seeds_of(rows.toLocalIterator())))
+        store.files.write(f"{store.out}/{where}", packed)
+        yield f"seed for leaders of {head.cluster}: {store.out}/{where}"
