@@ -5,6 +5,7 @@ from loadmanager.adapters.http.admin.accounts import Accounts
 from loadmanager.adapters.http.admin.anti_affinity import AntiAffinity
 from loadmanager.adapters.http.admin.brokers import Brokers
 from loadmanager.adapters.http.admin.configuration import Configuration
+from loadmanager.adapters.http.admin.cost_models import CostModels
 from loadmanager.adapters.http.admin.drains import Drains
 from loadmanager.adapters.http.admin.failure_domains import FailureDomains
 from loadmanager.adapters.http.admin.isolation import Isolation
@@ -20,6 +21,7 @@ from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.adapters.http.topic_line import HttpTopicLine
 from loadmanager.app.affinity_requests import AffinityRequests
 from loadmanager.app.broker_requests import BrokerRequests
+from loadmanager.app.costing import CostModelRequests
 from loadmanager.app.domain_requests import DomainRequests
 from loadmanager.app.isolation_requests import IsolationRequests
 from loadmanager.app.namespace_requests import NamespaceRequests
@@ -57,6 +59,7 @@ def admin_routes(
         Quotas(QuotaRequests(parts)),
         Drains(application.drain_requests),
         Steers(SteeringRequests(parts)),
+        CostModels(CostModelRequests(parts, cluster)),
         Accounts(application.accounting),
         Plans(PreviewRequests(parts, application.leading)),
     )

@@ -7,6 +7,7 @@ from loadmanager.cli.broker import broker
 from loadmanager.cli.cluster import brokers_command, leader_command, lookup_command
 from loadmanager.cli.completion import completion_command
 from loadmanager.cli.config import config_commands
+from loadmanager.cli.cost_model import cost_model_group
 from loadmanager.cli.decide import decide
 from loadmanager.cli.decisions import decisions_command, plan_command
 from loadmanager.cli.demo import demo_command
@@ -48,6 +49,7 @@ main.add_command(brokers_command)
 main.add_command(bundles_command)
 main.add_command(completion_command)
 main.add_command(config_commands)
+main.add_command(cost_model_group)
 main.add_command(decide)
 main.add_command(decisions_command)
 main.add_command(demo_command)

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundles import Boundaries
+from loadmanager.core.cost import CostDocument
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.load import TopicTraffic
 from loadmanager.ports.lookup import LookupRefused
@@ -170,6 +171,28 @@ class SteeringService(Protocol):
 
     async def put(self, mode: BalancingMode, *, by: str, reason: str) -> None:
         """Set the mode, for this and every later leader; one that stands already is kept."""
+
+
+class CostModelService(Protocol):
+    """What traffic costs, as leaders are to reckon."""
+
+    async def published(self) -> CostDocument:
+        """Return what is published.
+
+        Raises:
+            Missing: nothing is.
+        """
+
+    async def publish(self, document: CostDocument, *, force: bool) -> None:
+        """Publish a document, in the place of the one before.
+
+        Raises:
+            Conflict: it was learned from another cluster, and not ``force``.
+            Unfit: it cannot be stored.
+        """
+
+    async def remove(self) -> None:
+        """Publish none any more; raises as `published`."""
 
 
 class BrokerService(Protocol):

@@ -6,6 +6,7 @@ from loadmanager.adapters.http.admin.accounts import Accounts
 from loadmanager.adapters.http.admin.anti_affinity import AntiAffinity
 from loadmanager.adapters.http.admin.brokers import Brokers
 from loadmanager.adapters.http.admin.configuration import Configuration
+from loadmanager.adapters.http.admin.cost_models import CostModels
 from loadmanager.adapters.http.admin.drains import Drains
 from loadmanager.adapters.http.admin.failure_domains import FailureDomains
 from loadmanager.adapters.http.admin.health import Health
@@ -41,6 +42,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     Quotas,
     Drains,
     Steers,
+    CostModels,
     Accounts,
     Plans,
     Watching,

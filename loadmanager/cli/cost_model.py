@@ -1,0 +1,112 @@
+"""``loadmanager cost-model``: what traffic costs, learned by the pipeline, used by the leader."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadmanager.cli.asking import Reach, reaching
+
+if TYPE_CHECKING:
+    from loadmanager.core.cost import CostDocument
+
+_PATH = "/admin/v2/loadmanager/cost-model"
+_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+
+
+@click.group("cost-model")
+def cost_model_group() -> None:
+    """Publish what traffic costs, so that the leader decides by it.
+
+    Example: loadmanager cost-model publish /var/lib/loadmanager/pipeline/cost-model.json
+    """
+
+
+@cost_model_group.command("publish")
+@click.argument("file", metavar="FILE", type=_FILE)
+@click.option("--force", is_flag=True, help="Also if it was learned from another cluster.")
+@reaching()
+def publish_command(*, file: Path, force: bool, reach: Reach) -> None:
+    """Publish a cost model; the leader uses it from its next round on.
+
+    FILE is what `loadmanager pipeline costs` wrote; - reads stdin. It is checked before
+    anything is sent, and what is in it is told. Ends with 2 if it is no cost model.
+
+    Example: loadmanager cost-model publish out/cost-model.json
+    """
+    from loadmanager.cli.costs import print_costs
+    from loadmanager.core.cost.document import costs_to_json
+
+    document = _read(file)
+    reach.ask(_PATH, method="PUT", body=costs_to_json(document), force=str(force).lower())
+    print_costs(document, _now_ms())
+    click.echo("\nPublished.")
+
+
+@cost_model_group.command("show")
+@click.argument("file", metavar="[FILE]", type=_FILE, required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the document as JSON.")
+@reaching()
+def show_command(*, file: Path | None, as_json: bool, reach: Reach) -> None:
+    """Print what traffic costs: the published model, or that of FILE.
+
+    Tells the terms with their 90 % intervals, how well they foretold what was held out,
+    and which of them the leader decides by. Ends with 2 if none is published.
+
+    Example: loadmanager cost-model show
+    """
+    from loadmanager.cli.costs import print_costs
+
+    document = _published(reach) if file is None else _read(file)
+    if as_json:
+        from loadmanager.core.cost.document import encode_costs
+
+        click.echo(encode_costs(document).decode())
+    else:
+        print_costs(document, _now_ms())
+
+
+@cost_model_group.command("remove")
+@reaching()
+def remove_command(*, reach: Reach) -> None:
+    """Let the leader reckon by shares of the traffic again.
+
+    Ends with 2 if no cost model is published.
+
+    Example: loadmanager cost-model remove
+    """
+    reach.ask(_PATH, method="DELETE")
+    click.echo("no cost model is published any more")
+
+
+def _read(file: Path) -> "CostDocument":
+    import sys
+
+    from loadmanager.core.cost.document import decode_costs
+    from loadmanager.core.errors import MalformedContent
+
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return decode_costs(str(file), data)
+    except (MalformedContent, OSError) as error:
+        click.echo(str(error), err=True)
+        raise click.exceptions.Exit(2) from None
+
+
+def _published(reach: Reach) -> "CostDocument":
+    from loadmanager.core.cost.document import costs_of
+    from loadmanager.core.errors import MalformedContent
+    from loadmanager.core.wire.fields import Fields
+
+    found: Any = reach.json(_PATH)
+    try:
+        return costs_of(Fields(f"{reach.url}{_PATH}", found if isinstance(found, dict) else {}))
+    except MalformedContent as error:
+        click.echo(str(error), err=True)
+        raise click.exceptions.Exit(1) from None
+
+
+def _now_ms() -> int:
+    import time
+
+    return time.time_ns() // 1_000_000
