@@ -25,6 +25,7 @@ from loadmanager.pipeline.unpacking import Line, lines_of
 
 BUNDLES: Final = "bundle_load"
 LINES: Final = "lines"
+FILES: Final = "files"
 
 TOLD: Final = StructType(
     [
@@ -50,7 +51,10 @@ READ: Final = StructType(
         StructField("told", TOLD),
     ]
 )
-"""What `read_files` returns: rows of the table ``bundle_load``, and one for each line."""
+"""What `read_files` returns, told apart by ``part``.
+
+Rows of the table ``bundle_load``; one for each line; one for each file, with its last line.
+"""
 
 SHOWN_CHARACTERS: Final = 2000
 """How much of the text of a line in quarantine is kept."""
@@ -70,12 +74,14 @@ def read_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in files:
         for path, content in zip(batch["path"], batch["content"], strict=True):
             name = "/".join(path.as_py().split("/")[-3:])
+            number = 0
             for number, line in enumerate(lines_of(memoryview(content.as_buffer())), start=1):
                 _take(name, number, line, bundles, lines)
                 if bundles.rows >= _ROWS_AT_ONCE:
                     yield bundles.emptied()
                 if lines.characters >= _TEXT_AT_ONCE:
                     yield lines.emptied()
+            lines.read_to_its_end(name, number)
     yield bundles.emptied()
     yield lines.emptied()
 
@@ -112,6 +118,9 @@ class _Lines:
         # A character is at most four bytes.
         text = content[: 4 * SHOWN_CHARACTERS].decode(errors="replace")[:SHOWN_CHARACTERS]
         self._put(file, number, {"kind": None, "digest": None, "fault": fault, "text": text}, {})
+
+    def read_to_its_end(self, file: str, last: int) -> None:
+        self._rows.append({"part": FILES, "file": file, "line": last})
 
     def emptied(self) -> pa.RecordBatch:
         rows, self._rows, self.characters = self._rows, [], 0

@@ -1,9 +1,9 @@
 """Each line once: which of several with the same number is taken.
 
 A line is known by its stream, writer, instance and ``seq``. Of lines with the same one that
-was read in an earlier batch is kept, else the first by time and digest, whatever the order
-of files. Others with the same content are copies; with another content they are refused.
-Only keys are compared, never the rows of bundles.
+was read in an earlier batch is kept, else the first by digest, whatever the order of files.
+Others with the same content are copies; with another content they are refused. Only keys are
+compared, never the rows of bundles.
 """
 
 from typing import Final

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 LOOPBACK: Final = "127.0.0.1"
+_LOCAL_PARTITIONS_PER_CORE: Final = 4
+"""Spark's 200 are for a cluster: on one host most time would go into starting tasks."""
+
 _NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 _ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -28,6 +31,8 @@ _ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
         "spark.sql.ansi.enabled": "true",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.parquet.compression.codec": "zstd",
+        # The usual form has no statistics, and other readers misread it.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # Its own bar is written over ours.
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
@@ -76,6 +81,11 @@ def spark_session(settings: SessionSettings, name: str) -> Iterator["SparkSessio
             if is_standalone(settings.master):
                 _wait_for_executor(session, settings)
             yield session
+        except BaseException:
+            # What is told of tasks that are cut off now is told of a failure already.
+            with contextlib.suppress(Exception):
+                session.sparkContext.setLogLevel("OFF")
+            raise
         finally:
             session.stop()
 
@@ -134,12 +144,31 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[key] = value
 
 
+@contextlib.contextmanager
+def settings_of(spark: "SparkSession", wanted: Mapping[str, str]) -> Iterator[None]:
+    """Have some of Spark's SQL settings for a while."""
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, former in before.items():
+            if former is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, former)
+
+
 def _conf(settings: SessionSettings, address: str | None) -> dict[str, str]:
     conf = {
         **_ALWAYS,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
     }
+    if settings.local:
+        partitions = _LOCAL_PARTITIONS_PER_CORE * len(os.sched_getaffinity(0))
+        conf["spark.sql.shuffle.partitions"] = str(partitions)
     if address is not None:
         conf["spark.driver.bindAddress"] = conf["spark.driver.host"] = address
     return conf | dict(settings.more)

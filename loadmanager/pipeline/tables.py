@@ -222,7 +222,10 @@ OF_LINES: Final = (
 """All tables but ``bundle_load``, whose rows are made where lines are read."""
 
 INGESTED: Final[Mapping[str, Table]] = MappingProxyType(
-    {one.name: one for one in (BUNDLE_LOAD, QUARANTINE, *(made.table for made in OF_LINES))}
+    {
+        one.name: one
+        for one in (BUNDLE_LOAD, QUARANTINE, DOUBLED, *(made.table for made in OF_LINES))
+    }
 )
 """The ingested tables by their names."""
 

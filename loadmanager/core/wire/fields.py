@@ -52,7 +52,7 @@ class Fields:
         value = self._found.get(name)
         if value is None and default is not None:
             return default
-        if not isinstance(value, str) or not _is_unicode(value):
+        if not isinstance(value, str) or not is_unicode(value):
             self.refuse(name, "text")
         return value
 
@@ -111,7 +111,7 @@ class Fields:
         if value is None:
             return ()
         if not isinstance(value, list) or not all(
-            isinstance(item, str) and _is_unicode(item) for item in value
+            isinstance(item, str) and is_unicode(item) for item in value
         ):
             self.refuse(name, "a list of texts")
         return tuple(value)
@@ -161,8 +161,8 @@ def to_json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _is_unicode(text: str) -> bool:
-    # JSON can escape half of a surrogate pair, which no UTF-8 text can hold.
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be written as UTF-8: JSON can escape half of a surrogate pair."""
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 

@@ -1,0 +1,52 @@
+"""That one ingest at a time writes to a folder: two would take the same batch's number."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from loadmanager.pipeline.contract import PipelineError
+
+LOCK: Final = ".ingest.lock"
+"""Spark passes over names that begin with a dot."""
+
+
+@contextmanager
+def alone(out: str) -> Iterator[None]:
+    """Hold ``out`` for this process alone, as long as it lives.
+
+    Object stores have no locks: at a URL that is not of this host nobody is kept out, and
+    whoever runs the job has to see to it.
+
+    Raises:
+        PipelineError: another process holds it, or it is not writable.
+    """
+    folder = _local(out)
+    if folder is None:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o666)
+    except OSError as error:
+        raise PipelineError(f"{out}: {error.strerror}; expected a writable directory") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        told = f"{out}: another ingest is writing to it"
+        raise PipelineError(f"{told}; expected one at a time") from None
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _local(out: str) -> Path | None:
+    parts = urlsplit(out)
+    if not parts.scheme:
+        return Path(out)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None

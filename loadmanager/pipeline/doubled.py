@@ -1,0 +1,64 @@
+"""Brokers that two sidecars reported on at once: whose reports stand.
+
+A broker has one sidecar. Where two instances reported on it at overlapping times (a
+second one was started with its name, or two runs of a simulation share a directory), its load
+would count twice. The one that began later stands, as the service itself has it: who starts takes
+over. What the other reported between the first and the last report of that one is
+passed over when tables are read. Nothing is deleted, and as it is decided over all batches, it
+does not matter which of the two was ingested first.
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+_BROKER: Final = ["cluster", "broker"]
+_WHO: Final = [*_BROKER, "writer", "instance"]
+
+
+def spans_of(reports: DataFrame) -> DataFrame:
+    """Return from when to when each instance reported on a broker (`SPANS`), of ``broker_load``."""
+    at_ms = F.col("reported_at_ms")
+    return reports.groupBy(*_WHO).agg(
+        F.min("started_at_ms").alias("started_at_ms"),
+        F.min(at_ms).alias("first_ms"),
+        F.max(at_ms).alias("last_ms"),
+    )
+
+
+def doubled(spans: DataFrame) -> DataFrame:
+    """Return which reports are passed over (`DOUBLED`), of the spans of all batches."""
+    whole = spans.groupBy(*_WHO).agg(
+        F.min("started_at_ms").alias("started_at_ms"),
+        F.min("first_ms").alias("first_ms"),
+        F.max("last_ms").alias("last_ms"),
+    )
+    stands = whole.select(
+        *_BROKER, *(F.col(name).alias(f"_{name}") for name in whole.columns if name not in _BROKER)
+    )
+    began = F.struct("started_at_ms", "writer", "instance")
+    began_later = F.struct("_started_at_ms", "_writer", "_instance") > began
+    overlap = (F.col("first_ms") <= F.col("_last_ms")) & (F.col("_first_ms") <= F.col("last_ms"))
+    return (
+        whole.join(stands, _BROKER)
+        .where(began_later & overlap)
+        .select(
+            *_WHO,
+            F.col("_instance").alias("for_instance"),
+            F.greatest("first_ms", "_first_ms").alias("from_ms"),
+            F.least("last_ms", "_last_ms").alias("until_ms"),
+        )
+    )
+
+
+def standing(reports: DataFrame, passed_over: DataFrame) -> DataFrame:
+    """Return rows of reports without those that are ``passed_over`` (`DOUBLED`)."""
+    told = passed_over.select(*_WHO, "from_ms", "until_ms").alias("passed")
+    rows = reports.alias("rows")
+    same = [F.col(f"rows.{name}").eqNullSafe(F.col(f"passed.{name}")) for name in _WHO]
+    within = F.col("rows.reported_at_ms").between(F.col("passed.from_ms"), F.col("passed.until_ms"))
+    condition = within
+    for one in same:
+        condition &= one
+    return rows.join(F.broadcast(told), condition, "left_anti")
