@@ -19,6 +19,16 @@ _KNOWN: Final = (
         ),
     ),
     (
+        re.compile(
+            r"Answer from Java side is empty|Error while sending or receiving|Connection refused|"
+            r"Connection reset by peer|An error occurred while trying to connect to the Java server"
+        ),
+        (
+            "Spark's Java is gone; the system kills it where memory is short: expected less "
+            "--driver-memory than the host or container has, or more of that"
+        ),
+    ),
+    (
         re.compile(r"ModuleNotFoundError: No module named '(loadmanager|numpy|pyarrow|pandas)"),
         (
             "a worker's Python lacks what the jobs need; expected loadmanager[pipeline] in the "
@@ -47,9 +57,8 @@ _KNOWN: Final = (
         ),
     ),
 )
-_RAISED: Final = re.compile(
-    r"^((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Invalid\w*): .+)$", re.MULTILINE
-)
+_TRACEBACK: Final = "Traceback (most recent call last)"
+_RAISED: Final = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: .+)?)$", re.MULTILINE)
 """The end of a Python's own stack trace."""
 
 _LONGEST: Final = 400
@@ -61,11 +70,10 @@ def plain_cause(text: str) -> str:
         found = pattern.search(text)
         if found:
             return f"{told} ({_line_with(text, found.start())})"
+    raised = _RAISED.findall(text.rpartition(_TRACEBACK)[2]) if _TRACEBACK in text else []
     causes = re.findall(r"^\s*Caused by: (.+)$", text, re.MULTILINE)
-    raised = _RAISED.findall(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    chosen = (causes[-1:] or raised[-1:] or lines[:1] or ["it failed without a word"])[0]
-    return _short(chosen)
+    return _short((raised[:1] or causes[-1:] or lines[:1] or ["it failed without a word"])[0])
 
 
 def _line_with(text: str, position: int) -> str:

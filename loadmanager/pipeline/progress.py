@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,19 +31,11 @@ class Stand:
         """Return it as a part of a line."""
         if not self.stages:
             return "between two stages"
-        stages = ", ".join(str(stage) for stage in self.stages)
-        word = "stage" if len(self.stages) == 1 else "stages"
+        which = f"stage {self.stages[0]}"
+        if len(self.stages) > 1:
+            which = f"{len(self.stages)} stages from {self.stages[0]} on"
         failed = f", {self.failed} failed and tried again" if self.failed else ""
-        return f"{word} {stages}: {self.done} of {self.tasks} tasks, {self.running} running{failed}"
-
-
-class StageInfo(Protocol):
-    """What Spark tells of a stage."""
-
-    numTasks: int  # noqa: N815 - Spark's name
-    numActiveTasks: int  # noqa: N815 - the same
-    numCompletedTasks: int  # noqa: N815 - the same
-    numFailedTasks: int  # noqa: N815 - the same
+        return f"{which}: {self.done} of {self.tasks} tasks, {self.running} running{failed}"
 
 
 class Tracker(Protocol):
@@ -53,8 +45,8 @@ class Tracker(Protocol):
         """Return the numbers of all stages that run."""
         ...
 
-    def getStageInfo(self, stageId: int) -> StageInfo | None:  # noqa: N802, N803 - Spark's names
-        """Return what is known of a stage, None if it is over and forgotten."""
+    def getStageInfo(self, stageId: int) -> Any:  # noqa: N802, N803 - Spark's names
+        """Return its ``numTasks`` and the like, None if it is over and forgotten."""
         ...
 
 

@@ -77,16 +77,27 @@ def spark_session(settings: SessionSettings, name: str) -> Iterator["SparkSessio
     address = _own_address(settings)
     with tempfile.TemporaryDirectory(prefix="loadmanager-java-") as folder:
         session = _started(settings, name, java_home(Path(folder) / "home"), address)
-        try:
+        with _stopped(session):
             if is_standalone(settings.master):
                 _wait_for_executor(session, settings)
             yield session
-        except BaseException:
-            # What is told of tasks that are cut off now is told of a failure already.
-            with contextlib.suppress(Exception):
-                session.sparkContext.setLogLevel("OFF")
-            raise
-        finally:
+
+
+@contextlib.contextmanager
+def _stopped(session: "SparkSession") -> Iterator[None]:
+    """Stop it at the end; a JVM that is gone already cannot be stopped, and that is all."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - optional, and slow to import
+
+    gone = contextlib.suppress(Py4JError, OSError)
+    try:
+        yield
+    except BaseException:
+        # After a failure, that tasks are cut off is no news.
+        with gone:
+            session.sparkContext.setLogLevel("OFF")
+        raise
+    finally:
+        with gone:
             session.stop()
 
 

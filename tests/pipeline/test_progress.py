@@ -1,0 +1,86 @@
+import io
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from loadmanager.pipeline import progress
+from loadmanager.pipeline.progress import Stand, progress_on, stand_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def stage(tasks: int, running: int, done: int, failed: int = 0) -> Any:
+    return SimpleNamespace(
+        numTasks=tasks, numActiveTasks=running, numCompletedTasks=done, numFailedTasks=failed
+    )
+
+
+@dataclass
+class Stages:
+    """Tells the same stages each time it is asked, as Spark's tracker would."""
+
+    stages: dict[int, Any]
+    asked: threading.Event = field(default_factory=threading.Event)
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
+        """Return their numbers."""
+        return list(self.stages)
+
+    def getStageInfo(self, stageId: int) -> Any:  # noqa: N802, N803 - Spark's names
+        """Return one of them."""
+        self.asked.set()
+        return self.stages[stageId]
+
+
+class Terminal(io.StringIO):
+    """Takes what is written, and calls itself a terminal."""
+
+    def isatty(self) -> bool:
+        """Say that it is one."""
+        return True
+
+
+def session(stages: Stages) -> "SparkSession":
+    context = SimpleNamespace(statusTracker=lambda: stages)
+    return cast("SparkSession", SimpleNamespace(sparkContext=context))
+
+
+def test_stages_that_run_at_once_are_told_together() -> None:
+    stages = Stages({9: stage(200, 2, 50, 1), 8: stage(8, 1, 7), 10: None})
+    stand = stand_of(stages)
+    assert stand == Stand(stages=(8, 9), tasks=208, running=3, done=57, failed=1)
+    told = "2 stages from 8 on: 57 of 208 tasks, 3 running, 1 failed and tried again"
+    assert str(stand) == told
+
+
+def test_one_stage_and_none_are_told_as_such() -> None:
+    assert str(stand_of(Stages({7: stage(4, 1, 3)}))) == "stage 7: 3 of 4 tasks, 1 running"
+    assert str(stand_of(Stages({}))) == "between two stages"
+
+
+def test_where_there_is_no_terminal_lines_come_while_the_job_runs_and_none_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.01)
+    stages, stream = Stages({7: stage(4, 1, 3)}), io.StringIO()
+    with progress_on(stream)(session(stages), "rollup"):
+        assert stages.asked.wait(30)
+    said = stream.getvalue()
+    assert said.startswith("rollup: stage 7: 3 of 4 tasks, 1 running\n")
+    assert not [one for one in threading.enumerate() if one.name == "progress"]
+    assert stream.getvalue() == said
+
+
+def test_a_terminal_shows_a_bar_and_is_clean_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "BAR_EVERY_S", 0.01)
+    monkeypatch.setenv("TERM", "xterm")
+    stages, stream = Stages({7: stage(4, 1, 3)}), Terminal()
+    with progress_on(stream)(session(stages), "rollup"):
+        assert stages.asked.wait(30)
+    assert "rollup" in stream.getvalue()
+    # The cursor goes back up, and the line is erased.
+    assert stream.getvalue().rstrip().endswith("\x1b[2K")
