@@ -187,7 +187,7 @@ class Recording:
             steering="observing" if self.planner.settings.observe else "active",
             tick_interval_s=self.tick_interval_s,
             reported_at_ms=self._seen(view),
-            memory=shifted(self._memory, self.start_ms / 1000) if base else None,
+            memory=self._memory_by_wall_clock() if base else None,
             averages=dict(averages) if base else None,
         )
         self._view, self._memory = view, plan.memory
@@ -250,6 +250,13 @@ class Recording:
                     found[broker] = reported_at_ms
                     break
         return found
+
+    def _memory_by_wall_clock(self) -> RoundMemory:
+        """Return the memory; brokers in it began when the views say, or they count as restarted."""
+        started = {
+            broker: at_ms + self.start_ms for broker, at_ms in self._memory.started_at_ms.items()
+        }
+        return replace(shifted(self._memory, self.start_ms / 1000), started_at_ms=started)
 
     def _by_wall_clock(self, view: ClusterView) -> ClusterView:
         brokers = view.brokers

@@ -27,9 +27,6 @@ AVERAGED: Final = (
 )
 """The columns of the numbers of ``bundles``."""
 
-ROUND_LISTS: Final = ("brokers", "in_flight")
-"""Fields of a ``round`` that are columns: an object of lists of one length."""
-
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _NO_NUMBERS: Final[FloatArray] = np.zeros((0, 0))
 
@@ -41,7 +38,7 @@ class Event:
     ``kind`` is report, tick, bundles, round, move or cut. ``body`` are the line's fields.
     Those of the bundles are apart: ``names``, and ``numbers`` of (bundles, columns) by
     `LISTED` or `AVERAGED`. A report comes before the first event that names it, and the
-    ``bundles`` of a base round are one event, with ``parts`` and ``found`` in its body.
+    ``bundles`` of a base round are one event, where the first of their lines was.
     """
 
     kind: str
@@ -59,20 +56,19 @@ def events_of(
     leader's, in order.
     """
     given: set[tuple[str, int]] = set()
-    parts: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    bundles: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
     for line in lines:
-        kind = line["kind"]
+        if line["kind"] == "bundles":
+            bundles.setdefault((line["epoch"], line["round"]), []).append(line)
+    for line in lines:
         for name in _named(line):
             if name in reports and name not in given:
                 given.add(name)
                 yield _report(reports[name])
-        if kind == "bundles":
-            group = parts.setdefault((line["epoch"], line["round"]), [])
-            group.append(line)
-            if len(group) == line["parts"]:
-                yield _bundles(parts.pop((line["epoch"], line["round"])))
-        elif kind in {"tick", "round", "move", "cut"}:
-            yield Event(kind, line)
+        if line["kind"] == "bundles" and line["part"] == 1:
+            yield _bundles(bundles[line["epoch"], line["round"]])
+        elif line["kind"] in {"tick", "round", "move", "cut"}:
+            yield Event(line["kind"], line)
 
 
 def _named(line: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -90,5 +86,4 @@ def _report(line: Mapping[str, Any]) -> Event:
 def _bundles(group: list[Mapping[str, Any]]) -> Event:
     names = tuple(name for line in group for name in line["bundles"]["bundle"])
     rows = [np.array([line["bundles"][name] for name in AVERAGED]).T for line in group]
-    body = {**group[0], "found": len(group)}
-    return Event("bundles", body, names, np.concatenate(rows).astype(np.float64))
+    return Event("bundles", group[0], names, np.concatenate(rows).astype(np.float64))

@@ -103,7 +103,7 @@ class Frames:
     brokers: Brokers = field(default_factory=Brokers)
     _standing: Standing = field(init=False)
     _averages: Averages = field(default_factory=Averages.none)
-    _told: dict[tuple[int, int], Averages | None] = field(default_factory=dict)
+    _told: dict[tuple[int, int], tuple[int, Averages]] = field(default_factory=dict)
     _at_tick: dict[int, Averages] = field(default_factory=dict)
     _ticks: int = 0
     _whole: dict[int, int] = field(default_factory=dict)
@@ -178,13 +178,9 @@ class Frames:
         self._ticks += times
 
     def _base(self, event: Event) -> None:
-        key = (event.body["epoch"], event.body["round"])
-        if event.body["found"] != event.body["parts"]:
-            self._told[key] = None
-            return
         rows = self.bundles.rows(event.names)
         self._averages = Averages.told(len(self.bundles), rows, event.numbers)
-        self._told = {key: self._averages}
+        self._told = {(event.body["epoch"], event.body["round"]): (len(rows), self._averages)}
 
     def _cut(self, body: Mapping[str, Any]) -> None:
         whole, parts = self.bundles.row(body["whole"]), self.bundles.rows(body["parts"])
@@ -226,11 +222,10 @@ class Frames:
 
     def _averages_at(self, body: Mapping[str, Any]) -> Averages | None:
         if body["base"]:
-            nothing = None if body["bundles_known"] else Averages.none()
-            told = self._told.pop((body["epoch"], body["round"]), nothing)
-            if told is not None and body["tick"] is None:
+            count, told = self._told.pop((body["epoch"], body["round"]), (0, Averages.none()))
+            if body["tick"] is None:
                 self._averages = told
-            return told
+            return told if count == body["bundles_known"] else None
         return self._at_tick.get(body["tick"], self._averages)
 
     def _settle(self, body: Mapping[str, Any]) -> RoundMemory | None:

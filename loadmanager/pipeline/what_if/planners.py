@@ -8,7 +8,7 @@ import numpy as np
 from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
-from loadmanager.core.cost import CostModel, TrafficShare
+from loadmanager.core.cost import CostDocument, CostModel, LearnedCost, TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, Ranking, Watching
@@ -22,10 +22,14 @@ _WHERE: Final = "the history"
 
 @dataclass(slots=True)
 class Planners:
-    """Makes the planner of each round: as it was recorded, with what is ``wanted`` instead."""
+    """Makes the planner of each round: as it was recorded, with what is ``wanted`` instead.
+
+    It reckons bundles as the recorded one did: by ``learned``, if history says that this
+    document was in force, else by their share of the traffic.
+    """
 
     wanted: Wanted = field(default_factory=Wanted)
-    cost: CostModel = field(default_factory=TrafficShare)
+    learned: CostDocument | None = None
     _made: dict[str, Planner] = field(default_factory=dict)
 
     def at(self, frame: Frame) -> Planner:
@@ -36,10 +40,17 @@ class Planners:
         """
         planner = self._made.get(frame.settings)
         if planner is None:
-            planner = planner_for(_WHERE, frame.in_force, self.wanted)
-            planner = replace(planner, cost=self.cost)
+            planner = replace(
+                planner_for(_WHERE, frame.in_force, self.wanted), cost=self._cost(frame)
+            )
             self._made[frame.settings] = planner
         return planner
+
+    def _cost(self, frame: Frame) -> CostModel:
+        made_at_ms = frame.in_force.cost.get("madeAtMs")
+        if self.learned is not None and made_at_ms == self.learned.made_at_ms:
+            return LearnedCost(self.learned)
+        return TrafficShare()
 
 
 def plain_weights(planner: Planner) -> ResourceWeights:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmanager.core.cost import CostModel, TrafficShare
+from loadmanager.core.cost import CostDocument
 from loadmanager.pipeline.what_if.course import Course, Rules
 from loadmanager.pipeline.what_if.events import Event
 from loadmanager.pipeline.what_if.frames import Frames, Refused
 from loadmanager.pipeline.what_if.grid import Combination
 from loadmanager.pipeline.what_if.measures import Line
 from loadmanager.pipeline.what_if.planners import Planners
-from loadmanager.pipeline.what_if.prices import Prices, TrafficPrices
+from loadmanager.pipeline.what_if.prices import LearnedPrices, Prices, TrafficPrices
 from loadmanager.pipeline.what_if.reality import Reality
 
 
@@ -21,14 +21,18 @@ from loadmanager.pipeline.what_if.reality import Reality
 class Play:
     """What is replayed and by which rules; ``reality`` is whether the recorded is told, too.
 
-    ``prices`` say what bundles cost brokers, ``cost`` what planners believe that they do.
+    ``learned`` says what bundles cost brokers; without it, their traffic does.
     """
 
     combinations: Sequence[Combination]
     reality: bool = True
     rules: Rules = field(default_factory=Rules)
-    prices: Prices = field(default_factory=TrafficPrices)
-    cost: CostModel = field(default_factory=TrafficShare)
+    learned: CostDocument | None = None
+
+    @property
+    def prices(self) -> Prices:
+        """What bundles cost brokers."""
+        return TrafficPrices() if self.learned is None else LearnedPrices(self.learned)
 
     def lines(self, segment: str, events: Iterable[Event]) -> Iterator[Line]:
         """Yield a line for each round and combination; what is recorded comes first.
@@ -36,24 +40,25 @@ class Play:
         Chance, where strategies are indifferent, depends on ``segment`` and the
         combination alone.
         """
-        recorded = Planners(cost=self.cost)
+        recorded = Planners(learned=self.learned)
         reality = Reality(planners=recorded, rules=self.rules, rng=_rng(segment, -1))
         courses = [
             Course(
                 number=one.number,
-                planners=Planners(one.wanted, self.cost),
+                planners=Planners(one.wanted, self.learned),
                 rules=self.rules,
                 measured=recorded,
                 rng=_rng(segment, one.number),
             )
             for one in self.combinations
         ]
+        prices = self.prices
         for frame in Frames().of(events):
             if isinstance(frame, Refused):
                 if self.reality:
                     yield reality.refused(frame)
                 continue
-            costs = self.prices.at(frame)
+            costs = prices.at(frame)
             if self.reality:
                 yield reality.step(frame, costs)
             for course in courses:

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadmanager.core.averages import BYTES_IN, BYTES_OUT
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.cost.document import RATES, CostDocument
+from loadmanager.core.cost import CostDocument, LearnedCost
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,
@@ -105,27 +105,15 @@ def _each(amount: FloatArray, units: FloatArray) -> FloatArray:
 
 
 class LearnedPrices:
-    """The terms of a cost document; what it does not know is shared out by traffic."""
+    """The terms of a cost document; what is not learned well is shared out by traffic."""
 
     def __init__(self, document: CostDocument) -> None:
-        self._classes = {name: row for row, name in enumerate(document.classes)}
-        shape = (len(self._classes) + 1, len(RATES), len(RESOURCES))
-        self._prices = np.zeros(shape)
-        # The last row is for brokers of an unknown class: nothing is known of them.
-        self._known = np.zeros((shape[0], shape[2]), dtype=np.bool_)
-        for name, costs in document.classes.items():
-            for resource, terms in costs.resources.items():
-                column = RESOURCES.index(resource)
-                self._known[self._classes[name], column] = True
-                for rate, term in terms.items():
-                    self._prices[self._classes[name], RATES.index(rate), column] = term.value
+        self._model = LearnedCost(document)
 
     def at(self, frame: Frame) -> "LearnedCosts":
         """Return the costs at ``frame``."""
-        classes = np.array(
-            [self._classes.get(one, -1) for one in frame.brokers.classes], dtype=np.intp
-        )
-        return LearnedCosts(frame, self._prices[classes], self._known[classes])
+        prices, trusted = self._model.prices(frame.brokers)
+        return LearnedCosts(frame, prices.transpose(0, 2, 1), trusted)
 
 
 class LearnedCosts:

@@ -1,0 +1,183 @@
+"""Segments of history through combinations of strategies, spread over Spark's tasks."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from loadmanager.pipeline.what_if.events import Event
+from loadmanager.pipeline.what_if.measures import Line
+from loadmanager.pipeline.what_if.play import Play
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TASKS_PER_CORE: Final = 4
+"""So many that the last ones to end leave no core idle for long."""
+
+_BUNDLES_A_ROUND_COSTS: Final = 500
+"""A round takes as long as if there were so many bundles more, by measurement."""
+
+_LINES_PER_BATCH: Final = 1000
+"""Rows that leave a task at once."""
+
+
+def _field(name: str, form: Any, meaning: str) -> StructField:
+    return StructField(name, form, metadata={"meaning": meaning})
+
+
+LINES: Final = StructType(
+    [
+        _field("segment", StringType(), "The stretch of history that it is of."),
+        _field("combination", IntegerType(), "Number of the combination, -1 for the recorded."),
+        _field("at_ms", LongType(), "When the round was."),
+        _field("weight_s", DoubleType(), "Until the next round, seconds."),
+        _field("refused", StringType(), "Why it could not be replayed, empty if it was."),
+        _field("deviation", DoubleType(), "Standard deviation of the loads over their mean."),
+        _field("max_over_mean", DoubleType(), "Largest load over the mean."),
+        _field("largest", DoubleType(), "Largest load, a fraction."),
+        _field("overload_broker_s", DoubleType(), "Overloaded brokers times seconds."),
+        _field("broker_s", DoubleType(), "Brokers times seconds."),
+        _field("bytes_per_s", DoubleType(), "Traffic of the cluster."),
+        _field("away", DoubleType(), "Fraction of it on other brokers than recorded."),
+        _field("moves", LongType(), "Bundles moved for load."),
+        _field("placed", LongType(), "Bundles placed that nobody had."),
+        _field("drained", LongType(), "Bundles taken off draining brokers."),
+        _field("returned", LongType(), "Moves back within an hour."),
+        _field("moved_bytes_per_s", DoubleType(), "Traffic of the moved bundles."),
+        _field("returned_bytes_per_s", DoubleType(), "Traffic of those that came back."),
+        _field("moved_topics", LongType(), "Topics of the moved bundles."),
+        _field("moved_connections", LongType(), "Producers and consumers of them."),
+        _field("reproduced", BooleanType(), "Of the recorded: decided again the same."),
+        _field("note", StringType(), "What was decided otherwise, or what was missing."),
+        _field("errors", ArrayType(DoubleType()), "Errors of foretold loads: see reality."),
+    ]
+)
+"""One row for each round and combination."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How the work is divided: ``tasks`` in all, each a segment and a part of the combinations."""
+
+    segments: int
+    parts: int
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are."""
+        return self.segments * self.parts
+
+
+def spread(segments: int, combinations: int, cores: int) -> Spread:
+    """Return in how many parts the combinations of a segment are replayed.
+
+    One part reads its segment once, so there are no more parts than keep all cores busy.
+    """
+    wanted = math.ceil(TASKS_PER_CORE * cores / max(segments, 1))
+    return Spread(segments=segments, parts=max(1, min(wanted, combinations)))
+
+
+def tasks_of(lines: DataFrame, parts: int) -> DataFrame:
+    """Return one row for each task: ``segment``, ``part``, and its number, the longest first."""
+    rounds = lines.where((F.col("kind") == "round") & F.col("segment").isNotNull())
+    sizes = rounds.groupBy("segment").agg(
+        F.sum(F.col("bundles_known") + F.lit(_BUNDLES_A_ROUND_COSTS)).alias("size")
+    )
+    each = sizes.withColumn("part", F.explode(F.sequence(F.lit(0), F.lit(parts - 1))))
+    # One partition: there are some tasks a day, however large the history is.
+    order = Window.partitionBy(F.lit(0)).orderBy(F.desc("size"), "segment", "part")
+    return each.select("segment", "part", (F.row_number().over(order) - 1).alias("task"))
+
+
+def replayed(events: DataFrame, tasks: DataFrame, how: Spread, play: Play) -> DataFrame:
+    """Return the `LINES` of all segments in all combinations of ``play``."""
+    if not how.segments:
+        return events.sparkSession.createDataFrame([], LINES)
+    shared = events.join(F.broadcast(tasks), "segment")
+    apart = shared.repartitionById(how.tasks, F.col("task").cast("int"))
+    ordered = apart.sortWithinPartitions("seq", "rank")
+    return ordered.mapInArrow(Player(play, how.parts), LINES)
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """What runs in a task: one segment through a part of the combinations."""
+
+    play: Play
+    parts: int
+
+    def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        """Play the rows of one task, which come in order."""
+        rows = _Rows(batches)
+        first = rows.first()
+        if first is None:
+            return
+        segment, part = first
+        mine = [one for one in self.play.combinations if one.number % self.parts == part]
+        play = replace(self.play, combinations=mine, reality=part == 0)
+        lines = play.lines(segment, rows.events())
+        while group := list(islice(lines, _LINES_PER_BATCH)):
+            yield _batch(segment, group)
+
+
+class _Rows:
+    """The rows of one task as events, one batch in memory at a time."""
+
+    def __init__(self, batches: "Iterator[pa.RecordBatch]") -> None:
+        self._batches = batches
+        self._begun: pa.RecordBatch | None = None
+
+    def first(self) -> tuple[str, int] | None:
+        """Return segment and part; None if there are no rows at all."""
+        for batch in self._batches:
+            if batch.num_rows:
+                self._begun = batch
+                return batch["segment"][0].as_py(), batch["part"][0].as_py()
+        return None
+
+    def events(self) -> Iterator[Event]:
+        """Yield every row."""
+        batch = self._begun
+        while batch is not None:
+            yield from _events(batch)
+            batch = next(self._batches, None)
+
+
+def _events(batch: "pa.RecordBatch") -> Iterator[Event]:
+    columns = (batch["kind"].to_pylist(), batch["body"].to_pylist())
+    names, numbers = batch["names"], batch["numbers"]
+    for row, (kind, body) in enumerate(zip(*columns, strict=True)):
+        fields: Mapping[str, Any] = json.loads(body)
+        listed = names[row].values
+        if not len(listed):
+            yield Event(kind, fields)
+            continue
+        inner = numbers[row].values
+        table = inner.flatten().to_numpy(zero_copy_only=False).reshape(len(inner), -1).T
+        yield Event(kind, fields, tuple(listed.to_pylist()), np.ascontiguousarray(table))
+
+
+def _batch(segment: str, lines: list[Line]) -> "pa.RecordBatch":
+    import pyarrow as pa  # noqa: PLC0415 - only tasks need it
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - the same
+
+    values = [one.values() for one in lines]
+    rows = [{"segment": segment, **one} for one in values]
+    return pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(LINES))
