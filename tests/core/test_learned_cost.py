@@ -14,14 +14,17 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import LearnedCost, TrafficShare
 from loadmanager.core.cost.document import ClassCosts, CostDocument, Quality, Term
 from loadmanager.core.cost.trust import distrust
+from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load import BundleStats
+from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Cause, Offer, Reason
 from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import BANDWIDTH_IN, CPU, MEMORY
 from loadmanager.core.shedding import Shed
+from loadmanager.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from loadmanager.core.tally import view_of
 
 NameBundle = Callable[..., BundleId]
@@ -294,7 +297,56 @@ def with_terms(**terms: Term) -> CostDocument:
             "known to within 60%, more than 50%",
         ),
         (with_terms(msgs_in_per_s=exactly(0.1), topics=Term(1.0, 0.0, 9.0)), ""),
+        (with_quality(typical_error=0.6), "known to within 60%, more than 50%"),
+        (
+            replace(
+                with_terms(msgs_in_per_s=Term(0.1, 0.0, 1.0)),
+                quality={"fast": {"cpu": replace(GOOD, typical_error=0.1)}},
+            ),
+            "",
+        ),
     ],
 )
 def test_what_is_not_good_enough_is_not_decided_by(document: CostDocument, why: str) -> None:
     assert distrust(document, "fast", "cpu") == why
+
+
+def test_prices_of_all_brokers_are_those_of_single_questions(bundle: NameBundle) -> None:
+    cluster = view(
+        load(A, "fast", 150.0, {bundle(1): 1000.0}), load(B, "unheard of", 10.0, {bundle(2): 5.0})
+    )
+    cost = LearnedCost(FAST_AND_SLOW)
+    prices, trusted = cost.prices(cluster.brokers)
+    rates = np.array([1000.0, 0.0, 1000.0, 0.0, 0.0, 0.0])
+    there = cost.elsewhere(cluster, bundle(1), A, np.full(5, -1.0), np.array([0, 1]))
+    assert np.where(trusted, prices @ rates, -1.0).tolist() == there.tolist()
+    assert trusted[:, CPU].tolist() == [True, False]
+
+
+def test_a_planner_reckons_with_a_document_unless_it_is_not_to() -> None:
+    assert Planner().costing(FAST_AND_SLOW).cost == LearnedCost(FAST_AND_SLOW)
+    assert Planner(cost=LearnedCost(FAST_AND_SLOW)).costing(None).cost == TrafficShare()
+    for settings in (PlannerSettings(learned_costs=False), PlannerSettings(mode=Mode.PARITY)):
+        assert Planner(settings=settings).costing(FAST_AND_SLOW).cost == TrafficShare()
+
+
+def test_a_snapshot_with_a_spoilt_model_is_refused_or_read_without_it() -> None:
+    reports = {
+        A: LoadReport(
+            broker=A,
+            urls=BrokerUrls(http_url=""),
+            sidecar_url="",
+            reported_at_ms=1,
+            started_at_ms=1,
+        )
+    }
+    whole = encode_snapshot(Snapshot(reports=reports, costs=FAST_AND_SLOW))
+    assert decode_snapshot("file", whole).costs == FAST_AND_SLOW
+    spoilt = whole.replace(b'"costModel":{"format":1', b'"costModel":{"format":2')
+    with pytest.raises(MalformedContent, match=r"costModel\.format = 2"):
+        decode_snapshot("file", spoilt)
+    lenient = decode_snapshot("file", spoilt, lenient=True)
+    assert lenient.costs is None
+    assert lenient.left_out == (
+        "file: costModel.format = 2; expected 1, the only one this version knows",
+    )

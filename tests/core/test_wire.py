@@ -78,6 +78,7 @@ reports = st.builds(
     persistent_topics=st.booleans(),
     non_persistent_topics=st.booleans(),
     draining=st.booleans(),
+    broker_class=texts,
     protocols=st.dictionaries(texts, texts, max_size=2),
     advertised_listeners=listeners,
 )

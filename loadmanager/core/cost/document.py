@@ -56,7 +56,9 @@ class Quality:
     ``coverage`` the fraction of minutes that lay within their 90 % interval.
     ``baseline_mape`` is the error of traffic shares in the same minutes. ``moves`` are the
     moves that were used as natural experiments and ``move_mape`` is the error of what the
-    targets were foretold to use after them. None is what was not measured.
+    targets were foretold to use after them. ``typical_error`` is half the 90 % interval
+    of what typical traffic costs in all, as a fraction of it: terms that are mistaken for
+    each other do not matter to it. None is what was not measured.
     """
 
     mape: float
@@ -65,6 +67,7 @@ class Quality:
     baseline_mape: float | None = None
     moves: int = 0
     move_mape: float | None = None
+    typical_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +202,7 @@ def _quality_of(fields: Fields) -> Quality:
         baseline_mape=_amount_or_none(fields, "baseline_mape"),
         moves=fields.count("moves"),
         move_mape=_amount_or_none(fields, "move_mape"),
+        typical_error=_amount_or_none(fields, "typical_error"),
     )
 
 

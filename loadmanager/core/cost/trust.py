@@ -28,7 +28,7 @@ def distrust(document: CostDocument, name: str, resource: str) -> str:
     if quality is None or quality.held_out_minutes < LEAST_HELD_OUT_MINUTES:
         minutes = 0 if quality is None else quality.held_out_minutes
         return f"tested on {minutes} minutes, fewer than {LEAST_HELD_OUT_MINUTES}"
-    return _poor(quality) or _vague(costs, resource)
+    return _poor(quality) or _vague(costs, resource, quality.typical_error)
 
 
 def _poor(quality: Quality) -> str:
@@ -41,16 +41,27 @@ def _poor(quality: Quality) -> str:
     return ""
 
 
-def _vague(costs: ClassCosts, resource: str) -> str:
+def _vague(costs: ClassCosts, resource: str, fraction: float | None) -> str:
     terms = costs.resources.get(resource, {})
     amounts = np.array([costs.typical.get(rate, 0.0) for rate in RATES if rate in terms])
     values = np.array([terms[rate].value for rate in RATES if rate in terms])
     total = float(values @ amounts)
     if total <= 0.0:
         return "typical traffic costs nothing of it"
-    # In quadrature: terms that are mistaken for each other are wrong in opposite directions.
-    widths = np.array([(terms[rate].high - terms[rate].low) / 2 for rate in RATES if rate in terms])
-    fraction = float(np.sqrt(((widths * amounts) ** 2).sum())) / total
+    if fraction is None:
+        fraction = _in_quadrature(costs, resource) / total
     if fraction > WIDEST_FRACTION:
         return f"known to within {fraction:.0%}, more than {WIDEST_FRACTION:.0%}"
     return ""
+
+
+def _in_quadrature(costs: ClassCosts, resource: str) -> float:
+    """Return half the interval of what typical traffic costs, as far as terms tell.
+
+    Terms that are mistaken for each other are wrong in opposite directions, which they do
+    not tell.
+    """
+    terms = costs.resources.get(resource, {})
+    amounts = np.array([costs.typical.get(rate, 0.0) for rate in RATES if rate in terms])
+    widths = np.array([(terms[rate].high - terms[rate].low) / 2 for rate in RATES if rate in terms])
+    return float(np.sqrt(((widths * amounts) ** 2).sum()))
