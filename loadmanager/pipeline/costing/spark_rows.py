@@ -1,0 +1,88 @@
+"""From tables to rows of the regression: minutes of brokers, in Spark.
+
+A row is a minute of a broker: the mean of the reports that fell into it, each weighted by
+the seconds it stands for. A report's rates and usage are of the same window, so a minute
+with one report in it is as sound as one with twelve; minutes without a report are no rows.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.core.cost.document import RATES
+from loadmanager.core.scores import RESOURCES
+
+MINUTE_MS: Final = 60_000
+HOLD_OUT_EVERY: Final = 5
+_MOST_SECONDS: Final = 60.0
+
+RATE_COLUMNS: Final = RATES
+USAGE_COLUMNS: Final = tuple(f"{resource}_usage" for resource in RESOURCES)
+LIMIT_COLUMNS: Final = tuple(f"{resource}_limit" for resource in RESOURCES)
+AMOUNTS: Final = (*RATE_COLUMNS, *USAGE_COLUMNS, *LIMIT_COLUMNS)
+UNIT: Final = ("cluster", "broker_class", "broker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretches:
+    """How time is divided: into blocks of ``block_minutes``, and at ``middle_minute``."""
+
+    block_minutes: int
+    middle_minute: int
+
+
+def minutes(broker_load: DataFrame) -> DataFrame:
+    """Return one row for each minute of each broker in which it reported.
+
+    In: the table ``broker_load``. Out: `UNIT`, ``minute`` (since 1970, by the broker's
+    clock) and `AMOUNTS`; a resource that was not measured is null. Reports of unhealthy
+    brokers are left out, and those that do not know over how long their rates are means.
+    """
+    known = broker_load.where("healthy and window_s > 0")
+    seconds = F.least(F.coalesce("interval_s", "window_s"), F.lit(_MOST_SECONDS))
+    weighted = known.select(
+        *UNIT,
+        F.floor(F.col("reported_at_ms") / MINUTE_MS).alias("minute"),
+        F.greatest(seconds, F.lit(1e-3)).alias("seconds"),
+        *(F.col(name) for name in RATES if name != "connections"),
+        (F.col("producers") + F.col("consumers")).alias("connections"),
+        *(
+            F.when(F.col(f"{resource}_limit") > 0, F.col(f"{resource}_{amount}")).alias(
+                f"{resource}_{amount}"
+            )
+            for amount in ("usage", "limit")
+            for resource in RESOURCES
+        ),
+    )
+    means = [_mean(name).alias(name) for name in AMOUNTS]
+    return weighted.groupBy(*UNIT, "minute").agg(*means)
+
+
+def rows(
+    of_minutes: DataFrame, of_changes: DataFrame, units: DataFrame, stretches: Stretches
+) -> DataFrame:
+    """Return minutes and what moves changed as rows: with ``unit``, ``block``, and parts.
+
+    In: `minutes`, `natural.changes` and `UNIT` with the number ``unit``, all small enough
+    for every task.
+    """
+    both = of_minutes.withColumn("level", F.lit(True)).unionByName(  # noqa: FBT003 - a value
+        of_changes.withColumn("level", F.lit(False))  # noqa: FBT003 - a value
+    )
+    block = F.floor(F.col("minute") / stretches.block_minutes)
+    return both.join(F.broadcast(units), list(UNIT)).select(
+        F.col("unit").cast("bigint").alias("unit"),
+        block.cast("bigint").alias("block"),
+        "level",
+        (F.pmod(block, F.lit(HOLD_OUT_EVERY)) == HOLD_OUT_EVERY - 1).alias("held_out"),
+        (F.col("minute") >= stretches.middle_minute).alias("late"),
+        *(F.col(name).cast("double") for name in AMOUNTS),
+    )
+
+
+def _mean(name: str) -> Column:
+    # A report in which a resource was not measured takes no part in that resource's mean.
+    measured = F.when(F.col(name).isNotNull(), F.col("seconds"))
+    return F.try_divide(F.sum(F.col(name) * F.col("seconds")), F.sum(measured))

@@ -1,0 +1,166 @@
+"""What one pass over the rows adds up, given the fit so far: normal equations of every unit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.scores import FloatArray
+from loadmanager.pipeline.costing import robust
+from loadmanager.pipeline.costing.censoring import THRESHOLD, pull
+from loadmanager.pipeline.costing.ground import Ground, full_rows
+from loadmanager.pipeline.costing.robust import Phase
+from loadmanager.pipeline.costing.rows import (
+    FITS,
+    RATE_COUNT,
+    RESOURCE_COUNT,
+    TRAINING,
+    Flags,
+    Ints,
+    Rows,
+    Summing,
+    by_unit,
+)
+
+BUCKETS: Final = 20
+"""Of load: each a twentieth of the class' peak. Rows of moves are in one of their own."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State:
+    """A fit under way: F `FITS`, U units, C classes, 5 resources, 6 scaled and centred rates.
+
+    ``costs`` (F, C, 5, 6), ``background`` (F, U, 5) at the unit's mean rates; ``deviation``
+    and ``balance`` (C, 5, `BUCKETS` + 1) are how far rows of a bucket are off as a rule, and
+    how much they count for being few or many.
+    """
+
+    costs: FloatArray
+    background: FloatArray
+    deviation: FloatArray
+    balance: FloatArray
+    reach: FloatArray
+    phase: Phase
+
+    @classmethod
+    def beginning(cls, ground: Ground) -> "State":
+        """Return a fit to begin with: everything is background."""
+        shape = (ground.classes, RESOURCE_COUNT, BUCKETS + 1)
+        floor = np.maximum(ground.spread, least_deviation(ground))
+        return cls(
+            costs=np.zeros((len(FITS), ground.classes, RESOURCE_COUNT, RATE_COUNT)),
+            background=np.repeat(ground.usage[np.newaxis], len(FITS), axis=0),
+            deviation=np.broadcast_to(floor[:, :, np.newaxis], shape).copy(),
+            balance=np.ones(shape),
+            reach=np.full(shape[:2], 2.0),
+            phase=Phase.SQUARES,
+        )
+
+    def in_phase(self, phase: Phase) -> "State":
+        """Return the same fit, to go on in another phase."""
+        return replace(self, phase=phase)
+
+
+def least_deviation(ground: Ground) -> FloatArray:
+    """Return (C, 5): errors below a ten-thousandth of the peak are not told apart."""
+    return np.maximum(ground.peak, 1e-9) * 1e-4
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Look:
+    """One unit's rows as one fit sees them; all (n, 5).
+
+    ``weight`` and ``slope`` are those of the normal equations and of their derivative;
+    ``pull`` is what each row contributes to the gradient. All are 0 for what is not used.
+    """
+
+    design: FloatArray
+    fitted: FloatArray
+    deviation: FloatArray
+    bucket: Ints
+    full: Flags
+    used: Flags
+    weight: FloatArray
+    slope: FloatArray
+    pull: FloatArray
+
+
+def design(rows: Rows, ground: Ground, unit: int) -> FloatArray:
+    """Return (n, 7): whether the background counts, and the scaled rates around their means."""
+    level = rows.level[:, np.newaxis]
+    centred = rows.rates - np.where(level, ground.rates[unit], 0.0)
+    return np.hstack([level.astype(np.float64), centred / ground.scale[ground.class_of[unit]]])
+
+
+def look(rows: Rows, ground: Ground, unit: int, state: State, fit: int) -> Look:
+    """Return how a unit's rows stand to a fit."""
+    number = int(ground.class_of[unit])
+    found = design(rows, ground, unit)
+    coefficients = np.hstack([state.background[fit, unit][:, None], state.costs[fit, number]])
+    fitted = found @ coefficients.T
+    bucket = _bucket(rows, fitted, ground.peak[number])
+    resource = np.arange(RESOURCE_COUNT)
+    deviation = state.deviation[number, resource, bucket]
+    full = full_rows(rows)
+    used = ~np.isnan(rows.usage) & rows.of_fit(fit)[:, np.newaxis]
+    off = np.where(used, (rows.usage - fitted) / deviation, 0.0)
+    weight, slope = robust.weights(state.phase, off)
+    pulled = weight * off
+    short = (THRESHOLD * rows.limit - fitted)[full] / deviation[full]
+    force, curvature = pull(short)
+    damped = np.minimum(1.0, robust.MOST_PULL / np.maximum(force, 1e-300))
+    weight[full], slope[full], pulled[full] = curvature * damped, curvature * damped, force * damped
+    share = np.where(used, state.balance[number, resource, bucket] / deviation, 0.0)
+    return Look(
+        design=found,
+        fitted=fitted,
+        deviation=deviation,
+        bucket=bucket,
+        full=full,
+        used=used,
+        weight=weight * share / deviation,
+        slope=slope * share / deviation,
+        pull=pulled * share,
+    )
+
+
+def normal_equations(ground: Ground, state: State) -> Summing:
+    """Return a pass that gives each unit's (F, 5, 7, 8) equations and each class' histogram.
+
+    The last column is the right-hand side. The histogram (5, `BUCKETS` + 1, bins) has the
+    standardised errors of the training rows.
+    """
+
+    def summing(batches: Iterator[Rows]) -> Iterator[tuple[int, FloatArray]]:
+        for unit, rows in by_unit(batches):
+            looks = [look(rows, ground, unit, state, fit) for fit in range(len(FITS))]
+            yield unit, np.stack([_equations(one) for one in looks])
+            yield -1 - int(ground.class_of[unit]), _histogram(rows, looks[TRAINING])
+
+    return summing
+
+
+def _bucket(rows: Rows, fitted: FloatArray, peak: FloatArray) -> Ints:
+    place = np.floor(fitted / np.maximum(peak, 1e-300) * BUCKETS)
+    bucket = np.clip(place, 0, BUCKETS - 1).astype(np.int64)
+    return np.where(rows.level[:, np.newaxis], bucket, BUCKETS)
+
+
+def _equations(one: Look) -> FloatArray:
+    found = np.empty((RESOURCE_COUNT, 1 + RATE_COUNT, 2 + RATE_COUNT))
+    for resource in range(RESOURCE_COUNT):
+        weight = one.weight[:, resource]
+        right = weight * one.fitted[:, resource] + one.pull[:, resource]
+        found[resource, :, :-1] = one.design.T @ (one.design * weight[:, np.newaxis])
+        found[resource, :, -1] = one.design.T @ right
+    return found
+
+
+def _histogram(rows: Rows, one: Look) -> FloatArray:
+    counts = np.zeros((RESOURCE_COUNT, BUCKETS + 1, robust.BINS))
+    chosen = one.used & ~one.full
+    row, resource = np.nonzero(chosen)
+    size = np.abs(rows.usage - one.fitted)[chosen] / one.deviation[chosen]
+    np.add.at(counts, (resource, one.bucket[row, resource], robust.histogram_bins(size)), 1.0)
+    return counts

@@ -1,0 +1,75 @@
+"""Who the rows are of: brokers in classes, numbered."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Unit:
+    """One broker in one class, with its minutes."""
+
+    cluster: str
+    broker_class: str
+    broker: str
+    minutes: int
+    first_minute: int
+    last_minute: int
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """All units in order; classes are numbered in order as well."""
+
+    every: tuple[Unit, ...]
+    classes: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, found: Iterable[Unit]) -> "Units":
+        """Return units in order."""
+        every = tuple(sorted(found))
+        classes = sorted({(one.cluster, one.broker_class) for one in every})
+        return cls(every, tuple(classes))
+
+    @property
+    def class_of(self) -> list[int]:
+        """The number of each unit's class."""
+        numbers = {one: number for number, one in enumerate(self.classes)}
+        return [numbers[one.cluster, one.broker_class] for one in self.every]
+
+    @property
+    def largest_cluster(self) -> str:
+        """The cluster with the most minutes."""
+        minutes: dict[str, int] = {}
+        for one in self.every:
+            minutes[one.cluster] = minutes.get(one.cluster, 0) + one.minutes
+        return max(sorted(minutes), key=lambda name: minutes[name])
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first minute of all, and the one after the last."""
+        first = min(one.first_minute for one in self.every)
+        return first, max(one.last_minute for one in self.every) + 1
+
+
+BLOCKS_MINUTES = (1440, 360, 60, 10)
+WANTED_BLOCKS = 40
+
+
+def block_minutes(units: Sequence[Unit]) -> int:
+    """Return how long errors are taken to depend on each other: a day if the history allows.
+
+    The longest stretch of which the largest class has `WANTED_BLOCKS`, so that their
+    spread tells how sure the costs are.
+    """
+    for length in BLOCKS_MINUTES:
+        blocks: dict[tuple[str, str], int] = {}
+        for one in units:
+            spanned = one.last_minute // length - one.first_minute // length + 1
+            of_class = one.cluster, one.broker_class
+            there = min(spanned, int(np.ceil(one.minutes / max(1, length // 10))))
+            blocks[of_class] = blocks.get(of_class, 0) + there
+        if max(blocks.values()) >= WANTED_BLOCKS:
+            return length
+    return BLOCKS_MINUTES[-1]
