@@ -1,0 +1,211 @@
+"""What a report counts for, minute by minute: small numbers, worked out by hand."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from load_rows import FIRST, NOON_MS, SECOND, report, reports, sample, samples
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.pipeline.rolling.minutes import (
+    broker_minutes,
+    broker_slices,
+    bundle_minutes,
+    bundle_slices,
+    class_minutes,
+    namespace_minutes,
+)
+from loadmanager.pipeline.rolling.tables import BROKER_MINUTES, BUNDLE_MINUTES, NAMESPACE_MINUTES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+Row = dict[str, Any]
+
+WHOLE = "t/n/0x00000000_0xffffffff"
+OTHER = "t/m/0x00000000_0xffffffff"
+
+# Each case is a cluster of its own, so that one job of Spark reckons all of them.
+CASES: dict[str, list[Row]] = {
+    "weighted": [sample(10, 60.0, interval_s=10.0), sample(60, 120.0, interval_s=50.0)],
+    "shared out": [sample(135, 8.0, interval_s=90.0)],
+    "first": [sample(30, 8.0, interval_s=None, window_s=5.0)],
+    "unknown": [sample(30, 8.0, interval_s=None, window_s=None)],
+    "at once": [sample(30, 8.0, interval_s=30.0), sample(30, 9.0, interval_s=0.0)],
+    "silent": [sample(3600, 8.0, interval_s=3600.0)],
+    # Ten seconds by the monotonic clock, an hour by the wall clock.
+    "forward": [sample(10, 8.0), sample(3620, 8.0)],
+    "back": [sample(60, 10.0, interval_s=60.0), sample(60.001, 30.0, interval_s=60.0)],
+    "two brokers": [
+        sample(60, 10.0, interval_s=60.0, broker="a:1"),
+        sample(60, 40.0, interval_s=60.0, broker="b:1"),
+    ],
+    "nonsense": [sample(0, 8.0, at_ms=at_ms, interval_s=60.0) for at_ms in (0, 1)],
+    "split": [
+        sample(30, 30.0, interval_s=30.0, bundle=WHOLE),
+        sample(60, 10.0, interval_s=30.0, bundle=FIRST),
+        sample(60, 20.0, interval_s=30.0, bundle=SECOND),
+    ],
+    "namespaces": [
+        sample(60, 10.0, interval_s=60.0),
+        sample(60, 40.0, interval_s=30.0, bundle=SECOND),
+        sample(60, 7.0, interval_s=60.0, bundle=OTHER),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def bundles(spark: "SparkSession") -> "DataFrame":
+    """Return the minutes of the bundles of all `CASES`."""
+    rows = [row | {"cluster": case} for case, every in CASES.items() for row in every]
+    made = bundle_minutes(bundle_slices(samples(spark, rows)))
+    return BUNDLE_MINUTES.conform(made).localCheckpoint()
+
+
+@pytest.fixture(scope="module")
+def cases(bundles: "DataFrame") -> dict[str, dict[int, Row]]:
+    """Return the minutes of `FIRST` in each case, by whole minutes since noon."""
+    found: dict[str, dict[int, Row]] = {case: {} for case in CASES}
+    for row in bundles.where(F.col("bundle") == FIRST).collect():
+        minute = round((row["minute"].timestamp() * 1000 - NOON_MS) / 60_000)
+        found[row["cluster"]][minute] = row.asDict()
+    return found
+
+
+Cases = dict[str, dict[int, Row]]
+
+
+def told(row: Row) -> list[float]:
+    return [row["seconds"], row["msgs_in_per_s_mean"], row["msgs_in_per_s_max"]]
+
+
+def test_a_mean_is_weighted_by_the_time_that_each_report_stands_for(cases: Cases) -> None:
+    # 10 s at 60 and 50 s at 120: (600 + 6000) / 60.
+    found = cases["weighted"]
+    assert list(found) == [0]
+    assert told(found[0]) == pytest.approx([60.0, 110.0, 120.0])
+    row = found[0]
+    assert (row["reports"], row["namespace"], str(row["date"])) == (2, "t/n", "2026-01-05")
+    assert row["msgs_out_per_s_mean"] == pytest.approx(220.0)
+    assert row["bytes_out_per_s_mean"] == pytest.approx(22_000.0)
+
+
+def test_a_report_is_shared_out_over_the_minutes_that_it_stands_for(cases: Cases) -> None:
+    # From 0:45 to 2:15.
+    assert {minute: told(row) for minute, row in cases["shared out"].items()} == {
+        0: [15.0, 8.0, 8.0],
+        1: [60.0, 8.0, 8.0],
+        2: [15.0, 8.0, 8.0],
+    }
+
+
+def test_the_first_report_of_a_registration_stands_for_its_window(cases: Cases) -> None:
+    assert told(cases["first"][0]) == [5.0, 8.0, 8.0]
+
+
+def test_a_report_of_which_nothing_is_known_stands_for_a_second(cases: Cases) -> None:
+    assert told(cases["unknown"][0]) == [1.0, 8.0, 8.0]
+
+
+def test_two_reports_at_once_both_count(cases: Cases) -> None:
+    seconds, mean, highest = told(cases["at once"][0])
+    assert seconds == pytest.approx(30.001)
+    assert 8.0 < mean < 8.001
+    assert highest == 9.0
+
+
+def test_after_a_long_silence_a_report_stands_for_five_minutes_and_no_more(cases: Cases) -> None:
+    found = cases["silent"]
+    assert sorted(found) == [55, 56, 57, 58, 59]
+    assert all(told(row) == [60.0, 8.0, 8.0] for row in found.values())
+
+
+def test_a_clock_that_jumps_forward_leaves_a_gap(cases: Cases) -> None:
+    assert {minute: row["seconds"] for minute, row in cases["forward"].items()} == {
+        0: 10.0,
+        60: 10.0,
+    }
+
+
+def test_a_clock_that_is_set_back_makes_no_minute_longer(cases: Cases) -> None:
+    assert told(cases["back"][0]) == pytest.approx([60.0, 20.0, 30.0], rel=1e-4)
+
+
+def test_a_bundle_that_two_brokers_report_is_the_mean_of_both(cases: Cases) -> None:
+    assert told(cases["two brokers"][0]) == [60.0, 25.0, 40.0]
+
+
+def test_clocks_that_show_nonsense_end_nothing(cases: Cases) -> None:
+    (row,) = cases["nonsense"].values()
+    assert (row["minute"].timestamp(), row["seconds"]) == (0.0, 0.001)
+
+
+def test_the_minute_of_a_split_has_the_traffic_of_the_whole(bundles: "DataFrame") -> None:
+    rows = bundles.where(F.col("cluster") == "split").collect()
+    counted = sum(row["msgs_in_per_s_mean"] * row["seconds"] for row in rows)
+    assert counted == pytest.approx(30.0 * 60.0)
+
+
+def test_a_namespace_has_the_traffic_of_its_bundles(bundles: "DataFrame") -> None:
+    # One for the whole minute, one for a half: 10 + 40 / 2.
+    made = namespace_minutes(bundles.where(F.col("cluster") == "namespaces"))
+    found = {row["namespace"]: row for row in NAMESPACE_MINUTES.conform(made).collect()}
+    assert found["t/n"]["msgs_in_per_s_mean"] == pytest.approx(30.0)
+    assert (found["t/n"]["seconds"], found["t/n"]["bundles"]) == (60.0, 2)
+    assert found["t/m"]["msgs_in_per_s_mean"] == pytest.approx(7.0)
+
+
+BROKERS: dict[str, list[Row]] = {
+    "six": [report(10 * place, float(place), cpu=place / 10) for place in range(1, 7)],
+    "unmeasured": [
+        report(30, 1.0, cpu=None, interval_s=30.0),
+        report(60, 1.0, cpu=0.5, interval_s=30.0),
+    ],
+    "class": [
+        report(60, 1.0, broker="a:1", broker_class="x", interval_s=60.0, cpu=0.5),
+        report(
+            60,
+            2.0,
+            broker="b:1",
+            broker_class="x",
+            interval_s=60.0,
+            cpu_usage=300.0,
+            cpu_limit=1200.0,
+        ),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def brokers(spark: "SparkSession") -> "DataFrame":
+    """Return the minutes of all `BROKERS`."""
+    rows = [row | {"cluster": case} for case, every in BROKERS.items() for row in every]
+    made = broker_minutes(broker_slices(reports(spark, rows)))
+    return BROKER_MINUTES.conform(made).localCheckpoint()
+
+
+def test_a_brokers_minute_has_percentiles_over_its_reports(brokers: "DataFrame") -> None:
+    (row,) = brokers.where(F.col("cluster") == "six").collect()
+    assert row["msgs_in_per_s_mean"] == pytest.approx(3.5)
+    assert (row["msgs_in_per_s_p50"], row["msgs_in_per_s_p95"]) == (3.0, 6.0)
+    assert (row["msgs_in_per_s_p99"], row["msgs_in_per_s_max"]) == (6.0, 6.0)
+    assert row["cpu_fraction_mean"] == pytest.approx(0.35)
+    assert (row["cpu_fraction_p50"], row["cpu_fraction_max"]) == (0.3, 0.6)
+    assert row["cpu_usage_mean"] == pytest.approx(140.0)
+    assert (row["cpu_limit"], row["topics_mean"], row["reports"]) == (400.0, 3.0, 6)
+
+
+def test_what_was_not_measured_is_null_and_counts_for_no_mean(brokers: "DataFrame") -> None:
+    (row,) = brokers.where(F.col("cluster") == "unmeasured").collect()
+    assert (row["cpu_fraction_mean"], row["memory_fraction_mean"]) == (0.5, None)
+    assert (row["memory_fraction_p95"], row["memory_fraction_max"]) == (None, None)
+    assert (row["cpu_usage_mean"], row["memory_usage_mean"]) == (200.0, None)
+
+
+def test_a_class_uses_what_its_brokers_use_together(brokers: "DataFrame") -> None:
+    # 0.5 of 400 and 0.25 of 1200: 500 of 1600.
+    (row,) = class_minutes(brokers.where(F.col("cluster") == "class")).collect()
+    assert row["cpu_fraction_mean"] == pytest.approx(500 / 1600)
+    assert (row["brokers"], row["msgs_in_per_s_mean"]) == (2, 3.0)
+    assert row["memory_fraction_mean"] is None

@@ -1,0 +1,76 @@
+"""The history of a small cluster of real sidecars, played in virtual time, in real files."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from history_sinks import Archive
+from stories import place_all
+
+from loadmanager.adapters.history import recorded
+from loadmanager.core.history import KINDS, Origin
+from loadmanager.core.ids import TopicName
+from loadmanager.core.orders import SplitOrder
+from loadmanager.faults.cluster import NAMESPACE, Cluster, make_config, play
+
+SECTIONS: Final[dict[str, Any]] = {
+    "split": {"enabled": False},
+    "leader": {"round_interval_s": 5.0, "tick_interval_s": 1.0},
+    "report": {"sample_interval_s": 1.0, "min_interval_s": 2.0, "max_interval_s": 10.0},
+    "history": {"base_every_rounds": 3, "broker_class": "large"},
+}
+
+
+def write_live_history(directory: Path) -> Archive:
+    """Write the history of a minute or two: traffic, a move, a split, a broker that dies."""
+    archive = Archive()
+
+    async def tell(cluster: Cluster) -> None:
+        cluster.build = archive.kept
+        for _ in range(3):
+            cluster.start(cluster.add_host())
+        await cluster.ready()
+        boundaries = await cluster.make_namespace(4)
+        topics = await place_all(cluster, boundaries)
+        sending = asyncio.create_task(_send(cluster, topics))
+        try:
+            await _bases(cluster, archive, 3)
+            moving, cut, *_ = boundaries.bundles
+            source = cluster.server(moving)
+            target = next(host for host in cluster.hosts if host is not source)
+            leader = cluster.leader.app
+            await leader.unload_requests.unload(NAMESPACE, moving.rpartition("/")[2], target.name)
+            await _bases(cluster, archive, 2)
+            order = SplitOrder("range_equally_divide")
+            await leader.split_requests.split(NAMESPACE, cut.rpartition("/")[2], order)
+            await cluster.until(lambda: archive.count("cut"), within_s=60.0)
+            await _bases(cluster, archive, 3)
+            lost = next(one for one in cluster.living if one is not cluster.leader)
+            await lost.kill()
+            await _bases(cluster, archive, 4)
+        finally:
+            sending.cancel()
+
+    play(tell, 0, config=make_config(**SECTIONS), checked=False)
+    for sink in archive.sinks:
+        with recorded(directory, Origin("live", sink.writer, "ab12")) as files:
+            for record in sink.records:
+                files.offer(KINDS[record.kind].stream, record.at_ms, partial(list, [record]))
+    return archive
+
+
+async def _bases(cluster: Cluster, archive: Archive, more: int) -> None:
+    """Return after so many base rounds more."""
+    wanted = archive.count("bundles") + more
+    await cluster.until(lambda: archive.count("bundles") >= wanted, within_s=300.0)
+
+
+async def _send(cluster: Cluster, topics: list[TopicName]) -> None:
+    """Publish to every topic for ever, more and more, each at a rate of its own."""
+    for second in range(10_000):
+        for place, topic in enumerate(topics, start=1):
+            for _ in range(place * (1 + second % 7)):
+                for host in cluster.hosts:
+                    host.broker.publish(topic, payload_bytes=100 * place)
+        await asyncio.sleep(0.5)

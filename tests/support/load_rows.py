@@ -1,0 +1,117 @@
+"""Rows of the tables ``bundle_load`` and ``broker_load`` with little to write for each."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from loadmanager.pipeline.contract import Table
+from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD, LAST_MS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NOON_MS: Final = 1_767_614_400_000
+"""2026-01-05, a Monday, at 12:00 UTC."""
+
+RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
+RESOURCES: Final = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
+FIRST: Final = "t/n/0x00000000_0x80000000"
+SECOND: Final = "t/n/0x80000000_0xffffffff"
+
+
+def sample(
+    at_s: float,
+    rate: float,
+    *,
+    bundle: str = FIRST,
+    broker: str = "a:1",
+    interval_s: float | None = 10.0,
+    window_s: float | None = 5.0,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return a row of ``bundle_load`` so many seconds after noon.
+
+    Messages in are ``rate``, out twice that; bytes in a hundred times, out two hundred times.
+    """
+    return {
+        **_envelope(at_s, broker, interval_s, window_s),
+        "bundle": bundle,
+        "namespace": bundle.rpartition("/")[0],
+        **_rates(rate),
+        "topics": 1,
+        "producers": 1,
+        "consumers": 1,
+        "cache_bytes": 0,
+        **more,
+    }
+
+
+def report(
+    at_s: float,
+    rate: float,
+    *,
+    broker: str = "a:1",
+    broker_class: str = "",
+    interval_s: float | None = 10.0,
+    window_s: float | None = 5.0,
+    cpu: float | None = 0.5,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return a row of ``broker_load``: ``cpu`` is the fraction of four cores, None unmeasured."""
+    usage = {f"{one}_{part}": 0.0 for one in RESOURCES for part in ("usage", "limit")}
+    if cpu is not None:
+        usage |= {"cpu_usage": cpu * 400.0, "cpu_limit": 400.0}
+    return {
+        **_envelope(at_s, broker, interval_s, window_s),
+        "broker_class": broker_class,
+        "draining": False,
+        **_rates(rate),
+        **usage,
+        "topics": 3,
+        "producers": 2,
+        "consumers": 1,
+        **more,
+    }
+
+
+def _envelope(
+    at_s: float, broker: str, interval_s: float | None, window_s: float | None
+) -> dict[str, Any]:
+    at_ms = NOON_MS + round(at_s * 1000)
+    return {
+        "cluster": "c",
+        "writer": broker,
+        "instance": "ab12",
+        "seq": at_ms - NOON_MS + 1,
+        "at_ms": at_ms,
+        "broker": broker,
+        "broker_class": "",
+        "reported_at_ms": at_ms,
+        "interval_s": interval_s,
+        "window_s": window_s,
+    }
+
+
+def _rates(rate: float) -> dict[str, float]:
+    return dict(zip(RATES, (rate, 2 * rate, 100 * rate, 200 * rate), strict=True))
+
+
+def table_of(spark: "SparkSession", table: Table, rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
+    """Return rows as a frame of an ingested table; what they do not have is null."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - only where Spark is
+
+    names = [one for one in table.schema.names if one not in {"at", "date"}]
+    schema = table.schema.__class__([table.schema[name] for name in names])
+    values: Sequence[tuple[Any, ...]] = [tuple(row.get(name) for name in names) for row in rows]
+    at = F.timestamp_millis(F.least("at_ms", F.lit(LAST_MS)))
+    frame = spark.createDataFrame(list(values), schema)
+    return frame.withColumns({"at": at, "date": F.to_date(at)}).select(*table.schema.names)
+
+
+def samples(spark: "SparkSession", rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
+    """Return `sample` rows as ``bundle_load``."""
+    return table_of(spark, BUNDLE_LOAD, rows)
+
+
+def reports(spark: "SparkSession", rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
+    """Return `report` rows as ``broker_load``."""
+    return table_of(spark, BROKER_LOAD, rows)
