@@ -79,6 +79,7 @@ def join(
             cluster=config.cluster.name,
             rng=rng,
             base_every_rounds=config.history.base_every_rounds,
+            seed_max_age_days=config.history.seed_max_age_days,
         )
 
     ownerships = make_ownerships(parts, commands)

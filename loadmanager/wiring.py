@@ -17,6 +17,7 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
+from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.administering import admin_routes
 from loadmanager.app.endings import first_leaf
@@ -30,7 +31,7 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history import Origin
 from loadmanager.core.load import BrokerUrls
 from loadmanager.joining import Application, join
-from loadmanager.ports import Clock, NoHistory
+from loadmanager.ports import Clock, NoHistory, NoSeed
 from loadmanager.securing import make_guard, make_leader_line, make_tls
 from loadmanager.telemetry.history import HistoryMetrics
 from loadmanager.telemetry.logging import change_level
@@ -89,6 +90,7 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
         clock=clock,
         metrics=metrics,
         history=history,
+        seeds=SeedFile(config.history.seed) if config.history.seed else NoSeed(),
     )
     application = join(
         config,

@@ -21,6 +21,7 @@ from loadmanager.app.placing import Placing
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.reconciling import Reconciler
 from loadmanager.app.rounds import Rounds
+from loadmanager.app.seeding import Seeding
 from loadmanager.app.split_desk import SplitDesk
 from loadmanager.app.steering import Steering
 from loadmanager.app.tuning import Tuning
@@ -48,6 +49,7 @@ class Desk:
         cluster: str,
         rng: np.random.Generator,
         base_every_rounds: int = 15,
+        seed_max_age_days: float = 7.0,
     ) -> None:
         self._parts = parts
         self._term = term
@@ -81,6 +83,7 @@ class Desk:
             tuning=tuning,
         )
         self._inheritance = Inheritance(parts, term, self._tally, self._splits)
+        self._seeding = Seeding(parts, self._tally, cluster=cluster, max_age_days=seed_max_age_days)
         self._rounds = Rounds(
             parts=parts,
             term=term,
@@ -125,6 +128,7 @@ class Desk:
             await self._costing.read()
             await self.book.open()
             await self._rounds.inherit()
+            await self._seeding.sow()
             self._chronicle.began()
             self._viewing.take_reports()
             async with asyncio.TaskGroup() as tasks:

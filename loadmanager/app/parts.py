@@ -4,7 +4,15 @@ from dataclasses import dataclass, field
 
 from loadmanager.app.identity import Identity
 from loadmanager.app.picture import ClusterPicture
-from loadmanager.ports import BrokerControl, Clock, Coordination, HistorySink, NoHistory
+from loadmanager.ports import (
+    BrokerControl,
+    Clock,
+    Coordination,
+    HistorySink,
+    NoHistory,
+    NoSeed,
+    SeedSource,
+)
 from loadmanager.telemetry.metrics import Metrics
 
 
@@ -19,3 +27,4 @@ class Parts:
     clock: Clock
     metrics: Metrics
     history: HistorySink = field(default_factory=NoHistory)
+    seeds: SeedSource = field(default_factory=NoSeed)

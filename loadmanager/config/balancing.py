@@ -180,7 +180,7 @@ class PlannerSettings(Section):
         "refused; 0.02 is two points of usage. Higher moves less and never bounces on noise.",
     )
     learned_costs: bool = Field(
-        True,
+        default=True,
         description="Whether moves are reckoned by the cost model that `loadmanager cost-model "
         "publish` gave the cluster, where there is one and it is good enough. false: by shares of "
         "the traffic, as where there is none. Never in parity mode.",

@@ -82,6 +82,20 @@ class HistorySettings(Section):
         "begin. Fewer take more room and make replays exact sooner.",
     )
 
+    seed: str = Field(
+        "",
+        examples=["/var/lib/loadmanager/pipeline/seed.json.gz"],
+        description="What a leader without a past begins with: the seed that `loadmanager pipeline "
+        "rollup` wrote, as a file or a URL that fsspec knows. It is read when a term begins with "
+        "too little from the leader before. Empty: such a leader begins cold.",
+    )
+    seed_max_age_days: float = Field(
+        7,
+        gt=0,
+        le=36_500,
+        description="A seed whose history ended longer ago is not used.",
+    )
+
     @property
     def is_remote(self) -> bool:
         """Whether files are uploaded."""

@@ -122,6 +122,11 @@ class BundleTable:
         self._topics = _with_rows(self._topics, rows, [one.topics for one in every])
         self._idle[rows] = 0
 
+    def has_sample(self, bundle: BundleId) -> bool:
+        """Say whether the averages of a bundle hold anything but a supposition."""
+        row = self._index.get(bundle)
+        return row is not None and bool(self._short_counts[row])
+
     def averages(self) -> dict[BundleId, BundleAverages]:
         """Return the averages of every bundle with a sample."""
         rows = np.flatnonzero(self._short_counts[: len(self._names)])

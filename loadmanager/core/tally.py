@@ -127,6 +127,12 @@ class LoadTally:
         """Set the averages of bundles, as a former leader left them or a quota says."""
         self._table.seed(averages)
 
+    def suppose(self, averages: Mapping[BundleId, BundleAverages]) -> int:
+        """Set the averages of those bundles that have no sample yet; return how many."""
+        new = {one: what for one, what in averages.items() if not self._table.has_sample(one)}
+        self._table.seed(new)
+        return len(new)
+
     def inherit(
         self,
         running: Mapping[BrokerId, Running],

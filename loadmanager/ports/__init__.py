@@ -81,6 +81,7 @@ from loadmanager.ports.lookup import (
     Unavailable,
 )
 from loadmanager.ports.merges import MergeRefused, MergeService
+from loadmanager.ports.seeds import NoSeed, SeedSource, SeedUnreadable
 from loadmanager.ports.splits import BundleUnknown, SplitRefused, SplitService
 from loadmanager.ports.unloads import UnloadRefused, UnloadService
 
@@ -129,6 +130,7 @@ __all__ = [
     "NamespaceTaken",
     "NamespaceUnknown",
     "NoHistory",
+    "NoSeed",
     "Node",
     "NodeExists",
     "NodeMissing",
@@ -143,6 +145,8 @@ __all__ = [
     "QuotaService",
     "Readiness",
     "Redirection",
+    "SeedSource",
+    "SeedUnreadable",
     "SessionLost",
     "SessionState",
     "SetData",

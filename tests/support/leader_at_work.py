@@ -29,6 +29,7 @@ from loadmanager.core.load import BrokerUrls, LoadReport
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.planner import Planner
 from loadmanager.core.wire import LeaderRecord, encode_boundaries, encode_leader, encode_report
+from loadmanager.ports import NoSeed, SeedSource
 from loadmanager.telemetry.metrics import Metrics
 
 ME = BrokerId("b1:8080")
@@ -107,7 +108,11 @@ class LeaderAtWork:
 
 @asynccontextmanager
 async def leader_at_work(
-    planner: Planner, *, round_interval_s: float = 0.02
+    planner: Planner,
+    *,
+    round_interval_s: float = 0.02,
+    tick_interval_s: float = 0.01,
+    seeds: SeedSource | None = None,
 ) -> AsyncIterator[LeaderAtWork]:
     """Yield a sidecar whose term begins when it is told to."""
     service = MemoryService()
@@ -121,6 +126,7 @@ async def leader_at_work(
         broker=InProcessBroker(clock.monotonic_s),
         clock=clock,
         metrics=metrics,
+        seeds=seeds or NoSeed(),
     )
     usual = tuned_by(Config.model_validate({"broker": {"id": "b1:8080"}}))
     tuning = Tuning(
@@ -128,7 +134,9 @@ async def leader_at_work(
             usual,
             planner=planner,
             rhythm=Rhythm(
-                tick_interval_s=0.01, round_interval_s=round_interval_s, return_wait_s=0.0
+                tick_interval_s=tick_interval_s,
+                round_interval_s=round_interval_s,
+                return_wait_s=0.0,
             ),
             split_policy=replace(usual.split_policy, enabled=False),
         )

@@ -1,0 +1,65 @@
+"""Seeds of few bundles, in files and in memory."""
+
+import asyncio
+import gzip
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadmanager.core.averages import Rates
+from loadmanager.core.ids import BundleId
+from loadmanager.core.seed import BundleSeed, Seed, SeedHead, encode_seed, read_seed
+from loadmanager.ports import SeedUnreadable
+
+
+def rates(msgs_per_s: float) -> Rates:
+    """Return traffic of messages of a kilobyte, all inbound."""
+    return Rates(msgs_per_s, 0.0, 1000.0 * msgs_per_s, 0.0)
+
+
+def head(until_ms: int, cluster: str = "east") -> SeedHead:
+    """Return the head of a seed whose history ended then."""
+    return SeedHead(
+        cluster=cluster, made_at_ms=until_ms, since_ms=max(until_ms - 10**9, 0), until_ms=until_ms
+    )
+
+
+def bundle_seed(bundle: BundleId, msgs_per_s: float) -> BundleSeed:
+    """Return a bundle that has had the same traffic all week."""
+    return BundleSeed(
+        bundle=bundle, long=rates(msgs_per_s), long_samples=1000, mean=rates(msgs_per_s)
+    )
+
+
+def write_seed(path: Path, seed_head: SeedHead, sizes: Mapping[BundleId, float]) -> Path:
+    """Write a seed file of bundles with so many messages a second."""
+    pieces = encode_seed(seed_head, (bundle_seed(*item) for item in sizes.items()))
+    path.write_bytes(b"".join(pieces))
+    return path
+
+
+@dataclass
+class GivenSeed:
+    """A source of a seed that is given, or of an error; ``hours`` are those asked for.
+
+    With ``hangs`` it never answers.
+    """
+
+    seed_head: SeedHead | None = None
+    sizes: Mapping[BundleId, float] = field(default_factory=dict)
+    error: SeedUnreadable | None = None
+    hangs: bool = False
+    hours: list[int] = field(default_factory=list)
+
+    async def read(self, hour: int) -> Seed | None:
+        """See `SeedSource`."""
+        self.hours.append(hour)
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+        if self.seed_head is None:
+            return None
+        every = [bundle_seed(*item) for item in self.sizes.items()]
+        packed = b"".join(encode_seed(self.seed_head, every))
+        return read_seed("seed", gzip.decompress(packed).splitlines(), hour)
