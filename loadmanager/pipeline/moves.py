@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.core.cost.document import CostDocument, decode_costs
 from loadmanager.core.errors import MalformedContent
 from loadmanager.pipeline.contract import PipelineError
+from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.moving.effects import Told, effects, summary
 from loadmanager.pipeline.moving.orders import ping_pong
@@ -26,6 +27,7 @@ from loadmanager.pipeline.moving.windows import (
     loads,
     weights_in_force,
 )
+from loadmanager.pipeline.store import Store
 
 TABLES: Final = (MOVE_EFFECTS, MOVE_PREDICTIONS, MOVE_SUMMARY, PING_PONG)
 
@@ -47,27 +49,46 @@ def run(work: Work) -> list[str]:
     costs = cost_model(work)
     told = _told(work)
     windows = Windows(_window_s(work.store.table("broker_load")))
-    kept: list[DataFrame] = []
-
-    def keep(frame: DataFrame) -> DataFrame:
-        kept.append(frame.persist())
-        return kept[-1]
-
+    drafts = Drafts(work.store)
     try:
-        found = effects(told, windows, BACK_WITHIN_S, costs, keep=keep)
-        made = keep(found.moves)
-        tables = {
-            MOVE_EFFECTS: made,
-            MOVE_PREDICTIONS: errors(found.targets),
-            MOVE_SUMMARY: summary(made),
-            PING_PONG: ping_pong(made),
-        }
-        facts = {"window_s": windows.window_s, "back_within_s": BACK_WITHIN_S}
-        work.store.replace("moves", tables, facts)
+        found = effects(told, windows, BACK_WITHIN_S, costs, keep=drafts.keep)
+        work.store.replace(
+            "moves",
+            {
+                MOVE_EFFECTS: found.moves,
+                MOVE_PREDICTIONS: errors(found.targets),
+                MOVE_SUMMARY: lambda written: summary(written(MOVE_EFFECTS.name)),
+                PING_PONG: lambda written: ping_pong(written(MOVE_EFFECTS.name)),
+            },
+            {"window_s": windows.window_s, "back_within_s": BACK_WITHIN_S},
+        )
     finally:
-        for frame in kept:
-            frame.unpersist()
+        drafts.remove()
     return _lines(work, windows)
+
+
+class Drafts:
+    """What is reckoned once and read several times, in files: it costs no memory.
+
+    Frames that Spark keeps in memory bring along the whole plan that made them; of plans
+    that use each other as often as these do, comparing takes more memory than all data.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._folder = f"{store.out}/drafts-moves"
+        self._count = 0
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Return the same rows, read from a file."""
+        self._count += 1
+        where = f"{self._folder}/{self._count}"
+        frame.write.mode("overwrite").parquet(where)
+        return frame.sparkSession.read.schema(frame.schema).parquet(literal(where))
+
+    def remove(self) -> None:
+        """Delete the files."""
+        self._store.files.delete(self._folder)
 
 
 def cost_model(work: Work) -> CostDocument | None:

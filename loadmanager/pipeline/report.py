@@ -1,0 +1,117 @@
+"""One HTML file with all that the other jobs found, and what to do next at its top."""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final
+
+from loadmanager.charts import Html, contents, page, section, tag
+from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.reporting import (
+    achieved,
+    balance,
+    capacity,
+    cutting,
+    hottest,
+    intake,
+    namespaces,
+    pricing,
+    replayed,
+    speeds,
+)
+from loadmanager.pipeline.reporting.bundle_sizes import sizes
+from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, lacking, next_steps
+from loadmanager.pipeline.reporting.sources import INGEST, Tables, clusters
+from loadmanager.pipeline.reporting.wording import many
+
+FILE: Final = "report.html"
+
+MOST_CLUSTERS: Final = 5
+"""A report tells of so many clusters; choose others by their own --out."""
+
+_TO_DO: Final = "What to do next"
+
+
+def run(work: Work) -> list[str]:
+    """Write the report and say where it is.
+
+    Raises:
+        PipelineError: nothing was ingested.
+    """
+    text, findings = written(work)
+    where = f"{work.store.out}/{FILE}"
+    work.store.files.write(where, text)
+    steps = [f"- {one.text}" for one in findings if one.weight is Weight.ACT]
+    return [f"{where}: {len(text.encode()) / 1e6:.1f} MB, opens in any browser", *steps]
+
+
+def written(work: Work) -> tuple[str, Sequence[Finding]]:
+    """Return the page, and its conclusions."""
+    names = clusters([work.store.table("broker_load")])
+    told = names[:MOST_CLUSTERS]
+    parts = {name: cluster_parts(Tables(work.store, name, work.since, work.until)) for name in told}
+    return report_page(parts, left_out=len(names) - len(told)), [
+        one for mine in parts.values() for part in mine for one in part.findings
+    ]
+
+
+def report_page(parts: dict[str, list[Part]], *, left_out: int = 0) -> str:
+    """Return the page of the parts of each cluster.
+
+    The same parts give the same page.
+    """
+    names = list(parts)
+    title = f"Load of {names[0]}" if len(names) == 1 else f"Load of {many(len(names), 'cluster')}"
+    links: list[tuple[str, str]] = []
+    body: list[Html] = []
+    for number, (name, mine) in enumerate(parts.items(), start=1):
+        several = len(names) > 1
+        findings = [one for part in mine for one in part.findings]
+        heading = f"{_TO_DO}: {name}" if several else _TO_DO
+        links.append((heading, f"next-{number}"))
+        body.append(section(heading, next_steps(findings), anchor=f"next-{number}"))
+        for place, part in enumerate(mine, start=1):
+            anchor = f"part-{number}-{place}"
+            links.append((f"{part.title} ({name})" if several else part.title, anchor))
+            body.append(part.html(anchor))
+    if left_out > 0:
+        body.append(tag("p", f"{many(left_out, 'more cluster')} in the tables are not told of."))
+    return page(title, contents(links), *body)
+
+
+def cluster_parts(tables: Tables) -> list[Part]:
+    """Return all parts of the report of a cluster; one whose job did not run says so."""
+    return [
+        _part(tables, "rollup", balance),
+        _part(tables, "moves", achieved),
+        _part(tables, "rollup", hottest),
+        *_of_sizes(tables),
+        _part(tables, "rollup", capacity),
+        _part(tables, "rollup", speeds),
+        _part(tables, "costs", pricing),
+        _part(tables, "replay", replayed),
+        intake.show(intake.read(tables)),
+    ]
+
+
+def _part(tables: Tables, job: str, of: ModuleType) -> Part:
+    """Return the part that a module reads and shows, from what a job made."""
+    if not tables.made(job):
+        return lacking(of.TITLE, job, tables.store.out)
+    found = of.read(tables)
+    if found is None:
+        return lacking(of.TITLE, job, tables.store.out, f"The job {job} found nothing to tell of. ")
+    shown: Part = of.show(found)
+    return shown
+
+
+def _of_sizes(tables: Tables) -> list[Part]:
+    """Return the parts about the sizes of bundles, which are reckoned once."""
+    found = sizes(tables)
+    if found is None:
+        told = "No bundle was reported lately. "
+        titles = (cutting.TITLE, namespaces.TITLE)
+        return [lacking(one, INGEST, tables.store.out, told) for one in titles]
+    try:
+        return [cutting.show(cutting.read(found)), namespaces.show(namespaces.read(found))]
+    finally:
+        found.kept.unpersist()

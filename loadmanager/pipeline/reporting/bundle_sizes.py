@@ -1,0 +1,133 @@
+"""How large bundles are lately: what splitting, merging and counting them is decided on."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.core.averages import Rates
+from loadmanager.core.load import BundleStats
+from loadmanager.core.splitting import SplitRules
+from loadmanager.pipeline.moving.windows import TRAFFIC
+from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows
+
+LATELY_H: Final = 1
+"""Clients and topics are those of the last reports, of so many hours."""
+
+CANDIDATES: Final = 200
+"""So many of the largest bundles, by each limit, are looked at closely."""
+
+_COUNTS: Final = ("topics", "producers", "consumers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What bundles had on the mean of the last day, and all of a cluster together.
+
+    ``bundles`` has ``bundle, namespace, broker, msgs_in_per_s ... , topics, producers,
+    consumers, share`` (of the cluster's traffic, the larger of messages and bytes); ``kept``
+    is to be given back after.
+    """
+
+    bundles: DataFrame
+    kept: DataFrame
+    brokers: int
+    msgs_per_s: float
+    bytes_per_s: float
+    count: int
+
+
+def sizes(tables: Tables) -> Sizes | None:
+    """Return the sizes of bundles that were reported in the last hours; None without any.
+
+    What two brokers report of one bundle, the last report of it counts.
+    """
+    reports = tables.table("bundle_load")
+    last = one_row(
+        tables.table("broker_load").agg(F.max("at").alias("at"), F.max("date").alias("date"))
+    )
+    if last["at"] is None:
+        return None
+    lately = reports.where(
+        (F.col("at") > F.lit(last["at"]) - F.expr(f"INTERVAL {LATELY_H} HOURS"))
+        & (F.col("date") >= F.date_sub(F.lit(last["date"]), 1))
+    )
+    latest = F.max_by(F.struct("broker", *_COUNTS), "reported_at_ms").alias("latest")
+    stands_s = F.coalesce("interval_s", "window_s", F.lit(1.0))
+    means = [
+        F.coalesce(F.try_divide(F.sum(F.col(name) * stands_s), F.sum(stands_s)), F.lit(0.0)).alias(
+            name
+        )
+        for name in TRAFFIC
+    ]
+    every = lately.groupBy("bundle", "namespace").agg(latest, *means)
+    found = every.select("bundle", "namespace", "latest.*", *TRAFFIC).persist()
+    msgs, volume = _both("msgs"), _both("bytes")
+    all_of = one_row(
+        found.agg(
+            F.sum(msgs).alias("msgs"), F.sum(volume).alias("bytes"), F.count("*").alias("count"),
+            F.countDistinct("broker").alias("brokers"),
+        )
+    )  # fmt: skip
+    if not all_of["count"]:
+        return None
+    share = F.greatest(
+        F.coalesce(F.try_divide(msgs, F.lit(all_of["msgs"])), F.lit(0.0)),
+        F.coalesce(F.try_divide(volume, F.lit(all_of["bytes"])), F.lit(0.0)),
+    )
+    return Sizes(
+        bundles=found.withColumn("share", share),
+        kept=found,
+        brokers=all_of["brokers"],
+        msgs_per_s=all_of["msgs"],
+        bytes_per_s=all_of["bytes"],
+        count=all_of["count"],
+    )
+
+
+def _both(what: str) -> Column:
+    return F.col(f"{what}_in_per_s") + F.col(f"{what}_out_per_s")
+
+
+def largest(found: Sizes) -> list[Row]:
+    """Return the bundles that could exceed a limit: the largest by each of them."""
+    sized = found.bundles.withColumns(
+        {
+            "sessions": F.col("producers") + F.col("consumers"),
+            "msgs_per_s": _both("msgs"),
+            "bytes_per_s": _both("bytes"),
+        }
+    )
+    by: dict[str, Row] = {}
+    for name in ("topics", "sessions", "msgs_per_s", "bytes_per_s", "share"):
+        for row in rows(sized.orderBy(F.desc(name), "bundle").limit(CANDIDATES)):
+            by[row["bundle"]] = row
+    return sorted(by.values(), key=lambda row: (-row["share"], row["bundle"]))
+
+
+def small(found: Sizes, rules: SplitRules, fraction: float) -> list[Row]:
+    """Return the smallest bundles: below ``fraction`` of each limit, and of a broker's share."""
+    few = F.col("share") < fraction / max(found.brokers, 1)
+    sessions = F.col("producers") + F.col("consumers")
+    within = (
+        few
+        & (F.col("topics") < fraction * rules.max_topics)
+        & (F.lit(rules.max_sessions <= 0) | (sessions < fraction * rules.max_sessions))
+        & (_both("msgs") < fraction * rules.max_msgs_per_s)
+        & (_both("bytes") < fraction * rules.max_bytes_per_s)
+    )
+    return rows(found.bundles.where(within).orderBy("share", "bundle").limit(_SMALLEST))
+
+
+_SMALLEST: Final = 20_000
+
+
+def stats_of(row: Row) -> BundleStats:
+    """Return a row as a report would have it."""
+    return BundleStats(**{name: row[name] for name in (*TRAFFIC, *_COUNTS)})
+
+
+def rates_of(row: Row) -> Rates:
+    """Return its traffic."""
+    return Rates(*(row[name] for name in TRAFFIC))

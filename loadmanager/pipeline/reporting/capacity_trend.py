@@ -1,0 +1,132 @@
+"""When capacity gets short: a trend under the rhythm of day and week, and how sure it is."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+SHORT: Final = 0.85
+"""A cluster whose mean load is above this at its peak has no room for an uneven one."""
+
+LEAST_DAYS: Final = 3.0
+"""Less history has no trend that could be told from the weather."""
+
+WEEK_DAYS: Final = 14.0
+"""From so much history on, a weekday is compared with the same weekday."""
+
+HORIZON_DAYS: Final = 365.0
+"""Nothing is said of what is further away."""
+
+_DAY_H: Final = 24
+_WEEK_H: Final = 168
+_SURE: Final = 1.645
+_PEAK: Final = 0.95
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trend:
+    """A line under a rhythm: ``level + slope * days + season[hour]``.
+
+    ``slope_per_day`` and its 90 % interval are in parts of capacity. ``peak`` is the load
+    that 95 % of the last rhythm's hours do not exceed, by the line at ``last_day``.
+    ``days_left`` is until that reaches `SHORT`: by the slope, and by the ends of its
+    interval; None is not within `HORIZON_DAYS`. ``fitted`` are the values of the line.
+    """
+
+    period_h: int
+    slope_per_day: float
+    slope_low: float
+    slope_high: float
+    peak: float
+    days_left: float | None
+    soonest_days: float | None
+    latest_days: float | None
+    fitted: Floats
+
+
+def trend(hours: NDArray[np.int64], loads: Floats) -> Trend | None:
+    """Return the trend of hourly ``loads``; None if there is too little history.
+
+    ``hours`` are whole hours since any Monday 0:00, ascending; hours may be missing.
+    The interval comes of how the means of days stray from the line: hours of one day
+    stray together, and would make believe of certainty.
+    """
+    known_days = (hours[-1] - hours[0] + 1) / _DAY_H if len(hours) else 0.0
+    if known_days < LEAST_DAYS:
+        return None
+    period_h = _WEEK_H if known_days >= WEEK_DAYS else _DAY_H
+    days = hours / _DAY_H
+    slope, season = _fit(days, hours % period_h, loads, period_h)
+    base = season[hours % period_h]
+    fitted = base + slope * (days - days[-1])
+    error = _slope_error(days, loads - fitted)
+    peak = float(np.nanquantile(season[np.isfinite(season)], _PEAK))
+    low, high = slope - error, slope + error
+    return Trend(
+        period_h=period_h,
+        slope_per_day=slope,
+        slope_low=low,
+        slope_high=high,
+        peak=peak,
+        days_left=_days_until(peak, slope),
+        soonest_days=_days_until(peak, high),
+        latest_days=_days_until(peak, low),
+        fitted=fitted,
+    )
+
+
+def _fit(
+    days: Floats, phase: NDArray[np.int64], loads: Floats, period_h: int
+) -> tuple[float, Floats]:
+    """Return the slope by day, and the load of each hour of the period on the last day.
+
+    A least squares fit of a line and one level for each hour: within each hour of the
+    period both are taken off their means, and what is left is a line through zero.
+    """
+    counts = np.bincount(phase, minlength=period_h).astype(np.float64)
+    safe = np.where(counts > 0, counts, 1.0)
+    mean_day = np.bincount(phase, weights=days, minlength=period_h) / safe
+    mean_load = np.bincount(phase, weights=loads, minlength=period_h) / safe
+    x, y = days - mean_day[phase], loads - mean_load[phase]
+    square = float(x @ x)
+    slope = float(x @ y) / square if square > 0 else 0.0
+    season = np.where(counts > 0, mean_load + slope * (days[-1] - mean_day), np.nan)
+    return slope, season
+
+
+def _slope_error(days: Floats, residuals: Floats) -> float:
+    """Return half of the 90 % interval of the slope, from the means of whole days."""
+    number = np.floor(days - days[0]).astype(np.int64)
+    counts = np.bincount(number).astype(np.float64)
+    kept = counts > 0
+    means = (np.bincount(number, weights=residuals)[kept]) / counts[kept]
+    at = np.flatnonzero(kept).astype(np.float64)
+    off = at - at.mean()
+    square = float(off @ off)
+    freedom = max(len(means) - 2, 1)
+    variance = float(means @ means) / freedom
+    return _quantile(freedom) * float(np.sqrt(variance / square)) if square > 0 else float("inf")
+
+
+def _quantile(freedom: int) -> float:
+    """Return the 95th percentile of Student's t, by its expansion about the normal's.
+
+    Good to 2 % from three degrees of freedom on; below, tables tell it.
+    """
+    known = {1: 6.314, 2: 2.920}
+    z = _SURE
+    return known.get(freedom) or z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (
+        96 * freedom**2
+    )
+
+
+def _days_until(peak: float, slope: float) -> float | None:
+    if peak >= SHORT:
+        return 0.0
+    if slope <= 0:
+        return None
+    days = (SHORT - peak) / slope
+    return days if days <= HORIZON_DAYS else None

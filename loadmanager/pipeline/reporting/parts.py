@@ -1,0 +1,66 @@
+"""What every part of the report has: a title, something to show, and conclusions in words."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from loadmanager.charts import Html, folded, joined, section, tag
+
+
+class Weight(IntEnum):
+    """How much a conclusion matters, for what to do next."""
+
+    ACT = 3
+    LOOK = 2
+    FINE = 1
+    LACKING = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A conclusion in one or two sentences."""
+
+    weight: Weight
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A section of the report, as it is to be written."""
+
+    title: str
+    body: Sequence[Html]
+    findings: Sequence[Finding] = ()
+
+    def html(self, anchor: str) -> Html:
+        """Return it as a section, its conclusions first."""
+        return section(self.title, said(self.findings), *self.body, anchor=anchor)
+
+
+_TONES = {Weight.ACT: "bad", Weight.LOOK: "known", Weight.FINE: "good", Weight.LACKING: None}
+
+
+def said(findings: Iterable[Finding]) -> Html:
+    """Return conclusions as paragraphs, none for none."""
+    return joined(tag("p", one.text, class_=_TONES[one.weight]) for one in findings)
+
+
+def lacking(title: str, job: str, out: str, told: str = "") -> Part:
+    """Return a part whose job did not run, or had nothing to tell of: it says what makes it."""
+    command = f"loadmanager pipeline {job} --out {out}"
+    words = [told or "There is nothing to show here yet. ", "To make it: ", tag("code", command)]
+    return Part(title=title, body=[tag("p", *words)])
+
+
+def figures(title: str, *body: Html) -> Html:
+    """Return the figures of a chart, opened by a click: what is seen can be read, too."""
+    return folded(title, *body)
+
+
+def next_steps(findings: Iterable[Finding], most: int = 6) -> Html:
+    """Return what matters most, as a list; what is fine is told only if there is room."""
+    order = sorted(findings, key=lambda one: -one.weight)
+    chosen = [one for one in order if one.weight > Weight.LACKING][:most]
+    if not chosen:
+        return tag("p", "There is too little history yet to conclude anything.")
+    return tag("ul", *(tag("li", one.text, class_=_TONES[one.weight]) for one in chosen))

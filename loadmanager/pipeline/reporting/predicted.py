@@ -1,0 +1,78 @@
+"""What brokers were to use by the learned costs, beside what they used, by the hour."""
+
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.core.cost.document import RATES
+from loadmanager.pipeline.reporting.sources import Row, Tables, rows
+
+_FULL: Final = 0.9
+"""A minute with more than this is a lower bound of what was asked for."""
+
+_LEAST_SECONDS: Final = 600.0
+
+
+def terms_of(tables: Tables) -> list[Row]:
+    """Return all terms: classes times resources times rates, a few dozen."""
+    order = ("broker_class", "resource", "rate")
+    return rows(tables.table("cost_terms").orderBy(*order))
+
+
+def broker_hours(tables: Tables, terms: list[Row], resource: str = "cpu") -> DataFrame:
+    """Return what each broker used of a resource in each hour, and what it was to use.
+
+    Out: ``broker, broker_class, at_ms, used, by_traffic, background``: means over the
+    minutes that are not full, in the unit of the resource. ``by_traffic`` leaves the
+    background out; it is null for a class without terms.
+    """
+    minutes = (
+        tables.table("broker_minutes")
+        .where(f"{resource}_limit > 0")
+        .withColumns(
+            {
+                "connections_mean": F.col("producers_mean") + F.col("consumers_mean"),
+                "used": F.col(f"{resource}_usage_mean"),
+            }
+        )
+    )
+    open_minutes = minutes.where(F.col("used") < _FULL * F.col(f"{resource}_limit"))
+    hours = open_minutes.withColumn("by_traffic", _by_traffic(terms, resource)).groupBy(
+        "broker", "broker_class", F.unix_millis(F.date_trunc("hour", "minute")).alias("at_ms")
+    )
+    weighted = [
+        F.try_divide(F.sum(F.col(name) * F.col("seconds")), F.sum("seconds")).alias(name)
+        for name in ("used", "by_traffic")
+    ]
+    means = hours.agg(*weighted, F.sum("seconds").alias("seconds")).where(
+        F.col("seconds") >= _LEAST_SECONDS
+    )
+    idle = (
+        tables.table("backgrounds")
+        .where(F.col("resource") == resource)
+        .select("broker", "broker_class", F.col("value").alias("background"))
+    )
+    return means.join(F.broadcast(idle), ["broker", "broker_class"], "left")
+
+
+def _by_traffic(terms: list[Row], resource: str) -> Column:
+    """Return the sum of all terms by the class of a minute's broker."""
+    mine = [row for row in terms if row["resource"] == resource and row["rate"] in RATES]
+    by_class: dict[str, list[Row]] = {}
+    for row in mine:
+        by_class.setdefault(row["broker_class"], []).append(row)
+
+    def use(of_class: list[Row]) -> Column:
+        parts = [
+            F.coalesce(F.col(f"{row['rate']}_mean"), F.lit(0.0)) * F.lit(row["value"] or 0.0)
+            for row in of_class
+        ]
+        return sum(parts, F.lit(0.0))
+
+    return reduce(
+        lambda found, one: F.when(F.col("broker_class") == one[0], use(one[1])).otherwise(found),
+        by_class.items(),
+        F.lit(None).cast("double"),
+    )

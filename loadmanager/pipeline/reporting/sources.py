@@ -1,0 +1,96 @@
+"""What parts of the report read from: the tables of one cluster, of the asked-for time."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.pipeline.store import Store
+
+Row = dict[str, Any]
+
+INGEST: Final = "ingest"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of ``cluster`` in ``store``."""
+
+    store: Store
+    cluster: str
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def made(self, job: str) -> bool:
+        """Return whether a job ever ran."""
+        if job == INGEST:
+            return bool(self.store.batches())
+        return self.store.facts(job) is not None
+
+    def table(self, name: str) -> DataFrame:
+        """Return the rows of a table that are of the cluster, and of the time if it has days.
+
+        Raises:
+            PipelineError: the job that makes it never ran.
+        """
+        frame = self.store.table(name)
+        if "cluster" in frame.columns:
+            frame = frame.where(F.col("cluster") == self.cluster)
+        if "date" in frame.columns:
+            if self.since is not None:
+                frame = frame.where(F.col("date") >= self.since.date())
+            if self.until is not None:
+                frame = frame.where(F.col("date") <= self.until.date())
+        for time in ("minute", "hour", "at"):
+            if time in frame.columns:
+                return self._within(frame, time)
+        return frame
+
+    def _within(self, frame: DataFrame, time: str) -> DataFrame:
+        if self.since is not None:
+            frame = frame.where(F.col(time) >= self.since)
+        if self.until is not None:
+            frame = frame.where(F.col(time) < self.until)
+        return frame
+
+    @cached_property
+    def facts(self) -> Row:
+        """What the job ``moves`` noted of its last run."""
+        return dict(self.store.facts("moves") or {})
+
+
+def rows(frame: DataFrame) -> list[Row]:
+    """Return all rows, of which there are few; rows in rows as dictionaries, too."""
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def one_row(frame: DataFrame) -> Row:
+    """Return the only row of an aggregate."""
+    return rows(frame)[0]
+
+
+def bounds_ms(frame: DataFrame, time: str) -> tuple[int, int] | None:
+    """Return the first and the last time in a column, None if there is no row."""
+    at_ms = F.unix_millis(time)
+    found = one_row(frame.agg(F.min(at_ms).alias("first"), F.max(at_ms).alias("last")))
+    return None if found["first"] is None else (found["first"], found["last"])
+
+
+def step_ms(first_ms: int, last_ms: int, finest_ms: int, points: int) -> int:
+    """Return the length of intervals, a multiple of ``finest_ms``, of which ``points`` suffice."""
+    return finest_ms * max(1, -(-(last_ms - first_ms + finest_ms) // (finest_ms * points)))
+
+
+def interval(time: str, length_ms: int) -> Column:
+    """Return the beginning of the interval that a time lies in, in milliseconds."""
+    return F.floor(F.unix_millis(time) / length_ms) * length_ms
+
+
+def clusters(stores: Iterable[DataFrame]) -> list[str]:
+    """Return the names of all clusters in some tables, by name."""
+    names = {row["cluster"] for one in stores for row in rows(one.select("cluster").distinct())}
+    return sorted(names)

@@ -1,0 +1,206 @@
+"""Brokers that are differently fast: more CPU than their class for the same traffic."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, table
+from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout
+from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
+from loadmanager.pipeline.reporting.predicted import broker_hours, terms_of
+from loadmanager.pipeline.reporting.sources import Row, Tables, rows
+from loadmanager.pipeline.reporting.wording import percent, plain
+
+TITLE: Final = "Brokers that are differently fast"
+SHOWN: Final = 40
+_LEAST_HOURS: Final = 3
+_SURE: Final = 1.645
+_DIFFERENT: Final = 0.15
+_SPREAD: Final = 0.10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speeds:
+    """Each broker's CPU against its class' costs, or, without costs, for each message.
+
+    ``slope`` is 1 for a broker that needs for its traffic what its class does; 1.3 needs
+    30 % more. Without a cost model it is its CPU for each message over its class' median.
+    """
+
+    learned: bool
+    brokers: Sequence[Row]
+    all_brokers: int
+
+
+def read(tables: Tables) -> Speeds | None:
+    """Return what is to be seen; None if there is nothing to compare."""
+    terms = terms_of(tables) if tables.made("costs") else []
+    learned = any(row["resource"] == "cpu" for row in terms)
+    found = _by_costs(tables, terms) if learned else []
+    if not found:
+        found, learned = _by_messages(tables), False
+    if not found:
+        return None
+    odd = sorted(found, key=lambda row: (-abs(row["slope"] - 1.0), row["broker"]))
+    return Speeds(learned=learned, brokers=odd[:SHOWN], all_brokers=len(found))
+
+
+def _by_costs(tables: Tables, terms: list[Row]) -> list[Row]:
+    """Return how much of its class' costs each broker pays: the slope over its hours."""
+    hours = broker_hours(tables, terms).where("by_traffic > 0")
+    found = hours.groupBy("broker", "broker_class").agg(
+        F.regr_slope("used", "by_traffic").alias("slope"),
+        F.regr_intercept("used", "by_traffic").alias("idle"),
+        F.regr_r2("used", "by_traffic").alias("r2"),
+        F.try_divide(F.stddev_samp("by_traffic"), F.avg("by_traffic")).alias("varied"),
+        F.first("background").alias("background"),
+        F.count("*").alias("hours"),
+    )
+    enough = (F.col("hours") >= _LEAST_HOURS) & F.col("slope").isNotNull()
+    error = (
+        _SURE
+        * F.abs("slope")
+        * F.sqrt(
+            F.try_divide(1 - F.col("r2"), F.col("r2") * F.greatest(F.col("hours") - 2, F.lit(1)))
+        )
+    )
+    told = found.where(enough & (F.col("varied") >= _SPREAD)).withColumn("error", error)
+    return rows(told.where("error IS NOT NULL"))
+
+
+def _by_messages(tables: Tables) -> list[Row]:
+    minutes = tables.table("broker_minutes").where("cpu_limit > 0")
+    msgs = F.col("msgs_in_per_s_mean") + F.col("msgs_out_per_s_mean")
+    found = rows(
+        minutes.groupBy("broker", "broker_class").agg(
+            F.try_divide(F.sum("cpu_usage_mean"), F.sum(msgs)).alias("each"),
+            F.count("*").alias("hours"),
+        )
+    )
+    known = [row for row in found if row["each"]]
+    medians = {
+        name: sorted(row["each"] for row in known if row["broker_class"] == name)
+        for name in {row["broker_class"] for row in known}
+    }
+    return [
+        {
+            "broker": row["broker"],
+            "broker_class": row["broker_class"],
+            "slope": row["each"] / _middle(medians[row["broker_class"]]),
+            "error": None,
+            "idle": None,
+            "background": None,
+            "hours": row["hours"] // 60,
+        }
+        for row in known
+    ]
+
+
+def _middle(ordered: Sequence[float]) -> float:
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def show(found: Speeds) -> Part:
+    """Return the part."""
+    return Part(
+        title=TITLE,
+        body=[_chart(found).html(), figures("The figures", _table(found))],
+        findings=[_finding(found)],
+    )
+
+
+def _surely_odd(row: Row) -> bool:
+    off = abs(row["slope"] - 1.0)
+    return bool(off > _DIFFERENT and (row["error"] is None or off - row["error"] > _DIFFERENT / 2))
+
+
+def _finding(found: Speeds) -> Finding:
+    odd = [row for row in found.brokers if _surely_odd(row)]
+    slow = [row for row in odd if row["slope"] > 1]
+    if slow:
+        first = slow[0]
+        others = "" if len(slow) == 1 else f", and {len(slow) - 1} more brokers do too"
+        told = (
+            f"{first['broker']} needs {percent(first['slope'] - 1)} more CPU than its class for "
+            f"the same traffic{others}: "
+            "look for a noisy neighbour or throttling, or give them a class of their own."
+        )
+        return Finding(Weight.LOOK, told)
+    if odd:
+        told = f"{odd[0]['broker']} needs {percent(1 - odd[0]['slope'])} less CPU than its class."
+        return Finding(Weight.FINE, told)
+    return Finding(Weight.FINE, "No broker needs clearly more CPU than its class for its traffic.")
+
+
+def _chart(found: Speeds) -> Chart:
+    upwards = sorted(found.brokers, key=lambda row: row["slope"])
+    classes = sorted({row["broker_class"] for row in upwards})
+    data: list[Mapping[str, Json]] = []
+    for place, name in enumerate(classes):
+        own = [row for row in upwards if row["broker_class"] == name]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": shown(name or "(no class)"),
+                "y": [shown(row["broker"]) for row in own],
+                "x": numbers([row["slope"] for row in own]),
+                "error_x": {
+                    "type": "data",
+                    "array": numbers([row["error"] or 0.0 for row in own]),
+                },
+                "marker": {"size": 9, "color": COLOURS[place % len(COLOURS)]},
+                "hovertemplate": "%{y}: %{x:.2f} times its class<extra></extra>",
+            }
+        )
+    middle = {
+        "type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1,
+        "line": {"color": GREY, "dash": "dot", "width": 1},
+    }  # fmt: skip
+    by = (
+        "CPU for its traffic, by the cost model of its class; the lines are 90 % intervals"
+        if found.learned
+        else "CPU for each message, over the median of its class (the job costs would compare "
+        "brokers by all of their traffic)"
+    )
+    which = (
+        ""
+        if len(upwards) == found.all_brokers
+        else (f" The {len(upwards)} of {found.all_brokers} brokers that are furthest from 1.")
+    )
+    return Chart(
+        title="CPU needed for the same traffic",
+        summary=f"{by}. Right of 1 a broker is slower than its class.{which}",
+        data=data,
+        layout=layout(
+            xaxis={"title": {"text": "times its class"}},
+            yaxis={"type": "category", "categoryarray": [shown(r["broker"]) for r in upwards]},
+            shapes=[middle],
+        ),
+        height_px=max(240, 110 + 20 * len(upwards)),
+    )
+
+
+def _table(found: Speeds) -> Html:
+    columns = [
+        Column(name="broker"),
+        Column(name="class"),
+        Column(name="CPU for its traffic", unit="times its class"),
+        Column(name="90 % interval", unit="±"),
+        Column(name="background", unit="% of a core", explanation="CPU without any traffic."),
+        Column(name="hours"),
+    ]
+    cells = [
+        [
+            Cell(row["broker"]),
+            Cell(row["broker_class"] or "(no class)"),
+            Cell(plain(row["slope"]), row["slope"], tone="bad" if _surely_odd(row) else ""),
+            *(Cell(plain(row[name]), row[name]) for name in ("error", "background")),
+            Cell(f"{row['hours']:,}", row["hours"]),
+        ]
+        for row in found.brokers
+    ]
+    return table("Brokers, those furthest from their class first", columns, cells)

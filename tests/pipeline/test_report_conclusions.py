@@ -1,0 +1,136 @@
+"""What the report concludes of bundles and namespaces, by rows as the tables have them."""
+
+from typing import Any
+
+import pytest
+
+from loadmanager.core.splitting import SplitRules
+from loadmanager.pipeline.reporting.cutting import to_merge, to_split
+from loadmanager.pipeline.reporting.namespaces import judged
+from loadmanager.pipeline.reporting.parts import Finding, Weight, next_steps
+from loadmanager.pipeline.reporting.wording import UNKNOWN, many, percent, plain, scaled, span
+
+RULES = SplitRules()
+
+
+def bundle(low: int, high: int, *, share: float = 0.001, **more: Any) -> dict[str, Any]:
+    rates = dict.fromkeys(
+        ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s"), 1.0
+    )
+    return {
+        "bundle": f"t/n/0x{low:08x}_0x{high:08x}",
+        "namespace": "t/n",
+        "broker": "a:1",
+        "share": share,
+        "topics": 4,
+        "producers": 1,
+        "consumers": 1,
+        **rates,
+        **more,
+    }
+
+
+def test_what_exceeds_a_limit_of_the_leader_is_to_be_split() -> None:
+    rows = to_split(
+        [bundle(0, 1, msgs_in_per_s=31_000.0), bundle(1, 2, topics=1001), bundle(2, 3)], 10, RULES
+    )
+    assert [(row["bundle"][-10:], row["why"]) for row in rows] == [
+        ("0x00000001", "31001 messages/s"),
+        ("0x00000002", "1001 topics"),
+    ]
+
+
+def test_a_bundle_larger_than_half_a_broker_is_to_be_split_whatever_the_limits() -> None:
+    assert to_split([bundle(0, 10, share=0.051)], 10, RULES)[0]["why"] == (
+        "51 % of a broker's mean traffic"
+    )
+    assert to_split([bundle(0, 10, share=0.049)], 10, RULES) == []
+    assert to_split([bundle(0, 10, share=1.0)], 1, RULES) == []
+
+
+def test_a_bundle_of_one_topic_cannot_be_split() -> None:
+    row = to_split([bundle(0, 10, share=0.5, topics=1)], 10, RULES)[0]
+    assert row["hint"] == "has 1 topic: partition the topic instead"
+    row = to_split([bundle(5, 6, share=0.5)], 10, RULES)[0]
+    assert row["hint"] == "is a single position: it cannot be cut"
+
+
+def test_small_neighbours_are_merged_in_pairs() -> None:
+    rows = [bundle(at, at + 10) for at in (20, 0, 10, 40)]
+    found = to_merge(rows, 2, RULES, {"t/n": 10})
+    assert [row["whole"] for row in found] == ["t/n/0x00000000_0x00000014"]
+    assert found[0]["topics"] == 8
+    assert found[0]["same_broker"]
+
+
+def test_a_namespace_keeps_as_many_bundles_as_there_are_brokers() -> None:
+    rows = [bundle(at, at + 10) for at in (0, 10, 20, 30)]
+    assert to_merge(rows, 4, RULES, {"t/n": 4}) == []
+    assert len(to_merge(rows, 3, RULES, {"t/n": 4})) == 1
+    assert len(to_merge(rows, 1, RULES, {"t/n": 4})) == 2
+
+
+def test_what_would_be_cut_again_at_once_is_not_merged() -> None:
+    rows = [bundle(0, 10, topics=600), bundle(10, 20, topics=600)]
+    assert to_merge(rows, 1, RULES, {"t/n": 10}) == []
+
+
+def test_names_that_are_no_bundles_are_left_out() -> None:
+    odd = {**bundle(0, 10), "bundle": "t/n/whole"}
+    assert to_merge([odd, bundle(10, 20)], 1, RULES, {"t/n": 10}) == []
+    assert to_split([{**odd, "share": 0.5}], 10, RULES)[0]["hint"].startswith("is a single")
+
+
+def namespace(bundles: int, share: float, largest: float) -> dict[str, Any]:
+    return {
+        "namespace": "t/n", "bundles": bundles, "share": share, "largest_share": largest,
+        "largest_bundle": "b", "brokers": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bundles", "share", "largest", "why", "wanted"),
+    [
+        (64, 1.0, 0.02, "", 128),
+        (4, 0.5, 0.02, "4 bundles for traffic of 5 brokers", 64),
+        (64, 0.5, 0.08, "its largest bundle is 80 % of a broker's mean traffic", 64),
+        (2, 0.05, 0.04, "", 8),
+        (1, 0.05, 0.04, "1 bundle for traffic of 1 broker", 8),
+        (200, 1.0, 0.01, "", 200),
+    ],
+)
+def test_a_namespace_has_too_few_bundles_for_its_traffic(
+    bundles: int, share: float, largest: float, why: str, wanted: int
+) -> None:
+    row = judged(namespace(bundles, share, largest), brokers=10)
+    assert (row["why"], row["wanted"]) == (why, wanted)
+
+
+def test_a_single_broker_needs_no_second_bundle() -> None:
+    assert judged(namespace(1, 1.0, 1.0), brokers=1)["why"] == ""
+
+
+def test_what_matters_most_is_told_first_and_the_rest_left_out() -> None:
+    findings = [Finding(Weight.FINE, f"fine {at}") for at in range(4)]
+    findings += [Finding(Weight.ACT, "act"), Finding(Weight.LOOK, "<look>")]
+    findings += [Finding(Weight.LACKING, "lacking")]
+    told = next_steps(findings, most=3)
+    assert told.index("act") < told.index("&lt;look&gt;") < told.index("fine 0")
+    assert "fine 1" not in told
+    assert "lacking" not in told
+    assert "too little history" in next_steps([])
+
+
+def test_numbers_are_told_with_their_units() -> None:
+    assert [plain(1234.5), plain(0.01234), plain(0.0), plain(None)] == [
+        "1,234", "0.0123", "0", UNKNOWN,
+    ]  # fmt: skip
+    assert [scaled(1.5e6, "B/s"), scaled(12.0, "/s")] == ["1.50 M B/s", "12.0 /s"]
+    assert [percent(0.123), percent(0.123, 1), percent(float("nan"))] == ["12 %", "12.3 %", UNKNOWN]
+    assert [span(90), span(7200), span(3 * 86400), span(0.258)] == [
+        "90 s",
+        "2.0 h",
+        "3.0 days",
+        "0.26 s",
+    ]
+    assert [many(1, "move"), many(1200, "move")] == ["1 move", "1,200 moves"]
