@@ -121,6 +121,11 @@ class Files:
         return path.getFileSystem(self._conf), path
 
 
+def literal(path: str) -> str:
+    """Return a path in which Spark's readers see no pattern; its writers never do."""
+    return "".join(f"\\{char}" if char in "\\*?[]{}" else char for char in path)
+
+
 def _read_at_once(statuses: str) -> Iterator[StoredFile]:
     """Read what Hadoop prints of files: a question for each field of each takes minutes."""
     for one in _STATUS.finditer(statuses):

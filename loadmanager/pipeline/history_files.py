@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from loadmanager.core.history.files import OPEN, FileName, hour_of_partition
 from loadmanager.pipeline.contract import PipelineError
-from loadmanager.pipeline.files import Files, StoredFile
+from loadmanager.pipeline.files import StoredFile
 
 LARGEST_BYTES: Final = 256 << 20
 """A file is read as a whole. Writers finish theirs at a quarter of this unless told otherwise."""
@@ -15,6 +15,16 @@ LARGEST_BYTES: Final = 256 << 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR: Final = timedelta(hours=1)
 _HIDDEN: Final = (".", OPEN)
+
+
+class Listing(Protocol):
+    """What is asked of a file system; see `Files`."""
+
+    def exists(self, where: str) -> bool:
+        """Return whether there is anything."""
+
+    def listed(self, folder: str) -> list[StoredFile]:
+        """Return what is in a folder, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +74,13 @@ class Bounds:
 
     def hold(self, hour: int) -> bool:
         """Return whether any moment of an hour, counted since 1970, is within."""
-        try:
-            start = _EPOCH + hour * _HOUR
-        except OverflowError:
-            return self.until is None
-        after = self.since is not None and start + _HOUR <= self.since
+        start = _EPOCH + hour * _HOUR
+        after = self.since is not None and self.since - start >= _HOUR
         return not after and (self.until is None or start < self.until)
 
 
 def find_files(
-    files: Files, history: str, read: Mapping[str, Sequence[int]], bounds: Bounds
+    files: Listing, history: str, read: Mapping[str, Sequence[int]], bounds: Bounds
 ) -> Found:
     """Sort all that is in ``history``; ``read`` has the state of each file that was read.
 
@@ -91,7 +98,7 @@ def find_files(
     return Found(**{name: getattr(found, name) for name in Found.__dataclass_fields__})
 
 
-def _hours(files: Files, day: StoredFile, found: "_Sorting") -> Iterator[tuple[int, StoredFile]]:
+def _hours(files: Listing, day: StoredFile, found: "_Sorting") -> Iterator[tuple[int, StoredFile]]:
     """Yield the hours of a day with their folders; what is none of them is foreign."""
     if not day.is_folder or hour_of_partition(f"{day.name}/hour=00") is None:
         found.is_foreign(day.name, day)

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from loadmanager.pipeline.alone import alone
 from loadmanager.pipeline.contract import PipelineError, Table
 from loadmanager.pipeline.doubled import doubled, spans_of
+from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.history_files import Bounds, HistoryFile, find_files
 from loadmanager.pipeline.ingest_told import (
     SHOWN,
@@ -62,12 +63,16 @@ def run(work: Work) -> list[str]:
     history, store = work.history.rstrip("/"), work.store
     with alone(store.out), settings_of(work.spark, _SETTINGS):
         store.files.delete(f"{store.out}/{_DRAFTS}")
-        read = {}
-        for one in store.batches():
+        read: dict[str, Sequence[int]] = {}
+        batches = store.batches()
+        for one in batches:
             read.update(one.manifest["files"])
         found = find_files(store.files, history, read, Bounds(work.since, work.until))
         if not found.has_history:
             raise PipelineError(nothing_there(history, found))
+        if not batches and not found.new:
+            # From now on the tables are there, with no rows.
+            store.commit(1, {"files": {}, "tables": [], "lines": Taken().lines})
         taken = _take_all(work, list(_batches(found.new)))
         return [*told_of_files(found), *told_of_lines(taken)]
 
@@ -103,6 +108,9 @@ class _Batch:
             "overwrite"
         ).partitionBy("part", "date").parquet(self._draft)
         read = {row["file"] for row in self._part(FILES).select("file").collect()}
+        gone = len(self._files) - len(read)
+        if not read:
+            return Taken(gone=gone)
         lines = self._part(LINES)
         lost = self._lost(lines)
         kept = kept_lines(lines, lost)
@@ -116,7 +124,6 @@ class _Batch:
         counted = _counted(kinds, lost)
         if counted["quarantined"]:
             self._put(QUARANTINE, refused(lines, lost))
-        gone = len(self._files) - len(read)
         taken = Taken(**counted, gone=gone, doubled=self._doubled())
         self._store.commit(
             self._number,
@@ -131,7 +138,7 @@ class _Batch:
 
     def _read(self) -> DataFrame:
         reader = self._spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
-        content = reader.load([_literal(one.path) for one in self._files])
+        content = reader.load([literal(one.path) for one in self._files])
         rows = content.select("path", "content").mapInArrow(read_files, READ)
         dated = with_dates(rows)
         date = F.when(F.col("part") == BUNDLES, F.col("date"))
@@ -140,7 +147,10 @@ class _Batch:
 
     def _part(self, name: str) -> DataFrame:
         read = StructType([one for one in READ if one.name != "part"])
-        return self._spark.read.schema(read).parquet(f"{self._draft}/part={name}")
+        draft = f"{self._draft}/part={name}"
+        if not self._store.files.exists(draft):
+            return self._spark.createDataFrame([], read)
+        return self._spark.read.schema(read).parquet(literal(draft))
 
     def _put(self, table: Table, frame: DataFrame) -> None:
         self._store.put(table, self._number, frame)
@@ -150,7 +160,7 @@ class _Batch:
         """Return the lines that others were taken instead of (see `losers`), None for none."""
         found = losers(lines, self._store.batches_of(KEYS))
         found.write.mode("overwrite").parquet(f"{self._draft}/lost")
-        written = self._spark.read.schema(found.schema).parquet(f"{self._draft}/lost")
+        written = self._spark.read.schema(found.schema).parquet(literal(f"{self._draft}/lost"))
         return None if written.isEmpty() else written
 
     def _take_bundles(self, lost: DataFrame | None) -> None:
@@ -159,7 +169,9 @@ class _Batch:
         if not self._store.files.exists(draft):
             return
         if lost is not None:
-            rows = self._spark.read.parquet(draft).join(lost, ["file", "line"], "left_anti")
+            rows = self._spark.read.parquet(literal(draft)).join(
+                lost, ["file", "line"], "left_anti"
+            )
             self._put(BUNDLE_LOAD, rows)
             return
         place = self._store.place(BUNDLE_LOAD.name, self._number)
@@ -223,8 +235,3 @@ def _batches(files: Sequence[HistoryFile]) -> Iterator[list[HistoryFile]]:
         size_bytes += one.size_bytes
     if batch:
         yield batch
-
-
-def _literal(path: str) -> str:
-    """Return a path in which Spark sees no pattern."""
-    return "".join(f"\\{char}" if char in "\\*?[]{}" else char for char in path)

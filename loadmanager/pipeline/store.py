@@ -19,7 +19,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from loadmanager.pipeline.contract import PipelineError, Table
 from loadmanager.pipeline.doubled import standing
-from loadmanager.pipeline.files import Files
+from loadmanager.pipeline.files import Files, literal
 from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD, DOUBLED, INGESTED, MADE_BY
 
 if TYPE_CHECKING:
@@ -103,6 +103,15 @@ class Store:
         self.files.write(f"{folder}/{number:06d}.json", _text(manifest))
         self._remove_others(job, number, [*former.get("tables", {}), *tables])
 
+    def adopt(self, job: str, tables: Iterable[Table]) -> None:
+        """Let tables be read that a job writes by itself, part by part: OUT/TABLE/batch=*."""
+        folder = f"{self.out}/jobs/{job}"
+        if not self._last(folder)[0]:
+            told = {
+                one.name: {"folder": one.name, "schema": one.schema.jsonValue()} for one in tables
+            }
+            self.files.write(f"{folder}/000001.json", _text({"tables": told, "facts": {}}))
+
     def facts(self, job: str) -> Mapping[str, Any] | None:
         """Return what a job noted of its last run, None if it never ran."""
         number, manifest = self._last(f"{self.out}/jobs/{job}")
@@ -137,7 +146,7 @@ class Store:
             return self._spark.createDataFrame([], table.schema)
         read = StructType([*table.schema, StructField("batch", IntegerType())])
         frame = self._spark.read.schema(read).option("basePath", f"{self.out}/{table.name}")
-        return frame.parquet(*folders).select(*table.schema.names)
+        return frame.parquet(*map(literal, folders)).select(*table.schema.names)
 
     def _ingested(self, table: Table) -> "DataFrame":
         batches = self.batches()
@@ -153,7 +162,8 @@ class Store:
 
     def _derived(self, told: Mapping[str, Any]) -> "DataFrame":
         schema = StructType.fromJson(told["schema"])
-        return self._spark.read.schema(schema).parquet(f"{self.out}/{told['folder']}")
+        frame = self._spark.read.schema(schema).parquet(literal(f"{self.out}/{told['folder']}"))
+        return frame.select(*schema.names)
 
     def _never_made(self, name: str, job: str | None) -> PipelineError:
         first = (

@@ -1,0 +1,147 @@
+"""What is a line of history is decided by the strict reader, wherever lines are read."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from history_lines import BUNDLES, NOON_MS, SPOILT, UNUSUAL, Spoil, cut, line, packed, report
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.history import read_line
+from loadmanager.pipeline.lines import READ, SHOWN_CHARACTERS, read_files
+
+FILE = "date=2026-01-05/hour=12/reports-b1_8080-ab12-000000000001.jsonl.gz"
+
+
+def read(*contents: bytes) -> list[dict[str, Any]]:
+    """Return all rows of files."""
+    batch = pa.RecordBatch.from_pydict(
+        {"path": [f"file:/some/where/{FILE}"] * len(contents), "content": list(contents)}
+    )
+    found = pa.Table.from_batches(read_files(iter([batch])))
+    assert found.schema.names == READ.names
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return rows
+
+
+def rows_of(part: str, *contents: bytes) -> list[dict[str, Any]]:
+    return [row for row in read(*contents) if row["part"] == part]
+
+
+def verdict(content: bytes) -> str | None:
+    """Return what the strict reader has against a line."""
+    try:
+        read_line("", content)
+    except MalformedContent as error:
+        return str(error).removeprefix(": ")
+    return None
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_a_spoilt_line_is_refused_in_the_words_of_the_strict_reader(spoil: Spoil) -> None:
+    spoilt = spoil(report(2))
+    rows = read(packed([line(report(1)), spoilt, line(report(3))]))
+    told = {row["line"]: row["told"] for row in rows if row["part"] == "lines"}
+    assert verdict(spoilt) is not None
+    assert told[2]["fault"] == verdict(spoilt)
+    assert told[2]["text"] == spoilt.decode(errors="replace")[:SHOWN_CHARACTERS]
+    assert told[1]["fault"] is None
+    assert told[3]["fault"] is None
+    assert {row["line"] for row in rows if row["part"] == "bundle_load"} == {1, 3}
+
+
+@pytest.mark.parametrize("change", UNUSUAL.values(), ids=UNUSUAL)
+def test_an_unusual_line_is_taken_with_all_it_says(change: Spoil) -> None:
+    content = change(report(7))
+    found = read_line("", content)
+    rows = read(packed([content]))
+    (told,) = [row for row in rows if row["part"] == "lines"]
+    assert (told["file"], told["line"], told["told"]["fault"]) == (FILE, 1, None)
+    plain = json.loads(told["told"]["text"])
+    assert plain.pop("bundle_count") == len(found["bundles"]["bundle"])
+    assert plain == {name: found[name] for name in report(1) if name != "bundles"}
+    bundles = [row for row in rows if row["part"] == "bundle_load"]
+    for name, values in found["bundles"].items():
+        assert [row[name] for row in bundles] == [
+            float(one) if name.endswith("per_s") else one for one in values
+        ]
+    for name in ("cluster", "writer", "instance", "seq", "at_ms", "broker", "interval_s"):
+        assert {row[name] for row in bundles} <= {found[name]}
+
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2),
+    st.integers(2**62, 2**65),
+    st.floats(),
+    st.text(max_size=3),
+    st.lists(
+        st.one_of(st.none(), st.integers(-1, 3), st.floats(), st.text(max_size=2)), max_size=3
+    ),
+    st.dictionaries(st.sampled_from(["bundle", "topics"]), st.lists(st.integers(), max_size=2)),
+)
+
+
+@given(
+    name=st.sampled_from(sorted(report(1))),
+    inner=st.sampled_from([None, *sorted(report(1)["bundles"])]),
+    value=values,
+)
+def test_reading_in_workers_and_reading_strictly_never_disagree(
+    name: str, inner: str | None, value: object
+) -> None:
+    fields = report(1)
+    place = fields if inner is None else fields["bundles"]
+    place[name if inner is None else inner] = value
+    content = line(fields)
+    (told,) = rows_of("lines", packed([content]))
+    assert told["told"]["fault"] == verdict(content)
+
+
+def test_rows_of_bundles_carry_what_their_report_says() -> None:
+    rows = rows_of("bundle_load", packed([line(report(3))]))
+    assert [row["bundle"] for row in rows] == list(BUNDLES)
+    assert [row["msgs_in_per_s"] for row in rows] == [0.1 * 3, 1.0]
+    for row in rows:
+        assert (row["broker"], row["broker_class"], row["seq"]) == ("b1:8080", "small", 3)
+        assert (row["at_ms"], row["reported_at_ms"]) == (NOON_MS, NOON_MS)
+        assert (row["interval_s"], row["window_s"]) == (60.0, 5.0)
+
+
+def test_copies_have_the_same_digest_and_others_have_not() -> None:
+    same, other = line(report(1)), line(report(1, topics=3))
+    told = [row["told"]["digest"] for row in rows_of("lines", packed([same, same, other]))]
+    assert told[0] == told[1]
+    assert told[0] != told[2]
+
+
+def test_lines_of_the_other_stream_are_taken_for_what_they_are() -> None:
+    (told,) = rows_of("lines", packed([cut(5)]))
+    assert (told["told"]["kind"], told["seq"]) == ("cut", 5)
+    assert json.loads(told["told"]["text"])["parts"] == list(BUNDLES)
+
+
+def test_every_file_is_told_with_its_last_line_even_an_empty_one() -> None:
+    found = rows_of("files", packed([line(report(1)), b"x"]), packed([]), packed([cut(1)]))
+    assert [(row["file"], row["line"]) for row in found] == [(FILE, 2), (FILE, 1), (FILE, 1)]
+
+
+def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_told() -> None:
+    whole = packed([line(report(1)), line(report(2)), line(report(3))])
+    rows = read(whole[: -len(whole) // 6])
+    told = {row["line"]: row["told"]["fault"] for row in rows if row["part"] == "lines"}
+    assert told[1] is None
+    assert told[2] is None
+    assert told[3] == f"the file ends within a gzip member, after {5 * len(whole) // 6} bytes"
+    assert {row["line"] for row in rows if row["part"] == "bundle_load"} == {1, 2}
+
+
+def test_more_rows_than_are_given_away_at_once_all_arrive() -> None:
+    reports = [line(report(seq)) for seq in range(1, 12_001)]
+    rows = read(packed(reports))
+    assert sorted(row["seq"] for row in rows if row["part"] == "lines") == list(range(1, 12_001))
+    assert sum(row["part"] == "bundle_load" for row in rows) == 24_000
