@@ -54,6 +54,7 @@ def test_every_setting_of_planner_and_filters_can_be_configured() -> None:
     budgets = PlannerSettings(
         mode="parity",
         margin_fraction=0.5,
+        learned_costs=False,
         max_moves_per_round=1,
         max_moves_per_hour=2,
         max_in_flight_per_broker=3,
