@@ -61,9 +61,19 @@ def write_live_history(directory: Path) -> Archive:
 
 
 async def _bases(cluster: Cluster, archive: Archive, more: int) -> None:
-    """Return after so many base rounds more."""
-    wanted = archive.count("bundles") + more
-    await cluster.until(lambda: archive.count("bundles") >= wanted, within_s=300.0)
+    """Return after so many base rounds more, and a tick."""
+    wanted = _base_rounds(archive) + more
+    await cluster.until(lambda: _base_rounds(archive) >= wanted, within_s=300.0)
+    ticks = archive.count("tick")
+    await cluster.until(lambda: archive.count("tick") > ticks)
+
+
+def _base_rounds(archive: Archive) -> int:
+    return sum(
+        record.kind == "round" and record.body["base"]
+        for sink in archive.sinks
+        for record in sink.records
+    )
 
 
 async def _send(cluster: Cluster, topics: list[TopicName]) -> None:

@@ -1,0 +1,176 @@
+"""Minutes and alerts from the history directory, while it is being written.
+
+Spark's Structured Streaming finds files that are whole (they get their name when they are) and
+says which belong to which batch; `streaming` counts each batch once, wherever one was broken
+off. A minute is told once, when no more reports are expected for it.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from loadmanager.pipeline.contract import PipelineError
+from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.streaming.alerts import BEGAN, Limits, silence
+from loadmanager.pipeline.streaming.memory import Memory
+from loadmanager.pipeline.streaming.micro_batch import Batches
+from loadmanager.pipeline.streaming.tables import STREAM_ALERTS, STREAM_MINUTES
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+WATERMARK_S: Final = 1500.0
+"""Files are finished after a quarter of an hour, reports reach five minutes back, and five more
+for good measure."""
+
+FILES_AT_ONCE: Final = 2000
+FILES_REMEMBERED: Final = "30d"
+"""A file whose time of writing is so long before the newest is taken for one that was read."""
+
+_FILE: Final = StructType(
+    [
+        StructField("path", StringType()),
+        StructField("modificationTime", TimestampType()),
+        StructField("length", LongType()),
+        StructField("content", BinaryType()),
+    ]
+)
+_SETTINGS: Final = {
+    # Files are read as a whole: Python gets one at a time.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    "spark.sql.streaming.metricsEnabled": "false",
+}
+_LOOK_S: Final = 0.5
+_EVERY: Final = "5 seconds"
+
+
+def run(work: Work) -> list[str]:
+    """Follow ``work.history`` until interrupted, for ``for_s`` seconds, or, ``once``, to its end.
+
+    Options, all of which may be missing: ``once``, ``for_s``, ``watermark_s``, and `Limits` as
+    ``max_over_mean``, ``usage``, ``minutes``, ``silent_minutes``.
+
+    Raises:
+        PipelineError: no history is given, or a batch failed.
+    """
+    if work.history is None:
+        raise PipelineError("stream: no history is given; expected --history DIR")
+    options = {name: value for name, value in work.options.items() if value is not None}
+    memory = Memory(work.spark, work.store.files, work.store.out)
+    memory.begin()
+    work.store.adopt("stream", (STREAM_MINUTES, STREAM_ALERTS))
+    batches = Batches(
+        spark=work.spark,
+        memory=memory,
+        watermark_s=options.get("watermark_s", WATERMARK_S),
+        limits=_limits(options),
+        tell=work.tell,
+    )
+    with _settings(work):
+        query = _started(work, batches, once=bool(options.get("once")))
+        try:
+            _follow(query, _Following(work, batches), options)
+        except KeyboardInterrupt:
+            work.tell("stream: stopping; the batch under way is done again next time")
+        finally:
+            query.stop()
+    return [_told(memory)]
+
+
+def _limits(options: Mapping[str, Any]) -> Limits:
+    return Limits(
+        **{name: options[name] for name in Limits.__dataclass_fields__ if name in options}
+    )
+
+
+def _started(work: Work, batches: Batches, *, once: bool) -> "StreamingQuery":
+    files = (
+        work.spark.readStream.format("binaryFile")
+        .schema(_FILE)
+        .option("pathGlobFilter", "reports-*.jsonl.gz")
+        .option("recursiveFileLookup", "true")
+        .option("maxFilesPerTrigger", str(FILES_AT_ONCE))
+        .option("maxFileAge", FILES_REMEMBERED)
+        .load(work.history)
+        .select("path", "content")
+    )
+    writer = files.writeStream.foreachBatch(batches.take).option(
+        "checkpointLocation", batches.memory.checkpoint
+    )
+    how: dict[str, Any] = {"availableNow": True} if once else {"processingTime": _EVERY}
+    return writer.trigger(**how).start()
+
+
+class _Following:
+    """Notices that history fell silent, which no batch can tell."""
+
+    def __init__(self, work: Work, batches: Batches) -> None:
+        self._work = work
+        self._batches = batches
+        self._last_ms = 0
+        self._since_s = time.monotonic()
+        self._told = False
+
+    def look(self) -> None:
+        """Tell once that nothing came for too long."""
+        last_ms = self._batches.memory.latest().last_ms
+        now_s = time.monotonic()
+        if last_ms != self._last_ms:
+            self._last_ms, self._since_s, self._told = last_ms, now_s, False
+        silent_s = now_s - self._since_s
+        # A file is seen when it is finished: before that, nothing can be said.
+        allowed_s = self._batches.watermark_s + 60.0 * self._batches.limits.silent_minutes
+        if silent_s >= allowed_s and last_ms and not self._told:
+            self._told = True
+            for cluster in sorted(self._batches.memory.latest().watch.last_ms):
+                alert = silence(cluster, last_ms, int(silent_s // 60), BEGAN)
+                self._batches.write_alerts([alert], f"silent-since-{last_ms}")
+                self._work.tell(f"  {alert.text()}")
+
+
+def _follow(query: "StreamingQuery", following: _Following, options: Mapping[str, Any]) -> None:
+    deadline_s = time.monotonic() + options.get("for_s", float("inf"))
+    pause = threading.Event()
+    while query.isActive and time.monotonic() < deadline_s:
+        pause.wait(_LOOK_S)
+        if not options.get("once"):
+            following.look()
+    if not query.isActive:
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            raise PipelineError(f"stream: a batch failed: {error}; it is done again") from error
+
+
+def _told(memory: Memory) -> str:
+    progress = memory.latest()
+    if not progress.closed_ms:
+        return "stream: no minute is over yet"
+    return f"stream: minutes before {progress.closed:%F %H:%M} are over and told"
+
+
+@contextlib.contextmanager
+def _settings(work: Work) -> Iterator[None]:
+    before = {name: work.spark.conf.get(name, None) for name in _SETTINGS}
+    for name, value in _SETTINGS.items():
+        work.spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, former in before.items():
+            if former is None:
+                work.spark.conf.unset(name)
+            else:
+                work.spark.conf.set(name, former)

@@ -1,0 +1,1 @@
+"""Minutes and alerts while history is being written, each of them once."""

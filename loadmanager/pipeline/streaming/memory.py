@@ -1,0 +1,140 @@
+"""What a stream remembers from batch to batch, and where.
+
+    OUT/stream/checkpoint             Spark's: which files belong to which batch
+    OUT/stream/state/000007/sums      minutes that are not over after batch 7
+    OUT/stream/state/000007/seen      lines of them, by which copies are known
+    OUT/stream/state/000007/state.json   written last: without it the batch is done again
+    OUT/stream_minutes/batch=000007   what batch 7 told
+    OUT/stream_alerts/batch=000007
+
+A batch reads the state of the one before and writes its own parts over whatever an earlier
+try left. Spark gives a batch that was not finished the same files again. So each batch counts
+once, wherever it was broken off.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from loadmanager.pipeline.contract import PipelineError
+from loadmanager.pipeline.files import Files
+from loadmanager.pipeline.streaming.alerts import Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SEEN: Final = StructType(
+    [
+        StructField("writer", StringType()),
+        StructField("instance", StringType()),
+        StructField("seq", LongType()),
+        StructField("at_ms", LongType()),
+    ]
+)
+"""A report that was counted."""
+
+_KEPT: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a stream is: minutes before ``closed_ms`` are over.
+
+    ``newest_ms`` has the newest report of each broker of late.
+    """
+
+    closed_ms: int = 0
+    newest_ms: Mapping[str, int] = field(default_factory=dict)
+    watch: Watch = field(default_factory=Watch)
+
+    @property
+    def closed(self) -> datetime:
+        """The same as a time."""
+        return datetime.fromtimestamp(self.closed_ms / 1000, UTC)
+
+    @property
+    def last_ms(self) -> int:
+        """When the newest report of all was, 0 if there was none."""
+        return max(self.newest_ms.values(), default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self) | {"watch": self.watch.to_json()}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Self:
+        """Return what `to_json` gave."""
+        return cls(
+            closed_ms=told["closed_ms"],
+            newest_ms=dict(told["newest_ms"]),
+            watch=Watch.from_json(told["watch"]),
+        )
+
+
+class Memory:
+    """The files of a stream's state below ``out``."""
+
+    def __init__(self, spark: "SparkSession", files: Files, out: str) -> None:
+        self._spark = spark
+        self._files = files
+        self._out = out
+        self._states = f"{out}/stream/state"
+        self.checkpoint = f"{out}/stream/checkpoint"
+
+    def begin(self) -> None:
+        """Remove what an earlier stream told if its checkpoint is gone: it is told again."""
+        if not self._files.exists(self.checkpoint):
+            for name in ("stream", "stream_minutes", "stream_alerts"):
+                self._files.delete(f"{self._out}/{name}")
+
+    def latest(self) -> Progress:
+        """Return how far the stream is."""
+        return self.progress(sys.maxsize)
+
+    def told(self, table: str, part: int | str) -> str:
+        """Return the folder of what a batch tells, or of what is told besides."""
+        name = f"{part:06d}" if isinstance(part, int) else part
+        return f"{self._out}/{table}/batch={name}"
+
+    def progress(self, batch: int) -> Progress:
+        """Return how far the stream was before ``batch``."""
+        former = self._former(batch)
+        if former is None:
+            return Progress()
+        where = f"{self._states}/{former}/state.json"
+        try:
+            return Progress.from_json(json.loads(self._files.read(where)))
+        except (ValueError, KeyError, TypeError) as error:
+            told = f"{where}: {error!r}; expected the state that a stream wrote"
+            raise PipelineError(f"{told}; remove {self._out}/stream to begin anew") from None
+
+    def frame(self, batch: int, name: str, like: StructType) -> DataFrame:
+        """Return ``sums`` or ``seen`` before ``batch``; ``like`` is what they look like."""
+        former = self._former(batch)
+        if former is None:
+            return self._spark.createDataFrame([], like)
+        return self._spark.read.schema(like).parquet(f"{self._states}/{former}/{name}")
+
+    def keep(self, batch: int, progress: Progress, frames: Mapping[str, DataFrame]) -> None:
+        """Write the state after ``batch``: from then on the batch is over."""
+        where = f"{self._states}/{batch:06d}"
+        for name, frame in frames.items():
+            frame.write.mode("overwrite").parquet(f"{where}/{name}")
+        self._files.write(f"{where}/state.json", json.dumps(progress.to_json(), sort_keys=True))
+        for name in self._files.names(self._states):
+            if name.isdigit() and int(name) <= batch - _KEPT:
+                self._files.delete(f"{self._states}/{name}")
+
+    def _former(self, batch: int) -> str | None:
+        """Return the folder of the last state before ``batch``."""
+        for name in reversed(self._files.names(self._states)):
+            whole = self._files.exists(f"{self._states}/{name}/state.json")
+            if name.isdigit() and int(name) < batch and whole:
+                return name
+        return None

@@ -1,0 +1,217 @@
+"""One batch of the stream: files that are whole, to minutes that are over and alerts."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.pipeline.lines import BUNDLES, LINES, READ, read_files
+from loadmanager.pipeline.streaming.alerts import (
+    IMBALANCE,
+    LATE,
+    MINUTE_MS,
+    SATURATED,
+    TOLD,
+    Alert,
+    Limits,
+    Minute,
+    watched,
+)
+from loadmanager.pipeline.streaming.memory import SEEN, Memory, Progress
+from loadmanager.pipeline.streaming.open_minutes import added, minutes, slices, sums
+from loadmanager.pipeline.streaming.tables import STREAM_ALERTS, STREAM_MINUTES
+from loadmanager.pipeline.tables import parsed_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DAY_MS: Final = 86_400_000
+_ENOUGH_TO_DOUBT_ONE: Final = 3
+_LINE: Final = ["file", "line"]
+_KEY: Final = ["writer", "instance", "seq"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """Takes up batches, in their order; ``watermark_s`` is how late a report may be."""
+
+    spark: "SparkSession"
+    memory: Memory
+    watermark_s: float
+    limits: Limits
+    tell: Callable[[str], None]
+
+    def take(self, files: DataFrame, batch: int) -> None:
+        """Count the lines of files (``path``, ``content``), and tell what is over."""
+        read = files.mapInArrow(read_files, READ).persist()
+        try:
+            self._take(read, batch)
+        finally:
+            read.unpersist()
+
+    def _take(self, read: DataFrame, batch: int) -> None:
+        before = self.memory.progress(batch)
+        sound = _reports(read)
+        seen = self.memory.frame(batch, "seen", SEEN)
+        fresh = _once(sound, seen).persist()
+        parts = slices(fresh, _samples(read, fresh)).persist()
+        after = replace(before, newest_ms=_newest(before, fresh))
+        after = replace(after, closed_ms=self._closed_ms(after))
+        came_late = parts.where(F.col("minute_ms") < before.closed_ms)
+        new = sums(parts.where(F.col("minute_ms") >= before.closed_ms))
+        standing = added(new, self.memory.frame(batch, "sums", new.schema)).persist()
+        over = F.col("minute_ms") < after.closed_ms
+        try:
+            where = self.memory.told(STREAM_MINUTES.name, batch)
+            closed = STREAM_MINUTES.conform(minutes(standing.where(over)))
+            closed.coalesce(1).write.mode("overwrite").parquet(where)
+            told = self.spark.read.schema(STREAM_MINUTES.schema).parquet(where)
+            watch, alerts = self._alerts(before, told)
+            alerts += _late(came_late, after)
+            self.write_alerts(alerts, batch)
+            # A copy of an older one is late, and so is counted no more either.
+            kept = seen.unionByName(fresh.select(*SEEN.names)).where(
+                F.col("at_ms") >= after.closed_ms
+            )
+            frames = {"sums": standing.where(~over).coalesce(1), "seen": kept.coalesce(1)}
+            self.memory.keep(batch, replace(after, watch=watch), frames)
+            self._say(batch, read, fresh, told, alerts)
+        finally:
+            for frame in (fresh, parts, standing):
+                frame.unpersist()
+
+    def _closed_ms(self, progress: Progress) -> int:
+        """Return which minutes are over: by the newest report but one broker's.
+
+        So one broker whose clock is in the future ends no minute of the others.
+        """
+        newest = sorted(progress.newest_ms.values())
+        if not newest:
+            return progress.closed_ms
+        high_ms = newest[-2] if len(newest) >= _ENOUGH_TO_DOUBT_ONE else newest[-1]
+        closed_ms = high_ms - round(self.watermark_s * 1000)
+        return max(progress.closed_ms, closed_ms - closed_ms % MINUTE_MS)
+
+    def _alerts(self, before: Progress, told: DataFrame) -> tuple[Any, list[Alert]]:
+        at_ms = F.unix_millis("minute").alias("at_ms")
+        clusters = told.where(F.col("level") == "cluster").select("cluster", at_ms)
+        present = [(row["cluster"], row["at_ms"]) for row in clusters.orderBy("at_ms").collect()]
+        above = [
+            _above(told, "cluster", IMBALANCE, "usage_max_over_mean", self.limits.max_over_mean),
+            _above(told, "broker", SATURATED, "usage_mean", self.limits.usage),
+        ]
+        flagged = [
+            Minute(
+                at_ms=row["at_ms"],
+                cluster=row["cluster"],
+                kind=row["kind"],
+                subject="" if row["kind"] == IMBALANCE else row["name"],
+                value=row["value"],
+            )
+            for row in above[0].unionByName(above[1]).collect()
+        ]
+        return watched(before.watch, flagged, present, self.limits)
+
+    def write_alerts(self, alerts: list[Alert], batch: int | str) -> None:
+        """Write rows of ``stream_alerts``, over those of an earlier try."""
+        rows = [
+            (
+                _moment(one.at_ms),
+                *(one.cluster, one.kind, one.event, one.subject),
+                _moment(one.since_ms),
+                one.minutes,
+                one.value,
+                one.text(),
+            )
+            for one in alerts
+        ]
+        frame = self.spark.createDataFrame(rows, STREAM_ALERTS.schema).coalesce(1)
+        where = self.memory.told(STREAM_ALERTS.name, batch)
+        frame.write.mode("overwrite").parquet(where)
+
+    def _say(
+        self, batch: int, read: DataFrame, fresh: DataFrame, told: DataFrame, alerts: list[Alert]
+    ) -> None:
+        lines = read.where(F.col("part") == LINES)
+        bad = lines.where(F.col("told.fault").isNotNull()).count()
+        counted = told.agg(F.countDistinct("minute"), F.max("minute")).first()
+        over, last = counted or (0, None)
+        until = f", the last {last:%F %H:%M}" if last is not None else ""
+        faults = f", {bad} lines that are none (ingest tells of them)" if bad else ""
+        self.tell(f"batch {batch}: {fresh.count()} reports, {over} minutes over{until}{faults}")
+        for one in alerts:
+            self.tell(f"  {one.text()}")
+
+
+def _reports(read: DataFrame) -> DataFrame:
+    """Return the sound reports of a batch, as rows of ``broker_load``, with file and line."""
+    text = F.col("told.text")
+    parsed = F.from_json(text, parsed_schema("report"), {"mode": "FAILFAST"})
+    lines = read.where((F.col("part") == LINES) & (F.col("told.kind") == "report"))
+    return lines.select(*_LINE, parsed.alias("report")).select(*_LINE, "report.*")
+
+
+def _once(reports: DataFrame, seen: DataFrame) -> DataFrame:
+    """Return reports without copies of each other and of those that were counted before."""
+    first = Window.partitionBy(*_KEY).orderBy("file", "line")
+    ranked = reports.withColumn("copy", F.row_number().over(first)).where(F.col("copy") == 1)
+    return ranked.drop("copy").join(seen.select(*_KEY), _KEY, "left_anti")
+
+
+def _samples(read: DataFrame, fresh: DataFrame) -> DataFrame:
+    """Return the rows of bundles of the reports that count."""
+    rows = read.where(F.col("part") == BUNDLES)
+    return rows.join(F.broadcast(fresh.select(*_LINE)), _LINE, "left_semi")
+
+
+def _newest(before: Progress, fresh: DataFrame) -> dict[str, int]:
+    """Return the newest report of each broker; one silent for a day is forgotten."""
+    rows = fresh.groupBy("cluster", "broker").agg(F.max("at_ms").alias("at_ms")).collect()
+    newest = dict(before.newest_ms)
+    for row in rows:
+        name = f"{row['cluster']} {row['broker']}"
+        newest[name] = max(newest.get(name, 0), row["at_ms"])
+    ordered = sorted(newest.values())
+    middle = ordered[len(ordered) // 2] if ordered else 0
+    return {name: at_ms for name, at_ms in newest.items() if at_ms > middle - _DAY_MS}
+
+
+def _above(told: DataFrame, level: str, kind: str, measure: str, limit: float) -> DataFrame:
+    rows = told.where((F.col("level") == level) & (F.col(measure) > limit))
+    return rows.select(
+        F.unix_millis("minute").alias("at_ms"),
+        *("cluster", "name"),
+        F.lit(kind).alias("kind"),
+        F.col(measure).alias("value"),
+    )
+
+
+def _late(parts: DataFrame, after: Progress) -> Iterator[Alert]:
+    """Yield what came for minutes that were over: it is counted nowhere but here."""
+    brokers = (
+        parts.where(F.col("level") == "broker")
+        .groupBy("cluster", "name")
+        .agg(
+            F.count("*").alias("parts"),
+            F.min("minute_ms").alias("since_ms"),
+            F.sum("seconds").alias("seconds"),
+        )
+    )
+    for row in brokers.orderBy("cluster", "name").collect():
+        yield Alert(
+            at_ms=after.closed_ms,
+            cluster=row["cluster"],
+            kind=LATE,
+            event=TOLD,
+            subject=row["name"],
+            since_ms=row["since_ms"],
+            minutes=row["parts"],
+            value=row["seconds"],
+        )
+
+
+def _moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
