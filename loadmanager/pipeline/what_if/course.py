@@ -9,7 +9,7 @@ import numpy as np
 
 from loadmanager.core.columns import BrokerColumns, Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.plan import Move
+from loadmanager.core.plan import Cause, Move
 from loadmanager.core.projection import loads
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_with_memory
@@ -47,7 +47,7 @@ class Course:
     bundle on the owner that the bundle has here, reckons the brokers' usage from that, and
     carries out what the planner decides on it. What is new starts where it was recorded; a
     part of a bundle stays with the whole's owner; what was on a broker that is gone is
-    placed anew.
+    placed anew; what people ordered is carried out.
     """
 
     number: int
@@ -92,6 +92,7 @@ class Course:
         )
         self._memory = plan.memory
         self._order(frame, line, plan.moves)
+        self._obey(frame)
         return line
 
     def _begin(self, frame: Frame) -> None:
@@ -211,6 +212,15 @@ class Course:
             counted.append(Moved(row, source, target, move.cause))
             self._orders[row] = _Order(target, frame.at_s + self.rules.hand_over_s)
         self._ledger.count(line, frame, counted)
+
+    def _obey(self, frame: Frame) -> None:
+        """Carry out what somebody asked for until the next round: that had no other reason."""
+        arrives_s = frame.at_s + self.rules.hand_over_s
+        for one in frame.moves:
+            row = frame.bundles.index.get(one["bundle"])
+            asked = one["cause"] == Cause.REQUESTED and one["outcome"] == "moved"
+            if asked and row is not None and row < len(self._owner):
+                self._orders[row] = _Order(frame.all_brokers.number(one["target"]), arrives_s)
 
 
 def _rows(frame: Frame) -> Indices:

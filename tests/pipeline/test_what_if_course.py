@@ -1,0 +1,251 @@
+"""A combination taken through recorded rounds: what it keeps, what it reckons, what it follows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from cost_samples import learned
+from history_sinks import KeptHistory
+from replayed import PAIR, UNEVEN, events, frames, live, replayed, scores, simulated
+from simulated_worlds import EXACT, FREE, QUIET, scenario
+
+from loadmanager.core.scores import CPU, MEMORY
+from loadmanager.pipeline.what_if.course import Rules
+from loadmanager.pipeline.what_if.events import Event
+from loadmanager.pipeline.what_if.frames import Frame
+from loadmanager.pipeline.what_if.grid import combinations
+from loadmanager.pipeline.what_if.prices import LearnedPrices, TrafficPrices
+
+OTHER = "avg+least_long_term_message_rate"
+STILL = "overload+least_long_term_message_rate"
+"""Moves nothing where no broker is nearly full."""
+
+
+@pytest.fixture(name="still", scope="module")
+def still_fixture() -> list[Event]:
+    """A history in which the leader moved nothing, though half of the brokers did nothing."""
+    return events(simulated(STILL))
+
+
+@pytest.fixture(name="moving", scope="module")
+def moving_fixture() -> list[Event]:
+    """A history in which it balanced the same."""
+    return events(simulated())
+
+
+def test_without_a_move_a_replay_is_what_was_recorded(still: list[Event]) -> None:
+    found = replayed(still, combinations([STILL], []))
+    assert not found[-1]["moves"].any()
+    for number in (0, 1):
+        for name in ("deviation", "max_over_mean", "largest", "overload_broker_s", "bytes_per_s"):
+            np.testing.assert_allclose(found[number][name], found[-1][name], rtol=1e-9)
+        assert not found[number]["away"].any()
+
+
+def test_another_strategy_would_have_balanced_what_was_left_uneven(still: list[Event]) -> None:
+    found = scores(still, OTHER)
+    assert found[OTHER].moves > 0
+    assert found[OTHER].max_over_mean < 0.8 * found[""].max_over_mean
+    assert found[OTHER].penalty < found[""].penalty
+    assert 0 < found[OTHER].away < 1
+    assert found["as recorded"].moves == 0
+
+
+def test_what_was_balanced_would_have_stayed_uneven_with_a_strategy_that_waits(
+    moving: list[Event],
+) -> None:
+    found = scores(moving, STILL)
+    assert found[""].moves > 0
+    assert (found[STILL].moves, found[STILL].moved_bytes_per_s) == (0, 0.0)
+    assert found[STILL].max_over_mean > 1.2 * found[""].max_over_mean
+    assert found["as recorded"].max_over_mean == pytest.approx(found[""].max_over_mean, rel=0.05)
+
+
+def test_load_that_leaves_a_broker_comes_to_another(still: list[Event]) -> None:
+    """Brokers are alike and all cost is traffic: the mean load cannot change."""
+    found = replayed(still, combinations([OTHER], []))
+    mean = {number: one["largest"] / one["max_over_mean"] for number, one in found.items()}
+    np.testing.assert_allclose(mean[1], mean[-1], rtol=1e-9)
+    assert found[1]["largest"][-1] < 0.8 * found[-1]["largest"][-1]
+
+
+def test_the_same_replay_gives_the_same_lines(moving: list[Event]) -> None:
+    tried = combinations(["avg+avg", "transfer+least_resource_usage_with_weight"], [])
+    one, other = (replayed(moving, tried) for _ in range(2))
+    for number, lines in one.items():
+        for name, column in lines.items():
+            assert column.tolist() == other[number][name].tolist()
+
+
+def test_what_is_replayed_together_does_not_matter(moving: list[Event]) -> None:
+    tried = combinations(["avg+avg", OTHER, PAIR], [])
+    together = replayed(moving, tried)
+    for one in tried:
+        alone = replayed(moving, [one])[one.number]
+        assert alone["max_over_mean"].tolist() == together[one.number]["max_over_mean"].tolist()
+
+
+def test_a_slower_hand_over_is_seen_later(still: list[Event]) -> None:
+    tried = combinations([OTHER], [])
+    at_once, later = (
+        replayed(still, tried, rules=Rules(hand_over_s=slow_s))[1]["max_over_mean"]
+        for slow_s in (1.0, 200.0)
+    )
+    balanced = [int(np.argmax(one < 0.7 * one[0])) for one in (at_once, later)]
+    assert balanced == [2, 5]
+
+
+def with_event(kind: str, **fields: Any) -> KeptHistory:
+    event = {"kind": kind, "at_s": 600.0, "brokers": ["b-2"], **fields}
+    content = UNEVEN.model_dump(mode="json", exclude_none=True)
+    return simulated(STILL, type(UNEVEN).model_validate({**content, "events": [event]}))
+
+
+@pytest.mark.parametrize("kind", ["crash", "leave"])
+def test_bundles_of_a_broker_that_goes_are_placed_anew(kind: str) -> None:
+    found = replayed(events(with_event(kind)), combinations([OTHER], []))
+    assert found[1]["placed"].sum() > 0
+    np.testing.assert_allclose(found[1]["bytes_per_s"], found[-1]["bytes_per_s"])
+    # Nothing is lost: once all is placed, the traffic is on the brokers that are left.
+    mean = found[1]["largest"] / found[1]["max_over_mean"]
+    assert mean[-1] == pytest.approx(found[-1]["largest"][-1] / found[-1]["max_over_mean"][-1])
+
+
+def test_a_draining_broker_is_emptied() -> None:
+    found = replayed(events(with_event("drain")), combinations([OTHER], []))
+    assert found[1]["drained"].sum() > 0
+
+
+def test_a_broker_that_comes_is_used() -> None:
+    joins = [
+        {"kind": "leave", "at_s": 10.0, "brokers": ["b-6"]},
+        {"kind": "join", "at_s": 600.0, "brokers": ["b-6"]},
+    ]
+    content = UNEVEN.model_dump(mode="json", exclude_none=True)
+    played = type(UNEVEN).model_validate({**content, "events": joins})
+    found = replayed(events(simulated(STILL, played)), combinations([OTHER], []))
+    brokers = found[1]["broker_s"] / found[1]["weight_s"].clip(1e-9)
+    assert (brokers[5], brokers[-2]) == (5.0, 6.0)
+    assert found[1]["max_over_mean"][-1] < found[-1]["max_over_mean"][-1]
+
+
+def asked(found: list[Event], number: int, bundle: str, source: str, target: str) -> list[Event]:
+    """Return events in which people moved a bundle after a round."""
+    move = {
+        "round": 0,
+        "bundle": bundle,
+        "source": source,
+        "target": target,
+        "cause": "requested",
+        "outcome": "moved",
+    }
+    place = 1 + next(
+        at for at, one in enumerate(found) if one.kind == "round" and one.body["round"] == number
+    )
+    return [*found[:place], Event("move", move), *found[place:]]
+
+
+def owned(frame: Frame, broker: int) -> str:
+    return frame.bundles.names[int(frame.owned.of(broker)[0])]
+
+
+def test_what_people_ordered_is_carried_out(still: list[Event]) -> None:
+    frame = frames(still)[5]
+    assert isinstance(frame, Frame)
+    bundle, (source, *_, target) = owned(frame, 0), frame.brokers.names
+    found = replayed(asked(still, 6, bundle, source, target), combinations([STILL], []))
+    away = found[1]["away"]
+    assert not away[:6].any()
+    assert (away[7:] > 0).all()
+    assert found[1]["moves"].sum() == 0
+
+
+def test_the_parts_of_a_bundle_stay_where_the_whole_was(still: list[Event]) -> None:
+    """The whole is moved by people, in the replay alone; then it is cut, in both."""
+    frame = frames(still)[5]
+    assert isinstance(frame, Frame)
+    bundle, (source, *_, target) = owned(frame, 0), frame.brokers.names
+    namespace, bounds = bundle.rsplit("/", 1)
+    low, high = (int(one, 16) for one in bounds.split("_"))
+    middle = (low + high) // 2
+    parts = [f"{namespace}/0x{a:08x}_0x{b:08x}" for a, b in ((low, middle), (middle, high))]
+    found = asked(still, 6, bundle, source, target)
+    place = next(at for at, one in enumerate(found) if one.body.get("round") == 11)
+    cut = Event("cut", {"action": "split", "whole": bundle, "parts": parts})
+    found = [*found[:place], cut, *(renamed(one, bundle, parts[0]) for one in found[place:])]
+    away = replayed(found, combinations([STILL], []))[1]["away"]
+    assert (away[7:] > 0).all()
+    assert away[-1] == pytest.approx(away[9], rel=0.5)
+
+
+def renamed(one: Event, bundle: str, name: str) -> Event:
+    body: Mapping[str, Any] = one.body
+    names = tuple(name if each == bundle else each for each in one.names)
+    return Event(one.kind, body, names, one.numbers)
+
+
+def test_a_leader_that_only_watched_is_taken_at_its_settings_alone() -> None:
+    archive = live(observe=True, rounds=4)
+    found = scores(events(archive), PAIR, settings=["min_bytes_per_s=0"])
+    assert (found[""].moves, found["as recorded"].moves) == (0, 0)
+    assert found[f"{PAIR} min_bytes_per_s=0"].moves > 0
+
+
+TWO_KINDS = scenario(
+    brokers=[
+        {"name": name, "count": 2, "cores": 4.0, "background": QUIET,
+         "cost": FREE | {"cpu_us_per_msg": cost}}
+        for name, cost in (("old", 40.0), ("new", 20.0))
+    ],
+    step_s=10.0,
+    duration_s=1200.0,
+    load={"bundles": 16, "topics": 160, "msgs_in_per_s": 80_000.0, "message_bytes": 100.0},
+    noise=EXACT,
+)  # fmt: skip
+"""A message costs the new ones half as much: 0.002 percent of a core for each a second."""
+
+
+def test_learned_costs_say_what_a_bundle_uses_elsewhere() -> None:
+    frame = frames(events(simulated(STILL, TWO_KINDS)))[3]
+    assert isinstance(frame, Frame)
+    # Messages out cost the same; they are as many, and the document tells of those in.
+    costs = LearnedPrices(learned({"old": 0.008, "new": 0.004})).at(frame)
+    row = next(at for at, name in enumerate(frame.brokers.classes) if name == "old")
+    other = next(at for at, name in enumerate(frame.brokers.classes) if name == "new")
+    bundles = frame.owned.of(row)
+    here, there = (
+        costs.arriving(bundles, np.full(len(bundles), at))[:, CPU].sum() for at in (row, other)
+    )
+    assert here == pytest.approx(frame.brokers.usage[row, CPU], rel=0.02)
+    assert there == pytest.approx(here / 2, rel=0.02)
+    same = costs.arriving(bundles, np.full(len(bundles), row))
+    np.testing.assert_allclose(costs.leaving(bundles), same)
+
+
+def test_without_learned_costs_bundles_share_out_their_brokers_usage() -> None:
+    frame = frames(events(simulated(STILL, TWO_KINDS)))[3]
+    assert isinstance(frame, Frame)
+    costs = TrafficPrices().at(frame)
+    for row in range(len(frame.brokers.names)):
+        used = costs.leaving(frame.owned.of(row)).sum(axis=0)
+        assert used[CPU] == pytest.approx(frame.brokers.usage[row, CPU])
+        assert used[MEMORY] == 0.0
+    np.testing.assert_allclose(
+        costs.foretold(frame.rates, frame.owner), frame.brokers.usage, rtol=1e-9
+    )
+
+
+def test_learned_costs_foretell_loads_after_changes_better_where_brokers_differ() -> None:
+    uneven = TWO_KINDS.model_copy(
+        update={"load": [TWO_KINDS.load[0].model_copy(update={"placed_on": ("old-1", "new-1")})]}
+    )
+    found = events(simulated("uniform+least_average_usage", uneven))
+    errors = {}
+    for name, prices in (
+        ("shares", None),
+        ("learned", learned({"old": 0.008, "new": 0.004})),
+    ):
+        told = replayed(found, combinations([STILL], []), learned=prices)[-1]["errors"]
+        errors[name] = sum(one[CPU] for one in told if one is not None)
+    assert errors["learned"] < 0.5 * errors["shares"]

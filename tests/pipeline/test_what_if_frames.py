@@ -1,0 +1,162 @@
+"""From lines of history back to what the leader knew at every round."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from history_sinks import Archive, KeptHistory
+from replayed import events, frames, live, simulated, told
+
+from loadmanager.core.history import report_of, snapshot_of
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.snapshot import view_of_snapshot
+from loadmanager.pipeline.what_if.events import Event, events_of
+from loadmanager.pipeline.what_if.frames import (
+    BUNDLES_MISSING,
+    CLOCK_SET_BACK,
+    NO_BASE_YET,
+    REPORT_MISSING,
+    UNREADABLE,
+    Frame,
+    Refused,
+)
+from loadmanager.pipeline.what_if.views import recorded_view
+
+
+@pytest.fixture(name="kept", scope="module")
+def kept_fixture() -> KeptHistory:
+    """A simulation whose every fifth round is a base."""
+    return simulated()
+
+
+@pytest.fixture(name="archive", scope="module")
+def archive_fixture() -> Archive:
+    """Real sidecars whose every round is a base."""
+    return live()
+
+
+def refusals(found: list[Frame | Refused]) -> dict[int, str]:
+    return {one.number: one.reason for one in found if isinstance(one, Refused)}
+
+
+@pytest.mark.parametrize("which", ["kept", "archive"])
+def test_a_base_gives_the_same_view_as_its_snapshot(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    history = request.getfixturevalue(which)
+    reports, lines = told(history)
+    known = {(BrokerId(name), at): report_of(line) for (name, at), line in reports.items()}
+    bases = {one["round"]: one for one in lines if one["kind"] == "round" and one["base"]}
+    compared = 0
+    for frame in frames(events(history)):
+        assert isinstance(frame, Frame)
+        if frame.memory is None:
+            continue
+        bundles = [x for x in lines if x["kind"] == "bundles" and x["round"] == frame.number]
+        snapshot = snapshot_of(bases[frame.number], bundles, known)
+        want = view_of_snapshot(snapshot)
+        got = recorded_view(frame, like_java=False)
+        assert got.brokers.names == want.brokers.names
+        for name in ("usage", "limit", "traffic", "load_ema", "topics", "connections"):
+            np.testing.assert_allclose(getattr(got.brokers, name), getattr(want.brokers, name))
+        assert got.brokers.classes == want.brokers.classes
+        assert dict(got.top_bundles) == dict(want.top_bundles)
+        assert got.moved == want.moved
+        for bundle in want.bundles.names:
+            assert got.listed_owner(bundle) == want.listed_owner(bundle)
+            np.testing.assert_array_equal(got.short_rates(bundle), want.short_rates(bundle))
+            assert got.long_rates(bundle) == want.long_rates(bundle)
+        assert frame.memory == snapshot.memory
+        compared += 1
+    assert compared == len(bases)
+
+
+def test_ticks_give_the_leaders_own_averages_at_rounds_that_are_no_base(archive: Archive) -> None:
+    whole = events(archive)
+    bases = [one for one in frames(whole) if isinstance(one, Frame)]
+    first = bases[0].number
+
+    def without_bases() -> Iterator[Event]:
+        for one in whole:
+            if one.body.get("round") == first or one.kind not in {"bundles", "round"}:
+                yield one
+            elif one.kind == "round":
+                yield Event("round", {**one.body, "base": False})
+
+    got = frames(without_bases())
+    assert len(got) == len(bases)
+    for frame, base in zip(got, bases, strict=True):
+        assert isinstance(frame, Frame)
+        names = base.bundles.names
+        for bundle in names:
+            row, other = frame.bundles.index[bundle], base.bundles.index[bundle]
+            np.testing.assert_allclose(frame.bundles.short[row], base.bundles.short[other])
+            np.testing.assert_allclose(frame.bundles.long[row], base.bundles.long[other])
+
+
+def test_each_round_has_its_moves_and_stands_until_the_next(kept: KeptHistory) -> None:
+    _, lines = told(kept)
+    rounds = [one for one in lines if one["kind"] == "round"]
+    found = frames(events(kept))
+    assert [one.number for one in found] == [one["round"] for one in rounds]
+    for frame, line, following in zip(found, rounds, [*rounds[1:], rounds[-1]], strict=True):
+        assert isinstance(frame, Frame)
+        decided = [one for one in frame.moves if one["round"] == frame.number]
+        assert len(decided) == line["moves"]
+        assert frame.until_s == following["at_ms"] / 1000
+    assert sum(line["moves"] for line in rounds) > 0
+
+
+def changed(kept: KeptHistory, number: int, **fields: Any) -> list[Event]:
+    return [
+        Event(one.kind, {**one.body, **fields})
+        if one.kind == "round" and one.body["round"] == number
+        else one
+        for one in events(kept)
+    ]
+
+
+def test_a_clock_that_is_set_back_ends_what_was_and_the_next_base_begins_anew(
+    kept: KeptHistory,
+) -> None:
+    at_ms = next(one.body["at_ms"] for one in events(kept) if one.kind == "round")
+    found = frames(changed(kept, 8, at_ms=at_ms - 60_000))
+    assert refusals(found) == {8: CLOCK_SET_BACK, 9: NO_BASE_YET, 10: NO_BASE_YET}
+    begun = [one.number for one in found if isinstance(one, Frame) and one.begins]
+    assert begun == [1, 11]
+
+
+def test_a_round_whose_report_is_missing_is_left_out_alone(kept: KeptHistory) -> None:
+    reports, lines = told(kept)
+    line = next(one for one in lines if one["kind"] == "round" and one["round"] == 8)
+    before = next(one for one in lines if one["kind"] == "round" and one["round"] == 7)
+    missing = set(named(line)) - set(named(before))
+    assert missing
+    lost = min(missing)
+    left = {name: one for name, one in reports.items() if name != lost}
+    found = frames(events_of(left, lines))
+    (number, *others) = refusals(found)
+    assert (number, set(refusals(found).values())) == (8, {REPORT_MISSING})
+    assert all(number < 15 for number in others)
+    (first, *_) = [one for one in found if isinstance(one, Refused)]
+    assert first.detail == f"{lost[0]} reported at {lost[1]}"
+
+
+def named(line: Mapping[str, Any]) -> list[tuple[str, int]]:
+    columns = line["brokers"]
+    return list(zip(columns["broker"], columns["reported_at_ms"], strict=True))
+
+
+def test_without_its_bundles_a_base_is_none_and_the_next_one_begins(kept: KeptHistory) -> None:
+    lacking = [x for x in events(kept) if x.kind != "bundles" or x.body["round"] != 6]
+    found = frames(lacking)
+    assert refusals(found) == {6: BUNDLES_MISSING, **dict.fromkeys(range(7, 11), NO_BASE_YET)}
+
+
+def test_settings_that_no_strategy_has_are_told(kept: KeptHistory) -> None:
+    settings = '{"shedder":{"strategy":"magic"}}'
+    found = frames(changed(kept, 6, settings=settings))
+    assert refusals(found)[6] == UNREADABLE
+    (first, *_) = [one for one in found if isinstance(one, Refused)]
+    assert "strategy = 'magic'" in first.detail

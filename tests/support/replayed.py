@@ -1,0 +1,163 @@
+"""Histories to replay, and replays of them without Spark."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from history_sinks import Archive, KeptHistory
+from simulated_worlds import FREE, QUIET, scenario
+from stories import place_all
+
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.history import KINDS, Stream
+from loadmanager.faults.cluster import Cluster, make_config, play
+from loadmanager.pipeline.what_if.events import Event, events_of
+from loadmanager.pipeline.what_if.frames import Frame, Frames, Refused
+from loadmanager.pipeline.what_if.grid import Combination, combinations
+from loadmanager.pipeline.what_if.play import Play
+from loadmanager.pipeline.what_if.scores import Column, Scores, scores_of
+from loadmanager.simulator.engine import simulate
+from loadmanager.simulator.recording import WRITER, Recording
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.strategies import Strategy, planner_for
+
+Line = Mapping[str, Any]
+Lines = Mapping[str, Column]
+
+PAIR: Final = "threshold+least_long_term_message_rate"
+
+UNEVEN: Final = scenario(
+    brokers=[
+        {"name": "b", "count": 6, "cores": 4.0, "background": QUIET,
+         "cost": FREE | {"cpu_us_per_msg": 100.0}},
+    ],
+    step_s=10.0,
+    duration_s=1800.0,
+    load={"bundles": 48, "topics": 300, "msgs_in_per_s": 36_000.0, "message_bytes": 2000.0,
+          "skew": {"kind": "log_normal", "sigma": 1.0}, "placed_on": ["b-1", "b-2", "b-3"]},
+)  # fmt: skip
+"""All begins on half of the brokers."""
+
+
+def simulated(
+    pair: str = PAIR, played: Scenario = UNEVEN, *, seed: int = 1, base_every_rounds: int = 5
+) -> KeptHistory:
+    """Return the history of a scenario that is played with a pair of strategies."""
+    sink, planner = KeptHistory(WRITER), planner_for(played, Strategy.parse(pair))
+    witness = Recording.of(played, planner, sink, base_every_rounds=base_every_rounds)
+    simulate(played, planner, strategy=pair, seed=seed, witness=witness)
+    return sink
+
+
+BRISK: Final[dict[str, Any]] = {
+    "split": {"enabled": False},
+    "leader": {"round_interval_s": 5.0, "tick_interval_s": 1.0, "settle_s": 0.0},
+    "report": {"sample_interval_s": 1.0, "min_interval_s": 2.0, "max_interval_s": 10.0},
+    "shedding": {
+        "strategy": "threshold",
+        "grace_period_s": 30.0,
+        "settings": {"min_bytes_per_s": 0.0, "history": 0.5},
+    },
+    "planner": {"max_moves_per_round": 2},
+}
+
+
+def live(*, base_every_rounds: int = 1, rounds: int = 12, observe: bool = False) -> Archive:
+    """Return the history of real sidecars in virtual time, one of whose brokers is busy.
+
+    Its leader moves bundles off it, a few each round.
+    """
+    archive = Archive()
+
+    async def tell(cluster: Cluster) -> None:
+        cluster.build = archive.kept
+        for _ in range(3):
+            cluster.start(cluster.add_host())
+        await cluster.ready()
+        boundaries = await cluster.make_namespace(12)
+        topics = await place_all(cluster, boundaries)
+        busy = cluster.server(boundaries.bundles[0])
+        sending = asyncio.create_task(_send(cluster, topics))
+        try:
+            await _busy(cluster, boundaries, busy)
+            done = archive.count("round")
+            await cluster.until(lambda: archive.count("round") >= done + rounds, within_s=600.0)
+        finally:
+            sending.cancel()
+
+    sections = {
+        **BRISK,
+        "shedding": {**BRISK["shedding"], "observe": observe},
+        "history": {"base_every_rounds": base_every_rounds},
+    }
+    play(tell, 0, config=make_config(**sections), checked=False)
+    return archive
+
+
+async def _busy(cluster: Cluster, boundaries: Boundaries, busy: Any) -> None:
+    await cluster.settled(boundaries.bundles)
+    busy.cpu_fraction = 0.95
+
+
+async def _send(cluster: Cluster, topics: Sequence[Any]) -> None:
+    while True:
+        for place, topic in enumerate(topics, start=1):
+            for host in cluster.hosts:
+                for _ in range(place):
+                    host.broker.publish(topic, payload_bytes=1000)
+        await asyncio.sleep(0.5)
+
+
+def leaders(archive: Archive | KeptHistory) -> list[KeptHistory]:
+    """Return the histories of those that led."""
+    sinks = [archive] if isinstance(archive, KeptHistory) else archive.sinks
+    return [sink for sink in sinks if sink.count("round")]
+
+
+def told(archive: Archive | KeptHistory) -> tuple[dict[tuple[str, int], Line], list[Line]]:
+    """Return all reports by broker and time, and the lines of the first that led."""
+    reports = {(one["broker"], one["reported_at_ms"]): one for one in archive.lines("report")}
+    rounds = [one for one in leaders(archive)[0].lines() if _of_rounds(one)]
+    return reports, rounds
+
+
+def _of_rounds(line: Line) -> bool:
+    return KINDS[line["kind"]].stream is Stream.ROUNDS
+
+
+def events(archive: Archive | KeptHistory) -> list[Event]:
+    """Return the events of the first leader's lines."""
+    return list(events_of(*told(archive)))
+
+
+def frames(found: Iterable[Event]) -> list[Frame | Refused]:
+    """Return what a replay makes of events."""
+    return list(Frames().of(found))
+
+
+def columns(rows: Sequence[Line]) -> dict[str, Column]:
+    """Return lines as columns."""
+    plain = {"refused", "note", "reproduced", "errors"}
+    return {
+        name: np.array([*(row[name] for row in rows), None], dtype=object)[:-1]
+        if name in plain
+        else np.array([row[name] for row in rows])
+        for name in rows[0]
+    }
+
+
+def replayed(found: Iterable[Event], tried: Sequence[Combination], **how: Any) -> dict[int, Lines]:
+    """Return the lines of each combination by its number, as columns; -1 are the recorded."""
+    rows: dict[int, list[Line]] = defaultdict(list)
+    for line in Play(combinations=tried, **how).lines("segment", found):
+        rows[line.combination].append(line.values())
+    return {number: columns(each) for number, each in rows.items()}
+
+
+def scores(found: Iterable[Event], *pairs: str, settings: Sequence[str] = ()) -> dict[str, Scores]:
+    """Return the scores of pairs by their names, and of what was recorded by an empty one."""
+    tried = combinations(pairs, settings)
+    names = {one.number: one.name for one in tried} | {-1: ""}
+    return {names[number]: scores_of(one) for number, one in replayed(found, tried).items()}
