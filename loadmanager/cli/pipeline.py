@@ -100,6 +100,14 @@ _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what i
     help="stream: end after so long. Without it, it runs until it is interrupted.",
 )
 @click.option("--once", is_flag=True, help="stream: take up what is there, and end.")
+@click.option(
+    "--tables",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _option, asked: _print_tables(context) if asked else None,
+    help="Print docs/pipeline-tables.md: every table and column.",
+)
 def pipeline_command(
     *,
     jobs: tuple[str, ...],
@@ -142,6 +150,16 @@ def pipeline_command(
             run_jobs(request, settings, _tell, _progress(progress))
         except LoadManagerError as error:
             raise click.ClickException(str(error)) from None
+
+
+def _print_tables(context: click.Context) -> NoReturn:
+    try:
+        from loadmanager.pipeline.described import described
+    except ModuleNotFoundError as error:
+        told = f"tables are declared in Spark's words, and {error.name} is missing"
+        raise click.ClickException(f"{told}: pip install 'loadmanager[pipeline]'") from None
+    print(described(), end="")
+    context.exit()
 
 
 def _check_options(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:

@@ -11,10 +11,10 @@ from loadmanager.java import CHECK_TIMEOUT_S, NoJava, find_java
 HOW_TO_GET_IT: Final = "install Java 17 or newer, or: pip install 'loadmanager[pipeline]'"
 LEAST_JAVA: Final = 17
 _DISPENSABLE: Final = (
-    "--add-modules=jdk.incubator.vector",  # not in small runtimes
+    "--add-modules=jdk.incubator.vector",  # not in small runtimes; all others warn
     "--add-opens=java.base/sun.security.action=ALL-UNNAMED",  # Java 24 has it no more, and warns
 )
-"""What Spark gives every Java, and some do not have."""
+"""What Spark gives every Java, and the jobs have no use for."""
 
 _JVM_OVERHEAD: Final = 1.15
 """What a JVM takes for each byte of its heap."""
@@ -23,7 +23,7 @@ _UNITS: Final = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 _SHIM: Final = """\
 #!/bin/sh
-# Spark asks for parts of Java that this one does not have and that it can do without.
+# Spark asks for parts of Java that this one lacks or warns of, and that it can do without.
 for argument do
     shift
     case "$argument" in
@@ -91,7 +91,7 @@ def _version(java: Path) -> int:
 
 def _knows(java: Path, option: str) -> bool:
     done = _run(java, option, "-version")
-    return done.returncode == 0 and "WARNING: package" not in done.stderr
+    return done.returncode == 0 and "WARNING" not in done.stderr
 
 
 def _run(java: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 LOOPBACK: Final = "127.0.0.1"
+_JAVA: Final = "spark.driver.extraJavaOptions"
 _LOCAL_PARTITIONS_PER_CORE: Final = 4
 """Spark's 200 are for a cluster: on one host most time would go into starting tasks."""
 
@@ -175,14 +176,14 @@ def _conf(settings: SessionSettings, address: str | None) -> dict[str, str]:
     conf = {
         **_ALWAYS,
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
     }
     if settings.local:
         partitions = _LOCAL_PARTITIONS_PER_CORE * len(os.sched_getaffinity(0))
         conf["spark.sql.shuffle.partitions"] = str(partitions)
     if address is not None:
         conf["spark.driver.bindAddress"] = conf["spark.driver.host"] = address
-    return conf | dict(settings.more)
+    options = (f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", settings.more.get(_JAVA, ""))
+    return conf | dict(settings.more) | {_JAVA: " ".join(filter(None, options))}
 
 
 def _wait_for_executor(session: "SparkSession", settings: SessionSettings) -> None:

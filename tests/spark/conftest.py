@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 SETTINGS = SessionSettings(
     master="local[2]",
     driver_memory="1g",
-    more={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+    more={
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        # Each plan runs once: compiling it well costs more than it saves.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    },
 )
 
 
