@@ -363,11 +363,11 @@ async def test_a_sidecar_that_thaws_after_another_took_over_changes_nothing_any_
     other = next(h for h in cluster.hosts if h is not host)
     former = cluster.agent_of(host.name)
     path = znodes.owned(host.name)
-    list_version = cluster.service.dump()[path].stat.version
 
     await cluster.move(bundle, other)
     await cluster.until(lambda: not host.serving, every_s=0.0001)
     former.coordination.freeze()  # With the commit that drops the lock on its way.
+    list_version = cluster.service.dump()[path].stat.version
     await cluster.operator()
     newcomer = cluster.start(host)
     await cluster.until(lambda: newcomer.application and newcomer.app.member.registered)
