@@ -7,11 +7,19 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from loadmanager.charts import Best, Cell, Chart, Column, Html, shown, table
+from loadmanager.charts import Cell, Chart, Column, Html, shown, table
 from loadmanager.pipeline.reporting.looks import COLOURS, VERDICTS, bars, diagonal, layout, points
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows
-from loadmanager.pipeline.reporting.wording import UNKNOWN, many, moment, percent, plain, span
+from loadmanager.pipeline.reporting.wording import (
+    UNKNOWN,
+    many,
+    moment,
+    named,
+    percent,
+    plain,
+    span,
+)
 
 TITLE: Final = "Moves and their effect"
 SAMPLE: Final = 1200
@@ -262,12 +270,12 @@ def _summary(summary: Sequence[Row]) -> Html:
         Column(name="strategy", explanation="Shedder and placement."),
         Column(name="moves"),
         Column(name="judged"),
-        Column(name="helped", unit="% of judged", best=Best.MOST),
-        Column(name="hurt", unit="% of judged", best=Best.LEAST),
+        Column(name="helped", unit="% of judged"),
+        Column(name="hurt", unit="% of judged"),
         Column(name="gain", unit="points of load", explanation="They came closer."),
-        Column(name="returns", unit="moves", explanation="Brought a bundle back.", best=Best.LEAST),
+        Column(name="returns", unit="moves", explanation="Brought a bundle back."),
         Column(name="pause", unit="median, s"),
-        Column(name="pause p95", unit="s", best=Best.LEAST),
+        Column(name="pause p95", unit="s"),
         Column(name="messages delayed"),
         Column(name="connections", unit="that had to reconnect"),
     ]  # fmt: skip
@@ -363,11 +371,11 @@ def _errors(predictions: Sequence[Row]) -> Html:
         Column(name="added", unit="mean"),
         Column(name="error", unit="mean"),
         Column(name="bias", unit="mean", explanation="Above 0: too much was predicted."),
-        Column(name="error", unit="% of what was added", best=Best.NEITHER),
+        Column(name="error", unit="% of what was added"),
     ]
     cells = [
         [
-            Cell(row["resource"].replace("_", " "), note=_UNITS[row["resource"]]),
+            Cell(named(row["resource"]), note=_UNITS[row["resource"]]),
             Cell(row["model"].replace("_", " ")),
             Cell(f"{row['changes']:,}", row["changes"]),
             *(Cell(plain(row[n]), row[n]) for n in ("realised_mean", "error_mean", "bias_mean")),

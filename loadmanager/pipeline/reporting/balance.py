@@ -10,7 +10,7 @@ from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, s
 from loadmanager.pipeline.reporting.looks import SCALE, bars, layout, line
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import Row, Tables, bounds_ms, interval, rows, step_ms
-from loadmanager.pipeline.reporting.wording import many, on_axis, percent, plain, scaled
+from loadmanager.pipeline.reporting.wording import many, on_axis, percent, plain, scaled, span
 
 TITLE: Final = "Balance over time"
 POINTS: Final = 400
@@ -168,22 +168,28 @@ def _over_time(found: Balance) -> Chart:
     if found.moves:
         counts = [found.moves.get(row["at_ms"], 0) for row in found.points]
         data.append({**bars(times, counts, "moves"), "yaxis": "y2"})
-    minutes = found.step_ms / _MINUTE_MS
     what = "scores as the leader reckons them" if found.measure == "score" else "usage"
     return Chart(
         title="Load of the cluster's brokers",
         summary=f"Highest, mean and lowest {what}, as a part of capacity, in intervals of "
-        f"{plain(minutes)} minutes; below, how many bundles moved. The closer the lines, the "
+        f"{span(found.step_ms / 1000)}; below, how many bundles moved. The closer the lines, the "
         "more even the cluster.",
         data=data,
-        layout=layout(
-            yaxis={"title": {"text": "load, % of capacity"}, "tickformat": ".0%",
-                   "rangemode": "tozero", "domain": [0.25, 1] if found.moves else [0, 1]},
-            **({"yaxis2": {"title": {"text": "moves"}, "domain": [0, 0.18],
-                           "rangemode": "tozero"}} if found.moves else {}),
-        ),
+        layout=layout(**_axes(moves=bool(found.moves))),
         height_px=460,
-    )  # fmt: skip
+    )
+
+
+def _axes(*, moves: bool) -> dict[str, object]:
+    """Return the axes: one below the other, with the time under both."""
+    load = {"title": {"text": "load, % of capacity"}, "tickformat": ".0%", "rangemode": "tozero"}
+    if not moves:
+        return {"yaxis": load}
+    return {
+        "yaxis": {**load, "domain": [0.27, 1]},
+        "yaxis2": {"title": {"text": "moves"}, "domain": [0, 0.2], "rangemode": "tozero"},
+        "xaxis": {"type": "date", "anchor": "y2"},
+    }
 
 
 def _heat(found: LoadMap) -> Chart:

@@ -21,7 +21,7 @@ from loadmanager.pipeline.reporting.capacity_trend import (
 from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout, line
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import Tables, rows
-from loadmanager.pipeline.reporting.wording import on_axis, percent, plain
+from loadmanager.pipeline.reporting.wording import named, on_axis, percent, plain
 
 TITLE: Final = "Days until capacity is short"
 _HOUR_MS: Final = 3_600_000
@@ -88,7 +88,7 @@ def _days(found: Capacity) -> float:
 
 
 def _words(found: Capacity, fitted: Trend | None) -> Finding:
-    name = found.resource.replace("_", " ")
+    name = named(found.resource)
     days = _days(found)
     if fitted is None:
         highest = percent(float(found.loads.max()))
@@ -140,7 +140,7 @@ def _chart(found: Capacity, fitted: Trend | None) -> Chart:
         "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": SHORT, "y1": SHORT,
         "line": {"color": GREY, "dash": "dash", "width": 1},
     }  # fmt: skip
-    name = found.resource.replace("_", " ")
+    name = named(found.resource)
     rhythm = (
         ""
         if fitted is None
@@ -165,7 +165,7 @@ def _chart(found: Capacity, fitted: Trend | None) -> Chart:
 def _table_rows(found: Capacity, fitted: Trend | None) -> Sequence[Sequence[Cell]]:
     told = [
         ("history", f"{plain(_days(found), 2)} days"),
-        ("resource", found.resource.replace("_", " ")),
+        ("resource", named(found.resource)),
         ("mean use", percent(float(found.loads.mean()), 1)),
         ("highest hour", percent(float(found.loads.max()), 1)),
     ]

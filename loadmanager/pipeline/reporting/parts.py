@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from shlex import quote
+from typing import Final
 
 from loadmanager.charts import Html, folded, joined, section, tag
 
@@ -37,17 +39,26 @@ class Part:
         return section(self.title, said(self.findings), *self.body, anchor=anchor)
 
 
-_TONES = {Weight.ACT: "bad", Weight.LOOK: "known", Weight.FINE: "good", Weight.LACKING: None}
+_TONES: Final = {Weight.ACT: "bad", Weight.LOOK: "known", Weight.FINE: "good"}
+_LABELS: Final = {Weight.ACT: "Act:", Weight.LOOK: "Look:", Weight.FINE: "Fine:"}
 
 
 def said(findings: Iterable[Finding]) -> Html:
     """Return conclusions as paragraphs, none for none."""
-    return joined(tag("p", one.text, class_=_TONES[one.weight]) for one in findings)
+    return joined(tag("p", *_labelled(one)) for one in findings)
+
+
+def _labelled(finding: Finding) -> tuple[str, ...]:
+    """Return a conclusion behind a word that says how much it matters: no colour alone does."""
+    label = _LABELS.get(finding.weight)
+    if label is None:
+        return (finding.text,)
+    return tag("strong", label, class_=_TONES[finding.weight]), " ", finding.text
 
 
 def lacking(title: str, job: str, out: str, told: str = "") -> Part:
     """Return a part whose job did not run, or had nothing to tell of: it says what makes it."""
-    command = f"loadmanager pipeline {job} --out {out}"
+    command = f"loadmanager pipeline {job} --out {quote(out)}"
     words = [told or "There is nothing to show here yet. ", "To make it: ", tag("code", command)]
     return Part(title=title, body=[tag("p", *words)])
 
@@ -63,4 +74,4 @@ def next_steps(findings: Iterable[Finding], most: int = 6) -> Html:
     chosen = [one for one in order if one.weight > Weight.LACKING][:most]
     if not chosen:
         return tag("p", "There is too little history yet to conclude anything.")
-    return tag("ul", *(tag("li", one.text, class_=_TONES[one.weight]) for one in chosen))
+    return tag("ul", *(tag("li", *_labelled(one)) for one in chosen))

@@ -7,11 +7,11 @@ from typing import Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, table
-from loadmanager.pipeline.reporting.looks import COLOURS, diagonal, layout, points
+from loadmanager.pipeline.reporting.looks import COLOURS, GREY, diagonal, layout, points
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.predicted import broker_hours, terms_of
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows
-from loadmanager.pipeline.reporting.wording import UNKNOWN, percent, plain
+from loadmanager.pipeline.reporting.wording import UNKNOWN, named, percent, plain
 
 TITLE: Final = "Quality of the cost model"
 SAMPLE: Final = 1200
@@ -116,6 +116,7 @@ def _shares(terms: Sequence[Row], resource: str) -> Chart:
                 "x": [_PER[row["rate"]][0] for row in own],
                 "y": numbers([_typical(row) for row in own], 4),
                 "error_y": {
+                    "color": GREY,
                     "type": "data",
                     "symmetric": False,
                     "array": numbers([_typical_off(row, "high") for row in own], 4),
@@ -124,8 +125,8 @@ def _shares(terms: Sequence[Row], resource: str) -> Chart:
                 "marker": {"color": COLOURS[place % len(COLOURS)]},
             }
         )  # fmt: skip
-    name, unit = resource.replace("_", " "), _UNITS[resource][0]
-    title = name.upper() if name == "cpu" else name.capitalize()
+    name, unit = named(resource), _UNITS[resource][0]
+    title = name[:1].upper() + name[1:]
     return Chart(
         title=f"{title}: what typical traffic costs",
         summary=f"What the mean traffic of each class of brokers costs of {name} ({unit}), by what "
@@ -178,7 +179,7 @@ def _quality(quality: Sequence[Row]) -> Html:
     ]  # fmt: skip
     cells = [
         [
-            Cell(row["resource"].replace("_", " ")),
+            Cell(named(row["resource"])),
             Cell(row["broker_class"] or "(no class)"),
             *(
                 Cell(percent(row[name], 1), row[name])
@@ -228,7 +229,7 @@ def _terms(terms: Sequence[Row]) -> Html:
         partners = f" with {row['partners']}" if row["partners"] else ""
         cells.append(
             [
-                Cell(row["resource"].replace("_", " ")),
+                Cell(named(row["resource"])),
                 Cell(row["broker_class"] or "(no class)"),
                 Cell(per),
                 Cell(plain(value), value),

@@ -8,6 +8,11 @@ _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 UNKNOWN: Final = "\N{EN DASH}"
 """What stands where there is no number."""
 
+_RESOURCES: Final = {
+    "cpu": "CPU",
+    "bandwidth_in": "inbound bandwidth",
+    "bandwidth_out": "outbound bandwidth",
+}
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
 
 
@@ -60,6 +65,11 @@ def on_axis(at_ms: float) -> str:
 
 def _utc(at_ms: float) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def named(resource: str) -> str:
+    """Return what people call a resource."""
+    return _RESOURCES.get(resource, resource.replace("_", " "))
 
 
 def many(count: int, one: str, several: str = "") -> str:

@@ -1,0 +1,126 @@
+"""The pipeline's report in a real Chromium: it opens from a file, alone, and all is drawn."""
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import small_report
+from chromium import PATIENCE_MS, Heard, chromium, opened
+from playwright.sync_api import Browser, Locator, Page, expect
+
+pytestmark = pytest.mark.browser
+
+CHARTS = 15
+
+MANY_COLOURS = 50
+"""A chart that is not drawn has no more, the letters' edges included."""
+
+COLOURS = """async (text) => {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    const image = await createImageBitmap(new Blob([bytes]));
+    const drawing = new OffscreenCanvas(image.width, image.height).getContext("2d");
+    drawing.drawImage(image, 0, 0);
+    const pixels = drawing.getImageData(0, 0, image.width, image.height).data;
+    return new Set(new Uint32Array(pixels.buffer)).size;
+}"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a report with every part."""
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    small_report.write(file)
+    return file
+
+
+def draw_all(page: Page) -> list[Locator]:
+    charts = page.locator(".plot").all()
+    for chart in charts:
+        chart.scroll_into_view_if_needed()
+        expect(chart).to_have_attribute("data-state", "drawn")
+    return charts
+
+
+def colours(blank: Page, png: bytes) -> int:
+    """Return how many colours a picture has."""
+    return int(blank.evaluate(COLOURS, base64.b64encode(png).decode()))
+
+
+def every_chart_has_something_in_it(page: Page, blank: Page) -> None:
+    charts = draw_all(page)
+    assert len(charts) == CHARTS
+    for chart in charts:
+        assert colours(blank, chart.screenshot()) > MANY_COLOURS, chart.get_attribute("aria-label")
+        assert chart.get_attribute("role") == "img"
+
+
+def names_are_shown_and_nothing_else(page: Page) -> None:
+    assert page.title() == f"Load of cluster {small_report.EVIL}"
+    expect(page.locator(".plot .bartext", has_text=small_report.EVIL)).to_have_count(1)
+    assert page.locator("script", has_text="alert(1)").count() == 0
+
+
+def what_is_drawn_can_be_read(page: Page) -> None:
+    section = page.locator("section", has=page.get_by_role("heading", name="Balance over time"))
+    table = section.locator("table")
+    expect(table).to_be_hidden()
+    section.locator("summary").click()
+    expect(table).to_be_visible()
+    expect(table.locator("tbody tr")).to_have_count(3)
+
+
+def conclusions_come_first(page: Page) -> None:
+    first = page.locator("section").first
+    expect(first.get_by_role("heading")).to_have_text("What to do next")
+    told = first.locator("li").all_inner_texts()
+    assert 3 <= len(told) <= 6
+    assert told[0].startswith("Act: ")
+
+
+def a_part_that_was_not_made_says_how_to(page: Page) -> None:
+    section = page.locator("section", has=page.get_by_role("heading", name="What streams saw"))
+    expect(section.locator("code")).to_have_text(
+        "loadmanager pipeline stream --out '/tables/<out>'"
+    )
+
+
+def test_the_report_opens_alone_and_draws_every_chart(report: Path) -> None:
+    with chromium() as browser, opened(browser, report) as (page, heard):
+        page.set_viewport_size({"width": 1280, "height": 900})
+        every_chart_has_something_in_it(page, browser.new_page())
+        conclusions_come_first(page)
+        names_are_shown_and_nothing_else(page)
+        what_is_drawn_can_be_read(page)
+        a_part_that_was_not_made_says_how_to(page)
+        fetches_nothing(heard, report)
+
+
+def fetches_nothing(heard: Heard, file: Path) -> None:
+    assert heard.errors == []
+    assert [url for url in heard.requests if not url.startswith(("data:", "blob:"))] == [
+        file.as_uri()
+    ]
+
+
+@contextmanager
+def on_a_phone(browser: Browser, file: Path) -> Iterator[Page]:
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True
+    )
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(file.as_uri())
+    yield page
+    context.close()
+
+
+def test_the_report_fits_a_phone(report: Path) -> None:
+    with chromium() as browser, on_a_phone(browser, report) as page:
+        for chart in draw_all(page):
+            box = chart.bounding_box()
+            assert box is not None
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 390
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -1,0 +1,320 @@
+"""A report of a cluster that never was: every part, without Spark."""
+
+import math
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from loadmanager.core.splitting import SplitRules
+from loadmanager.pipeline.report import report_page
+from loadmanager.pipeline.reporting import (
+    achieved,
+    balance,
+    capacity,
+    cutting,
+    hottest,
+    intake,
+    namespaces,
+    pricing,
+    replayed,
+    speeds,
+)
+from loadmanager.pipeline.reporting.parts import Part, lacking
+
+EVIL: Final = "shop/<script>alert(1)</script>"
+"""A name that history could hold; it is to be shown, and nothing else."""
+
+MONDAY_MS: Final = 1_767_571_200_000
+HOUR_MS: Final = 3_600_000
+RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s", "topics",
+                "connections")  # fmt: skip
+
+
+def bundle(number: int, namespace: str = "shop/orders") -> str:
+    """Return the name of a bundle."""
+    return f"{namespace}/0x{number << 24:08x}_0x{(number + 1) << 24:08x}"
+
+
+def daily(hour: float) -> float:
+    """Return the rhythm of a day, between 0.6 and 1.4."""
+    return 1.0 + 0.4 * math.sin(hour / 24 * 2 * math.pi)
+
+
+def balance_part() -> Part:
+    """Return balance over three days of six brokers."""
+    points = [
+        {
+            "at_ms": MONDAY_MS + at * HOUR_MS // 2,
+            "mean": 0.4 * daily(at / 2),
+            "highest": 0.5 * daily(at / 2) + 0.02 * (at % 3),
+            "lowest": 0.3 * daily(at / 2),
+            "max_over_mean": 1.25,
+            "std_over_mean": 0.1,
+        }
+        for at in range(144)
+    ]
+    days = [
+        {
+            "day": f"2026-01-0{5 + at}", "minutes": 1440, "mean": 0.4, "highest": 0.72,
+            "max_over_mean": 1.45 - 0.02 * at, "max_over_mean_p95": 1.6, "uneven": 0.8,
+            "msgs_per_s": 120_000.0,
+        }
+        for at in range(3)
+    ]  # fmt: skip
+    brokers = [f"broker-{number}:8080" for number in range(6)]
+    loads = [
+        [None if place == 2 and 30 < hour < 34 else (0.3 + 0.06 * place) * daily(hour)
+         for hour in range(72)]
+        for place in range(6)
+    ]  # fmt: skip
+    found = balance.Balance(
+        measure="score",
+        step_ms=HOUR_MS // 2,
+        points=points,
+        days=days,
+        map=balance.LoadMap(
+            hours_ms=[MONDAY_MS + hour * HOUR_MS for hour in range(72)],
+            brokers=brokers,
+            loads=loads,
+            all_brokers=6,
+        ),
+        moves={MONDAY_MS + at * HOUR_MS // 2: at % 5 for at in range(144)},
+    )
+    return balance.show(found)
+
+
+def achieved_part() -> Part:
+    """Return moves of two causes, some of which hurt."""
+
+    def summary(cause: str, moves: int, helped: int, hurt: int) -> dict[str, Any]:
+        return {
+            "cause": cause, "shedder": "ThresholdShedder", "placement": "RoundRobin",
+            "moves": moves, "finished": moves, "judged": moves - 2, "helped": helped,
+            "no_difference": moves - 2 - helped - hurt, "hurt": hurt,
+            "helped_fraction": helped / (moves - 2), "gain_mean": 0.05, "evened_mean": 0.1,
+            "returns": moves // 5, "pause_p50_s": 0.26, "pause_p95_s": 0.4,
+            "pause_s": 0.26 * moves, "messages_delayed": 210.0 * moves, "topics": 4 * moves,
+            "connections": 8 * moves,
+        }  # fmt: skip
+
+    verdicts = ("helped", "helped", "helped", "no difference", "hurt")
+    sample = [
+        {
+            "bundle": bundle(at), "source": "broker-0:8080", "target": "broker-1:8080",
+            "cause": "overloaded", "verdict": verdicts[at % 5],
+            "spread_expected": 0.1 + at / 400,
+            "spread_after": 0.1 + at / 400 + (-0.08, -0.05, -0.03, 0.0, 0.05)[at % 5],
+            "at_ms": MONDAY_MS + at * HOUR_MS,
+        }
+        for at in range(60)
+    ]  # fmt: skip
+    returned = [
+        {
+            "rank": 1, "bundle": bundle(1, EVIL), "returns": 7, "returns_for_balance": 7,
+            "moves": 15, "brokers": 2, "median_back_s": 240.0, "pause_s": 4.2,
+            "messages_delayed": 900.0, "usual_cause": "overloaded",
+        }
+    ]  # fmt: skip
+    changes = [
+        {"traffic_share": at * 0.8 + 3, "cost_model": at + 1.0, "realised": float(at)}
+        for at in range(-20, 40, 2)
+    ]
+    predictions = [
+        {
+            "resource": "cpu", "model": model, "changes": 30, "realised_mean": 20.0,
+            "error_mean": 2.0, "bias_mean": bias, "error_fraction": abs(bias) / 10,
+        }
+        for model, bias in (("cost_model", 1.0), ("traffic_share", -2.0))
+    ]  # fmt: skip
+    found = achieved.Achieved(
+        facts={"window_s": 300.0, "back_within_s": 3600.0},
+        summary=[summary("overloaded", 60, 30, 12), summary("swap", 12, 9, 0)],
+        sample=sample,
+        worst=[row for row in sample if row["verdict"] == "hurt"][:5],
+        returned=returned,
+        bouncing=1,
+        reasons=[{"reason": "no hand-over is told", "count": 4}],
+        pauses=[{"step": step, "count": 30 - step * step} for step in range(-5, 4)],
+        predictions=predictions,
+        changes=changes,
+    )
+    return achieved.show(found)
+
+
+def hottest_part() -> Part:
+    """Return two rankings and a week."""
+
+    def ranked(ranking: str, rank: int, name: str) -> dict[str, Any]:
+        return {
+            "ranking": ranking, "rank": rank, "bundle": name, "share": 0.12 / rank,
+            "msgs_per_s_mean": 14_000.0 / rank, "bytes_per_s_mean": 14e6 / rank,
+            "msgs_per_s_std": 3000.0 / rank, "msgs_std_over_mean": 0.21,
+        }  # fmt: skip
+
+    names = [bundle(1, EVIL), *(bundle(at) for at in range(2, 21))]
+    week = [{"hour": hour, "msgs_per_s": 1e5 * daily(hour)} for hour in range(100)]
+    return hottest.show(
+        hottest.Hottest(
+            hottest=[ranked("hottest", at, name) for at, name in enumerate(names, start=1)],
+            volatile=[ranked("most_volatile", at, name) for at, name in enumerate(names, start=1)],
+            week=week,
+        )
+    )
+
+
+def sized(name: str, share: float, **more: Any) -> dict[str, Any]:
+    """Return a bundle as `bundle_sizes` has it."""
+    rates = dict.fromkeys(RATES[:4], 1000.0)
+    counts = {"topics": 4, "producers": 2, "consumers": 2}
+    return {
+        "bundle": name,
+        "namespace": name.rpartition("/")[0],
+        "broker": "broker-1:8080",
+        "share": share,
+        **rates,
+        **counts,
+        **more,
+    }
+
+
+def shape_parts() -> list[Part]:
+    """Return bundles to split and to merge, and a namespace with too few."""
+    rules = SplitRules()
+    splits = cutting.to_split(
+        [sized(bundle(1, EVIL), 0.2), sized(bundle(2), 0.01, msgs_in_per_s=40_000.0)], 6, rules
+    )
+    merges = cutting.to_merge(
+        [sized(bundle(at), 0.0001) for at in range(10, 14)], 2, rules, {"shop/orders": 20}
+    )
+    told = {
+        "namespace": "shop/logs", "bundles": 4, "share": 0.4, "largest_share": 0.15,
+        "largest_bundle": bundle(1, "shop/logs"), "brokers": 3,
+    }  # fmt: skip
+    large = [told, {**told, "namespace": EVIL, "bundles": 64, "largest_share": 0.02}]
+    poor = [row for row in (namespaces.judged(one, 6) for one in large) if row["why"]]
+    return [
+        cutting.show(
+            cutting.Cuts(
+                rules=rules,
+                bundles=148,
+                brokers=6,
+                splits=splits,
+                merges=merges,
+                all_splits=len(splits),
+                all_merges=len(merges),
+            )
+        ),
+        namespaces.show(namespaces.Namespaces(brokers=6, largest=large, poor=poor, count=7)),
+    ]
+
+
+def capacity_part() -> Part:
+    """Return four weeks that grow."""
+    hours = np.arange(24 * 28)
+    loads = np.array([0.4 * daily(hour) + 0.004 * hour / 24 for hour in hours.tolist()])
+    found = capacity.Capacity(
+        resource="cpu", hours_ms=MONDAY_MS + hours * HOUR_MS, loads=loads, brokers=6
+    )
+    return capacity.show(found)
+
+
+def speeds_part() -> Part:
+    """Return six brokers, one of them slow."""
+    rows = [
+        {
+            "broker": f"broker-{at}:8080", "broker_class": "old" if at < 3 else "new",
+            "slope": 1.35 if at == 2 else 1.0 + 0.01 * at, "error": 0.04, "idle": 10.0,
+            "background": 12.0, "hours": 72,
+        }
+        for at in range(6)
+    ]  # fmt: skip
+    return speeds.show(speeds.Speeds(learned=True, brokers=rows, all_brokers=6))
+
+
+def pricing_part() -> Part:
+    """Return costs of two classes."""
+    terms = [
+        {
+            "broker_class": name, "resource": "cpu", "rate": rate, "value": value,
+            "low": value * 0.9, "high": value * 1.1, "typical_usage": 30.0 / (place + 1),
+            "verdict": "known", "partners": "",
+        }
+        for name, value in (("old", 0.004), ("new", 0.002))
+        for place, rate in enumerate(RATES)
+    ]  # fmt: skip
+    quality = [
+        {
+            "broker_class": name, "resource": "cpu", "refused": None, "minutes": 4320,
+            "moves": 40, "mape": 0.04, "baseline_mape": 0.12, "coverage": 0.91,
+            "move_mape": 0.06, "drift": None, "drifted": False,
+        }
+        for name in ("new", "old")
+    ]  # fmt: skip
+    hours = [
+        {
+            "broker": f"broker-{at % 6}:8080", "broker_class": "old" if at % 6 < 3 else "new",
+            "used": 100.0 + at, "predicted": 100.0 + at + (-1) ** at * 4,
+        }
+        for at in range(120)
+    ]  # fmt: skip
+    return pricing.show(pricing.Pricing(terms=terms, quality=quality, hours=hours))
+
+
+def replayed_part() -> Part:
+    """Return four combinations and what was recorded."""
+    names = ("avg+avg", "transfer+avg", "(recorded)", "threshold+round_robin", "uniform+avg")
+    scores = [
+        {
+            "rank": rank, "combination": -1 if name == "(recorded)" else rank, "name": name,
+            "gap": 0.05 * (rank - 3), "penalty": 0.2 + 0.05 * rank,
+            "max_over_mean": 1.1 + 0.05 * rank, "max_over_mean_p95": 1.2 + 0.05 * rank,
+            "overload_fraction": 0.001 * rank, "moves": 10 * rank, "returned": rank,
+            "moved_connections": 80 * rank, "moved_per_hour": 0.02 * (6 - rank),
+        }
+        for rank, name in enumerate(names, start=1)
+    ]  # fmt: skip
+    trust = {
+        rank: {
+            "level": "fair", "because": "loads are modelled", "rounds": 4320, "refused": 12,
+            "bases": 288, "reproduced": 280, "cpu_changed_error": 0.03,
+        }
+        for rank in (1, 2, 4, 5)
+    }  # fmt: skip
+    return replayed.show(replayed.Replayed(scores=scores, trust=trust, count=5))
+
+
+def intake_part() -> Part:
+    """Return totals with some lines that were spoilt."""
+    return intake.show(
+        intake.Intake(
+            batches=2,
+            totals={"read": 10_000, "kept": 9_950, "quarantined": 40, "duplicate": 10},
+            reasons=[{"reason": "no JSON: ended too early", "lines": 40, "file": "date=x/<f>.gz"}],
+            lost=[{"stream": "reports", "why": "queue_full", "records": 12, "writers": 1}],
+            first_ms=MONDAY_MS,
+            last_ms=MONDAY_MS + 72 * HOUR_MS,
+            brokers=6,
+        )
+    )
+
+
+def every_part() -> list[Part]:
+    """Return all parts as a report has them, one of them not made yet."""
+    return [
+        balance_part(),
+        achieved_part(),
+        hottest_part(),
+        *shape_parts(),
+        capacity_part(),
+        speeds_part(),
+        pricing_part(),
+        replayed_part(),
+        intake_part(),
+        lacking("What streams saw", "stream", "/tables/<out>"),
+    ]
+
+
+def write(file: Path) -> None:
+    """Write the report."""
+    file.write_text(report_page({f"cluster {EVIL}": every_part()}), encoding="utf-8")
