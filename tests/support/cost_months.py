@@ -1,5 +1,6 @@
 """Months of brokers whose costs are known, made from the truth without any simulation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -168,43 +169,77 @@ def _wander(month: Month, rng: np.random.Generator, steps: int, units: int) -> F
 
 def with_moves(month: Month, of: Made) -> Rows:
     """Return the rows of a month and those of its moves, as the job makes them of slots."""
-    steps = month.days * MINUTES_PER_DAY // month.step_minutes
     units = len(of.class_of)
-    rates = of.rows.rates.reshape(units, steps, 6)
-    usage = of.rows.usage.reshape(units, steps, 5)
-    changed = np.zeros((units, steps), dtype=bool)
-    for at in range(1, steps):
-        moved = np.flatnonzero(of.owner[at] != of.owner[at - 1])
-        changed[of.owner[at][moved], at] = True
-        changed[of.owner[at - 1][moved], at] = True
-    parts = [of.rows]
-    classes = np.asarray(of.class_of)
-    for at in range(3, steps - 3):
-        if not changed[:, at].any():
-            continue
+    shape = (units, -1)
+    moved = np.zeros((units, len(of.owner)), dtype=np.bool_)
+    for at in range(1, len(of.owner)):
+        other = of.owner[at] != of.owner[at - 1]
+        moved[of.owner[at][other], at] = True
+        moved[of.owner[at - 1][other], at] = True
+    rows = of.rows
+    changed = changes(
+        rows.rates.reshape(*shape, 6), rows.usage.reshape(*shape, 5), moved, of.class_of
+    )
+    day = changed.slot * month.step_minutes // MINUTES_PER_DAY
+    return Rows.joined([rows, changed.rows(day, day >= month.days / 2)])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Changes:
+    """What changed on brokers when bundles moved, in ``slot``, and what was used after."""
+
+    unit: Ints
+    slot: Ints
+    rates: FloatArray
+    usage: FloatArray
+    later: FloatArray
+
+    def rows(self, block: Ints, late: Flags) -> Rows:
+        """Return them as rows."""
+        return Rows(
+            unit=self.unit,
+            block=block,
+            level=np.zeros(len(self.unit), dtype=np.bool_),
+            held_out=block % 5 == 4,
+            late=late,
+            rates=self.rates,
+            usage=self.usage,
+            limit=self.later,
+        )
+
+
+def changes(rates: FloatArray, usage: FloatArray, moved: Flags, class_of: Sequence[int]) -> Changes:
+    """Return the changes of (units, slots, ...), NaN where a unit was not there.
+
+    It does in a loop what `spark_changes` does in Spark; tests compare the two.
+    """
+    classes = np.asarray(class_of)
+    found: list[tuple[Ints, Ints, FloatArray, FloatArray, FloatArray]] = []
+    for at in (np.flatnonzero(np.any(moved, axis=0)[3:-3]) + 3).tolist():
         before, after = slice(at - 3, at), slice(at + 1, at + 4)
-        dx = rates[:, after].mean(axis=1) - rates[:, before].mean(axis=1)
+        more = rates[:, after].mean(axis=1) - rates[:, before].mean(axis=1)
         later = usage[:, after].mean(axis=1)
-        dy = later - usage[:, before].mean(axis=1)
-        calm = ~changed[:, at - 3 : at + 4].any(axis=1)
+        used = later - usage[:, before].mean(axis=1)
+        known = ~np.isnan(more[:, 0])
+        calm = known & ~moved[:, at - 3 : at + 4].any(axis=1)
         for number in np.unique(classes):
-            mine = changed[:, at] & (classes == number)
+            mine = np.flatnonzero(moved[:, at] & known & (classes == number))
             control = calm & (classes == number)
-            cx = dx[control].mean(axis=0) if control.any() else 0.0
-            cy = dy[control].mean(axis=0) if control.any() else 0.0
-            n = int(mine.sum())
-            day = at * month.step_minutes // MINUTES_PER_DAY
-            if n:
-                parts.append(
-                    Rows(
-                        unit=np.flatnonzero(mine),
-                        block=np.full(n, day),
-                        level=np.zeros(n, dtype=bool),
-                        held_out=np.full(n, day % 5 == 4),
-                        late=np.full(n, day >= month.days / 2),
-                        rates=dx[mine] - cx,
-                        usage=dy[mine] - cy,
-                        limit=later[mine],
+            if len(mine):
+                found.append(
+                    (
+                        mine,
+                        np.full(len(mine), at),
+                        more[mine] - _mean(more[control]),
+                        used[mine] - _mean(used[control]),
+                        later[mine],
                     )
                 )
-    return Rows.joined(parts)
+    unit, slot, more, used, later = (np.concatenate(each) for each in zip(*found, strict=True))
+    return Changes(unit=unit, slot=slot, rates=more, usage=used, later=later)
+
+
+def _mean(control: FloatArray) -> FloatArray:
+    """Return the mean of all that is known, 0 of nothing."""
+    known = ~np.isnan(control)
+    return np.asarray(np.where(known, control, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1))

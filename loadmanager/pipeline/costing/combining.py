@@ -12,7 +12,8 @@ from loadmanager.pipeline.costing.rows import FITS, RATE_COUNT, RESOURCE_COUNT
 from loadmanager.pipeline.costing.spread import WIDTH, Closing, Pulls
 from loadmanager.pipeline.costing.sums import State
 
-_RIDGE: Final = 1e-9
+_RIDGE: Final = 1e-7
+"""Terms that go together exactly share what they cost in equal parts, by their typical rates."""
 _LEAST_INFORMATION: Final = 1e-9
 _LEAST_SPREAD: Final = 1e-2
 """Blocks that agree better than rows promise do so by chance: the least share of what they
@@ -60,7 +61,7 @@ def combined(state: State, closed: Closing, pulled: Pulls) -> Estimates:
             start=state.costs[part, number, resource],
             towards=towards,
             total=pulled.total[at],
-            spread=pulled.spread[at],
+            spread=_at_least(pulled.spread[at], pulled.independent[at]),
             blocks=int(pulled.blocks[at]),
         )
     return found
@@ -101,6 +102,16 @@ def zero_traffic(ground: Ground, closed: Closing, unit: int, fit: int, resource:
     """Return how far a unit's middle is from no traffic, in scaled rates."""
     scaled = ground.rates[unit] / ground.scale[ground.class_of[unit]]
     return np.asarray(scaled + closed.middles.rates[unit, fit, resource])
+
+
+def _at_least(spread: FloatArray, independent: FloatArray) -> FloatArray:
+    """Return the spread of blocks, on the diagonal no less than that of independent rows.
+
+    Few blocks that weigh much may agree by chance.
+    """
+    own = np.diag(spread)
+    factor = np.sqrt(np.maximum(independent / np.where(own > 0, own, np.inf), 1.0))
+    return np.asarray(spread * np.outer(factor, factor))
 
 
 def _estimate(

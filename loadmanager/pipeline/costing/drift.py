@@ -12,11 +12,15 @@ _SURE: Final = 3.5
 """Standard deviations: one false alarm in two thousand terms that did not change."""
 
 _WORTH_TELLING: Final = 0.1
+_MOST_TIMES: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How much a cost changed, as a fraction of what it was; ``sure`` if not by chance."""
+    """How much a cost changed, as a fraction of what it was; ``sure`` if not by chance.
+
+    10 is the most that is told: what costs nothing at first grows by no fraction.
+    """
 
     fraction: float
     sure: bool
@@ -42,6 +46,8 @@ def _along(direction: FloatArray, first: Estimate, last: Estimate) -> Drift | No
     change = float(direction @ (last.free - first.free))
     deviation = float(np.sqrt(direction @ (first.covariance + last.covariance) @ direction))
     size = max(before, after)
-    fraction = (after - before) / before if before > 0 else (1.0 if after > 0 else 0.0)
+    fraction = (
+        (after - before) / before if before > size / _MOST_TIMES else np.sign(after) * _MOST_TIMES
+    )
     told = deviation > 0 and abs(change) > _SURE * deviation
-    return Drift(fraction, told and abs(after - before) > _WORTH_TELLING * size)
+    return Drift(float(fraction), told and abs(after - before) > _WORTH_TELLING * size)

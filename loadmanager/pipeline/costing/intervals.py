@@ -15,7 +15,8 @@ from loadmanager.pipeline.costing.rows import RATE_COUNT
 
 NORMAL_95: Final = 1.6448536269514722
 _STEPS: Final = 40
-_RIDGE: Final = 1e-12
+_RIDGE: Final = 1e-8
+"""Of the precision, so that directions nothing is known of are no division by 0."""
 
 
 def student_95(freedom: int) -> float:

@@ -24,7 +24,7 @@ MOST_PASSES: Final = 14
 _AT_LEAST: Final = {Phase.SQUARES: 1, Phase.HUBER: 3, Phase.BISQUARE: 3}
 _AT_MOST: Final = {Phase.SQUARES: 2, Phase.HUBER: 5, Phase.BISQUARE: 7}
 _SETTLED: Final = 1e-4
-_RIDGE: Final = 1e-9
+_RIDGE: Final = 1e-7
 _FEW: Final = 50
 _MOST_BALANCE: Final = 4.0
 
@@ -119,14 +119,18 @@ def _deviation(ground: Ground, state: State, counts: FloatArray) -> FloatArray:
 
 
 def _filled(deviation: FloatArray) -> FloatArray:
-    """Return deviations by bucket, NaN replaced by the nearest known one."""
+    """Return deviations by bucket, NaN replaced by the nearest known one.
+
+    Above all that is known, where brokers are full, errors are taken to grow with usage.
+    """
     found = deviation.copy()
     buckets = np.arange(BUCKETS)
     for place in np.ndindex(found.shape[:2]):
         known = np.flatnonzero(~np.isnan(found[place]))
         if len(known):
             nearest = np.abs(buckets[:, None] - known).argmin(axis=1)
-            found[place] = found[place][known[nearest]]
+            growth = np.maximum((buckets + 0.5) / (known[-1] + 0.5), 1.0)
+            found[place] = found[place][known[nearest]] * growth
     return found
 
 

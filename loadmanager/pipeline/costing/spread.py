@@ -65,12 +65,15 @@ class Pulls(NamedTuple):
 
     ``total`` (C, F, 5, 18) is 0 where the fit is the best for a kind by itself. ``spread``
     (C, F, 5, 18, 18) are their products. ``unit`` (U, F, 5, 19): the products of a unit's
-    pulls at its background with these, and with themselves. ``blocks`` (C, F, 5) counts.
+    pulls at its background with these, and with themselves. ``independent`` (C, F, 5, 18)
+    is what the products would be on the diagonal if all rows were independent; they are no
+    less than that. ``blocks`` (C, F, 5) counts.
     """
 
     total: FloatArray
     spread: FloatArray
     unit: FloatArray
+    independent: FloatArray
     blocks: FloatArray
 
 
@@ -95,7 +98,11 @@ def pulls(source: Source, ground: Ground, state: State, closed: Closing) -> Pull
     classes = np.stack([sums[-1 - number] for number in range(ground.classes)])
     empty = np.zeros((len(FITS), RESOURCE_COUNT, WIDTH + 1))
     unit = np.stack([sums.get(unit, empty) for unit in range(len(ground.class_of))])
-    return Pulls(classes[..., WIDTH], classes[..., :WIDTH], unit, classes[..., 0, WIDTH + 1])
+    spread, (total, independent, blocks) = (
+        classes[..., :WIDTH],
+        np.moveaxis(classes[..., WIDTH:], -1, 0),
+    )
+    return Pulls(total, spread, unit, independent, blocks[..., 0])
 
 
 def _root(slopes: FloatArray) -> FloatArray:
@@ -126,7 +133,7 @@ def _slopes_pass(ground: Ground, state: State, middles: Middles) -> Summing:
 
 
 def _pulls_pass(ground: Ground, state: State, closed: Closing) -> Summing:
-    """Return a pass that gives each class (F, 5, 18, 20) and each unit (F, 5, 19)."""
+    """Return a pass that gives each class (F, 5, 18, 21) and each unit (F, 5, 19)."""
 
     def summing(batches: Iterator[Rows]) -> Iterator[tuple[int, FloatArray]]:
         former, former_place = np.zeros(0), (-1, -1)
@@ -140,14 +147,14 @@ def _pulls_pass(ground: Ground, state: State, closed: Closing) -> Summing:
                 beside = stacked[..., :, None] * former[..., None, :]
                 products += (beside + np.swapaxes(beside, -1, -2)) / 2.0
             former, former_place = stacked, place
-            total = block.whitened(closed.roots[number], alone=True)
-            there = np.any(stacked != 0.0, axis=-1, keepdims=True) * np.ones(WIDTH)
-            yield (
-                -1 - number,
-                np.concatenate(
-                    [products[..., :-1, :-1], total[..., None], there[..., None]], axis=-1
-                ),
+            roots = closed.roots[number]
+            others = (
+                block.whitened(roots, alone=True),
+                block.independent(roots),
+                np.any(stacked != 0.0, axis=-1, keepdims=True) * np.ones(WIDTH),
             )
+            columns = [one[..., None] for one in others]
+            yield -1 - number, np.concatenate([products[..., :-1, :-1], *columns], axis=-1)
             yield unit, products[..., -1, :]
 
     return summing
@@ -166,6 +173,7 @@ class _Block:
         shape = (len(FITS), RESOURCE_COUNT)
         self.slopes = np.zeros((*shape, len(KINDS), RATE_COUNT, RATE_COUNT))
         self.pulled = np.zeros((*shape, len(KINDS), RATE_COUNT))
+        self._squares = np.zeros_like(self.slopes)
         self.level = np.zeros(shape)
         minutes = np.flatnonzero(rows.level)
         moved = np.flatnonzero(~rows.level)
@@ -185,6 +193,9 @@ class _Block:
         weight, force = float(slope.sum()), float(pull.sum())
         mean = slope @ around / weight if weight > 0 else np.zeros(RATE_COUNT)
         slopes, pulled = self.slopes[part, resource], self.pulled[part, resource]
+        squares, inside = self._squares[part, resource], around - mean
+        squares[0] = float(pull @ pull) * np.outer(mean, mean)
+        squares[1] = inside.T @ (inside * np.square(pull)[:, None])
         slopes[0] = weight * np.outer(mean, mean)
         slopes[1] = around.T @ (around * slope[:, None]) - slopes[0]
         pulled[0] = mean * force
@@ -193,9 +204,10 @@ class _Block:
 
     def _add_moves(self, one: Look, chosen: Indices, part: int, resource: int) -> None:
         changes = one.design[chosen, 1:]
-        slope = one.slope[chosen, resource]
+        slope, pull = one.slope[chosen, resource], one.pull[chosen, resource]
         self.slopes[part, resource, 2] = changes.T @ (changes * slope[:, None])
-        self.pulled[part, resource, 2] = changes.T @ one.pull[chosen, resource]
+        self._squares[part, resource, 2] = changes.T @ (changes * np.square(pull)[:, None])
+        self.pulled[part, resource, 2] = changes.T @ pull
 
     def whitened(self, roots: FloatArray, *, alone: bool = False) -> FloatArray:
         """Return the pulls (F, 5, 18) where their expected spread is 1.
@@ -210,3 +222,8 @@ class _Block:
             turned = np.einsum("frkij,frki->frkj", vectors, pulled) / rest
             pulled = np.einsum("frkij,frkj->frki", vectors, turned)
         return np.asarray(pulled.reshape(*pulled.shape[:2], WIDTH))
+
+    def independent(self, roots: FloatArray) -> FloatArray:
+        """Return the sums of squared pulls (F, 5, 18) of single rows, whitened."""
+        found = np.einsum("frkij,frkjl,frkil->frki", roots, self._squares, roots)
+        return np.asarray(found.reshape(*found.shape[:2], WIDTH))

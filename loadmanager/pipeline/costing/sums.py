@@ -26,6 +26,9 @@ from loadmanager.pipeline.costing.rows import (
 BUCKETS: Final = 20
 """Of load: each a twentieth of the class' peak. Rows of moves are in one of their own."""
 
+_NEAR: Final = 3.0
+"""Deviations from the threshold within which errors are cut off."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State:
@@ -73,13 +76,15 @@ class Look:
 
     ``weight`` and ``slope`` are those of the normal equations and of their derivative;
     ``pull`` is what each row contributes to the gradient. All are 0 for what is not used.
+    ``cut_off`` is where the fit is so near to full that larger usage than expected would
+    not be seen: errors there are those that could be seen, and tell nothing of the usual.
     """
 
     design: FloatArray
     fitted: FloatArray
     deviation: FloatArray
     bucket: Ints
-    full: Flags
+    cut_off: Flags
     used: Flags
     weight: FloatArray
     slope: FloatArray
@@ -117,7 +122,7 @@ def look(rows: Rows, ground: Ground, unit: int, state: State, fit: int) -> Look:
         fitted=fitted,
         deviation=deviation,
         bucket=bucket,
-        full=full,
+        cut_off=_cut_off(rows, fitted, deviation),
         used=used,
         weight=weight * share / deviation,
         slope=slope * share / deviation,
@@ -141,6 +146,12 @@ def normal_equations(ground: Ground, state: State) -> Summing:
     return summing
 
 
+def _cut_off(rows: Rows, fitted: FloatArray, deviation: FloatArray) -> Flags:
+    with np.errstate(invalid="ignore"):
+        near = fitted + _NEAR * deviation >= THRESHOLD * rows.limit
+    return np.asarray(near & (rows.limit > 0) & rows.level[:, np.newaxis])
+
+
 def _bucket(rows: Rows, fitted: FloatArray, peak: FloatArray) -> Ints:
     place = np.floor(fitted / np.maximum(peak, 1e-300) * BUCKETS)
     bucket = np.clip(place, 0, BUCKETS - 1).astype(np.int64)
@@ -159,7 +170,7 @@ def _equations(one: Look) -> FloatArray:
 
 def _histogram(rows: Rows, one: Look) -> FloatArray:
     counts = np.zeros((RESOURCE_COUNT, BUCKETS + 1, robust.BINS))
-    chosen = one.used & ~one.full
+    chosen = one.used & ~one.cut_off
     row, resource = np.nonzero(chosen)
     size = np.abs(rows.usage - one.fitted)[chosen] / one.deviation[chosen]
     np.add.at(counts, (resource, one.bucket[row, resource], robust.histogram_bins(size)), 1.0)

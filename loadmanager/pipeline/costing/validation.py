@@ -20,7 +20,7 @@ from loadmanager.core.scores import (
     MEMORY,
     FloatArray,
 )
-from loadmanager.pipeline.costing.ground import Ground
+from loadmanager.pipeline.costing.ground import Ground, full_rows
 from loadmanager.pipeline.costing.rows import (
     RESOURCE_COUNT,
     TRAINING,
@@ -115,7 +115,7 @@ def _of_block(rows: Rows, ground: Ground, unit: int, state: State) -> FloatArray
     rule_error = np.abs(rows.usage - share * ground.trained_usage[unit])
     within = error <= state.reach[number] * one.deviation
     with np.errstate(invalid="ignore", divide="ignore"):
-        counted = ~np.isnan(rows.usage) & ~one.full & (measured > 0)
+        counted = ~np.isnan(rows.usage) & ~full_rows(rows) & (measured > 0)
         columns = (np.ones_like(error), error / measured, rule_error / measured, within)
     found = np.empty((2, RESOURCE_COUNT, _WIDTH))
     for kind, chosen in enumerate((level, ~level)):

@@ -1,0 +1,211 @@
+"""The estimation as a whole, on months whose truth is known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cost_months import TRUE_COSTS, Made, Month, made, with_moves
+
+from loadmanager.core.cost.document import RATES
+from loadmanager.core.scores import BANDWIDTH_IN, CPU, MEMORY, RESOURCES
+from loadmanager.pipeline.costing.learning import Learned, learn
+from loadmanager.pipeline.costing.rows import InMemory, Rows
+from loadmanager.pipeline.costing.telling import Verdict
+
+SMALL = Month(brokers=4, bundles=40, days=12, step_minutes=20, moves_per_day=12.0)
+
+
+def learned(month: Month) -> tuple[Made, Learned]:
+    of = made(month)
+    return of, learn(InMemory(with_moves(month, of)), of.class_of)
+
+
+def values(
+    found: Learned, number: int, resource: int
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    terms = {one.rate: one.term.value for one in found.findings[number, resource].terms}
+    return np.array([terms[rate] for rate in RATES])
+
+
+@pytest.fixture(scope="module")
+def usual() -> tuple[Made, Learned]:
+    return learned(SMALL)
+
+
+def test_without_errors_costs_are_found_exactly() -> None:
+    exact = replace(SMALL, usage_noise=0.0, rate_noise=0.0, wander=0.0, odd=0.0)
+    of, found = learned(exact)
+    for resource in range(len(RESOURCES)):
+        wanted = of.costs[0, resource]
+        typical = wanted @ found.ground.scale[0]
+        off = np.abs(values(found, 0, resource) - wanted) * found.ground.scale[0]
+        assert (off < 1e-3 * typical).all()
+
+
+def test_terms_that_matter_are_near_the_truth_after_twelve_days(
+    usual: tuple[Made, Learned],
+) -> None:
+    of, found = usual
+    for resource in (CPU, MEMORY, BANDWIDTH_IN):
+        wanted = of.costs[0, resource] * found.ground.scale[0]
+        got = values(found, 0, resource) * found.ground.scale[0]
+        matter = wanted > 0.15 * wanted.sum()
+        np.testing.assert_allclose(got[matter], wanted[matter], rtol=0.15)
+
+
+def test_most_intervals_hold_the_truth_and_none_is_negative(usual: tuple[Made, Learned]) -> None:
+    of, found = usual
+    held = []
+    for (number, resource), finding in found.findings.items():
+        for one in finding.terms:
+            truth = of.costs[number, resource, RATES.index(one.rate)]
+            assert 0.0 <= one.term.low <= one.term.value <= one.term.high
+            held.append(one.term.low <= truth <= one.term.high)
+    assert np.mean(held) > 0.75
+
+
+def test_backgrounds_are_found_with_their_brokers(usual: tuple[Made, Learned]) -> None:
+    of, found = usual
+    held = [
+        one.low <= of.background[unit, resource] <= one.high
+        for (unit, resource), one in found.backgrounds.items()
+    ]
+    assert len(held) == len(of.class_of) * len(RESOURCES)
+    assert np.mean(held) > 0.6
+
+
+def test_held_out_minutes_are_foretold_better_than_by_traffic_shares(
+    usual: tuple[Made, Learned],
+) -> None:
+    _, found = usual
+    trial = found.trial
+    assert (trial.minutes[0] > 400).all()
+    assert (trial.error[0] < 0.05).all()
+    assert (trial.error[0] < 0.6 * trial.rule_error[0]).all()
+    assert (np.abs(trial.within[0] - 0.9) < 0.05).all()
+
+
+def test_what_brokers_use_after_moves_is_foretold_better_than_by_traffic_shares(
+    usual: tuple[Made, Learned],
+) -> None:
+    _, found = usual
+    assert (found.trial.changes[0] > 20).all()
+    assert (found.trial.change_error[0] < found.trial.rule_change_error[0]).all()
+    assert found.trial.change_error[0, CPU] < 0.1
+
+
+def test_outliers_do_not_shift_costs() -> None:
+    of, found = learned(replace(SMALL, odd=0.08))
+    wanted = of.costs[0, CPU] @ found.ground.scale[0]
+    assert values(found, 0, CPU) @ found.ground.scale[0] == pytest.approx(wanted, rel=0.02)
+
+
+def test_full_minutes_do_not_flatten_costs() -> None:
+    of, found = learned(replace(SMALL, full=70.0))
+    assert 0.2 < found.ground.full[0, CPU] / found.ground.measured[0, CPU] < 0.6
+    wanted = of.costs[0, CPU] @ found.ground.scale[0]
+    assert values(found, 0, CPU) @ found.ground.scale[0] == pytest.approx(wanted, rel=0.04)
+
+
+def test_classes_have_costs_of_their_own() -> None:
+    of, found = learned(replace(SMALL, brokers=3, class_factors=(1.0, 0.4)))
+    for number in range(2):
+        wanted = of.costs[number, CPU] @ found.ground.scale[number]
+        got = values(found, number, CPU) @ found.ground.scale[number]
+        assert got == pytest.approx(wanted, rel=0.03)
+
+
+def test_costs_that_change_halfway_are_told() -> None:
+    _, found = learned(replace(SMALL, later_factor=1.3))
+    drift = found.findings[0, CPU].drift
+    assert drift is not None
+    assert drift.sure
+    assert drift.fraction == pytest.approx(0.3, abs=0.05)
+
+
+def test_costs_that_stay_are_not_said_to_drift(usual: tuple[Made, Learned]) -> None:
+    _, found = usual
+    told = [found.findings[0, resource].drift for resource in range(len(RESOURCES))]
+    assert [one.sure for one in told if one is not None] == [False] * len(RESOURCES)
+
+
+def altered(rows: Rows, **columns: object) -> Learned:
+    return learn(InMemory(replace(rows, **columns)), [0] * 4)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    return with_moves(SMALL, made(SMALL))
+
+
+def test_rates_that_go_together_exactly_share_their_cost_and_say_so(rows: Rows) -> None:
+    alike = rows.rates.copy()
+    alike[:, 1] = alike[:, 0]  # each message goes to exactly one consumer
+    usage = rows.usage.copy()
+    usage[:, CPU] = rows.level * 20.0 + alike @ TRUE_COSTS[CPU]
+    usage[:, CPU] *= 1.0 + 0.02 * np.random.default_rng(1).standard_normal(len(usage))
+    found = altered(rows, rates=alike, usage=usage)
+    one, other = found.findings[0, CPU].terms[:2]
+    both = TRUE_COSTS[CPU, 0] + TRUE_COSTS[CPU, 1]
+    assert one.verdict is other.verdict is Verdict.ENTANGLED
+    assert one.partners == (RATES[1],)
+    assert one.term.value + other.term.value == pytest.approx(both, rel=0.1)
+    for term in (one.term, other.term):
+        assert term.value == pytest.approx(both / 2, rel=0.1)
+        assert term.low == 0.0
+        assert term.high > 0.95 * both
+    together = found.findings[0, CPU].typical_error
+    assert together is not None
+    assert together < 0.05
+
+
+def test_a_rate_that_never_varies_within_brokers_is_said_to_be_unknown(rows: Rows) -> None:
+    still = rows.rates.copy()
+    still[:, RATES.index("topics")] = np.where(rows.level, 100.0, 0.0)
+    term = altered(rows, rates=still).findings[0, CPU].terms[RATES.index("topics")]
+    assert term.verdict is Verdict.UNVARIED
+    assert term.term.value == term.term.low == 0.0
+    assert term.term.high > 0.0
+
+
+def test_a_resource_that_was_never_measured_has_no_costs(rows: Rows) -> None:
+    usage = rows.usage.copy()
+    usage[:, MEMORY] = np.nan
+    found = altered(rows, usage=usage)
+    assert found.findings[0, MEMORY].refused == "was never measured"
+    assert found.findings[0, MEMORY].terms == ()
+    assert found.findings[0, CPU].refused is None
+    assert not any(resource == MEMORY for _, resource in found.backgrounds)
+
+
+def test_too_few_minutes_are_refused_with_their_number(rows: Rows) -> None:
+    few = learn(InMemory(rows.take(rows.level).take(slice(0, 200))), [0])
+    told = few.findings[0, CPU].refused
+    assert told == "has 200 minutes below 90 % of the limit; expected 240 or more"
+
+
+def test_minutes_that_are_all_full_are_refused(rows: Rows) -> None:
+    limit = np.where(rows.level[:, None], rows.usage / 2.0, rows.limit)
+    told = altered(rows, limit=limit).findings[0, CPU].refused
+    assert told == "has 0 minutes below 90 % of the limit; expected 240 or more"
+
+
+def test_few_stretches_of_time_are_refused(rows: Rows) -> None:
+    told = altered(rows, block=rows.block // 4).findings[0, CPU].refused
+    assert told == "has 12 stretches of time; expected 20 or more"
+
+
+def test_traffic_that_hardly_varies_is_refused(rows: Rows) -> None:
+    minutes = rows.take(rows.level)
+    steady = minutes.rates.mean(axis=0) * (1.0 + 1e-3 * np.sin(np.arange(len(minutes))))[:, None]
+    told = altered(minutes, rates=steady).findings[0, CPU].refused
+    assert told == "traffic varied by 0.07% of its mean within brokers; expected 1% or more"
+
+
+def test_batches_of_any_size_give_the_same(rows: Rows) -> None:
+    whole = learn(InMemory(rows), [0] * 4)
+    pieces = learn(InMemory(rows, batch=97), [0] * 4)
+    for place, finding in whole.findings.items():
+        for one, other in zip(finding.terms, pieces.findings[place].terms, strict=True):
+            assert other.term.value == pytest.approx(one.term.value, rel=1e-6, abs=1e-12)
+            assert other.term.high == pytest.approx(one.term.high, rel=1e-4, abs=1e-12)
