@@ -23,7 +23,10 @@ INTERRUPTED = 130
 _NEED_HISTORY: Final = frozenset({"ingest", "stream"})
 _OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "replay": ("strategy", "setting"),
-    "stream": ("for_s", "once"),
+    "stream": (
+        *("for_s", "once", "watermark_s"),
+        *("imbalance", "saturation", "alert_minutes", "silent_minutes"),
+    ),
 }
 """Options that are of one job alone, by which they are refused without it."""
 
@@ -100,6 +103,37 @@ _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what i
     help="stream: end after so long. Without it, it runs until it is interrupted.",
 )
 @click.option("--once", is_flag=True, help="stream: take up what is there, and end.")
+@click.option(
+    "--watermark-s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="stream: how long after a minute its reports may come; later ones are told and not "
+    "counted. [default: 1500, of which 900 are a file's until it is finished]",
+)
+@click.option(
+    "--imbalance",
+    metavar="RATIO",
+    type=click.FloatRange(min=1),
+    help="stream: tell that the busiest broker's usage is so many times the mean. [default: 1.5]",
+)
+@click.option(
+    "--saturation",
+    metavar="FRACTION",
+    type=click.FloatRange(min=0, max=10),
+    help="stream: tell that a broker's usage is above this. [default: 0.9]",
+)
+@click.option(
+    "--alert-minutes",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="stream: tell of either after so many minutes in a row. [default: 5]",
+)
+@click.option(
+    "--silent-minutes",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="stream: tell that so many minutes have no report at all. [default: 5]",
+)
 @click.option(
     "--tables",
     is_flag=True,

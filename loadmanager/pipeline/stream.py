@@ -52,6 +52,12 @@ _SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
     "spark.sql.streaming.metricsEnabled": "false",
 }
+_LIMITS: Final = {
+    "imbalance": "max_over_mean",
+    "saturation": "usage",
+    "alert_minutes": "minutes",
+    "silent_minutes": "silent_minutes",
+}
 _LOOK_S: Final = 0.5
 _EVERY: Final = "5 seconds"
 
@@ -59,8 +65,8 @@ _EVERY: Final = "5 seconds"
 def run(work: Work) -> list[str]:
     """Follow ``work.history`` until interrupted, for ``for_s`` seconds, or, ``once``, to its end.
 
-    Options, all of which may be missing: ``once``, ``for_s``, ``watermark_s``, and `Limits` as
-    ``max_over_mean``, ``usage``, ``minutes``, ``silent_minutes``.
+    Options, all of which may be missing: ``once``, ``for_s``, ``watermark_s``, and for `Limits`
+    ``imbalance``, ``saturation``, ``alert_minutes``, ``silent_minutes``.
 
     Raises:
         PipelineError: no history is given, or a batch failed.
@@ -90,9 +96,8 @@ def run(work: Work) -> list[str]:
 
 
 def _limits(options: Mapping[str, Any]) -> Limits:
-    return Limits(
-        **{name: options[name] for name in Limits.__dataclass_fields__ if name in options}
-    )
+    given = {name: options[option] for option, name in _LIMITS.items() if option in options}
+    return Limits(**given)
 
 
 def _started(work: Work, batches: Batches, *, once: bool) -> "StreamingQuery":

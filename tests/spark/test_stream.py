@@ -1,0 +1,231 @@
+"""The stream beside a rollup of the same history: each minute once and the same, come what may."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from load_rows import RATES
+from waiting import eventually
+
+from loadmanager.adapters.history import recorded
+from loadmanager.core.history import Origin, Record, Stream
+from loadmanager.core.history.reading import read_line
+from loadmanager.core.ids import BrokerId
+from loadmanager.pipeline import stream
+from loadmanager.pipeline.contract import PipelineError
+from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.rolling.minutes import (
+    broker_minutes,
+    broker_slices,
+    bundle_minutes,
+    bundle_slices,
+    namespace_minutes,
+)
+from loadmanager.pipeline.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+WATERMARK_S = 600.0
+OPTIONS = {"once": True, "watermark_s": WATERMARK_S}
+Minutes = Mapping[tuple[str, str, Any], Mapping[str, Any]]
+
+
+class Following:
+    """A history that grows, and the stream that follows it."""
+
+    def __init__(self, spark: "SparkSession", whole: Path, folder: Path) -> None:
+        self.whole, self.history = whole, folder / "history"
+        self.history.mkdir()
+        self.store = Store(spark, str(folder / "out"))
+        self.told: list[str] = []
+        self._spark = spark
+
+    def add(self, hour: int) -> Path:
+        """Let the files of an hour appear; return the one with reports."""
+        name = f"date=2026-01-05/hour={hour:02d}"
+        shutil.copytree(self.whole / name, self.history / name, dirs_exist_ok=True)
+        (found,) = (self.history / name).glob("reports-*.gz")
+        return found
+
+    def run(self) -> str:
+        """Take up what is there."""
+        work = Work(
+            spark=self._spark,
+            store=self.store,
+            history=str(self.history),
+            options=OPTIONS,
+            tell=self.told.append,
+        )
+        return stream.run(work)[-1]
+
+    def minutes(self) -> list[dict[str, Any]]:
+        """Return all rows of ``stream_minutes``."""
+        return [row.asDict() for row in self.store.table("stream_minutes").collect()]
+
+    def alerts(self, kind: str) -> list[dict[str, Any]]:
+        """Return the rows of ``stream_alerts`` of one kind."""
+        rows = self.store.table("stream_alerts").where(f"kind = '{kind}'").collect()
+        return [row.asDict() for row in rows]
+
+
+@pytest.fixture
+def following(spark: "SparkSession", small_history: Path, tmp_path: Path) -> Following:
+    """Return a stream that has nothing to follow yet."""
+    return Following(spark, small_history, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def rolled_up(ingested: Store) -> Minutes:
+    """Return the minutes of a rollup of all of `small_history`."""
+    bundles = bundle_minutes(bundle_slices(ingested.table("bundle_load"))).persist()
+    brokers = broker_minutes(broker_slices(ingested.table("broker_load")))
+    tables = {"bundle": bundles, "broker": brokers, "namespace": namespace_minutes(bundles)}
+    found = {
+        (level, row[level], row["minute"]): row.asDict()
+        for level, table in tables.items()
+        for row in table.collect()
+    }
+    bundles.unpersist()
+    return found
+
+
+def assert_each_once_and_the_same(found: list[dict[str, Any]], rolled_up: Minutes) -> None:
+    told = {(row["level"], row["name"], row["minute"]): row for row in found}
+    assert len(told) == len(found)
+    last = max(row["minute"] for row in found)
+    expected = {key: row for key, row in rolled_up.items() if key[2] <= last}
+    assert {key for key in told if key[0] != "cluster"} == expected.keys()
+    for key, row in expected.items():
+        names = ["seconds", *(f"{rate}_mean" for rate in RATES)]
+        if key[0] != "namespace":
+            names += ["reports", *(f"{rate}_max" for rate in RATES)]
+        if key[0] == "broker":
+            names += ["cpu_fraction_mean"]
+        for name in names:
+            assert told[key][name] == pytest.approx(row[name], rel=1e-9), (key, name)
+
+
+def test_each_minute_is_told_once_and_as_a_rollup_has_it_though_batches_break_off(
+    following: Following, rolled_up: Minutes
+) -> None:
+    following.add(0)
+    following.run()
+    first = following.minutes()
+    assert first
+
+    # What a writer has not finished is nobody's business.
+    spoilt = following.add(1).with_name("_reports-x-y-1.jsonl.gz")
+    spoilt.write_bytes(b"no gzip")
+    state = Path(following.store.out) / "stream/state"
+    (state / "000001").write_text("where the state is to be written")
+    with pytest.raises(PipelineError, match="a batch failed"):
+        following.run()
+    # It broke off after its minutes were written, and before it counted.
+    assert list((Path(following.store.out) / "stream_minutes/batch=000001").glob("*.parquet"))
+    (state / "000001").unlink()
+
+    # More came meanwhile, and some of it twice.
+    last = following.add(2)
+    shutil.copy(last, last.with_name("reports-copied-zz-1.jsonl.gz"))
+    told = following.run()
+    assert told == "stream: minutes before 2026-01-05 02:49 are over and told"
+    found = following.minutes()
+    assert_each_once_and_the_same(found, rolled_up)
+    assert len(found) > len(first)
+    assert following.alerts("late") == []
+    clusters = [row for row in found if row["level"] == "cluster"]
+    assert all(row["usage_max_over_mean"] >= 1.0 for row in clusters)
+    (began,) = following.alerts("imbalance")
+    assert (began["event"], began["cluster"]) == ("began", "small")
+    assert f"  {began['text']}" in following.told
+
+    assert following.run() == told
+    assert len(following.minutes()) == len(found)
+
+
+def late_report(history: Path, at_ms: int, like: Path, writer: str) -> None:
+    """Write a file with one report of long ago, by a sidecar that was forgotten."""
+    import gzip  # noqa: PLC0415 - nobody else here looks into files
+
+    with gzip.open(like) as file:
+        line = dict(read_line("", next(iter(file)).rstrip()))
+    kept = {name: line[name] for name in list(line)[7:]} | {"interval_s": 10.0}
+    record = Record("report", at_ms, kept | {"broker": writer, "reported_at_ms": at_ms})
+    with recorded(history, Origin("small", BrokerId(writer), "cd34")) as sink:
+        sink.offer(Stream.REPORTS, at_ms, lambda: [record])
+
+
+def test_reports_within_the_watermark_count_and_later_ones_are_told(following: Following) -> None:
+    like = following.add(0)
+    following.run()
+    before = following.minutes()
+    over = max(row["minute"] for row in before)
+    over_ms = round(over.timestamp() * 1000)
+    late_report(following.history, over_ms + 30_000, like, "late:8080")
+    late_report(following.history, over_ms + 90_000, like, "intime:8080")
+    following.run()
+    assert len(following.minutes()) == len(before)
+    (late,) = following.alerts("late")
+    assert (late["subject"], late["value"], late["minutes"]) == ("late:8080", 10.0, 1)
+    assert any("late:8080: 1 parts of minutes, 10 s, came after" in line for line in following.told)
+    following.add(1)
+    following.run()
+    names = {row["name"] for row in following.minutes() if row["level"] == "broker"}
+    assert "intime:8080" in names
+    assert "late:8080" not in names
+
+
+@pytest.fixture
+def started(following: Following) -> Iterator[Callable[[], "subprocess.Popen[str]"]]:
+    """Return a function that starts the stream as a process of its own."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start() -> "subprocess.Popen[str]":
+        command = [
+            *(sys.executable, "-m", "loadmanager", "pipeline", "stream"),
+            *("--history", str(following.history), "--out", following.store.out),
+            *("--master", "local[1]", "--driver-memory", "600m", "--for-s", "200"),
+            *("--watermark-s", str(WATERMARK_S), "--conf", "spark.sql.shuffle.partitions=1"),
+        ]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.timeout(480)
+async def test_a_stream_that_is_killed_or_ended_goes_on_where_it_was(
+    following: Following,
+    rolled_up: Minutes,
+    started: Callable[[], "subprocess.Popen[str]"],
+) -> None:
+    following.add(0)
+    killed = started()
+    minutes = Path(following.store.out) / "stream_minutes"
+    await eventually(lambda: list(minutes.glob("batch=*")), within_s=120.0)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    following.add(1)
+    ended = started()
+    await eventually(lambda: list(minutes.glob("batch=000001/_SUCCESS")), within_s=120.0)
+    ended.send_signal(signal.SIGTERM)
+    told, _ = ended.communicate(timeout=60.0)
+    assert ended.returncode == 0, told
+    assert "stream: stopping" in told
+    following.add(2)
+    following.run()
+    assert_each_once_and_the_same(following.minutes(), rolled_up)

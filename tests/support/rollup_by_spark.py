@@ -1,0 +1,58 @@
+"""Bundles rolled up by what the job rollup is made of, to be measured: SAMPLES OUT.
+
+From Parquet to Parquet: minutes from samples, then hours and days from the minutes that were
+written. Prints JSON.
+"""
+
+import json
+import resource
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from loadmanager.pipeline.rolling.measures import RATES
+from loadmanager.pipeline.rolling.minutes import bundle_minutes, bundle_slices
+from loadmanager.pipeline.rolling.periods import days, hours
+from loadmanager.pipeline.rolling.tables import BUNDLE_DAYS, BUNDLE_HOURS, BUNDLE_MINUTES
+from loadmanager.pipeline.session import SessionSettings, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_KEYS: Final = ("cluster", "bundle", "namespace")
+_WARMING: Final = 200_000
+_SETTINGS: Final = SessionSettings(master="local[2]", driver_memory="1g")
+
+
+def rolled_up(spark: "SparkSession", samples: Path, out: Path, most: int | None = None) -> float:
+    """Write the tables, of the first samples or of all, and return how long it took."""
+    began_s = time.perf_counter()
+    load = spark.read.parquet(str(samples))
+    made = bundle_minutes(bundle_slices(load if most is None else load.limit(most)))
+    written = str(out / BUNDLE_MINUTES.name)
+    BUNDLE_MINUTES.conform(made).write.partitionBy("date").parquet(written)
+    minutes = spark.read.parquet(written)
+    for table, over in ((BUNDLE_HOURS, hours), (BUNDLE_DAYS, days)):
+        longer = table.conform(over(minutes, _KEYS, RATES))
+        longer.write.partitionBy("date").parquet(str(out / table.name))
+    return time.perf_counter() - began_s
+
+
+def measured(samples: Path, out: Path) -> dict[str, Any]:
+    """Roll up, after a few samples that compile what is to run."""
+    with spark_session(_SETTINGS, "bench") as spark:
+        rolled_up(spark, samples, out / "warm", _WARMING)
+        shutil.rmtree(out / "warm")
+        took_s = rolled_up(spark, samples, out)
+        jvm: Any = spark._jvm
+        status = Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/status")
+        lines = (line.split() for line in status.read_text().splitlines())
+        peak_mib = next(int(line[1]) / 1024 for line in lines if line[0] == "VmHWM:")
+    own_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"took_s": took_s, "peak_mib": peak_mib, "python_peak_mib": own_mib}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(measured(Path(sys.argv[1]), Path(sys.argv[2]))) + "\n")
