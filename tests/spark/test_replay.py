@@ -1,0 +1,221 @@
+"""Recorded rounds through other strategies, spread over Spark's tasks."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from history_disks import finished, lines_in
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from loadmanager.core.history import KINDS, Stream
+from loadmanager.pipeline import replay
+from loadmanager.pipeline.contract import PipelineError
+from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.store import Store
+from loadmanager.pipeline.what_if.course import Rules
+from loadmanager.pipeline.what_if.events import events_of
+from loadmanager.pipeline.what_if.grid import combinations
+from loadmanager.pipeline.what_if.play import Play
+from loadmanager.pipeline.what_if.segments import Tables, index
+from loadmanager.pipeline.what_if.spreading import Spread, spread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+PAIRS = ("threshold+least_long_term_message_rate", "avg+avg")
+SETTINGS = ("margin=0.02,0.1",)
+ROUNDS = 180
+"""Of `small_history`: three hours of one a minute."""
+
+Row = Mapping[str, Any]
+
+
+class Done:
+    """A replay that was run: what it said, and its tables."""
+
+    def __init__(self, store: Store, said: list[str]) -> None:
+        self.said = said
+        self.facts = store.facts("replay") or {}
+        self.rounds = rows(store.table("replay_rounds"), "combination", "at_ms")
+        self.scores = rows(store.table("replay_scores"), "rank")
+        self.trust = rows(store.table("replay_trust"), "combination")
+
+
+def rows(frame: DataFrame, *by: str) -> list[Row]:
+    return [row.asDict() for row in frame.orderBy(*by).collect()]
+
+
+def beside(ingested: Store, spark: "SparkSession", folder: Path) -> Store:
+    """Return a store with the same ingested tables, in which all may be derived."""
+    for each in Path(ingested.out).iterdir():
+        (folder / each.name).symlink_to(each)
+    return Store(spark, str(folder))
+
+
+@pytest.fixture(name="store", scope="module")
+def store_fixture(
+    ingested: Store, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
+) -> Store:
+    return beside(ingested, spark, tmp_path_factory.mktemp("replay"))
+
+
+@pytest.fixture(name="done", scope="module")
+def done_fixture(store: Store, spark: "SparkSession") -> Done:
+    options = {"strategy": PAIRS, "setting": SETTINGS, "segment_h": 1.0}
+    said = replay.run(Work(spark=spark, store=store, options=options))
+    return Done(store, said)
+
+
+def pure(history: Path, done: Done) -> Iterator[Row]:
+    """Yield what the same replay gives without Spark."""
+    every = list(lines_in(*finished(history)))
+    reports = {
+        (one["broker"], one["reported_at_ms"]): one for one in every if one["kind"] == "report"
+    }
+    rounds = (one for one in every if KINDS[one["kind"]].stream is Stream.ROUNDS)
+    told = sorted(rounds, key=lambda one: int(one["seq"]))
+    rules = Rules(hand_over_s=done.facts["hand_over_s"])
+    play = Play(combinations=combinations(PAIRS, SETTINGS), rules=rules)
+    starts = [one["seq"] for one in told if one["kind"] == "bundles" and one["round"] % 60 == 1]
+    for segment in sorted({row["segment"] for row in done.rounds}):
+        hour = int(segment.rsplit(" ", 1)[1])
+        first, after = [*starts, len(told) + 1][hour : hour + 2]
+        kept = [one for one in told if first <= one["seq"] < after]
+        for line in play.lines(segment, events_of(reports, kept)):
+            yield {"segment": segment, **line.values()}
+
+
+def test_tasks_give_what_the_same_rounds_give_without_spark(
+    done: Done, small_history: Path
+) -> None:
+    want = sorted(pure(small_history, done), key=lambda row: (row["combination"], row["at_ms"]))
+    assert len(done.rounds) == len(want) == ROUNDS * 6
+    for got, row in zip(done.rounds, want, strict=True):
+        for name, value in row.items():
+            same = pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
+            assert got[name] == same, name
+
+
+def test_one_row_of_scores_for_each_combination_best_first(done: Done) -> None:
+    names = {row["name"] for row in done.scores}
+    assert names == {
+        "(recorded)",
+        "as recorded",
+        *(f"{pair} margin={margin}" for pair in PAIRS for margin in ("0.02", "0.1")),
+    }
+    penalties = [row["penalty"] for row in done.scores]
+    assert penalties == sorted(penalties)
+    recorded = next(row for row in done.scores if row["name"] == "(recorded)")
+    assert recorded["gap"] == 0.0
+    assert {row["rounds"] for row in done.scores} == {ROUNDS}
+    for row in done.scores:
+        assert row["gap"] == pytest.approx(row["penalty"] - recorded["penalty"])
+        mine = [one for one in done.rounds if one["combination"] == row["combination"]]
+        assert row["moves"] == sum(one["moves"] for one in mine)
+        assert row["covered_s"] == pytest.approx(sum(one["weight_s"] for one in mine))
+
+
+def test_every_combination_is_told_how_far_to_trust_it(done: Done) -> None:
+    assert len(done.trust) == 5
+    for row in done.trust:
+        assert row["bases"] == row["reproduced"] == ROUNDS // 15
+        assert (row["rounds"], row["refused"], row["difference"]) == (ROUNDS, 0, "")
+        assert row["level"] in {"high", "fair", "low"}
+        assert row["because"]
+        assert 0 < row["cpu_changed_error"] < 0.2
+
+
+def test_what_became_of_it_is_said(done: Done) -> None:
+    assert done.said[0] == f"{ROUNDS} rounds: {ROUNDS} replayed, 0 refused"
+    assert done.said[1] == "12 of 12 base rounds were decided again exactly as recorded"
+    assert done.said[2].startswith("there is no cost model")
+    table = done.said[3:]
+    assert table[0].split()[:3] == ["combination", "penalty", "max/mean"]
+    assert [line.split()[0] for line in table[1:]] == [str(rank) for rank in range(1, 7)]
+    assert done.facts["refused"] == {}
+    assert done.facts["replayed"] == ROUNDS
+
+
+def test_a_time_without_rounds_gives_empty_tables(
+    ingested: Store, spark: "SparkSession", tmp_path: Path
+) -> None:
+    store = beside(ingested, spark, tmp_path)
+    since = datetime(2030, 1, 1, tzinfo=UTC)
+    said = replay.run(Work(spark=spark, store=store, since=since))
+    assert said[0] == "0 rounds: 0 replayed, 0 refused"
+    assert store.table("replay_scores").count() == store.table("replay_trust").count() == 0
+
+
+def without(ingested: Store, table: str, seq: int) -> Tables:
+    """Return the tables of a history in which one line is missing."""
+
+    def tables(name: str) -> DataFrame:
+        frame = ingested.table(name)
+        return frame.where(F.col("seq") != seq) if name == table else frame
+
+    return tables
+
+
+def test_a_gap_ends_a_segment_and_the_next_base_begins_one(ingested: Store) -> None:
+    lines = rows(ingested.table("rounds").where("round = 20"), "seq")
+    missing = lines[0]["seq"]
+    found = rows(
+        index(without(ingested, "rounds", missing), 6 * 3600.0).where("kind = 'round'"), "round"
+    )
+    segments = {row["round"]: row["segment"] for row in found}
+    assert len(set(segments.values())) == 3
+    assert all(segments[one] == segments[1] for one in range(1, 20))
+    assert all(segments[one] is None for one in range(21, 31))
+    assert all(segments[one] == segments[31] for one in range(31, ROUNDS + 1))
+
+
+def test_segments_begin_with_the_bundles_of_a_base(ingested: Store) -> None:
+    found = rows(index(ingested.table, 1800.0).where("segment is not null"), "seq")
+    firsts: dict[str, Row] = {}
+    for row in found:
+        firsts.setdefault(row["segment"], row)
+    assert [row["kind"] for row in firsts.values()] == ["bundles"] * 6
+    assert [row["round"] for row in firsts.values()] == [1, 31, 61, 91, 121, 151]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"strategy": ["magic+avg"]}, "shedder 'magic'; expected one of"),
+        ({"setting": ["margin=9"]}, "expected fraction from 0.0 to 1.0"),
+    ],
+)
+def test_what_does_not_exist_is_refused_before_any_work(
+    options: Mapping[str, Any], told: str, ingested: Store, spark: "SparkSession"
+) -> None:
+    with pytest.raises(PipelineError) as caught:
+        replay.run(Work(spark=spark, store=ingested, options=options))
+    assert str(caught.value).startswith("job replay: --")
+    assert told in str(caught.value)
+
+
+def test_without_history_the_job_to_run_first_is_named(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    with pytest.raises(PipelineError, match="loadmanager pipeline ingest"):
+        replay.run(Work(spark=spark, store=Store(spark, str(tmp_path))))
+
+
+@pytest.mark.parametrize(
+    ("segments", "combined", "cores", "parts"),
+    [(1, 22, 2, 8), (4, 22, 2, 2), (100, 22, 2, 1), (1, 3, 2, 3), (0, 22, 2, 8)],
+)
+def test_there_are_enough_tasks_for_all_cores_and_no_more(
+    segments: int, combined: int, cores: int, parts: int
+) -> None:
+    assert spread(segments, combined, cores) == Spread(segments=segments, parts=parts)
+
+
+def test_notes_are_json(done: Done) -> None:
+    assert all(json.loads(row["refused_by_reason"]) == {} for row in done.trust)
