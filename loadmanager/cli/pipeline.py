@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from loadmanager.cli.moments import MOMENT
+from loadmanager.cli.pipeline_options import OPTIONS_OF, job_options
 from loadmanager.pipeline.jobs import JOBS
 
 if TYPE_CHECKING:
@@ -21,16 +22,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _NEED_HISTORY: Final = frozenset({"ingest", "stream"})
-_OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "replay": ("strategy", "setting"),
-    "stream": (
-        *("for_s", "once", "watermark_s"),
-        *("imbalance", "saturation", "alert_minutes", "silent_minutes"),
-    ),
-}
-"""Options that are of one job alone, by which they are refused without it."""
-
-
 _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what in JOBS.items())
 
 
@@ -83,57 +74,7 @@ _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what i
     help="Tell how far Spark's stages are: as a bar on a terminal, else a line every 15 s. "
     "Without it, on a terminal alone.",
 )
-@click.option(
-    "--strategy",
-    metavar="A+B",
-    multiple=True,
-    help="replay: a pair shedder+placement, as of `loadmanager simulate`. May be given again.",
-)
-@click.option(
-    "--setting",
-    metavar="KEY=V1,V2",
-    multiple=True,
-    help="replay: values to try of a setting of the strategies that have it. May be given again: "
-    "all combinations are tried.",
-)
-@click.option(
-    "--for-s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
-    help="stream: end after so long. Without it, it runs until it is interrupted.",
-)
-@click.option("--once", is_flag=True, help="stream: take up what is there, and end.")
-@click.option(
-    "--watermark-s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    help="stream: how long after a minute its reports may come; later ones are told and not "
-    "counted. [default: 1500, of which 900 are a file's until it is finished]",
-)
-@click.option(
-    "--imbalance",
-    metavar="RATIO",
-    type=click.FloatRange(min=1),
-    help="stream: tell that the busiest broker's usage is so many times the mean. [default: 1.5]",
-)
-@click.option(
-    "--saturation",
-    metavar="FRACTION",
-    type=click.FloatRange(min=0, max=10),
-    help="stream: tell that a broker's usage is above this. [default: 0.9]",
-)
-@click.option(
-    "--alert-minutes",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="stream: tell of either after so many minutes in a row. [default: 5]",
-)
-@click.option(
-    "--silent-minutes",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="stream: tell that so many minutes have no report at all. [default: 5]",
-)
+@job_options
 @click.option(
     "--tables",
     is_flag=True,
@@ -197,7 +138,7 @@ def _print_tables(context: click.Context) -> NoReturn:
 
 
 def _check_options(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:
-    for job, names in _OPTIONS_OF.items():
+    for job, names in OPTIONS_OF.items():
         given = [name for name in names if options[name]]
         if given and job not in jobs:
             option = given[0].replace("_", "-")
