@@ -244,7 +244,7 @@ MADE_BY: Final[Mapping[str, str]] = MappingProxyType(
                 "bundle_ranking",
                 "averages",
             ),
-            "moves": ("move_effects", "ping_pong"),
+            "moves": ("move_effects", "move_predictions", "move_summary", "ping_pong"),
             "costs": ("cost_terms", "cost_quality", "backgrounds"),
             "replay": ("replay_scores", "replay_trust"),
             "stream": ("stream_minutes", "stream_alerts"),

@@ -33,7 +33,7 @@ def read(tables: Tables) -> Intake:
     """Return what is to be seen."""
     batches = tables.store.batches()
     names = ("read", "kept", "quarantined", "duplicate")
-    totals = {n: sum(one.manifest["totals"].get(n, 0) for one in batches) for n in names}
+    totals = {n: sum(one.manifest["lines"].get(n, 0) for one in batches) for n in names}
     # The reason may hold a figure of the line; words before it are what it is about.
     about = F.regexp_extract("reason", r"^[^:;,0-9]*", 0)
     grouped = (

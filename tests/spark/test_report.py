@@ -1,0 +1,285 @@
+"""The report of tables that were made by hand: every part reads what its job wrote."""
+
+import shutil
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from pyspark.sql.types import DoubleType, LongType, StringType
+
+from loadmanager.pipeline import report
+from loadmanager.pipeline.contract import PipelineError, Table
+from loadmanager.pipeline.costing.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
+from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.moving.tables import (
+    MOVE_EFFECTS,
+    MOVE_PREDICTIONS,
+    MOVE_SUMMARY,
+    PING_PONG,
+)
+from loadmanager.pipeline.reporting import achieved, balance, capacity, hottest, pricing, replayed
+from loadmanager.pipeline.reporting import speeds as speeds_part
+from loadmanager.pipeline.reporting.sources import Tables
+from loadmanager.pipeline.rolling.tables import (
+    BROKER_HOURS,
+    BROKER_MINUTES,
+    BUNDLE_RANKING,
+    CLUSTER_MINUTES,
+)
+from loadmanager.pipeline.store import Store
+from loadmanager.pipeline.what_if.tables import REPLAY_SCORES, REPLAY_TRUST
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+CLUSTER = "small"
+MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
+HOURS = 80
+BROKERS = ("old-1:8080", "old-2:8080", "new-1:8080")
+CPU_OF_A_MESSAGE = {"old-1:8080": 0.004, "old-2:8080": 0.006, "new-1:8080": 0.002}
+"""By the costs an old broker needs 0.004, a new one 0.002: old-2 is half as slow again."""
+
+
+EMPTY: Final = {LongType(): 0, DoubleType(): 0.0, StringType(): ""}
+
+
+def rows(spark: "SparkSession", table: Table, told: Iterable[Mapping[str, Any]]) -> "DataFrame":
+    """Return rows of a table: what is not told is 0 or empty, of other types null."""
+
+    def complete(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        row = {"cluster": CLUSTER, **row}
+        return tuple(row.get(one.name, EMPTY.get(one.dataType)) for one in table.schema)
+
+    return spark.createDataFrame([complete(row) for row in told], table.schema)
+
+
+def at(hour: int, minute: int = 0) -> dict[str, Any]:
+    when = MONDAY + timedelta(hours=hour, minutes=minute)
+    return {"minute": when, "hour": when, "date": date(when.year, when.month, when.day)}
+
+
+def rollup(spark: "SparkSession") -> dict[Table, "DataFrame"]:
+    def load(hour: int, place: int) -> float:
+        return 0.2 + 0.1 * place + 0.01 * (hour % 24) + 0.001 * hour
+
+    minutes = [
+        {**at(hour), "score_mean": 0.5, "score_max_over_mean": 1.2 if hour < 48 else 1.6,
+         "score_spread": 0.4, "score_std_over_mean": 0.2, "msgs_in_per_s_mean": 10.0,
+         "msgs_out_per_s_mean": 20.0}
+        for hour in range(HOURS)
+    ]  # fmt: skip
+    hours = [
+        {"broker": broker, "broker_class": broker[:3], **at(hour),
+         "cpu_fraction_mean": load(hour, place), "direct_memory_fraction_mean": None}
+        for hour in range(HOURS)
+        for place, broker in enumerate(BROKERS)
+    ]  # fmt: skip
+    of_brokers = [
+        {"broker": broker, "broker_class": broker[:3], **at(hour, minute), "seconds": 60.0,
+         "cpu_limit": 400.0, "msgs_in_per_s_mean": 10_000.0 + 3000.0 * (hour % 5),
+         "cpu_usage_mean": 5.0 + CPU_OF_A_MESSAGE[broker] * (10_000.0 + 3000.0 * (hour % 5))}
+        for hour in range(20)
+        for minute in range(0, 60, 5)
+        for broker in BROKERS
+    ]  # fmt: skip
+    ranking = [
+        {"ranking": ranking, "rank": rank, "bundle": f"t/n/0x{rank:08x}_0x{rank + 1:08x}",
+         "namespace": "t/n", "share": 0.3 / rank, "msgs_per_s_mean": 9.0, "msgs_per_s_std": 1.0}
+        for ranking in ("hottest", "most_volatile")
+        for rank in range(1, 31)
+    ]  # fmt: skip
+    return {
+        CLUSTER_MINUTES: rows(spark, CLUSTER_MINUTES, minutes),
+        BROKER_HOURS: rows(spark, BROKER_HOURS, hours),
+        BROKER_MINUTES: rows(spark, BROKER_MINUTES, of_brokers),
+        BUNDLE_RANKING: rows(spark, BUNDLE_RANKING, ranking),
+    }
+
+
+def moves(spark: "SparkSession") -> dict[Table, "DataFrame"]:
+    around = dict.fromkeys(("covered_s", "score", "cpu", "memory", "direct_memory",
+                            "bandwidth_in", "bandwidth_out"), 0.5)  # fmt: skip
+    cpu = {"traffic_share": 20.0, "cost_model": 24.0, "realised": 25.0}
+    effects = [
+        {"seq": number, "at": MONDAY, "ordered_at": MONDAY + timedelta(minutes=number),
+         "date": MONDAY.date(), "bundle": f"t/n/{number}", "source": "old-1:8080",
+         "target": "new-1:8080", "outcome": "moved", "cause": "overloaded", "pause_s": 0.3,
+         "verdict": ("helped", "helped", "hurt", "unknown")[number % 4],
+         "reason": "no hand-over is told" if number % 4 == 3 else "",
+         "spread_expected": 0.4, "spread_after": 0.3, "gain": 0.1, "source_before": around,
+         "target_change": {"cpu": cpu, "direct_memory": None, "bandwidth_in": None,
+                           "bandwidth_out": None}}
+        for number in range(8)
+    ]  # fmt: skip
+    summary = {
+        "shedder": "S", "placement": "P", "cause": "overloaded", "moves": 8, "judged": 6,
+        "helped": 4, "hurt": 2, "helped_fraction": 2 / 3, "returns": 2, "pause_s": 2.4,
+    }  # fmt: skip
+    returned = {"rank": 1, "bundle": "t/n/0", "returns": 2, "moves": 3, "brokers": 2}
+    errors = {"resource": "cpu", "model": "cost_model", "changes": 8, "error_fraction": 0.04}
+    return {
+        MOVE_EFFECTS: rows(spark, MOVE_EFFECTS, effects),
+        MOVE_SUMMARY: rows(spark, MOVE_SUMMARY, [summary]),
+        PING_PONG: rows(spark, PING_PONG, [returned]),
+        MOVE_PREDICTIONS: rows(spark, MOVE_PREDICTIONS, [errors]),
+    }
+
+
+def costs(spark: "SparkSession") -> dict[Table, "DataFrame"]:
+    terms = [
+        {"broker_class": name, "resource": "cpu", "rate": "msgs_in_per_s", "value": value,
+         "low": value * 0.9, "high": value * 1.1, "typical_usage": 40.0, "verdict": "known",
+         "partners": ""}
+        for name, value in (("old", 0.004), ("new", 0.002))
+    ]  # fmt: skip
+    quality: list[dict[str, Any]] = [
+        {"broker_class": "old", "resource": "cpu", "refused": None, "mape": 0.05, "baseline_mape": 0.2,
+         "coverage": 0.9},
+        {"broker_class": "old", "resource": "memory", "mape": None, "refused": "too few minutes"},
+    ]  # fmt: skip
+    idle = [{"broker_class": one[:3], "broker": one, "resource": "cpu", "value": 5.0}
+            for one in BROKERS]  # fmt: skip
+    return {
+        COST_TERMS: rows(spark, COST_TERMS, terms),
+        COST_QUALITY: rows(spark, COST_QUALITY, quality),
+        BACKGROUNDS: rows(spark, BACKGROUNDS, idle),
+    }
+
+
+def replays(spark: "SparkSession") -> dict[Table, "DataFrame"]:
+    scores = [
+        {"rank": rank, "combination": number, "name": name, "gap": gap, "max_over_mean": 1.3}
+        for rank, number, name, gap in ((1, 4, "avg+avg", -0.2), (2, -1, "(recorded)", 0.0))
+    ]
+    trust = [{"combination": 4, "name": "avg+avg", "level": "fair", "because": "", "rounds": 9}]
+    return {
+        REPLAY_SCORES: rows(spark, REPLAY_SCORES, scores),
+        REPLAY_TRUST: rows(spark, REPLAY_TRUST, trust),
+    }
+
+
+@pytest.fixture(scope="module")
+def bare(spark: "SparkSession", ingested: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return a store in which nothing but ingest ran."""
+    folder = tmp_path_factory.mktemp("report") / "tables"
+    shutil.copytree(ingested.out, folder)
+    return Store(spark, str(folder))
+
+
+@pytest.fixture(scope="module")
+def full(spark: "SparkSession", ingested: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return a store in which, it seems, every job ran."""
+    folder = tmp_path_factory.mktemp("report") / "tables"
+    shutil.copytree(ingested.out, folder)
+    store = Store(spark, str(folder))
+    store.replace("rollup", rollup(spark), {})
+    store.replace("moves", moves(spark), {"window_s": 300.0, "back_within_s": 3600.0})
+    store.replace("costs", costs(spark), {})
+    store.replace("replay", replays(spark), {})
+    return store
+
+
+def test_each_part_says_what_makes_it(spark: "SparkSession", bare: Store) -> None:
+    lines = report.run(Work(spark=spark, store=bare))
+    file = Path(bare.out, "report.html")
+    assert lines[0].startswith(f"{bare.out}/report.html: ")
+    text = file.read_text(encoding="utf-8")
+    for job in ("rollup", "moves", "costs", "replay"):
+        assert f"loadmanager pipeline {job} --out {bare.out}" in text
+    assert text.count('class="plot"') == 1  # sizes of namespaces need nothing but ingest
+    assert "tenant/clicks" in text
+    assert "lines read" in text
+
+
+def test_a_report_of_nothing_says_that_ingest_comes_first(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    with pytest.raises(PipelineError, match="pipeline ingest"):
+        report.run(Work(spark=spark, store=Store(spark, str(tmp_path))))
+
+
+def test_a_report_of_every_job_has_every_part(spark: "SparkSession", full: Store) -> None:
+    lines = report.run(Work(spark=spark, store=full))
+    text = Path(full.out, "report.html").read_text(encoding="utf-8")
+    assert text.count('class="plot"') == 14
+    assert "To make it" not in text
+    assert any("avg+avg does best" in line for line in lines)
+    assert len(text) < 6_000_000
+
+
+def test_balance_is_read_by_intervals_and_by_days(full: Store) -> None:
+    found = balance.read(Tables(full, CLUSTER))
+    assert found is not None
+    assert found.measure == "score"
+    assert len(found.points) == HOURS
+    assert found.points[0]["highest"] == pytest.approx(0.6)
+    assert found.points[0]["lowest"] == pytest.approx(0.2)
+    assert [row["day"] for row in found.days] == [
+        "2026-01-05", "2026-01-06", "2026-01-07", "2026-01-08",
+    ]  # fmt: skip
+    assert [row["uneven"] for row in found.days] == [1.0, 1.0, 1.0, 1.0]
+    assert found.days[-1]["max_over_mean"] == pytest.approx(1.6)
+    assert found.map is not None
+    assert found.map.brokers == sorted(BROKERS)
+    assert found.map.loads[0][0] == pytest.approx(0.4)
+    # A moment is in the interval it lies in; no broker moves before the first minute.
+    assert sum(found.moves.values()) == 8
+
+
+def test_only_the_asked_for_time_is_told_of(full: Store) -> None:
+    found = balance.read(Tables(full, CLUSTER, since=MONDAY + timedelta(hours=30)))
+    assert found is not None
+    assert len(found.points) == HOURS - 30
+    assert balance.read(Tables(full, CLUSTER, until=MONDAY)) is None
+    assert balance.read(Tables(full, "another")) is None
+
+
+def test_capacity_is_read_of_the_scarcest_resource(full: Store) -> None:
+    found = capacity.read(Tables(full, CLUSTER))
+    assert found is not None
+    assert found.resource == "cpu"
+    assert len(found.loads) == HOURS
+    assert found.loads[0] == pytest.approx(0.3)
+    told = capacity.show(found).findings[0].text
+    assert "+2.40 points a day" in told
+    assert "weekdays cannot be told from a trend" in told
+
+
+def test_the_slow_broker_is_found(full: Store) -> None:
+    found = speeds_part.read(Tables(full, CLUSTER))
+    assert found is not None
+    assert found.learned
+    assert {row["broker"]: row["slope"] for row in found.brokers} == {
+        "old-1:8080": pytest.approx(1.0),
+        "old-2:8080": pytest.approx(1.5),
+        "new-1:8080": pytest.approx(1.0),
+    }
+    told = speeds_part.show(found).findings[0].text
+    assert told.startswith("old-2:8080 needs 50 % more CPU")
+
+
+def test_predictions_are_held_against_what_was_measured(full: Store) -> None:
+    found = pricing.read(Tables(full, CLUSTER))
+    assert found is not None
+    assert len(found.hours) == 60
+    right = [row for row in found.hours if row["broker"] != "old-2:8080"]
+    assert [row["predicted"] for row in right] == pytest.approx([row["used"] for row in right])
+
+
+def test_rankings_moves_and_scores_are_read(full: Store) -> None:
+    tables = Tables(full, CLUSTER)
+    hot, moved, tried = hottest.read(tables), achieved.read(tables), replayed.read(tables)
+    assert hot is not None
+    assert moved is not None
+    assert tried is not None
+    assert [row["rank"] for row in hot.hottest] == list(range(1, hottest.SHOWN + 1))
+    assert [row["hour"] for row in hot.week] == list(range(HOURS))
+    assert len(moved.sample) == 6
+    assert [row["count"] for row in moved.reasons] == [2]
+    assert moved.changes[0]["realised"] == 25.0
+    assert [row["name"] for row in tried.scores] == ["avg+avg", "(recorded)"]
+    assert tried.trust[4]["level"] == "fair"
