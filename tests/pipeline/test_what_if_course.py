@@ -62,6 +62,21 @@ def test_what_was_balanced_would_have_stayed_uneven_with_a_strategy_that_waits(
     assert found["as recorded"].max_over_mean == pytest.approx(found[""].max_over_mean, rel=0.05)
 
 
+def test_a_replay_tells_what_the_simulation_of_the_other_strategy_comes_to(
+    still: list[Event], moving: list[Event]
+) -> None:
+    pairs = (STILL, PAIR, OTHER, "uniform+least_average_usage")
+    real = {
+        pair: scores(events(simulated(pair)), pair)[""].penalty for pair in (OTHER, pairs[-1])
+    } | {STILL: scores(still, STILL)[""].penalty, PAIR: scores(moving, PAIR)[""].penalty}
+    assert real[STILL] > 1.3 * max(real[pair] for pair in pairs if pair != STILL)
+    for recorded in (still, moving):
+        told = scores(recorded, *pairs)
+        for pair in pairs:
+            assert told[pair].penalty == pytest.approx(real[pair], rel=0.2)
+        assert max(pairs, key=lambda pair: told[pair].penalty) == STILL
+
+
 def test_load_that_leaves_a_broker_comes_to_another(still: list[Event]) -> None:
     """Brokers are alike and all cost is traffic: the mean load cannot change."""
     found = replayed(still, combinations([OTHER], []))
