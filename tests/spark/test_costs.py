@@ -1,12 +1,13 @@
 """The job ``costs``: from tables of history to what traffic costs, in Spark as in one array."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from cost_months import Made, Month, changes, made
+from given_store import GivenStore
 
 from loadmanager.core.cost.document import RATES, decode_costs
 from loadmanager.core.scores import RESOURCES
@@ -29,18 +30,6 @@ MONTH = Month(brokers=4, bundles=30, days=3, step_minutes=5, moves_per_day=16.0,
 START_MINUTE = 20_000 * 1440
 SIX_HOURS = 6 * 60
 NAMES = [f"b-{unit}:8080" for unit in range(4)]
-
-
-class Given(Store):
-    """A store whose ingested tables are at hand."""
-
-    def __init__(self, spark: "SparkSession", out: str, tables: Mapping[str, "DataFrame"]) -> None:
-        super().__init__(spark, out)
-        self._tables = tables
-
-    def table(self, name: str) -> "DataFrame":
-        """Return what is at hand, or what is stored."""
-        return self._tables[name] if name in self._tables else super().table(name)
 
 
 def frame(spark: "SparkSession", name: str, rows: list[dict[str, Any]]) -> "DataFrame":
@@ -143,7 +132,7 @@ def middle(steps: int) -> float:
 def done(
     spark: "SparkSession", tables: dict[str, "DataFrame"], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Store, list[str]]:
-    store = Given(spark, str(tmp_path_factory.mktemp("costs")), tables)
+    store = GivenStore(spark, str(tmp_path_factory.mktemp("costs")), tables)
     return store, costs.run(Work(spark=spark, store=store))
 
 
@@ -223,7 +212,7 @@ def test_nothing_to_learn_from_gives_a_model_without_classes(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     empty = {name: frame(spark, name, []) for name in ("broker_load", "hand_overs")}
-    store = Given(spark, str(tmp_path), empty)
+    store = GivenStore(spark, str(tmp_path), empty)
     lines = costs.run(Work(spark=spark, store=store))
     where = f"{store.out}/{costs.MODEL}"
     assert lines == [f"no report of a broker in the asked-for time: no costs in {where}"]

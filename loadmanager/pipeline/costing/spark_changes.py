@@ -10,7 +10,7 @@ moves at once are as good an experiment as one.
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.cost.document import RATES
@@ -27,7 +27,7 @@ SLOT_MINUTES: Final = 5
 BESIDE: Final = 3
 """Slots before and after that are compared."""
 
-_OF_CLASS: Final = ("cluster", "broker_class")
+_SLOTS: Final = 2 * BESIDE + 1
 _CHANGED: Final = (*RATES, *USAGE_COLUMNS)
 
 
@@ -35,47 +35,49 @@ def changes(of_minutes: DataFrame, hand_overs: DataFrame) -> DataFrame:
     """Return one row for each broker and slot in which bundles came to it or left it.
 
     In: `spark_rows.minutes` and the table ``hand_overs``. Out: as the minutes, amounts of
-    rates and usage being those after less those before; the limits are the usage after.
+    rates and usage being those after less those before; the limits are the usage after. A
+    broker that did not report in each of the seven slots is left out.
     """
     touched = _touched(hand_overs)
-    windows = _windows(touched)
-    compared = _compared(_slots(of_minutes), windows)
-    disturbed = touched.join(windows, ["cluster", "slot"]).select("cluster", "broker", "event")
-    calm = compared.join(disturbed.distinct(), ["cluster", "broker", "event"], "left_anti")
-    control = calm.groupBy(*_OF_CLASS, "event").agg(
-        *(F.avg(name).alias(f"control_{name}") for name in _CHANGED)
-    )
-    moved = compared.join(
-        touched.withColumnRenamed("slot", "event"), ["cluster", "broker", "event"]
-    )
-    return moved.join(control, [*_OF_CLASS, "event"], "left").select(
-        *UNIT,
-        (F.col("event") * SLOT_MINUTES).alias("minute"),
-        *(
-            (F.col(name) - F.coalesce(f"control_{name}", F.lit(0.0))).alias(name)
-            for name in _CHANGED
-        ),
-        *LIMIT_COLUMNS,
+    slots = _slots(of_minutes).join(touched, ["cluster", "broker", "slot"], "left")
+    beside = slots.join(F.broadcast(_windows(touched)), ["cluster", "slot"])
+    compared = _compared(beside)
+    alike = Window.partitionBy("cluster", "broker_class", "event")
+    control = {
+        name: F.avg(F.when(~F.col("disturbed"), F.col(name))).over(alike) for name in _CHANGED
+    }
+    freed = {
+        name: F.col(name) - F.coalesce(everybody, F.lit(0.0)) for name, everybody in control.items()
+    }
+    return (
+        compared.withColumns(freed)
+        .where("moved")
+        .withColumn("minute", F.col("event") * SLOT_MINUTES)
+        .select(*UNIT, "minute", *_CHANGED, *LIMIT_COLUMNS)
     )
 
 
 def _touched(hand_overs: DataFrame) -> DataFrame:
-    """Return ``cluster, broker, slot``: who got or lost bundles when."""
+    """Return ``cluster, broker, slot, touched``: who got or lost bundles when."""
     done = hand_overs.where("acquired_at_ms is not null")
     slot = F.floor(F.col("acquired_at_ms") / (SLOT_MINUTES * MINUTE_MS)).alias("slot")
     both = F.explode(F.array("source", "target")).alias("broker")
-    return done.select("cluster", both, slot).where("broker is not null").distinct()
+    known = done.select("cluster", both, slot).where("broker is not null").distinct()
+    return known.withColumn("touched", F.lit(True))  # noqa: FBT003 - a value
 
 
 def _windows(touched: DataFrame) -> DataFrame:
-    """Return ``cluster, event, slot, after``: the slots that tell of each slot with moves."""
+    """Return ``cluster, event, slot, after``: the slots that tell of each slot with moves.
+
+    ``after`` is -1 before the slot of the moves, 0 in it and 1 after it.
+    """
     beside = [F.lit(offset) for offset in range(-BESIDE, BESIDE + 1)]
     events = touched.select("cluster", F.col("slot").alias("event")).distinct()
-    return (
-        events.withColumn("offset", F.explode(F.array(*beside)))
-        .withColumn("slot", F.col("event") + F.col("offset"))
-        .withColumn("after", F.sign("offset"))
-        .select("cluster", "event", "slot", "after")
+    return events.withColumn("offset", F.explode(F.array(*beside))).select(
+        "cluster",
+        "event",
+        (F.col("event") + F.col("offset")).alias("slot"),
+        F.sign("offset").alias("after"),
     )
 
 
@@ -94,22 +96,23 @@ def _slots(of_minutes: DataFrame) -> DataFrame:
     return of_minutes.groupBy(*UNIT, slot).agg(*means, *usage)
 
 
-def _compared(slots: DataFrame, windows: DataFrame) -> DataFrame:
+def _compared(beside: DataFrame) -> DataFrame:
     """Return the change of every broker across every slot with moves, if its slots are whole."""
-    beside = windows.where("after <> 0")
-    joined = slots.join(F.broadcast(beside), ["cluster", "slot"])
-    before, after = F.col("after") < 0, F.col("after") > 0
 
-    def whole(name: str) -> tuple[Column, Column]:
-        known = F.count(name) == 2 * BESIDE
-        earlier = F.sum(F.when(before, F.col(name))) / BESIDE
-        later = F.sum(F.when(after, F.col(name))) / BESIDE
-        return F.when(known, later - earlier), F.when(known, later)
+    def whole(name: str, amount: Column) -> Column:
+        return F.when(F.count(name) == _SLOTS, F.sum(amount) / BESIDE)
 
-    changed = [whole(name)[0].alias(name) for name in _CHANGED]
+    touched = F.coalesce("touched", F.lit(False))  # noqa: FBT003 - a value
+    changed = [whole(name, F.col(name) * F.col("after")).alias(name) for name in _CHANGED]
     later = [
-        whole(usage)[1].alias(limit)
+        whole(usage, F.when(F.col("after") > 0, F.col(usage))).alias(limit)
         for usage, limit in zip(USAGE_COLUMNS, LIMIT_COLUMNS, strict=True)
     ]
-    found = joined.groupBy(*UNIT, "event").agg(*changed, *later)
-    return found.where(F.col(RATES[0]).isNotNull())
+    flags = [
+        F.max(touched & (F.col("after") == 0)).alias("moved"),
+        F.max(touched).alias("disturbed"),
+    ]
+    found = beside.groupBy(*UNIT, "event").agg(
+        F.count("*").alias("slots"), *changed, *later, *flags
+    )
+    return found.where(F.col("slots") == _SLOTS)

@@ -1,0 +1,73 @@
+"""How fast costs are learned and in what memory, and how true they are over simulated months."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import costs_by_spark
+import numpy as np
+import pytest
+from cost_simulation import classes, scenario, simulated, true_costs
+from figures import emit
+
+from loadmanager.core.cost.document import RATES
+from loadmanager.pipeline.costing.learning import learn
+from loadmanager.pipeline.costing.rows import InMemory
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
+
+BROKERS: Final = 20
+DAYS: Final = (8, 32)
+MOST_GROWTH: Final = 1.3
+SEEDS: Final = range(1, 9)
+
+
+def measured(folder: Path, days: int) -> dict[str, Any]:
+    command = [sys.executable, costs_by_spark.__file__, str(folder), str(BROKERS), str(days)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def test_costs_are_learned_in_memory_that_does_not_grow_with_the_history(tmp_path: Path) -> None:
+    told = {days: measured(tmp_path / str(days), days) for days in DAYS}
+    for days, figures in told.items():
+        minutes = BROKERS * days * 1440
+        emit("costs", minutes=minutes, minutes_per_s=round(minutes / figures["took_s"]), **figures)
+    small, large = (told[days] for days in DAYS)
+    growth = large["peak_mib"] / small["peak_mib"]
+    python_growth = large["python_peak_mib"] / small["python_peak_mib"]
+    emit("costs_memory", times_the_input=4, jvm_growth=growth, python_growth=python_growth)
+    assert growth <= MOST_GROWTH
+    assert python_growth <= MOST_GROWTH
+
+
+def test_simulated_months_give_their_hidden_costs_away() -> None:
+    held: list[bool] = []
+    errors: list[float] = []
+    played = scenario()
+    for seed in SEEDS:
+        found = learn(InMemory(simulated(played, seed).rows()), classes(played))
+        for (number, resource), finding in found.findings.items():
+            truth = true_costs(played.brokers[number])[resource]
+            typical = truth * found.ground.scale[number]
+            for one in finding.terms:
+                term = RATES.index(one.rate)
+                if truth[term] > 0:
+                    held.append(one.term.low <= truth[term] <= one.term.high)
+                if typical[term] >= 0.05 * typical.sum():
+                    errors.append(abs(one.term.value / truth[term] - 1.0))
+        emit("costs_month", seed=seed, held=np.mean(held), error_p95=np.quantile(errors, 0.95))
+    emit(
+        "costs_months",
+        months=len(SEEDS),
+        intervals=len(held),
+        held=np.mean(held),
+        error_median=np.median(errors),
+        error_p95=np.quantile(errors, 0.95),
+        error_most=max(errors),
+    )
+    assert 0.8 <= np.mean(held) <= 0.97
+    assert np.quantile(errors, 0.95) < 0.1
