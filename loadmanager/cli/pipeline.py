@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -143,6 +143,18 @@ def _check_options(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:
         if given and job not in jobs:
             option = given[0].replace("_", "-")
             raise click.UsageError(f"--{option} is of the job {job}, which is not asked for")
+    if "replay" in jobs:
+        _check_combinations(options["strategy"], options["setting"])
+
+
+def _check_combinations(strategies: Sequence[str], settings: Sequence[str]) -> None:
+    from loadmanager.config import ConfigError
+    from loadmanager.pipeline.what_if.grid import combinations
+
+    try:
+        combinations(strategies, settings)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _check_places(jobs: tuple[str, ...], history: str | None, out: str) -> None:

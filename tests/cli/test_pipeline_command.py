@@ -73,6 +73,19 @@ def test_an_option_of_another_job_is_refused(option: list[str], job: str, tmp_pa
     assert said == f"Error: {option[0]} is of the job {job}, which is not asked for"
 
 
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        (["--strategy", "magic+avg"], "--strategy magic+avg: shedder 'magic'; expected one of"),
+        (["--setting", "margin=9"], "expected fraction from 0.0 to 1.0"),
+    ],
+)
+def test_a_combination_that_does_not_exist_is_refused_before_spark_starts(
+    option: list[str], told: str, tmp_path: Path
+) -> None:
+    assert told in refusal("replay", "--out", str(tmp_path), *option)
+
+
 def test_times_that_leave_nothing_are_refused(tmp_path: Path) -> None:
     times = ("--since", "2026-11-02T01:00+01:00", "--until", "2026-11-02")
     said = refusal("rollup", "--out", str(tmp_path), *times)

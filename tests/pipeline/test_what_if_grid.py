@@ -28,6 +28,13 @@ def test_pulsars_names_are_ours() -> None:
     assert names(["ThresholdShedder+LeastLongTermMessageRate", PAIR]) == [AS_RECORDED, PAIR]
 
 
+def test_an_asterisk_stands_for_many() -> None:
+    assert len(names(["threshold+*"])) == 1 + 5
+    assert names(["*+avg", "avg+avg"])[1:] == [
+        "threshold+avg", "overload+avg", "uniform+avg", "avg+avg", "transfer+avg"
+    ]  # fmt: skip
+
+
 def test_all_values_of_all_settings_are_tried_with_each_other() -> None:
     found = names([PAIR], "margin=0.01,0.05", "planner.cool_down_s=0,600")
     assert found[1:] == [
@@ -70,6 +77,7 @@ def test_combinations_act_even_if_the_recorded_leader_only_watched() -> None:
     [
         (["threshold"], [], "--strategy threshold; expected shedder+placement, such as"),
         (["treshold+avg"], [], "--strategy treshold+avg: shedder 'treshold'; expected one of"),
+        (["magic*+avg"], [], "--strategy magic*+avg: no pair is like that; shedders are threshold"),
         ([PAIR], ["margin"], "--setting margin; expected key=value or key=value1,value2,..."),
         ([PAIR], ["margin=0.1,"], "--setting margin=0.1,; expected key=value or"),
         ([PAIR], ["margn=0.1"], "--setting margn=0.1: margn is unknown; did you mean margin?"),

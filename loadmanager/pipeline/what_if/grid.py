@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import product
 from typing import Final
 
@@ -62,13 +63,13 @@ class Combination:
 def combinations(strategies: Sequence[str], settings: Sequence[str]) -> tuple[Combination, ...]:
     """Return what is to be replayed: first as recorded, then each pair with its grid.
 
-    ``strategies`` are texts ``shedder+placement``, none for all that make sense;
-    ``settings`` are texts ``key=v1,v2``. A setting goes to the pairs that have it.
+    ``strategies`` are texts ``shedder+placement``, in which ``*`` is anything, none for all
+    that make sense; ``settings`` are texts ``key=v1,v2``. A setting goes to the pairs that have it.
 
     Raises:
         ConfigError: with everything that does not exist or has a value it cannot have.
     """
-    pairs = dict.fromkeys(_pair(text) for text in strategies) if strategies else _sensible()
+    pairs = _pairs(strategies) if strategies else _sensible()
     axes = [_axis(text) for text in settings]
     _refuse_unknown(tuple(pairs), axes)
     found = [Combination(0)]
@@ -114,6 +115,26 @@ def _split(values: str) -> list[str]:
             found.append("")
         else:
             found[-1] += letter
+    return found
+
+
+def _pairs(texts: Sequence[str]) -> dict[tuple[str, str], None]:
+    found: dict[tuple[str, str], None] = {}
+    for text in texts:
+        found |= dict.fromkeys(_like(text) if "*" in text else [_pair(text)])
+    return found
+
+
+def _like(text: str) -> list[tuple[str, str]]:
+    found = [
+        pair
+        for pair in product(_short_names(SHEDDERS), _short_names(PLACEMENTS))
+        if fnmatchcase("+".join(pair), text.strip())
+    ]
+    if not found:
+        shedders, placements = (", ".join(_short_names(one)) for one in (SHEDDERS, PLACEMENTS))
+        expected = f"shedders are {shedders}, and placements {placements}"
+        raise ConfigError([f"--strategy {text}: no pair is like that; {expected}"])
     return found
 
 
