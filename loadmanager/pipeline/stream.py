@@ -6,6 +6,7 @@ off. A minute is told once, when no more reports are expected for it.
 """
 
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,9 @@ _LIMITS: Final = {
     "alert_minutes": "minutes",
     "silent_minutes": "silent_minutes",
 }
-_LOOK_S: Final = 0.5
+_PATIENCE_S: Final = 60.0
+_PAUSE_S: Final = 0.25
+_LOOK_S: Final = 20.0
 _EVERY: Final = "5 seconds"
 
 
@@ -84,15 +87,36 @@ def run(work: Work) -> list[str]:
         limits=_limits(options),
         tell=work.tell,
     )
-    with _settings(work):
+    with _settings(work), _interrupts():
         query = _started(work, batches, once=bool(options.get("once")))
         try:
             _follow(query, _Following(work, batches), options)
         except KeyboardInterrupt:
-            work.tell("stream: stopping; the batch under way is done again next time")
+            work.tell("stream: stopping after the batch under way")
         finally:
-            query.stop()
+            _stop(query, batches)
     return [_told(memory)]
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    """Have Ctrl-C interrupt this thread alone: PySpark would cancel the batch under way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(query: "StreamingQuery", batches: Batches) -> None:
+    """Stop between two batches; one that takes too long is broken off, and done again later."""
+    batches.over.set()
+    if batches.at_work.acquire(timeout=_PATIENCE_S):
+        batches.at_work.release()
+    query.stop()
 
 
 def _limits(options: Mapping[str, Any]) -> Limits:
@@ -147,10 +171,11 @@ class _Following:
 
 def _follow(query: "StreamingQuery", following: _Following, options: Mapping[str, Any]) -> None:
     deadline_s = time.monotonic() + options.get("for_s", float("inf"))
-    pause = threading.Event()
+    pause, look_s = threading.Event(), time.monotonic()
     while query.isActive and time.monotonic() < deadline_s:
-        pause.wait(_LOOK_S)
-        if not options.get("once"):
+        pause.wait(_PAUSE_S)
+        if not options.get("once") and time.monotonic() >= look_s:
+            look_s = time.monotonic() + _LOOK_S
             following.look()
     if not query.isActive:
         try:

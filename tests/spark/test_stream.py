@@ -1,10 +1,12 @@
 """The stream beside a rollup of the same history: each minute once and the same, come what may."""
 
+import asyncio
+import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +57,16 @@ class Following:
         (found,) = (self.history / name).glob("reports-*.gz")
         return found
 
-    def run(self) -> str:
-        """Take up what is there."""
+    def run(
+        self, options: Mapping[str, Any] = OPTIONS, tell: Callable[[str], None] | None = None
+    ) -> str:
+        """Take up what is there, and return the last line that is told."""
         work = Work(
             spark=self._spark,
             store=self.store,
             history=str(self.history),
-            options=OPTIONS,
-            tell=self.told.append,
+            options=options,
+            tell=tell or self.told.append,
         )
         return stream.run(work)[-1]
 
@@ -183,49 +187,44 @@ def test_reports_within_the_watermark_count_and_later_ones_are_told(following: F
     assert "late:8080" not in names
 
 
-@pytest.fixture
-def started(following: Following) -> Iterator[Callable[[], "subprocess.Popen[str]"]]:
-    """Return a function that starts the stream as a process of its own."""
-    processes: list[subprocess.Popen[str]] = []
+def test_an_interrupt_ends_the_stream_after_the_batch_under_way(
+    following: Following, rolled_up: Minutes
+) -> None:
+    following.add(0)
 
-    def start() -> "subprocess.Popen[str]":
-        command = [
-            *(sys.executable, "-m", "loadmanager", "pipeline", "stream"),
-            *("--history", str(following.history), "--out", following.store.out),
-            *("--master", "local[1]", "--driver-memory", "600m", "--for-s", "200"),
-            *("--watermark-s", str(WATERMARK_S), "--conf", "spark.sql.shuffle.partitions=1"),
-        ]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        processes.append(process)
-        return process
+    def tell(line: str) -> None:
+        following.told.append(line)
+        if line.startswith("batch 0"):
+            os.kill(os.getpid(), signal.SIGINT)
 
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
+    told = following.run({"watermark_s": WATERMARK_S, "for_s": 400.0}, tell)
+    assert "stream: stopping after the batch under way" in following.told
+    assert told.startswith("stream: minutes before 2026-01-05 00:49")
+    assert_each_once_and_the_same(following.minutes(), rolled_up)
+    again = following.run()
+    assert again == told
+    assert sum(line.startswith("batch 0") for line in following.told) == 1
 
 
 @pytest.mark.timeout(480)
-async def test_a_stream_that_is_killed_or_ended_goes_on_where_it_was(
-    following: Following,
-    rolled_up: Minutes,
-    started: Callable[[], "subprocess.Popen[str]"],
+def test_a_stream_whose_process_is_killed_goes_on_where_it_was(
+    following: Following, rolled_up: Minutes
 ) -> None:
     following.add(0)
-    killed = started()
+    command = [
+        *(sys.executable, "-m", "loadmanager", "pipeline", "stream", "--for-s", "400"),
+        *("--history", str(following.history), "--out", following.store.out),
+        *("--master", "local[2]", "--driver-memory", "600m"),
+        *("--watermark-s", str(WATERMARK_S), "--conf", "spark.sql.shuffle.partitions=1"),
+    ]
     minutes = Path(following.store.out) / "stream_minutes"
-    await eventually(lambda: list(minutes.glob("batch=*")), within_s=120.0)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    # A group of its own: Java is to be killed, too.
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        asyncio.run(eventually(lambda: list(minutes.glob("batch=*")), within_s=300.0))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     following.add(1)
-    ended = started()
-    await eventually(lambda: list(minutes.glob("batch=000001/_SUCCESS")), within_s=120.0)
-    ended.send_signal(signal.SIGTERM)
-    told, _ = ended.communicate(timeout=60.0)
-    assert ended.returncode == 0, told
-    assert "stream: stopping" in told
-    following.add(2)
     following.run()
     assert_each_once_and_the_same(following.minutes(), rolled_up)

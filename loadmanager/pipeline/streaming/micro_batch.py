@@ -1,13 +1,17 @@
 """One batch of the stream: files that are whole, to minutes that are over and alerts."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.lines import BUNDLES, LINES, READ, read_files
 from loadmanager.pipeline.streaming.alerts import (
     IMBALANCE,
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DAY_MS: Final = 86_400_000
+_SHOWN_CHARACTERS: Final = 500
 _ENOUGH_TO_DOUBT_ONE: Final = 3
 _LINE: Final = ["file", "line"]
 _KEY: Final = ["writer", "instance", "seq"]
@@ -36,21 +41,35 @@ _KEY: Final = ["writer", "instance", "seq"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """Takes up batches, in their order; ``watermark_s`` is how late a report may be."""
+    """Takes up batches, in their order; ``watermark_s`` is how late a report may be.
+
+    ``at_work`` is held while a batch is taken up; once ``over`` is set, none is.
+    """
 
     spark: "SparkSession"
     memory: Memory
     watermark_s: float
     limits: Limits
     tell: Callable[[str], None]
+    at_work: Lock = field(default_factory=Lock)
+    over: Event = field(default_factory=Event)
 
     def take(self, files: DataFrame, batch: int) -> None:
         """Count the lines of files (``path``, ``content``), and tell what is over."""
-        read = files.mapInArrow(read_files, READ).persist()
-        try:
-            self._take(read, batch)
-        finally:
-            read.unpersist()
+        read = files.mapInArrow(read_files, READ)
+        with self.at_work:
+            if self.over.is_set():
+                # Returning would have Spark take it for counted.
+                raise PipelineError(f"stream: batch {batch} is left for the next time")
+            read.persist()
+            try:
+                self._take(read, batch)
+            except (Py4JJavaError, PySparkException) as error:
+                # Spark looks through the text of what is raised here, and chokes on long ones.
+                why = str(error)[:_SHOWN_CHARACTERS]
+                raise PipelineError(f"stream: batch {batch}: {why}") from None
+            finally:
+                read.unpersist()
 
     def _take(self, read: DataFrame, batch: int) -> None:
         before = self.memory.progress(batch)
