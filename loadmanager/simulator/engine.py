@@ -1,11 +1,15 @@
 """One simulation: the world moves on, agents measure it, the leader decides, step by step."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.ids import BundleId
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.simulator.agents import Agents
@@ -19,6 +23,7 @@ from loadmanager.simulator.settings_told import settings_of
 from loadmanager.simulator.traces import read_trace
 from loadmanager.simulator.world import World
 
+_NOTHING: Final[Mapping[BundleId, BundleAverages]] = MappingProxyType({})
 _ROUNDING_S: Final = 1e-6
 """Times that are this close are the same: multiples of a step are not exact."""
 
@@ -31,6 +36,7 @@ def simulate(
     seed: int,
     witness: Witness | None = None,
     record_every_s: float = 60.0,
+    supposed: Mapping[BundleId, BundleAverages] = _NOTHING,
 ) -> Run:
     """Return what becomes of ``scenario`` with ``planner`` as its leader's.
 
@@ -46,11 +52,13 @@ def simulate(
         seed: of everything that is drawn, in place of the scenario's own.
         witness: is told what a real leader and agents would record; None for nobody.
         record_every_s: how far apart the moments of the timeline are, at least a step.
+        supposed: what the leader takes from a seed at its beginning.
 
     Raises:
         ScenarioError: the scenario's trace cannot be read, or lacks what an event shifts.
     """
     simulation = _Simulation.of(scenario, planner, seed, witness, record_every_s)
+    simulation.leader.suppose(supposed)
     steps = int((scenario.duration_s + _ROUNDING_S) / scenario.step_s)
     for number in range(steps + 1):
         simulation.step(number * scenario.step_s)

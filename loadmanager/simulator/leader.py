@@ -119,6 +119,10 @@ class Leader:
         self.refusals = tuple(refusals)
         return moves
 
+    def suppose(self, averages: Mapping[BundleId, BundleAverages]) -> None:
+        """Take these for bundles without a sample, as a leader takes those of a seed."""
+        self._tally.suppose(averages)
+
     def draining(self, now_s: float) -> tuple[BrokerId, ...]:
         """Return the brokers that say they are to be emptied, in the order of their rows."""
         self._take(now_s)

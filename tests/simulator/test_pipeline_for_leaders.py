@@ -1,0 +1,157 @@
+"""What leaders gain by what the pipeline found: costs of slow brokers, usual traffic."""
+
+import gzip
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import median
+
+import pytest
+from cost_samples import learned
+from simulated_worlds import FREE, QUIET, scenario
+
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost.document import ClassCosts, CostDocument
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import LoadReport
+from loadmanager.core.plan import Cause
+from loadmanager.core.planner import Plan
+from loadmanager.core.seed import BundleSeed, SeedHead, encode_seed, read_seed
+from loadmanager.core.seeding import seeded
+from loadmanager.simulator.engine import simulate
+from loadmanager.simulator.run import MoveRecord, Run
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.strategies import Strategy, planner_for
+
+PAIRS = (
+    "avg+avg",
+    "threshold+least_long_term_message_rate",
+)
+SEEDS = (1, 2, 3)
+FAST_US, SLOW_US = 50.0, 150.0
+
+
+def fleet(name: str, cpu_us_per_msg: float) -> dict[str, object]:
+    return {
+        "name": name, "count": 3, "cores": 4.0, "network_mbit_per_s": 40_000.0,
+        "background": QUIET, "cost": FREE | {"cpu_us_per_msg": cpu_us_per_msg},
+    }  # fmt: skip
+
+
+def fast_beside_slow() -> Scenario:
+    """Return three brokers with all load, and three idle ones that pay thrice for a message."""
+    load = {
+        "bundles": 60, "topics": 120, "msgs_in_per_s": 90_000.0, "message_bytes": 5000.0,
+        "over": "bundles", "skew": {"kind": "log_normal", "sigma": 0.7},
+        "placed_on": ["fast-1", "fast-2", "fast-3"],
+    }  # fmt: skip
+    fleets = [fleet("fast", FAST_US), fleet("slow", SLOW_US)]
+    return scenario(brokers=fleets, load=load, duration_s=900.0, step_s=10.0, warm_up_s=0)
+
+
+def true_costs() -> CostDocument:
+    """Return what messages cost in that world; reports of the simulator name no class."""
+
+    def of(costs: ClassCosts, name: str) -> ClassCosts:
+        (term,) = costs.resources["cpu"].values()
+        return replace(
+            costs,
+            resources={"cpu": {"msgs_in_per_s": term, "msgs_out_per_s": term}},
+            brokers=tuple(BrokerId(f"{name}-{number}:8080") for number in (1, 2, 3)),
+        )
+
+    # A microsecond for each message in a second is a ten-thousandth of a percent of a core.
+    document = learned({"fast": FAST_US * 1e-4, "slow": SLOW_US * 1e-4})
+    return replace(
+        document,
+        classes={name: of(one, name) for name, one in document.classes.items()},
+        backgrounds={},
+    )
+
+
+def fullest(run: Run) -> float:
+    """Return the demand of the fullest broker in the end, 1.0 for all that it can do."""
+    return float(run.timeline.demand[-1].max())
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_learned_costs_keep_load_off_brokers_that_are_too_slow_for_it(pair: str) -> None:
+    played = fast_beside_slow()
+    planner = planner_for(played, Strategy.parse(pair))
+    by_shares, by_costs = (
+        median(fullest(simulate(played, one, strategy=pair, seed=seed)) for seed in SEEDS)
+        for one in (planner, planner.costing(true_costs()))
+    )
+    assert by_costs <= 0.75
+    assert by_costs <= 0.96 * by_shares
+    if pair == "avg+avg":
+        assert by_shares > 1.0
+
+
+class Past:
+    """A witness that keeps the last averages of a leader."""
+
+    def __init__(self) -> None:
+        self.averages: Mapping[BundleId, BundleAverages] = {}
+
+    def reported(self, at_s: float, report: LoadReport) -> None:
+        """See `Witness`."""
+
+    def round_done(
+        self,
+        at_s: float,
+        view: ClusterView,
+        plan: Plan,
+        averages: Mapping[BundleId, BundleAverages],
+    ) -> None:
+        """Keep the averages."""
+        del at_s, view, plan
+        self.averages = averages
+
+    def moved(self, record: MoveRecord) -> None:
+        """See `Witness`."""
+
+
+def seed_of(past: Past) -> dict[BundleId, BundleAverages]:
+    """Return what a leader takes from the file that a rollup of that past would write."""
+    bundles = [
+        BundleSeed(
+            bundle=bundle,
+            long=one.long.rates,
+            long_samples=one.long.samples,
+            mean=one.long.rates,
+            topics=one.topics,
+        )
+        for bundle, one in past.averages.items()
+    ]
+    head = SeedHead(cluster="simulated", made_at_ms=0, since_ms=0, until_ms=0)
+    packed = b"".join(encode_seed(head, bundles))
+    return seeded(read_seed("seed", gzip.decompress(packed).splitlines(), 0).bundles, {})
+
+
+def spread_after(run: Run, minutes: int) -> float:
+    """Return how far the fullest broker is above the mean."""
+    demand = run.timeline.demand[minutes].max(axis=1)
+    return float(demand.max() / demand.mean())
+
+
+def test_a_seeded_leader_places_bundles_as_one_that_has_been_up_for_long() -> None:
+    """After a minute it stands where a cold one does not come by moving bundles for twenty."""
+    pair = "threshold+least_long_term_message_rate"
+    load = {
+        "bundles": 200, "topics": 400, "msgs_in_per_s": 300_000.0, "over": "bundles",
+        "placed": "unowned", "skew": {"kind": "log_normal", "sigma": 1.5},
+    }  # fmt: skip
+    played = scenario(brokers=8, load=load, duration_s=1200.0, step_s=10.0, warm_up_s=0)
+    planner = planner_for(played, Strategy.parse(pair))
+    cold, warm = [], []
+    for seed in SEEDS:
+        past = Past()
+        cold.append(simulate(played, planner, strategy=pair, seed=seed, witness=past))
+        warm.append(simulate(played, planner, strategy=pair, seed=seed, supposed=seed_of(past)))
+    spread = median(spread_after(run, 1) for run in warm)
+    assert spread < 1.25
+    assert spread < 0.7 * median(spread_after(run, 1) for run in cold)
+    assert spread < 0.9 * median(spread_after(run, 20) for run in cold)
+    shed = [one for run in warm for one in run.moves if one.cause is not Cause.UNOWNED]
+    assert not shed
