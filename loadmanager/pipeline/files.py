@@ -155,5 +155,5 @@ def _told(where: str) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         cause = str(error.java_exception.toString())
-        told = f"{where}: {cause}; expected a path, or a URL that Spark knows"
-        raise PipelineError(told) from None
+        expected = "expected a place that is whole, allowed, and of a kind that Spark knows"
+        raise PipelineError(f"{where}: {cause}; {expected}") from None

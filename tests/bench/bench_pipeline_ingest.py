@@ -1,0 +1,84 @@
+"""How fast history becomes tables on two cores, and that the driver's memory does not grow."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import ingest_measured
+import pytest
+from figures import TooSlow, emit
+from large_simulation import scenario
+from small_history import write_history
+
+from loadmanager.simulator.recording import MONDAY_MS
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
+
+HOURS: Final = int(os.environ.get("LOADMANAGER_BENCH_INGEST_HOURS", "36"))
+"""Of 100 brokers with 10,000 bundles: 36 are some 22 million samples."""
+
+BROKERS: Final = 100
+BUNDLES: Final = 10_000
+TARGET_PER_S: Final = 150_000
+LARGER: Final = 4
+"""How many times as large the large input is as the small one."""
+
+TARGET_GROWTH: Final = 1.3
+
+
+@pytest.fixture(name="history", scope="module")
+def history_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the history of a simulated cluster."""
+    directory = tmp_path_factory.mktemp("history")
+    write_history(directory, scenario(BROKERS, BUNDLES, HOURS))
+    return directory
+
+
+def ingested(history: Path, out: Path, hours: int) -> dict[str, Any]:
+    """Ingest the first hours in a fresh process with a heap of `ingest_measured.HEAP`."""
+    until_s = MONDAY_MS / 1000 + hours * 3600
+    command = [sys.executable, ingest_measured.__file__, history, out, until_s]
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+# Others may use the machine.
+@pytest.mark.flaky(reruns=1, only_rerun=["TooSlow"])
+def test_ingest_is_fast_and_its_memory_does_not_grow_with_the_input(
+    history: Path, tmp_path: Path
+) -> None:
+    small = ingested(history, tmp_path / "small", HOURS // LARGER)
+    large = ingested(history, tmp_path / "large", HOURS)
+    growth = {
+        name: large[name] / small[name]
+        for name in ("live_heap_bytes", "java_peak_bytes", "python_peak_bytes")
+    }
+    per_s = large["samples"] / large["took_s"]
+    emit(
+        "pipeline_ingest",
+        samples=large["samples"],
+        samples_per_s=round(per_s),
+        took_s=large["took_s"],
+        small_samples=small["samples"],
+        small_took_s=small["took_s"],
+        target_per_s=TARGET_PER_S,
+        packed_bytes_per_sample=sum(one.stat().st_size for one in history.rglob("*.gz"))
+        / large["samples"],
+        table_bytes_per_sample=sum(
+            one.stat().st_size for one in (tmp_path / "large" / "bundle_load").rglob("*.parquet")
+        )
+        / large["samples"],
+        heap=ingest_measured.HEAP,
+        memory_at_the_small_size={name: small[name] for name in growth},
+        memory_growth=growth,
+        target_growth=TARGET_GROWTH,
+    )
+    assert large["told"][-1].endswith(" kept + 0 quarantined + 0 duplicate")
+    assert growth["java_peak_bytes"] <= TARGET_GROWTH
+    assert growth["python_peak_bytes"] <= TARGET_GROWTH
+    if per_s < TARGET_PER_S:
+        raise TooSlow(f"{per_s:,.0f} samples/s; expected {TARGET_PER_S:,}")

@@ -1,0 +1,51 @@
+"""One ingest at a time: the lock ends with the process that holds it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadmanager.pipeline.alone import alone
+from loadmanager.pipeline.contract import PipelineError
+
+HOLDER = """
+import sys
+from loadmanager.pipeline.alone import alone
+with alone(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_is_held_by_one_process_until_it_is_killed(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    command = [sys.executable, "-c", HOLDER, out]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(PipelineError, match="out: another ingest is writing to it"), alone(out):
+            pass
+        holder.kill()
+    with alone(out):
+        assert (tmp_path / "out").is_dir()
+
+
+def test_a_path_and_its_url_are_the_same_folder(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/a%20b"
+    with alone(url), pytest.raises(PipelineError), alone(str(tmp_path / "a b")):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(PipelineError, match="expected a writable directory"),
+        alone(str(tmp_path / "file" / "out")),
+    ):
+        pass
+
+
+def test_elsewhere_there_is_nothing_to_hold() -> None:
+    with alone("s3a://bucket/tables"), alone("s3a://bucket/tables"):
+        pass
