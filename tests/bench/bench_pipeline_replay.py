@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 
 BROKERS: Final = 40
 BUNDLES: Final = 1000
-HOURS: Final = 8
-SETTINGS: Final = ("margin=0.02,0.05",)
+HOURS: Final = 12
+SETTINGS: Final = ("margin=0.02,0.05,0.1",)
 RUNS: Final = 3
 LEAST_EFFICIENCY: Final = 0.80
 MOST_GROWTH: Final = 1.3

@@ -154,9 +154,20 @@ def test_without_its_bundles_a_base_is_none_and_the_next_one_begins(kept: KeptHi
     assert refusals(found) == {6: BUNDLES_MISSING, **dict.fromkeys(range(7, 11), NO_BASE_YET)}
 
 
-def test_settings_that_no_strategy_has_are_told(kept: KeptHistory) -> None:
-    settings = '{"shedder":{"strategy":"magic"}}'
-    found = frames(changed(kept, 6, settings=settings))
-    assert refusals(found)[6] == UNREADABLE
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"settings": '{"shedder":{"strategy":"magic"}}'}, "strategy = 'magic'"),
+        ({"settings": '{"planner":{"margin":7}}'}, "margin"),
+        ({"settings": "{"}, "settings = '{'; expected JSON"),
+        ({"memory": None}, "memory = None; expected JSON"),
+        ({"memory": "[1]"}, "memory"),
+    ],
+)
+def test_what_a_base_says_and_nobody_understands_is_told(
+    kept: KeptHistory, fields: Mapping[str, Any], told: str
+) -> None:
+    found = frames(changed(kept, 6, **fields))
+    assert refusals(found) == {6: UNREADABLE, **dict.fromkeys(range(7, 11), NO_BASE_YET)}
     (first, *_) = [one for one in found if isinstance(one, Refused)]
-    assert "strategy = 'magic'" in first.detail
+    assert told in first.detail

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from loadmanager.config import ConfigError
+from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId
@@ -211,7 +213,7 @@ class Frames:
             return self._refused(body, NO_BASE_YET, "")
         try:
             memory = self._settle(body)
-        except MalformedContent as error:
+        except (MalformedContent, ConfigError) as error:
             self._based = False
             return self._refused(body, UNREADABLE, str(error))
         begins, self._based = not self._based, True
@@ -235,6 +237,7 @@ class Frames:
         if not body["base"] and text == known:
             return None
         told = told_parts(body)
+        planner_for("settings of the history", told.in_force, Wanted())
         self._in_force = (text, told.in_force)
         if not body["base"]:
             return None

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from loadmanager.core.columns import BrokerColumns
+from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls, LoadReport
@@ -31,15 +32,16 @@ def told_parts(body: Mapping[str, Any]) -> Snapshot:
     Raises:
         MalformedContent: one of them is not what the format says.
     """
-    document = {
+    document: dict[str, Any] = {
         "takenAtMs": body["at_ms"],
         "brokers": {_ANYBODY.broker: report_to_json(_ANYBODY)},
-        "settings": json.loads(body["settings"]),
     }
-    if body["base"]:
-        document["memory"] = json.loads(body["memory"])
-        document["constraints"] = json.loads(body["constraints"])
     where = f"round {body['round']} of epoch {body['epoch']}"
+    for name in ("settings", *(("memory", "constraints") if body["base"] else ())):
+        try:
+            document[name] = json.loads(body[name])
+        except (TypeError, ValueError):
+            raise MalformedContent(where, f"{name} = {body[name]!r:.80}", "JSON") from None
     return decode_snapshot(where, json.dumps(document).encode())
 
 
