@@ -4,10 +4,11 @@ import shutil
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pyspark.sql.types import DoubleType, LongType, StringType
+from pyspark.sql.types import DataType, DoubleType, LongType, StringType
 
 from loadmanager.pipeline import report
 from loadmanager.pipeline.contract import PipelineError, Table
@@ -19,8 +20,15 @@ from loadmanager.pipeline.moving.tables import (
     MOVE_SUMMARY,
     PING_PONG,
 )
-from loadmanager.pipeline.reporting import achieved, balance, capacity, hottest, pricing, replayed
-from loadmanager.pipeline.reporting import speeds as speeds_part
+from loadmanager.pipeline.reporting import (
+    achieved,
+    balance,
+    capacity,
+    hottest,
+    pricing,
+    replayed,
+    speeds,
+)
 from loadmanager.pipeline.reporting.sources import Tables
 from loadmanager.pipeline.rolling.tables import (
     BROKER_HOURS,
@@ -36,6 +44,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+PARTS = (balance, achieved, hottest, capacity, speeds, pricing, replayed)
+
 CLUSTER = "small"
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 HOURS = 80
@@ -44,7 +54,7 @@ CPU_OF_A_MESSAGE = {"old-1:8080": 0.004, "old-2:8080": 0.006, "new-1:8080": 0.00
 """By the costs an old broker needs 0.004, a new one 0.002: old-2 is half as slow again."""
 
 
-EMPTY: Final = {LongType(): 0, DoubleType(): 0.0, StringType(): ""}
+EMPTY: Final[dict[DataType, Any]] = {LongType(): 0, DoubleType(): 0.0, StringType(): ""}
 
 
 def rows(spark: "SparkSession", table: Table, told: Iterable[Mapping[str, Any]]) -> "DataFrame":
@@ -137,12 +147,13 @@ def costs(spark: "SparkSession") -> dict[Table, "DataFrame"]:
         for name, value in (("old", 0.004), ("new", 0.002))
     ]  # fmt: skip
     quality: list[dict[str, Any]] = [
-        {"broker_class": "old", "resource": "cpu", "refused": None, "mape": 0.05, "baseline_mape": 0.2,
-         "coverage": 0.9},
+        {"broker_class": "old", "resource": "cpu", "refused": None, "mape": 0.05,
+         "baseline_mape": 0.2, "coverage": 0.9},
         {"broker_class": "old", "resource": "memory", "mape": None, "refused": "too few minutes"},
     ]  # fmt: skip
-    idle = [{"broker_class": one[:3], "broker": one, "resource": "cpu", "value": 5.0}
-            for one in BROKERS]  # fmt: skip
+    idle = [
+        {"broker_class": one[:3], "broker": one, "resource": "cpu", "value": 5.0} for one in BROKERS
+    ]
     return {
         COST_TERMS: rows(spark, COST_TERMS, terms),
         COST_QUALITY: rows(spark, COST_QUALITY, quality),
@@ -202,80 +213,78 @@ def test_a_report_of_nothing_says_that_ingest_comes_first(
         report.run(Work(spark=spark, store=Store(spark, str(tmp_path))))
 
 
-def test_a_report_of_every_job_has_every_part(spark: "SparkSession", full: Store) -> None:
-    lines = report.run(Work(spark=spark, store=full))
-    text = Path(full.out, "report.html").read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def found(full: Store) -> Mapping[ModuleType, Any]:
+    """Return what each part read."""
+    return {part: part.read(Tables(full, CLUSTER)) for part in PARTS}
+
+
+Found = Mapping[ModuleType, Any]
+
+
+def test_every_part_shows_what_it_read(found: Found) -> None:
+    shown = [part.show(found[part]) for part in PARTS]
+    text = report.report_page({CLUSTER: shown})
     assert text.count('class="plot"') == 14
-    assert "To make it" not in text
-    assert any("avg+avg does best" in line for line in lines)
+    assert all(one.findings for one in shown)
     assert len(text) < 6_000_000
 
 
-def test_balance_is_read_by_intervals_and_by_days(full: Store) -> None:
-    found = balance.read(Tables(full, CLUSTER))
-    assert found is not None
-    assert found.measure == "score"
-    assert len(found.points) == HOURS
-    assert found.points[0]["highest"] == pytest.approx(0.6)
-    assert found.points[0]["lowest"] == pytest.approx(0.2)
-    assert [row["day"] for row in found.days] == [
-        "2026-01-05", "2026-01-06", "2026-01-07", "2026-01-08",
-    ]  # fmt: skip
-    assert [row["uneven"] for row in found.days] == [1.0, 1.0, 1.0, 1.0]
-    assert found.days[-1]["max_over_mean"] == pytest.approx(1.6)
-    assert found.map is not None
-    assert found.map.brokers == sorted(BROKERS)
-    assert found.map.loads[0][0] == pytest.approx(0.4)
-    # A moment is in the interval it lies in; no broker moves before the first minute.
-    assert sum(found.moves.values()) == 8
+def test_balance_is_read_by_intervals_and_by_days(found: Found) -> None:
+    told = found[balance]
+    assert told.measure == "score"
+    assert len(told.points) == HOURS
+    assert told.points[0]["highest"] == pytest.approx(0.6)
+    assert told.points[0]["lowest"] == pytest.approx(0.2)
+    assert [row["day"] for row in told.days] == [f"2026-01-0{day}" for day in (5, 6, 7, 8)]
+    assert [row["uneven"] for row in told.days] == [1.0, 1.0, 1.0, 1.0]
+    assert told.days[-1]["max_over_mean"] == pytest.approx(1.6)
+    assert told.map.brokers == sorted(BROKERS)
+    assert told.map.loads[0][0] == pytest.approx(0.4)
+    assert sum(told.moves.values()) == 8
 
 
 def test_only_the_asked_for_time_is_told_of(full: Store) -> None:
-    found = balance.read(Tables(full, CLUSTER, since=MONDAY + timedelta(hours=30)))
-    assert found is not None
-    assert len(found.points) == HOURS - 30
+    def minutes(tables: Tables) -> int:
+        return tables.table("cluster_minutes").count()
+
+    assert minutes(Tables(full, CLUSTER, since=MONDAY + timedelta(hours=30))) == HOURS - 30
+    assert minutes(Tables(full, CLUSTER, until=MONDAY + timedelta(hours=1))) == 1
+    assert minutes(Tables(full, "another")) == 0
     assert balance.read(Tables(full, CLUSTER, until=MONDAY)) is None
-    assert balance.read(Tables(full, "another")) is None
 
 
-def test_capacity_is_read_of_the_scarcest_resource(full: Store) -> None:
-    found = capacity.read(Tables(full, CLUSTER))
-    assert found is not None
-    assert found.resource == "cpu"
-    assert len(found.loads) == HOURS
-    assert found.loads[0] == pytest.approx(0.3)
-    told = capacity.show(found).findings[0].text
-    assert "+2.40 points a day" in told
-    assert "weekdays cannot be told from a trend" in told
+def test_capacity_is_read_of_the_scarcest_resource(found: Found) -> None:
+    told = found[capacity]
+    assert told.resource == "cpu"
+    assert len(told.loads) == HOURS
+    assert told.loads[0] == pytest.approx(0.3)
+    words = capacity.show(told).findings[0].text
+    assert "+2.40 points a day" in words
+    assert "weekdays cannot be told from a trend" in words
 
 
-def test_the_slow_broker_is_found(full: Store) -> None:
-    found = speeds_part.read(Tables(full, CLUSTER))
-    assert found is not None
-    assert found.learned
-    assert {row["broker"]: row["slope"] for row in found.brokers} == {
+def test_the_slow_broker_is_found(found: Found) -> None:
+    told = found[speeds]
+    assert told.learned
+    assert {row["broker"]: row["slope"] for row in told.brokers} == {
         "old-1:8080": pytest.approx(1.0),
         "old-2:8080": pytest.approx(1.5),
         "new-1:8080": pytest.approx(1.0),
     }
-    told = speeds_part.show(found).findings[0].text
-    assert told.startswith("old-2:8080 needs 50 % more CPU")
+    words = speeds.show(told).findings[0].text
+    assert words.startswith("old-2:8080 needs 50 % more CPU")
 
 
-def test_predictions_are_held_against_what_was_measured(full: Store) -> None:
-    found = pricing.read(Tables(full, CLUSTER))
-    assert found is not None
-    assert len(found.hours) == 60
-    right = [row for row in found.hours if row["broker"] != "old-2:8080"]
+def test_predictions_are_held_against_what_was_measured(found: Found) -> None:
+    told = found[pricing]
+    assert len(told.hours) == 60
+    right = [row for row in told.hours if row["broker"] != "old-2:8080"]
     assert [row["predicted"] for row in right] == pytest.approx([row["used"] for row in right])
 
 
-def test_rankings_moves_and_scores_are_read(full: Store) -> None:
-    tables = Tables(full, CLUSTER)
-    hot, moved, tried = hottest.read(tables), achieved.read(tables), replayed.read(tables)
-    assert hot is not None
-    assert moved is not None
-    assert tried is not None
+def test_rankings_moves_and_scores_are_read(found: Found) -> None:
+    hot, moved, tried = found[hottest], found[achieved], found[replayed]
     assert [row["rank"] for row in hot.hottest] == list(range(1, hottest.SHOWN + 1))
     assert [row["hour"] for row in hot.week] == list(range(HOURS))
     assert len(moved.sample) == 6
@@ -283,3 +292,4 @@ def test_rankings_moves_and_scores_are_read(full: Store) -> None:
     assert moved.changes[0]["realised"] == 25.0
     assert [row["name"] for row in tried.scores] == ["avg+avg", "(recorded)"]
     assert tried.trust[4]["level"] == "fair"
+    assert "avg+avg does best" in replayed.show(tried).findings[0].text

@@ -1,13 +1,14 @@
 """Moves and their effect: verdicts, what clients paid, what came back, what was foretold."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from loadmanager.charts import Cell, Chart, Column, Html, shown, table
+from loadmanager.charts import Cell, Chart, Column, Html, shown, table, tag
+from loadmanager.pipeline.moving.predictions import LEARNED
 from loadmanager.pipeline.reporting.looks import COLOURS, VERDICTS, bars, diagonal, layout, points
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows
@@ -43,7 +44,8 @@ class Achieved:
     reasons: Sequence[Row] = ()
     pauses: Sequence[Row] = ()
     predictions: Sequence[Row] = ()
-    changes: Sequence[Row] = field(default_factory=list)
+    changes: Sequence[Row] = ()
+    priced: bool = True
 
 
 def read(tables: Tables) -> Achieved | None:
@@ -66,6 +68,7 @@ def read(tables: Tables) -> Achieved | None:
         .limit(SAMPLE)
     )
     ping_pong = tables.table("ping_pong")
+    predictions = rows(tables.table("move_predictions").orderBy("resource", "model"))
     return Achieved(
         facts=tables.facts,
         summary=summary,
@@ -81,12 +84,21 @@ def read(tables: Tables) -> Achieved | None:
             .limit(_LISTED)
         ),
         pauses=_pauses(effects),
-        predictions=rows(tables.table("move_predictions").orderBy("resource", "model")),
+        predictions=predictions,
         changes=rows(changes),
+        priced=not tables.made("costs") or _priced(predictions),
     )
 
 
+_AFTER_COSTS: Final = (
+    "The cost model was learned after the job moves ran; run moves once more to see what it "
+    "would have foretold."
+)
 _CHANGE: Final = ("traffic_share", "cost_model", "realised")
+
+
+def _priced(predictions: Sequence[Row]) -> bool:
+    return any(row["model"] == LEARNED for row in predictions)
 
 
 def _pauses(effects: DataFrame) -> list[Row]:
@@ -107,6 +119,8 @@ def show(found: Achieved) -> Part:
         body.append(_pause_chart(found.pauses).html())
     if found.changes:
         body.append(_foretold(found.changes).html())
+        if not found.priced:
+            body.append(tag("p", _AFTER_COSTS))
         body.append(figures("How far off the predictions were", _errors(found.predictions)))
     if found.returned:
         told = f"Bundles that went back, the first of {many(found.bouncing, 'bundle')}"

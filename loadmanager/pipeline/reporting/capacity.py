@@ -108,6 +108,9 @@ def _words(found: Capacity, fitted: Trend | None) -> Finding:
         told = f"Capacity is short now: {uses}."
         return Finding(Weight.ACT, told + caution)
     grows = f"mean {name} use changes by {100 * fitted.slope_per_day:+.2f} points a day"
+    if fitted.soonest_days is None and days < WEEK_DAYS:
+        told = f"No growth is to be seen yet ({grows}, peak {percent(fitted.peak)})."
+        return Finding(Weight.FINE, told + caution)
     if fitted.soonest_days is None:
         peak = percent(fitted.peak)
         told = f"Capacity lasts for at least {HORIZON_DAYS:g} days: {grows}, peak {peak}."

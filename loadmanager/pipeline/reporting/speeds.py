@@ -19,6 +19,8 @@ _LEAST_HOURS: Final = 3
 _SURE: Final = 1.645
 _DIFFERENT: Final = 0.15
 _SPREAD: Final = 0.10
+_LEAST_RANGE: Final = 0.2
+_MARGIN: Final = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,12 +178,18 @@ def _chart(found: Speeds) -> Chart:
         summary=f"{by}. Right of 1 a broker is slower than its class.{which}",
         data=data,
         layout=layout(
-            xaxis={"title": {"text": "times its class"}},
+            xaxis={"title": {"text": "times its class"}, "range": _range(upwards)},
             yaxis={"type": "category", "categoryarray": [shown(r["broker"]) for r in upwards]},
             shapes=[middle],
         ),
         height_px=max(240, 110 + 20 * len(upwards)),
     )
+
+
+def _range(brokers: Sequence[Row]) -> list[float]:
+    """Return from where to where the axis goes: hairs are not to look like differences."""
+    ends = [row["slope"] + sign * (row["error"] or 0.0) for row in brokers for sign in (-1, 1)]
+    return [min(1 - _LEAST_RANGE, *ends) - _MARGIN, max(1 + _LEAST_RANGE, *ends) + _MARGIN]
 
 
 def _table(found: Speeds) -> Html:
