@@ -33,6 +33,8 @@ SEGMENT_H: Final = 6.0
 """How long a segment is: what is decided differently adds up within one."""
 
 _USUAL_HAND_OVER_S: Final = 5.0
+_BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_USUAL_BATCH: Final = "10000"
 _ROWS_PER_BATCH: Final = 64
 """A row may be a report of a thousand bundles."""
 
@@ -57,18 +59,19 @@ def run(work: Work) -> list[str]:
     play = Play(combinations=tried, learned=learned, rules=Rules(hand_over_s=_hand_over_s(tables)))
     lines = index(tables, segment_s).persist(StorageLevel.MEMORY_AND_DISK)
     made: DataFrame | None = None
+    usual = work.spark.conf.get(_BATCH) or _USUAL_BATCH
     try:
         how = _spread(work, lines, len(tried))
         work.tell(
             f"{len(tried)} combinations, {how.segments} segments of history, {how.tasks} tasks"
         )
-        work.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ROWS_PER_BATCH)
+        work.spark.conf.set(_BATCH, _ROWS_PER_BATCH)
         tasks = tasks_of(lines, how.parts)
         made = replayed(events(tables, lines), tasks, how, play).persist(StorageLevel.DISK_ONLY)
         found = scored(made, _outside(lines))
         _store(work, made, found, play)
     finally:
-        work.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+        work.spark.conf.set(_BATCH, usual)
         lines.unpersist()
         if made is not None:
             made.unpersist()

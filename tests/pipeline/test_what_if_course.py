@@ -1,6 +1,8 @@
 """A combination taken through recorded rounds: what it keeps, what it reckons, what it follows."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,13 @@ from history_sinks import KeptHistory
 from replayed import PAIR, UNEVEN, events, frames, live, replayed, scores, simulated
 from simulated_worlds import EXACT, FREE, QUIET, scenario
 
+from loadmanager.core.cost import LearnedCost, TrafficShare
 from loadmanager.core.scores import CPU, MEMORY
 from loadmanager.pipeline.what_if.course import Rules
 from loadmanager.pipeline.what_if.events import Event
 from loadmanager.pipeline.what_if.frames import Frame
 from loadmanager.pipeline.what_if.grid import combinations
+from loadmanager.pipeline.what_if.planners import Planners
 from loadmanager.pipeline.what_if.prices import LearnedPrices, TrafficPrices
 
 OTHER = "avg+least_long_term_message_rate"
@@ -264,3 +268,26 @@ def test_learned_costs_foretell_loads_after_changes_better_where_brokers_differ(
         told = replayed(found, combinations([STILL], []), learned=prices)[-1]["errors"]
         errors[name] = sum(one[CPU] for one in told if one is not None)
     assert errors["learned"] < 0.5 * errors["shares"]
+
+
+def test_planners_believe_in_the_costs_that_were_in_force(still: list[Event]) -> None:
+    document = learned({"b": 0.01})
+    told = {"model": "learned", "madeAtMs": document.made_at_ms}
+    recorded = next(one for one in still if one.kind == "round").body["settings"]
+    settings = json.dumps({**json.loads(recorded), "cost": told})
+    changed = [
+        Event(one.kind, {**one.body, "settings": settings} if one.kind == "round" else one.body,
+              one.names, one.numbers)
+        for one in still
+    ]  # fmt: skip
+    (before, *_), (after, *_) = frames(still), frames(changed)
+    assert isinstance(before, Frame)
+    assert isinstance(after, Frame)
+    other = learned({"b": 0.01}, cluster="west")
+    costs = [
+        Planners(learned=one).at(frame).cost
+        for one in (document, None, replace(other, made_at_ms=1))
+        for frame in (before, after)
+    ]
+    shares = TrafficShare()
+    assert costs == [shares, LearnedCost(document), shares, shares, shares, shares]

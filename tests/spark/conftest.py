@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from live_history import write_live_history
 from small_history import write_history
 
 from loadmanager.pipeline import ingest
@@ -14,6 +15,7 @@ from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:
+    from history_sinks import Archive
     from pyspark.sql import SparkSession
 
 SETTINGS = SessionSettings(
@@ -54,3 +56,15 @@ def ingested(
     store = Store(spark, str(tmp_path_factory.mktemp("tables")))
     ingest.run(Work(spark=spark, store=store, history=str(small_history)))
     return store
+
+
+@pytest.fixture(scope="session")
+def live_ingested(
+    spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
+) -> tuple["Archive", Store]:
+    """Return what real sidecars told, and a store that has taken it in; derive nothing in it."""
+    directory = tmp_path_factory.mktemp("live")
+    archive = write_live_history(directory)
+    store = Store(spark, str(tmp_path_factory.mktemp("live_tables")))
+    ingest.run(Work(spark=spark, store=store, history=str(directory)))
+    return archive, store

@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+import replayed
 from history_disks import finished, lines_in
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -17,13 +19,14 @@ from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.what_if.course import Rules
-from loadmanager.pipeline.what_if.events import events_of
+from loadmanager.pipeline.what_if.events import Event, events_of
 from loadmanager.pipeline.what_if.grid import combinations
 from loadmanager.pipeline.what_if.play import Play
-from loadmanager.pipeline.what_if.segments import Tables, index
+from loadmanager.pipeline.what_if.segments import Tables, events, index
 from loadmanager.pipeline.what_if.spreading import Spread, spread
 
 if TYPE_CHECKING:
+    from history_sinks import Archive
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -182,6 +185,28 @@ def test_segments_begin_with_the_bundles_of_a_base(ingested: Store) -> None:
         firsts.setdefault(row["segment"], row)
     assert [row["kind"] for row in firsts.values()] == ["bundles"] * 6
     assert [row["round"] for row in firsts.values()] == [1, 31, 61, 91, 121, 151]
+
+
+def test_what_real_sidecars_told_comes_to_tasks_as_they_told_it(
+    live_ingested: tuple["Archive", Store],
+) -> None:
+    archive, store = live_ingested
+    lines = index(store.table, 6 * 3600.0)
+    found = rows(events(store.table, lines), "segment", "seq", "rank")
+    assert len({row["segment"] for row in found}) == 1
+    assert {row["kind"] for row in found} == {"report", "tick", "bundles", "round", "move", "cut"}
+    got = list(Play(combinations=combinations(PAIRS, [])).lines("live", map(event, found)))
+    want = list(Play(combinations=combinations(PAIRS, [])).lines("live", replayed.events(archive)))
+    assert got == want
+    verdicts = [line.reproduced for line in got if line.reproduced is not None]
+    assert verdicts
+    assert all(verdicts)
+    assert not any(line.refused for line in got)
+
+
+def event(row: Row) -> Event:
+    numbers = np.array(row["numbers"], dtype=np.float64).T
+    return Event(row["kind"], json.loads(row["body"]), tuple(row["names"]), numbers)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from live_history import write_live_history
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES
-from loadmanager.pipeline import ingest
-from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.rolling.leader_averages import (
     LeaderHistory,
     average_checks,
@@ -21,7 +18,6 @@ from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:
     from history_sinks import Archive
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -31,13 +27,10 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def archive_and_history(
-    spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
+    live_ingested: tuple["Archive", Store],
 ) -> tuple["Archive", LeaderHistory]:
     """Return what sidecars told, and the tables that their files became."""
-    directory = tmp_path_factory.mktemp("live")
-    archive = write_live_history(directory)
-    store = Store(spark, str(tmp_path_factory.mktemp("live_tables")))
-    ingest.run(Work(spark=spark, store=store, history=str(directory)))
+    archive, store = live_ingested
     return archive, LeaderHistory(**{name: store.table(name) for name in NAMES})
 
 
