@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -15,7 +16,7 @@ from loadmanager.pipeline.contract import PipelineError, Table
 from loadmanager.pipeline.costing import documenting
 from loadmanager.pipeline.costing.learning import Learned, learn
 from loadmanager.pipeline.costing.spark_changes import changes
-from loadmanager.pipeline.costing.spark_rows import UNIT, Stretches, minutes, rows
+from loadmanager.pipeline.costing.spark_rows import UNIT, Stretches, minutes, plausible, rows
 from loadmanager.pipeline.costing.spark_source import InSpark
 from loadmanager.pipeline.costing.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
 from loadmanager.pipeline.costing.units import Unit, Units, block_minutes
@@ -34,7 +35,8 @@ def run(work: Work) -> list[str]:
         PipelineError: nothing was ingested, or there are more brokers than a model may have.
     """
     load = _asked_for(work, work.store.table("broker_load"))
-    of_minutes = minutes(load).persist()
+    # On disk: what is in memory does not grow with the history.
+    of_minutes = plausible(minutes(load)).persist(StorageLevel.DISK_ONLY)
     try:
         units = _units(of_minutes)
         if not units.every:

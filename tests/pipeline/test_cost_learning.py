@@ -12,7 +12,8 @@ from loadmanager.pipeline.costing.learning import Learned, learn
 from loadmanager.pipeline.costing.rows import InMemory, Rows
 from loadmanager.pipeline.costing.telling import Verdict
 
-SMALL = Month(brokers=4, bundles=40, days=12, step_minutes=20, moves_per_day=12.0)
+SMALL = Month(brokers=4, bundles=40, days=12, step_minutes=30, moves_per_day=12.0)
+SHORT = replace(SMALL, days=8)
 
 
 def learned(month: Month) -> tuple[Made, Learned]:
@@ -33,7 +34,7 @@ def usual() -> tuple[Made, Learned]:
 
 
 def test_without_errors_costs_are_found_exactly() -> None:
-    exact = replace(SMALL, usage_noise=0.0, rate_noise=0.0, wander=0.0, odd=0.0)
+    exact = replace(SHORT, usage_noise=0.0, rate_noise=0.0, wander=0.0, odd=0.0)
     of, found = learned(exact)
     for resource in range(len(RESOURCES)):
         wanted = of.costs[0, resource]
@@ -79,7 +80,7 @@ def test_held_out_minutes_are_foretold_better_than_by_traffic_shares(
 ) -> None:
     _, found = usual
     trial = found.trial
-    assert (trial.minutes[0] > 400).all()
+    assert (trial.minutes[0] > 300).all()
     assert (trial.error[0] < 0.05).all()
     assert (trial.error[0] < 0.6 * trial.rule_error[0]).all()
     assert (np.abs(trial.within[0] - 0.9) < 0.05).all()
@@ -95,24 +96,24 @@ def test_what_brokers_use_after_moves_is_foretold_better_than_by_traffic_shares(
 
 
 def test_outliers_do_not_shift_costs() -> None:
-    of, found = learned(replace(SMALL, odd=0.08))
+    of, found = learned(replace(SHORT, odd=0.08))
     wanted = of.costs[0, CPU] @ found.ground.scale[0]
     assert values(found, 0, CPU) @ found.ground.scale[0] == pytest.approx(wanted, rel=0.02)
 
 
 def test_full_minutes_do_not_flatten_costs() -> None:
-    of, found = learned(replace(SMALL, full=70.0))
+    of, found = learned(replace(SHORT, full=70.0))
     assert 0.2 < found.ground.full[0, CPU] / found.ground.measured[0, CPU] < 0.6
     wanted = of.costs[0, CPU] @ found.ground.scale[0]
     assert values(found, 0, CPU) @ found.ground.scale[0] == pytest.approx(wanted, rel=0.04)
 
 
 def test_classes_have_costs_of_their_own() -> None:
-    of, found = learned(replace(SMALL, brokers=3, class_factors=(1.0, 0.4)))
+    of, found = learned(replace(SHORT, brokers=3, class_factors=(1.0, 0.4)))
     for number in range(2):
         wanted = of.costs[number, CPU] @ found.ground.scale[number]
         got = values(found, number, CPU) @ found.ground.scale[number]
-        assert got == pytest.approx(wanted, rel=0.03)
+        assert got == pytest.approx(wanted, rel=0.06)
 
 
 def test_costs_that_change_halfway_are_told() -> None:
@@ -129,53 +130,58 @@ def test_costs_that_stay_are_not_said_to_drift(usual: tuple[Made, Learned]) -> N
     assert [one.sure for one in told if one is not None] == [False] * len(RESOURCES)
 
 
-def altered(rows: Rows, **columns: object) -> Learned:
-    return learn(InMemory(replace(rows, **columns)), [0] * 4)  # type: ignore[arg-type]
-
-
 @pytest.fixture(scope="module")
 def rows() -> Rows:
     return with_moves(SMALL, made(SMALL))
 
 
-def test_rates_that_go_together_exactly_share_their_cost_and_say_so(rows: Rows) -> None:
-    alike = rows.rates.copy()
-    alike[:, 1] = alike[:, 0]  # each message goes to exactly one consumer
-    usage = rows.usage.copy()
-    usage[:, CPU] = rows.level * 20.0 + alike @ TRUE_COSTS[CPU]
+@pytest.fixture(scope="module")
+def spoilt(rows: Rows) -> Learned:
+    """Each message goes to one consumer, topics never change, and two resources tell nothing."""
+    rates, usage, limit = rows.rates.copy(), rows.usage.copy(), rows.limit.copy()
+    rates[:, 1] = rates[:, 0]
+    rates[:, RATES.index("topics")] = np.where(rows.level, 100.0, 0.0)
+    usage[:, CPU] = rows.level * 20.0 + rates @ TRUE_COSTS[CPU]
     usage[:, CPU] *= 1.0 + 0.02 * np.random.default_rng(1).standard_normal(len(usage))
-    found = altered(rows, rates=alike, usage=usage)
-    one, other = found.findings[0, CPU].terms[:2]
+    usage[:, MEMORY] = np.nan
+    limit[rows.level, BANDWIDTH_IN] = usage[rows.level, BANDWIDTH_IN] / 2.0
+    return learn(InMemory(replace(rows, rates=rates, usage=usage, limit=limit)), [0] * 4)
+
+
+def test_rates_that_go_together_exactly_share_their_cost_and_say_so(spoilt: Learned) -> None:
+    one, other = spoilt.findings[0, CPU].terms[:2]
     both = TRUE_COSTS[CPU, 0] + TRUE_COSTS[CPU, 1]
     assert one.verdict is other.verdict is Verdict.ENTANGLED
     assert one.partners == (RATES[1],)
-    assert one.term.value + other.term.value == pytest.approx(both, rel=0.1)
     for term in (one.term, other.term):
         assert term.value == pytest.approx(both / 2, rel=0.1)
         assert term.low == 0.0
         assert term.high > 0.95 * both
-    together = found.findings[0, CPU].typical_error
+
+
+def test_what_typical_traffic_costs_is_known_where_its_parts_are_not(spoilt: Learned) -> None:
+    together = spoilt.findings[0, CPU].typical_error
     assert together is not None
     assert together < 0.05
 
 
-def test_a_rate_that_never_varies_within_brokers_is_said_to_be_unknown(rows: Rows) -> None:
-    still = rows.rates.copy()
-    still[:, RATES.index("topics")] = np.where(rows.level, 100.0, 0.0)
-    term = altered(rows, rates=still).findings[0, CPU].terms[RATES.index("topics")]
+def test_a_rate_that_never_varies_within_brokers_is_said_to_be_unknown(spoilt: Learned) -> None:
+    term = spoilt.findings[0, CPU].terms[RATES.index("topics")]
     assert term.verdict is Verdict.UNVARIED
     assert term.term.value == term.term.low == 0.0
     assert term.term.high > 0.0
 
 
-def test_a_resource_that_was_never_measured_has_no_costs(rows: Rows) -> None:
-    usage = rows.usage.copy()
-    usage[:, MEMORY] = np.nan
-    found = altered(rows, usage=usage)
-    assert found.findings[0, MEMORY].refused == "was never measured"
-    assert found.findings[0, MEMORY].terms == ()
-    assert found.findings[0, CPU].refused is None
-    assert not any(resource == MEMORY for _, resource in found.backgrounds)
+def test_a_resource_that_was_never_measured_has_no_costs(spoilt: Learned) -> None:
+    assert spoilt.findings[0, MEMORY].refused == "was never measured"
+    assert spoilt.findings[0, MEMORY].terms == ()
+    assert spoilt.findings[0, CPU].refused is None
+    assert not any(resource == MEMORY for _, resource in spoilt.backgrounds)
+
+
+def test_minutes_that_are_all_full_are_refused(spoilt: Learned) -> None:
+    told = spoilt.findings[0, BANDWIDTH_IN].refused
+    assert told == "has 0 minutes below 90 % of the limit; expected 240 or more"
 
 
 def test_too_few_minutes_are_refused_with_their_number(rows: Rows) -> None:
@@ -184,27 +190,22 @@ def test_too_few_minutes_are_refused_with_their_number(rows: Rows) -> None:
     assert told == "has 200 minutes below 90 % of the limit; expected 240 or more"
 
 
-def test_minutes_that_are_all_full_are_refused(rows: Rows) -> None:
-    limit = np.where(rows.level[:, None], rows.usage / 2.0, rows.limit)
-    told = altered(rows, limit=limit).findings[0, CPU].refused
-    assert told == "has 0 minutes below 90 % of the limit; expected 240 or more"
-
-
 def test_few_stretches_of_time_are_refused(rows: Rows) -> None:
-    told = altered(rows, block=rows.block // 4).findings[0, CPU].refused
-    assert told == "has 12 stretches of time; expected 20 or more"
+    two = rows.take(rows.unit < 2)
+    told = learn(InMemory(replace(two, block=two.block // 4)), [0, 0]).findings[0, CPU].refused
+    assert told == "has 6 stretches of time; expected 20 or more"
 
 
 def test_traffic_that_hardly_varies_is_refused(rows: Rows) -> None:
-    minutes = rows.take(rows.level)
-    steady = minutes.rates.mean(axis=0) * (1.0 + 1e-3 * np.sin(np.arange(len(minutes))))[:, None]
-    told = altered(minutes, rates=steady).findings[0, CPU].refused
+    two = rows.take(rows.level & (rows.unit < 2))
+    steady = two.rates.mean(axis=0) * (1.0 + 1e-3 * np.sin(np.arange(len(two))))[:, None]
+    told = learn(InMemory(replace(two, rates=steady)), [0, 0]).findings[0, CPU].refused
     assert told == "traffic varied by 0.07% of its mean within brokers; expected 1% or more"
 
 
 def test_batches_of_any_size_give_the_same(rows: Rows) -> None:
-    whole = learn(InMemory(rows), [0] * 4)
-    pieces = learn(InMemory(rows, batch=97), [0] * 4)
+    two = rows.take(rows.unit < 2)
+    whole, pieces = (learn(InMemory(two, batch=size), [0, 0]) for size in (1 << 16, 97))
     for place, finding in whole.findings.items():
         for one, other in zip(finding.terms, pieces.findings[place].terms, strict=True):
             assert other.term.value == pytest.approx(one.term.value, rel=1e-6, abs=1e-12)

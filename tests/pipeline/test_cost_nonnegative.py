@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.costing.nonnegative import minima
+from loadmanager.pipeline.costing.nonnegative import NonNegative
 
 
 def problem(seed: int, terms: int) -> tuple[FloatArray, FloatArray]:
@@ -15,8 +15,9 @@ def problem(seed: int, terms: int) -> tuple[FloatArray, FloatArray]:
 @given(seed=st.integers(0, 2**32 - 1), terms=st.integers(1, 6))
 def test_no_step_that_stays_non_negative_leads_lower(seed: int, terms: int) -> None:
     gram, targets = problem(seed, terms)
-    found, depth = minima(gram, targets)
-    for point, target, low in zip(found, targets, depth, strict=True):
+    lowest = NonNegative(gram)
+    for target in targets:
+        point, low = lowest.least(target)
         slope = gram @ point - target
         assert (point >= 0.0).all()
         assert (slope >= -1e-7).all()  # where it is 0, only upwards
@@ -26,5 +27,5 @@ def test_no_step_that_stays_non_negative_leads_lower(seed: int, terms: int) -> N
 
 def test_without_need_of_the_bound_it_is_the_solution_of_the_equations() -> None:
     gram = np.array([[2.0, 0.5], [0.5, 1.0]])
-    found, _ = minima(gram, (gram @ [3.0, 4.0])[np.newaxis])
-    np.testing.assert_allclose(found[0], [3.0, 4.0])
+    found, _ = NonNegative(gram).least(gram @ [3.0, 4.0])
+    np.testing.assert_allclose(found, [3.0, 4.0])

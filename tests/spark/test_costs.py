@@ -16,7 +16,7 @@ from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.costing.learning import learn
 from loadmanager.pipeline.costing.rows import InMemory, Rows
 from loadmanager.pipeline.costing.spark_changes import changes as spark_changes
-from loadmanager.pipeline.costing.spark_rows import minutes
+from loadmanager.pipeline.costing.spark_rows import minutes, plausible
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED
@@ -206,6 +206,20 @@ def test_a_minute_weighs_its_reports_by_the_seconds_they_stand_for(spark: "Spark
     assert [row["cpu_usage"] for row in found] == [pytest.approx(12.5), 50.0]
     assert [row["memory_usage"] for row in found] == [pytest.approx(12.5), None]
     assert [row["connections"] for row in found] == [6.0, 6.0]
+
+
+def test_minutes_that_no_broker_can_have_had_are_left_out(spark: "SparkSession") -> None:
+    sound = [
+        report(0, minute, [10.0 + minute, 0, 0, 0, 4, 6], [50.0] * 5, [100.0] * 5)
+        for minute in range(300)
+    ]
+    jumped = report(0, 301, [1e12, 0, 0, 0, 4, 6], [50.0] * 5, [100.0] * 5)
+    mistaken = report(0, 302, [9.0, 0, 0, 0, 4, 6], [1e6] * 5, [100.0] * 5)
+    given = frame(spark, "broker_load", [*sound, jumped, mistaken])
+    found = plausible(minutes(given)).where("minute >= 299").orderBy("minute").collect()
+    assert [row["minute"] for row in found] == [299, 302]
+    assert [row["cpu_usage"] for row in found] == [50.0, None]
+    assert [row["msgs_in_per_s"] for row in found] == [309.0, 9.0]
 
 
 def test_nothing_to_learn_from_gives_a_model_without_classes(

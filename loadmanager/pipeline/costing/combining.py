@@ -7,7 +7,7 @@ import numpy as np
 
 from loadmanager.core.scores import FloatArray
 from loadmanager.pipeline.costing.ground import Ground
-from loadmanager.pipeline.costing.nonnegative import minima
+from loadmanager.pipeline.costing.nonnegative import NonNegative
 from loadmanager.pipeline.costing.rows import FITS, RATE_COUNT, RESOURCE_COUNT
 from loadmanager.pipeline.costing.spread import WIDTH, Closing, Pulls
 from loadmanager.pipeline.costing.sums import State
@@ -132,9 +132,9 @@ def _estimate(
     precision = back @ np.linalg.inv(back.T @ covariance @ back) @ back.T
     right = weighted.T @ (total + towards @ start)
     ridge = np.diag(np.where(size > 0, _RIDGE, 1.0))
-    costs, _ = minima(gram / np.outer(scale, scale) + ridge, (right / scale)[np.newaxis])
+    costs, _ = NonNegative(gram / np.outer(scale, scale) + ridge).least(right / scale)
     return Estimate(
-        costs=costs[0] / scale,
+        costs=costs / scale,
         free=kernel @ (total + towards @ start),
         covariance=covariance,
         precision=precision,

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.costing.nonnegative import minima
+from loadmanager.pipeline.costing.nonnegative import NonNegative
 from loadmanager.pipeline.costing.rows import RATE_COUNT
 
 NORMAL_95: Final = 1.6448536269514722
@@ -54,9 +54,9 @@ class _Distance:
         self._precision = precision / np.outer(self._scale, self._scale) + ridge
         self._free = free * self._scale
         self._term = term
-        self._others = np.arange(RATE_COUNT) != term
-        others = self._precision[self._others]
-        self._inner = others[:, self._others]
+        free = np.arange(RATE_COUNT) != term
+        others = self._precision[free]
+        self._inner = NonNegative(others[:, free])
         self._cross = others[:, term]
         self._right = others @ self._free
         self._constant = float(self._free @ self._precision @ self._free)
@@ -64,17 +64,17 @@ class _Distance:
     def best(self) -> float:
         """Return the value of the term that is nearest to the rows."""
         target = self._precision @ self._free
-        found, _ = minima(self._precision, target[np.newaxis])
-        return float(found[0, self._term] / self._scale[self._term])
+        found, _ = NonNegative(self._precision).least(target)
+        return float(found[self._term] / self._scale[self._term])
 
     def __call__(self, value: float) -> float:
         """Return the squared distance, in standard deviations."""
         scaled = value * self._scale[self._term]
         target = self._right - self._cross * scaled
-        _, depth = minima(self._inner, target[np.newaxis])
+        _, depth = self._inner.least(target)
         own = self._precision[self._term]
         fixed = float(own[self._term]) * scaled * scaled - 2.0 * scaled * float(own @ self._free)
-        return float(2.0 * depth[0] + fixed + self._constant)
+        return float(2.0 * depth + fixed + self._constant)
 
 
 def _edge(distance: _Distance, inside: float, outside: float, allowed: float) -> float:

@@ -14,22 +14,24 @@ def _faces(terms: int) -> NDArray[np.bool_]:
     return (np.arange(2**terms)[:, np.newaxis] >> np.arange(terms) & 1).astype(np.bool_)
 
 
-def minima(gram: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return where ``x'Gx / 2 - t'x`` is least with no negative ``x``, and how small it is.
+class NonNegative:
+    """Where ``x'Gx / 2 - t'x`` is least with no negative ``x``, for one G and any t.
 
-    ``gram`` (p, p) is positive definite; ``target`` (m, p) may be many. Each of the 2^p
-    sets of terms has one candidate; the best that is not negative is the answer.
+    ``gram`` (p, p) is positive definite. Each of the 2^p sets of terms has one candidate;
+    the best that is not negative is the answer.
     """
-    terms = gram.shape[0]
-    faces = _faces(terms)
-    both = faces[:, :, np.newaxis] & faces[:, np.newaxis, :]
-    systems = np.where(both, gram, np.eye(terms))
-    inverses = np.where(both, np.linalg.inv(systems), 0.0)
-    candidates = np.einsum("fij,mj->mfi", inverses, target)
-    depth = -0.5 * np.einsum("mfi,mi->mf", candidates, target)
-    smallest = np.abs(candidates).max(axis=(1, 2), initial=0.0)[:, np.newaxis, np.newaxis]
-    allowed = (candidates >= -1e-12 * smallest).all(axis=2)
-    depth = np.where(allowed, depth, np.inf)
-    best = np.argmin(depth, axis=1)
-    chosen = np.arange(len(target))
-    return np.maximum(candidates[chosen, best], 0.0), depth[chosen, best]
+
+    def __init__(self, gram: FloatArray) -> None:
+        faces = _faces(gram.shape[0])
+        both = faces[:, :, np.newaxis] & faces[:, np.newaxis, :]
+        systems = np.where(both, gram, np.eye(gram.shape[0]))
+        self._inverses = np.where(both, np.linalg.inv(systems), 0.0)
+
+    def least(self, target: FloatArray) -> tuple[FloatArray, float]:
+        """Return the place for ``target`` (p,), and how small it is there."""
+        candidates = self._inverses @ target
+        depth = -0.5 * (candidates @ target)
+        slack = -1e-12 * np.abs(candidates).max(initial=0.0)
+        depth = np.where((candidates >= slack).all(axis=1), depth, np.inf)
+        best = int(np.argmin(depth))
+        return np.maximum(candidates[best], 0.0), float(depth[best])

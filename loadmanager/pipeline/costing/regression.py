@@ -15,15 +15,17 @@ import numpy as np
 from loadmanager.core.scores import FloatArray
 from loadmanager.pipeline.costing import robust
 from loadmanager.pipeline.costing.ground import Ground
-from loadmanager.pipeline.costing.nonnegative import minima
+from loadmanager.pipeline.costing.nonnegative import NonNegative
 from loadmanager.pipeline.costing.robust import Phase
 from loadmanager.pipeline.costing.rows import FITS, RATE_COUNT, RESOURCE_COUNT, Source, Sums
 from loadmanager.pipeline.costing.sums import BUCKETS, State, least_deviation, normal_equations
 
-MOST_PASSES: Final = 14
-_AT_LEAST: Final = {Phase.SQUARES: 1, Phase.HUBER: 3, Phase.BISQUARE: 3}
-_AT_MOST: Final = {Phase.SQUARES: 2, Phase.HUBER: 5, Phase.BISQUARE: 7}
-_SETTLED: Final = 1e-4
+_AT_LEAST: Final = {Phase.SQUARES: 1, Phase.HUBER: 2, Phase.BISQUARE: 2}
+_AT_MOST: Final = {Phase.SQUARES: 2, Phase.HUBER: 6, Phase.BISQUARE: 6}
+MOST_PASSES: Final = sum(_AT_MOST.values())
+_SETTLED: Final = 1e-3
+"""Of the class' peak. Minutes that change their buckets move costs by a third of that for ever."""
+
 _RIDGE: Final = 1e-7
 _FEW: Final = 50
 _MOST_BALANCE: Final = 4.0
@@ -75,8 +77,8 @@ def solved(equations: Within) -> FloatArray:
     varied = size > 0
     safe = np.where(varied, size, 1.0)
     gram = equations.gram / np.outer(safe, safe) + np.diag(np.where(varied, _RIDGE, 1.0))
-    found, _ = minima(gram, np.where(varied, equations.right / safe, 0.0)[np.newaxis])
-    return np.asarray(found[0] / safe)
+    found, _ = NonNegative(gram).least(np.where(varied, equations.right / safe, 0.0))
+    return np.asarray(found / safe)
 
 
 def _better(ground: Ground, state: State, sums: Sums) -> State:

@@ -6,6 +6,7 @@ with one report in it is as sound as one with twelve; minutes without a report a
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -17,6 +18,8 @@ from loadmanager.core.scores import RESOURCES
 MINUTE_MS: Final = 60_000
 HOLD_OUT_EVERY: Final = 5
 _MOST_SECONDS: Final = 60.0
+_TIMES_USUAL: Final = 20.0
+_TIMES_LIMIT: Final = 10.0
 
 RATE_COLUMNS: Final = RATES
 USAGE_COLUMNS: Final = tuple(f"{resource}_usage" for resource in RESOURCES)
@@ -58,6 +61,31 @@ def minutes(broker_load: DataFrame) -> DataFrame:
     )
     means = [_mean(name).alias(name) for name in AMOUNTS]
     return weighted.groupBy(*UNIT, "minute").agg(*means)
+
+
+def plausible(of_minutes: DataFrame) -> DataFrame:
+    """Return minutes without those that no broker can have had.
+
+    A counter that jumped weighs more than a month of sound minutes, and no error shows it:
+    the fit goes through it. Left out is a rate of twenty times what 99 of 100 minutes of
+    the class stay below; usage of ten times the limit is taken for not measured.
+    """
+    of_class = of_minutes.groupBy("cluster", "broker_class").agg(
+        *(F.percentile_approx(name, 0.99, 1000).alias(f"most_{name}") for name in RATES)
+    )
+    believed = [
+        (F.col(f"most_{name}") <= 0) | (F.col(name) <= _TIMES_USUAL * F.col(f"most_{name}"))
+        for name in RATES
+    ]
+    usage = {
+        f"{one}_usage": F.when(
+            F.col(f"{one}_usage") <= _TIMES_LIMIT * F.col(f"{one}_limit"), F.col(f"{one}_usage")
+        )
+        for one in RESOURCES
+    }
+    joined = of_minutes.join(F.broadcast(of_class), ["cluster", "broker_class"])
+    sound = joined.where(reduce(Column.__and__, believed))
+    return sound.select(*of_minutes.columns).withColumns(usage)
 
 
 def rows(

@@ -26,6 +26,7 @@ from loadmanager.pipeline.costing.rows import (
     Source,
     Summing,
     by_block,
+    by_unit,
 )
 from loadmanager.pipeline.costing.sums import Look, State, look
 
@@ -117,7 +118,7 @@ def _root(slopes: FloatArray) -> FloatArray:
 
 def _middles_pass(ground: Ground, state: State) -> Summing:
     def summing(batches: Iterator[Rows]) -> Iterator[tuple[int, FloatArray]]:
-        for unit, rows in by_block(batches):
+        for unit, rows in by_unit(batches):
             looks = [look(rows, ground, unit, state, part) for part in range(len(FITS))]
             yield unit, np.stack([(one.slope * one.design[:, :1]).T @ one.design for one in looks])
 
