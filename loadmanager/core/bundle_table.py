@@ -128,8 +128,10 @@ class BundleTable:
         return row is not None and bool(self._short_counts[row])
 
     def averages(self) -> dict[BundleId, BundleAverages]:
-        """Return the averages of every bundle with a sample."""
-        rows = np.flatnonzero(self._short_counts[: len(self._names)])
+        """Return the averages of every bundle with a sample that is not long gone."""
+        count = len(self._names)
+        known = (self._short_counts[:count] > 0) & (self._idle[:count] <= _KEPT_SAMPLES)
+        rows = np.flatnonzero(known)
         return {self._names[row]: self._average(row) for row in rows.tolist()}
 
     def _average(self, row: int) -> BundleAverages:

@@ -100,6 +100,16 @@ def test_whatever_was_cut_the_traffic_of_a_namespace_stays_the_same(
     assert total == pytest.approx(8.0 * len(former.bundles))
 
 
+def test_what_no_broker_ever_reports_is_forgotten() -> None:
+    tally = LoadTally()
+    tally.suppose(seeded({HALVES.bundles[0]: expected(8.0)}, {}))
+    for _ in range(360):
+        tally.sample()
+    assert tally.averages()
+    tally.sample()
+    assert not tally.averages()
+
+
 def test_a_live_sample_and_what_was_inherited_are_never_overridden() -> None:
     live, inherited, new = Boundaries.even(NS, 3).bundles
     tally = LoadTally()

@@ -1,13 +1,18 @@
 """The admin REST of two real sidecars on a real ZooKeeper: one asked, the other told."""
 
 import asyncio
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
+from cost_samples import learned
+from seed_samples import head, write_seed
 
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.cost.document import costs_to_json
 from loadmanager.core.ids import Namespace, TopicName
 from loadmanager.demo.cluster import NAMESPACE, Member
 
@@ -50,16 +55,23 @@ async def publish(processes: ProcessCluster, topic: TopicName, sidecar: Sidecar)
     return owner.removeprefix("http://")
 
 
-async def test_what_one_sidecar_is_told_the_other_knows(tmp_path: Path) -> None:
+async def test_what_one_sidecar_is_told_the_other_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = dict.fromkeys(Boundaries.even(Namespace(NAMESPACE), 4).bundles, 100.0)
+    seed = write_seed(tmp_path / "seed.json.gz", head(time.time_ns() // 10**6, CLUSTER), sizes)
+    monkeypatch.setenv("LOADMANAGER_HISTORY__SEED", str(seed))
     async with process_cluster(tmp_path, brokers=2, bundles=4) as processes:
         await processes.start()
         first, second = (Sidecar(processes, one) for one in processes.cluster.members)
+        await _the_leader_begins_with_a_seed(first, second)
         await _namespaces_come_and_go(first, second)
         await _topics_are_told_of_both_brokers(first, second)
         await _brokers_and_their_bundles(first, second)
         await _constraints(first, second)
         await _settings(first, second)
         await _the_leader_rests(first, second)
+        await _the_leader_is_told_of_costs(first, second)
 
 
 async def _namespaces_come_and_go(first: Sidecar, second: Sidecar) -> None:
@@ -168,3 +180,43 @@ async def _the_leader_rests(first: Sidecar, second: Sidecar) -> None:
         while await told() != "paused":  # noqa: ASYNC110 - another process reads it
             await asyncio.sleep(0.05)
     assert (await second.send("PUT", "loadmanager/balancing/resume"))[0] == 204
+
+
+async def _the_leader_begins_with_a_seed(first: Sidecar, second: Sidecar) -> None:
+    """Neither sidecar of a new cluster has a past: whoever leads first has read the seed."""
+
+    async def used() -> bool:
+        told = []
+        for one in (first, second):
+            async with one.processes.http.get(f"{one.member.sidecar_url}/metrics") as answer:
+                told.append(await answer.text())
+        return any('loadmanager_seeds_total{result="used"} 1.0' in text for text in told)
+
+    async with asyncio.timeout(60):
+        while not await used():  # noqa: ASYNC110 - another process reads it
+            await asyncio.sleep(0.05)
+    snapshot = await second.get("loadmanager/snapshot")
+    assert len(snapshot["bundles"]) == 4
+    long_term = [one["longTermData"] for one in snapshot["bundles"].values()]
+    assert all(one["numSamples"] >= 30 and one["msgRateIn"] > 0 for one in long_term)
+
+
+async def _the_leader_is_told_of_costs(first: Sidecar, second: Sidecar) -> None:
+    path = "loadmanager/cost-model"
+    foreign = costs_to_json(learned({"": 0.004}, cluster="west"))
+    document = costs_to_json(learned({"": 0.004}, cluster=CLUSTER))
+    assert (await first.send("GET", path))[0] == 404
+    assert (await first.send("PUT", path, {"format": 2}))[0] == 412
+    assert (await first.send("PUT", path, foreign))[0] == 409
+    assert (await first.send("PUT", path, document))[0] == 204
+    assert await second.get(path) == document
+
+    async def decided_by() -> str:
+        account = await second.get(f"loadmanager/explain?subject={first.member.broker}")
+        return str(account["inForce"]["cost"]["model"])
+
+    for wanted, method in (("learned", "GET"), ("traffic_share", "DELETE")):
+        assert (await second.send(method, path))[0] in {200, 204}
+        async with asyncio.timeout(60):
+            while await decided_by() != wanted:  # noqa: ASYNC110 - another process reads it
+                await asyncio.sleep(0.05)
