@@ -130,8 +130,9 @@ def _between(work: Work, frame: DataFrame, margin: timedelta) -> DataFrame:
 
 
 def _window_s(broker_load: DataFrame) -> float:
-    usual = broker_load.agg(F.percentile_approx("interval_s", 0.5, 1000)).first()
-    return fitting_window_s(usual[0] if usual else None)
+    columns = ("interval_s", "window_s")
+    usual = broker_load.agg(*(F.percentile_approx(name, 0.5, 1000) for name in columns)).first()
+    return fitting_window_s(*(usual or (None, None)))
 
 
 def _lines(work: Work, windows: Windows) -> list[str]:

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from loadmanager.core.splitting import SplitRules
+from loadmanager.pipeline.reporting import capacity
 from loadmanager.pipeline.reporting.cutting import to_merge, to_split
 from loadmanager.pipeline.reporting.namespaces import judged
 from loadmanager.pipeline.reporting.parts import Finding, Weight, next_steps
@@ -134,3 +136,37 @@ def test_numbers_are_told_with_their_units() -> None:
         "0.26 s",
     ]
     assert [many(1, "move"), many(1200, "move")] == ["1 move", "1,200 moves"]
+
+
+def capacity_told(days: int, level: float, slope: float, noise: float = 0.0) -> Finding:
+    hours = np.arange(24 * days)
+    drawn = np.repeat(np.random.default_rng(5).normal(0.0, noise, days), 24)
+    loads = level + 0.05 * np.sin(hours / 24 * 2 * np.pi) + slope * hours / 24 + drawn
+    found = capacity.Capacity(resource="cpu", hours_ms=hours * 3_600_000, loads=loads, brokers=3)
+    return capacity.show(found).findings[0]
+
+
+@pytest.mark.parametrize(
+    ("days", "level", "slope", "weight", "told"),
+    [
+        (28, 0.3, 0.005, Weight.LOOK, "Capacity is short in about 72 days"),
+        (28, 0.6, 0.005, Weight.ACT, "Capacity is short in about 12 days"),
+        (28, 0.9, 0.0, Weight.ACT, "Capacity is short now"),
+        (28, 0.3, -0.001, Weight.FINE, "Capacity lasts for at least 365 days"),
+        (5, 0.3, -0.001, Weight.FINE, "No growth is to be seen yet"),
+        (2, 0.3, 0.005, Weight.LACKING, "There are 2.0 days of history; a forecast"),
+    ],
+)
+def test_capacity_is_foretold_as_far_as_history_allows(
+    days: int, level: float, slope: float, weight: Weight, told: str
+) -> None:
+    found = capacity_told(days, level, slope)
+    assert found.text.startswith(told)
+    assert found.weight is weight
+    assert ("weekdays cannot be told" in found.text) == (days == 5)
+
+
+def test_a_trend_that_may_be_chance_is_told_as_such() -> None:
+    found = capacity_told(28, 0.5, 0.0005, noise=0.05)
+    assert found.text.startswith("There is no certain trend")
+    assert found.weight is Weight.FINE

@@ -49,9 +49,15 @@ class Windows:
         return max(round(self.window_s * 1000), 1)
 
 
-def fitting_window_s(interval_s: float | None) -> float:
-    """Return how long windows should be if reports usually come ``interval_s`` apart."""
-    wanted = LONGEST_S if interval_s is None else _REPORTS * interval_s
+def fitting_window_s(interval_s: float | None, measured_s: float | None) -> float:
+    """Return how long windows should be.
+
+    Reports usually come ``interval_s`` apart and are means over ``measured_s``: a window is
+    to have some of them that measured nothing of the time before it.
+    """
+    if interval_s is None:
+        return LONGEST_S
+    wanted = _REPORTS * max(interval_s, (measured_s or 0.0) / 2)
     return min(max(wanted, SHORTEST_S), LONGEST_S)
 
 

@@ -43,16 +43,9 @@ def sizes(tables: Tables) -> Sizes | None:
 
     What two brokers report of one bundle, the last report of it counts.
     """
-    reports = tables.table("bundle_load")
-    last = one_row(
-        tables.table("broker_load").agg(F.max("at").alias("at"), F.max("date").alias("date"))
-    )
-    if last["at"] is None:
+    lately = _lately(tables)
+    if lately is None:
         return None
-    lately = reports.where(
-        (F.col("at") > F.lit(last["at"]) - F.expr(f"INTERVAL {LATELY_H} HOURS"))
-        & (F.col("date") >= F.date_sub(F.lit(last["date"]), 1))
-    )
     latest = F.max_by(F.struct("broker", *_COUNTS), "reported_at_ms").alias("latest")
     stands_s = F.coalesce("interval_s", "window_s", F.lit(1.0))
     means = [
@@ -83,6 +76,19 @@ def sizes(tables: Tables) -> Sizes | None:
         msgs_per_s=all_of["msgs"],
         bytes_per_s=all_of["bytes"],
         count=all_of["count"],
+    )
+
+
+def _lately(tables: Tables) -> DataFrame | None:
+    """Return the rows of bundles of the last hours of history; None if there are none at all."""
+    last = one_row(
+        tables.table("broker_load").agg(F.max("at").alias("at"), F.max("date").alias("date"))
+    )
+    if last["at"] is None:
+        return None
+    since = F.lit(last["at"]) - F.expr(f"INTERVAL {LATELY_H} HOURS")
+    return tables.table("bundle_load").where(
+        (F.col("at") > since) & (F.col("date") >= F.date_sub(F.lit(last["date"]), 1))
     )
 
 

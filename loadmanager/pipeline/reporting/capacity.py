@@ -31,6 +31,7 @@ _MONDAY_H: Final = 96
 _JUDGED: Final = tuple(name for name in RESOURCES if name != "memory")
 _HOURS: Final = 24 * 7 * 26
 _DRAWN: Final = 700
+_SOON_DAYS: Final = 30.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,34 +104,39 @@ def _words(found: Capacity, fitted: Trend | None) -> Finding:
         if days >= WEEK_DAYS
         else f" With only {plain(days, 2)} days of history, weekdays cannot be told from a trend."
     )
+    foreseen = _foreseen(name, days, fitted)
+    return Finding(foreseen.weight, foreseen.text + caution)
+
+
+def _foreseen(name: str, days: float, fitted: Trend) -> Finding:
+    """Return what a trend over some days says."""
     if fitted.days_left == 0:
         uses = f"at its peak the cluster uses {percent(fitted.peak)} of its {name}"
         told = f"Capacity is short now: {uses}."
-        return Finding(Weight.ACT, told + caution)
+        return Finding(Weight.ACT, told)
     grows = f"mean {name} use changes by {100 * fitted.slope_per_day:+.2f} points a day"
     if fitted.soonest_days is None and days < WEEK_DAYS:
         told = f"No growth is to be seen yet ({grows}, peak {percent(fitted.peak)})."
-        return Finding(Weight.FINE, told + caution)
+        return Finding(Weight.FINE, told)
     if fitted.soonest_days is None:
         peak = percent(fitted.peak)
         told = f"Capacity lasts for at least {HORIZON_DAYS:g} days: {grows}, peak {peak}."
-        return Finding(Weight.FINE, told + caution)
+        return Finding(Weight.FINE, told)
     if fitted.days_left is None or fitted.slope_low <= 0:
         told = (
             f"There is no certain trend ({grows}, peak {percent(fitted.peak)}); at the fastest "
             f"growth that is likely, capacity is short in {plain(fitted.soonest_days, 2)} days."
         )
-        return Finding(Weight.FINE, told + caution)
+        soon = (fitted.soonest_days or HORIZON_DAYS) <= _SOON_DAYS
+        return Finding(Weight.LOOK if soon else Weight.FINE, told)
     latest = "no end" if fitted.latest_days is None else plain(fitted.latest_days, 2)
     told = (
         f"Capacity is short in about {plain(fitted.days_left, 2)} days (90 % interval: "
         f"{plain(fitted.soonest_days, 2)} to {latest}): {grows}, peak {percent(fitted.peak)} now, "
         f"short above {percent(SHORT)}."
     )
-    return Finding(Weight.ACT if fitted.soonest_days <= _SOON_DAYS else Weight.LOOK, told + caution)
-
-
-_SOON_DAYS: Final = 30.0
+    soon = (fitted.soonest_days or HORIZON_DAYS) <= _SOON_DAYS
+    return Finding(Weight.ACT if soon else Weight.LOOK, told)
 
 
 def _chart(found: Capacity, fitted: Trend | None) -> Chart:

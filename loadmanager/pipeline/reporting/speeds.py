@@ -139,6 +139,36 @@ def _finding(found: Speeds) -> Finding:
 
 def _chart(found: Speeds) -> Chart:
     upwards = sorted(found.brokers, key=lambda row: row["slope"])
+    middle = {
+        "type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1,
+        "line": {"color": GREY, "dash": "dot", "width": 1},
+    }  # fmt: skip
+    by = (
+        "CPU for its traffic, by the cost model of its class; the lines are 90 % intervals"
+        if found.learned
+        else "CPU for each message, over the median of its class (the job costs would compare "
+        "brokers by all of their traffic)"
+    )
+    which = (
+        ""
+        if len(upwards) == found.all_brokers
+        else (f" The {len(upwards)} of {found.all_brokers} brokers that are furthest from 1.")
+    )
+    return Chart(
+        title="CPU needed for the same traffic",
+        summary=f"{by}. Right of 1 a broker is slower than its class.{which}",
+        data=_points(upwards),
+        layout=layout(
+            xaxis={"title": {"text": "times its class"}, "range": _range(upwards)},
+            yaxis={"type": "category", "categoryarray": [shown(r["broker"]) for r in upwards]},
+            shapes=[middle],
+        ),
+        height_px=max(240, 110 + 20 * len(upwards)),
+    )
+
+
+def _points(upwards: Sequence[Row]) -> list[Mapping[str, Json]]:
+    """Return the brokers of each class as points with their intervals."""
     classes = sorted({row["broker_class"] for row in upwards})
     data: list[Mapping[str, Json]] = []
     for place, name in enumerate(classes):
@@ -158,32 +188,7 @@ def _chart(found: Speeds) -> Chart:
                 "hovertemplate": "%{y}: %{x:.2f} times its class<extra></extra>",
             }
         )
-    middle = {
-        "type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1,
-        "line": {"color": GREY, "dash": "dot", "width": 1},
-    }  # fmt: skip
-    by = (
-        "CPU for its traffic, by the cost model of its class; the lines are 90 % intervals"
-        if found.learned
-        else "CPU for each message, over the median of its class (the job costs would compare "
-        "brokers by all of their traffic)"
-    )
-    which = (
-        ""
-        if len(upwards) == found.all_brokers
-        else (f" The {len(upwards)} of {found.all_brokers} brokers that are furthest from 1.")
-    )
-    return Chart(
-        title="CPU needed for the same traffic",
-        summary=f"{by}. Right of 1 a broker is slower than its class.{which}",
-        data=data,
-        layout=layout(
-            xaxis={"title": {"text": "times its class"}, "range": _range(upwards)},
-            yaxis={"type": "category", "categoryarray": [shown(r["broker"]) for r in upwards]},
-            shapes=[middle],
-        ),
-        height_px=max(240, 110 + 20 * len(upwards)),
-    )
+    return data
 
 
 def _range(brokers: Sequence[Row]) -> list[float]:
