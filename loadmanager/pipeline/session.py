@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 LOOPBACK: Final = "127.0.0.1"
 _JAVA: Final = "spark.driver.extraJavaOptions"
-_LOCAL_PARTITIONS_PER_CORE: Final = 4
-"""Spark's 200 are for a cluster: on one host most time would go into starting tasks."""
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_PARTITIONS_PER_CORE: Final = 4
+"""Spark's 200 are for large clusters: elsewhere most time would go into starting tasks."""
+
+_FEWEST_PARTITIONS: Final = 8
+_SETTLED_S: Final = 1.0
+"""Executors come one after the other; when none came for so long, all are there."""
 
 _NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 _ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
@@ -80,7 +85,10 @@ def spark_session(settings: SessionSettings, name: str) -> Iterator["SparkSessio
         session = _started(settings, name, java_home(Path(folder) / "home"), address)
         with _stopped(session):
             if is_standalone(settings.master):
-                _wait_for_executor(session, settings)
+                _wait_for_executors(session, settings)
+                if _PARTITIONS not in settings.more:
+                    cores = session.sparkContext.defaultParallelism
+                    session.conf.set(_PARTITIONS, _partitions(cores))
             yield session
 
 
@@ -178,23 +186,33 @@ def _conf(settings: SessionSettings, address: str | None) -> dict[str, str]:
         "spark.driver.memory": settings.driver_memory,
     }
     if settings.local:
-        partitions = _LOCAL_PARTITIONS_PER_CORE * len(os.sched_getaffinity(0))
-        conf["spark.sql.shuffle.partitions"] = str(partitions)
+        conf[_PARTITIONS] = str(_partitions(len(os.sched_getaffinity(0))))
     if address is not None:
         conf["spark.driver.bindAddress"] = conf["spark.driver.host"] = address
     options = (f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", settings.more.get(_JAVA, ""))
     return conf | dict(settings.more) | {_JAVA: " ".join(filter(None, options))}
 
 
-def _wait_for_executor(session: "SparkSession", settings: SessionSettings) -> None:
-    """Wait until a job could run: Spark itself would wait for ever, and say nothing."""
+def _partitions(cores: int) -> int:
+    return max(_FEWEST_PARTITIONS, _PARTITIONS_PER_CORE * cores)
+
+
+def _wait_for_executors(session: "SparkSession", settings: SessionSettings) -> None:
+    """Wait until a job could run, and no more executors come: how many tell how to divide it.
+
+    Spark itself would wait for ever, and say nothing.
+    """
     context: Any = session.sparkContext._jsc.sc()  # noqa: SLF001 - it has no other door
     if session.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return  # it asks for executors once there is work
-    deadline_s = time.monotonic() + settings.executor_wait_s
-    # The driver is counted, too.
-    while context.getExecutorMemoryStatus().size() <= 1:
-        if time.monotonic() > deadline_s:
+    began_s = changed_s = time.monotonic()
+    seen = 0
+    while not seen or time.monotonic() - changed_s < _SETTLED_S:
+        # The driver is counted, too.
+        found = int(context.getExecutorMemoryStatus().size()) - 1
+        if found != seen:
+            seen, changed_s = found, time.monotonic()
+        if not seen and time.monotonic() - began_s > settings.executor_wait_s:
             raise SparkUnavailable(
                 f"{settings.master} gave no executor within {settings.executor_wait_s:g} s; "
                 "expected a worker with a free core and the memory of one executor "
