@@ -99,6 +99,19 @@ def test_a_target_pays_by_its_own_class(bundle: NameBundle) -> None:
     assert there[:, CPU].tolist() == pytest.approx([100.0, 200.0])
 
 
+def test_prices_say_for_all_bundles_at_once_what_usage_says_of_each(bundle: NameBundle) -> None:
+    cluster = view(
+        load(A, "fast", 100.0, {bundle(1): 700.0, bundle(2): 200.0}), load(B, "slow", 0.0, {})
+    )
+    cost = LearnedCost(FAST_AND_SLOW)
+    prices, trusted = cost.prices(cluster.brokers)
+    rates = np.array([700.0, 0.0, 700.0, 0.0, 0.0, 0.0])
+    usage = cost.usage(cluster, bundle(1), A)
+    there = cost.elsewhere(cluster, bundle(1), A, usage, np.array([1]))
+    assert (prices @ rates)[:, CPU].tolist() == pytest.approx([usage[CPU], there[0, CPU]])
+    assert trusted.tolist() == [[True, False, False, False, False]] * 2
+
+
 def test_connections_cost_what_they_cost(bundle: NameBundle) -> None:
     stats = BundleStats(msgs_in_per_s=1000.0, producers=30, consumers=20)
     cluster = view(replace(load(A, "fast", 150.0, {bundle(1): 1000.0}), bundles={bundle(1): stats}))
