@@ -2,8 +2,7 @@
 
 import gzip
 import io
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +15,31 @@ from loadmanager.core.seed import read_seed
 from loadmanager.pipeline import rollup
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.rolling.frames import Frames
 from loadmanager.pipeline.rolling.minutes import bundle_minutes, bundle_slices
-from loadmanager.pipeline.rolling.scope import Scope
-from loadmanager.pipeline.rolling.tables import ROLLUP
+from loadmanager.pipeline.rolling.scope import Scope, facts_of, scope_of
+from loadmanager.pipeline.rolling.tables import (
+    BROKER_MINUTES,
+    BUNDLE_DAYS,
+    BUNDLE_MINUTES,
+    NAMESPACE_MINUTES,
+    ROLLUP,
+)
 from loadmanager.pipeline.store import Store
+from loadmanager.pipeline.tables import INGESTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SOME = (BROKER_MINUTES, BUNDLE_MINUTES, NAMESPACE_MINUTES, BUNDLE_DAYS)
 
 DAY_S = 86_400.0
-# The last is one minute after midnight: it stands for the last minutes of the day before, too.
-AT_S = (60.0, 120.0, DAY_S + 60.0, 2 * DAY_S - 43_200.0 + 60.0)
-LATE_S = (2 * DAY_S - 43_200.0 + 120.0, 2 * DAY_S + 60.0)
+# From noon of the 5th on: the last but one a minute after midnight, which stands for the last
+# minute of the day before, too.
+AT_S = (60.0, 120.0, DAY_S + 60.0, 1.5 * DAY_S + 60.0, 2.6 * DAY_S)
+LATE_S = (1.4 * DAY_S, 1.5 * DAY_S + 180.0)
 
 
 def put(spark: "SparkSession", store: Store, batch: int, *at_s: float) -> None:
@@ -42,18 +52,17 @@ def put(spark: "SparkSession", store: Store, batch: int, *at_s: float) -> None:
     brokers = [report(at, at % 977 + 1.0, interval_s=120.0) for at in at_s]
     frames = {"bundle_load": samples(spark, bundles), "broker_load": reports(spark, brokers)}
     for name, frame in frames.items():
-        store.put(store_tables()[name], batch, frame)
+        store.put(INGESTED[name], batch, frame)
     store.commit(batch, {"tables": list(frames), "files": {}, "totals": {}})
 
 
-def store_tables() -> Mapping[str, Any]:
-    from loadmanager.pipeline.tables import INGESTED  # noqa: PLC0415 - only here
-
-    return INGESTED
-
-
-def roll_up(spark: "SparkSession", store: Store) -> list[str]:
-    return rollup.run(Work(spark=spark, store=store))
+def roll_up_some(spark: "SparkSession", store: Store) -> Scope:
+    """Make some of the tables, as the job does; return what was reckoned anew."""
+    work = Work(spark=spark, store=store)
+    facts, scope = facts_of(work), scope_of(work, store.facts("rollup"))
+    every = Frames(store=store, scope=scope).every()
+    store.replace("rollup", {table: every[table] for table in SOME}, facts)
+    return scope
 
 
 def rows_of(store: Store, name: str) -> list[tuple[Any, ...]]:
@@ -61,50 +70,49 @@ def rows_of(store: Store, name: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def twice(
+def at_once(
     spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Store, list[str]]:
-    """Return a store that was rolled up, got more, and was rolled up again; and what was told."""
-    store = Store(spark, str(tmp_path_factory.mktemp("twice")))
-    put(spark, store, 1, *AT_S)
-    roll_up(spark, store)
-    put(spark, store, 2, *LATE_S)
-    return store, roll_up(spark, store)
-
-
-@pytest.fixture(scope="module")
-def at_once(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that was rolled up when it had everything."""
+    """Return a store that was rolled up by the job when it had everything, and what was told."""
     store = Store(spark, str(tmp_path_factory.mktemp("at_once")))
     put(spark, store, 1, *AT_S)
     put(spark, store, 2, *LATE_S)
-    roll_up(spark, store)
-    return store
+    return store, rollup.run(Work(spark=spark, store=store))
 
 
-def test_late_batches_come_to_what_all_at_once_comes_to(
-    twice: tuple[Store, list[str]], at_once: Store
+def test_what_a_late_batch_touches_is_reckoned_anew_and_comes_to_what_all_at_once_does(
+    spark: "SparkSession", at_once: tuple[Store, list[str]], tmp_path: Path
 ) -> None:
-    for table in ROLLUP:
-        assert rows_of(twice[0], table.name) == rows_of(at_once, table.name), table.name
-    assert len(rows_of(at_once, "bundle_days")) == 2 * 4
-
-
-def test_only_days_that_a_batch_touches_are_reckoned_anew(twice: tuple[Store, list[str]]) -> None:
-    # 7 January at midnight and noon, and the day before the first.
-    assert twice[1][0].startswith("rollup: 2 days that new batches touch reckoned")
+    store = Store(spark, str(tmp_path))
+    put(spark, store, 1, *AT_S)
+    assert roll_up_some(spark, store).days is None
+    put(spark, store, 2, *LATE_S)
+    # The batch has reports of the 6th and the 7th; those of a midnight reach back to the 5th.
+    assert roll_up_some(spark, store).days == frozenset(date(2026, 1, day) for day in (5, 6, 7))
+    for table in SOME:
+        assert rows_of(store, table.name) == rows_of(at_once[0], table.name), table.name
+    assert {row[0] for row in store.table("bundle_days").select("date").collect()} == {
+        date(2026, 1, day) for day in (5, 6, 7, 8)
+    }
 
 
 def test_without_a_new_batch_nothing_is_done(
-    spark: "SparkSession", twice: tuple[Store, list[str]]
+    spark: "SparkSession", at_once: tuple[Store, list[str]]
 ) -> None:
-    before = twice[0].facts("rollup")
-    assert roll_up(spark, twice[0]) == ["rollup: nothing new was ingested since the last one"]
-    assert twice[0].facts("rollup") == before
+    store, told = at_once
+    before = store.facts("rollup")
+    again = rollup.run(Work(spark=spark, store=store))
+    assert again == ["rollup: nothing new was ingested since the last one"]
+    assert store.facts("rollup") == before
+    assert told[0] == "rollup: all days reckoned; a report stands for at most 300 s"
+    assert {table.name for table in ROLLUP} == {
+        table.name for table in ROLLUP if store.files.exists(f"{store.out}/{table.name}")
+    }
 
 
-def test_leaders_can_read_the_seed(at_once: Store) -> None:
-    packed = at_once.files.read_bytes(f"{at_once.out}/{rollup.SEED}")
+def test_leaders_can_read_the_seed(at_once: tuple[Store, list[str]]) -> None:
+    store, _ = at_once
+    packed = store.files.read_bytes(f"{store.out}/{rollup.SEED}")
     with gzip.open(io.BytesIO(packed)) as lines:
         seed = read_seed("seed", (line.rstrip(b"\n") for line in lines), hour=12)
     assert seed.head.cluster == "c"
@@ -115,7 +123,7 @@ def test_leaders_can_read_the_seed(at_once: Store) -> None:
 
 def test_no_rollup_without_an_ingest(spark: "SparkSession", tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="ingest"):
-        roll_up(spark, Store(spark, str(tmp_path)))
+        rollup.run(Work(spark=spark, store=Store(spark, str(tmp_path))))
 
 
 def test_bounds_keep_the_minutes_within(spark: "SparkSession") -> None:

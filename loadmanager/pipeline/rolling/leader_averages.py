@@ -57,6 +57,7 @@ def latest_averages(history: LeaderHistory) -> DataFrame:
     newest = Window.partitionBy("cluster").orderBy(F.desc("epoch"), F.desc("round"))
     every = stretches(history.rounds, history.ticks)
     last = every.withColumn("age", F.row_number().over(newest)).where(F.col("age") == 1)
+    history = replace(history, bundle_load=_lately(last, history.bundle_load))
     rows = [_recorded(last, history, "round", START), _listed(last, history)]
     facts = last.select(
         *STRETCH,
@@ -66,6 +67,14 @@ def latest_averages(history: LeaderHistory) -> DataFrame:
     namespace = F.regexp_extract("bundle", r"^(.*)/", 1)
     found = _applied(rows, last, ended, STATES).withColumn("namespace", namespace)
     return found.join(F.broadcast(facts), list(STRETCH))
+
+
+def _lately(last: DataFrame, bundle_load: DataFrame) -> DataFrame:
+    """Return the reports that may have stood since the beginning of the last stretches."""
+    began = last.agg(F.min(F.to_date("at"))).first()
+    if began is None or began[0] is None:
+        return bundle_load.limit(0)
+    return bundle_load.where(F.col("date") >= F.date_sub(F.lit(began[0]), _DAYS_BEFORE))
 
 
 def average_checks(history: LeaderHistory, scope: Scope) -> DataFrame:
