@@ -1,7 +1,9 @@
 """What the command refuses before it starts Spark; tests/spark runs it whole."""
 
+import socket
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -126,3 +128,19 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 def test_a_time_before_all_times_is_refused(tmp_path: Path) -> None:
     assert "--since" in refusal("rollup", "--out", str(tmp_path), "--since", "999999w")
+
+
+def test_a_master_that_does_not_answer_ends_it_with_1_and_one_line(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+    result = pipeline("rollup", "--out", str(tmp_path), "--master", f"spark://127.0.0.1:{port}")
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert line.startswith(f"Error: no Spark master answers at spark://127.0.0.1:{port} (")
+
+
+def test_memory_that_no_host_has_ends_it_with_1_and_one_line(tmp_path: Path) -> None:
+    result = pipeline("rollup", "--out", str(tmp_path), "--driver-memory", "9999t")
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert line.startswith("Error: driver memory 9999t needs ")
