@@ -1,6 +1,6 @@
 """A cluster that was hand-made to tell what a move did: rows as ingestion has them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
@@ -30,10 +30,16 @@ HAND_OVERS = """cluster string, epoch bigint, at timestamp, date date, bundle st
 ROUNDS = "cluster string, at_ms bigint, settings string"
 
 
-def frame(spark: "SparkSession", schema: str, rows: Iterable[dict[str, Any]]) -> "DataFrame":
+def frame(spark: "SparkSession", schema: str, rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
     """Return rows as a frame; a column that a row has not is null."""
-    names = [part.split()[0] for part in schema.split(",")]
-    return spark.createDataFrame([tuple(row.get(one) for one in names) for row in rows], schema)
+    forms = dict(part.split() for part in schema.split(","))
+
+    def value(row: Mapping[str, Any], name: str) -> Any:
+        found = row.get(name)
+        # Lines of history write whole numbers without a point.
+        return float(found) if forms[name] == "double" and found is not None else found
+
+    return spark.createDataFrame([tuple(value(row, one) for one in forms) for row in rows], schema)
 
 
 def when(at_s: float) -> dict[str, Any]:
