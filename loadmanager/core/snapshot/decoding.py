@@ -1,6 +1,5 @@
 """From JSON to a snapshot: every fault is told with its place and what was expected."""
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -25,6 +24,7 @@ from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot.agreement import agreed
 from loadmanager.core.snapshot.document import Choice, InForce, RunningLoad, Snapshot
 from loadmanager.core.snapshot.encoding import VERSION
+from loadmanager.core.snapshot.parsing import SHOWN, parsed
 from loadmanager.core.wire.fields import Fields
 from loadmanager.core.wire.policies import failure_domain_from, isolation_from
 from loadmanager.core.wire.reports import report_from
@@ -53,7 +53,6 @@ _NAMES: Final = (
     "costModel",
 )
 _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{8}")
-_SHOWN: Final = 80
 
 
 def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapshot:
@@ -68,7 +67,7 @@ def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapsh
     Raises:
         MalformedContent: the first fault, with its place and what was expected.
     """
-    found = _parsed(where, data)
+    found = parsed(where, data)
     plain = bool(found) and not found.keys() & set(_NAMES)
     reading = _Reading(where, {"brokers": found} if plain else found, lenient=lenient)
     return agreed(where, reading.snapshot(), reading.left_out, lenient=lenient)
@@ -174,7 +173,7 @@ class _Reading:
             try:
                 bundles.append(parse_bundle(text))
             except InvalidName as problem:
-                what = f"unowned[{position}] = {ascii(text)[:_SHOWN]}"
+                what = f"unowned[{position}] = {ascii(text)[:SHOWN]}"
                 self._fault(MalformedContent(self._where, what, problem.expected))
         return tuple(dict.fromkeys(bundles))
 
@@ -211,31 +210,6 @@ class _Reading:
             filters=settings.inner("filters").values(),
             cost=settings.inner("cost").values(),
         )
-
-
-def _parsed(where: str, data: bytes) -> dict[str, Any]:
-    """Return the JSON object, NaN still in it: it is refused where a number is expected."""
-
-    def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise MalformedContent(where, f"{ascii(twice)[:_SHOWN]} twice in an object", "it once")
-        return found
-
-    try:
-        found = json.loads(data.decode(), object_pairs_hook=without_repetition)
-    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
-        raise MalformedContent(where, str(problem), "a JSON object in UTF-8") from None
-    except MalformedContent:
-        raise
-    except (ValueError, RecursionError):
-        what = f"{len(data)} bytes"
-        raise MalformedContent(where, what, "JSON with numbers and depth of a sane size") from None
-    if not isinstance(found, dict):
-        raise MalformedContent(where, ascii(found)[:_SHOWN], "a JSON object")
-    return found
 
 
 def _rate(entry: Fields, _name: str, place: str) -> float:
