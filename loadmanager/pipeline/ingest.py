@@ -97,8 +97,7 @@ class _Batch:
         self._spark = work.spark
         self._store = store = work.store
         self._files = files
-        self._before = [one.number for one in store.batches()]
-        self._number = 1 + max(self._before, default=0)
+        self._number = 1 + max((one.number for one in store.batches()), default=0)
         self._draft = f"{store.out}/{_DRAFTS}/{self._number:06d}"
         self._tables: list[str] = []
 
@@ -159,9 +158,11 @@ class _Batch:
     def _lost(self, lines: DataFrame) -> DataFrame | None:
         """Return the lines that others were taken instead of (see `losers`), None for none."""
         found = losers(lines, self._store.batches_of(KEYS))
+        if found.isEmpty():
+            return None
+        # Others ask for it again and again.
         found.write.mode("overwrite").parquet(f"{self._draft}/lost")
-        written = self._spark.read.schema(found.schema).parquet(literal(f"{self._draft}/lost"))
-        return None if written.isEmpty() else written
+        return self._spark.read.schema(found.schema).parquet(literal(f"{self._draft}/lost"))
 
     def _take_bundles(self, lost: DataFrame | None) -> None:
         """Give the rows of bundles their place; they are written again only if some are lost."""
@@ -184,20 +185,15 @@ class _Batch:
         if BROKER_LOAD.name in self._tables:
             reports = self._store.rows_of(BROKER_LOAD, [self._number])
             self._put(SPANS, spans_of(reports))
-        spans = self._store.rows_of(SPANS, [*self._having(SPANS), *self._own(SPANS)])
-        found = doubled(spans)
+        before = [one.number for one in self._store.batches() if SPANS.name in one.tables]
+        own = [self._number] if SPANS.name in self._tables else []
+        found = doubled(self._store.rows_of(SPANS, [*before, *own]))
         if found.isEmpty():
             return ()
         self._put(DOUBLED, found)
         written = self._store.rows_of(DOUBLED, [self._number])
         rows = written.select("broker").distinct().orderBy("broker").limit(SHOWN + 1).collect()
         return tuple(row["broker"] for row in rows)
-
-    def _having(self, table: Table) -> list[int]:
-        return [one.number for one in self._store.batches() if table.name in one.tables]
-
-    def _own(self, table: Table) -> list[int]:
-        return [self._number] if table.name in self._tables else []
 
 
 def _counted(kinds: Mapping[str | None, int], lost: DataFrame | None) -> dict[str, int]:

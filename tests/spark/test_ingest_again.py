@@ -100,7 +100,10 @@ def at_once_fixture(
 
 
 def test_all_that_happens_to_history_leaves_the_tables_as_if_it_had_been_read_at_once(
-    spark: "SparkSession", tmp_path: Path, at_once: dict[str, list[str]]
+    spark: "SparkSession",
+    tmp_path: Path,
+    at_once: dict[str, list[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     history, store = tmp_path / "history", Store(spark, str(tmp_path / "out"))
     first_piece(history)
@@ -118,17 +121,32 @@ def test_all_that_happens_to_history_leaves_the_tables_as_if_it_had_been_read_at
         take(DiesBeforeCommit(spark, store.out), spark, history)
     assert content(store) == before, "what was not committed does not count"
 
-    told = take(store, spark, history)
+    # Retention deletes a file while the first batch is read; then it is copied here again.
+    vanishing = history / "date=2026-01-05/hour=12/reports-b1_8080-ab12-000000000012.jsonl.gz"
+    kept = vanishing.read_bytes()
+    progress: list[str] = []
+
+    def tell(told: str) -> None:
+        progress.append(told)
+        vanishing.unlink(missing_ok=True)
+
+    with monkeypatch.context() as small:
+        small.setattr(ingest, "BATCH_FILES", 2)
+        told = take(store, spark, history, tell=tell)
+    assert progress == [f"batch {place} of 3 is in the tables" for place in (1, 2, 3)]
     assert [line.partition(": ")[2] for line in told if "read again" in line] == [
         "1: date=2026-01-05/hour=13/reports-b1_8080-ab12-000000000005.jsonl.gz"
     ]
-    assert "lines: 12 read = 6 kept + 0 quarantined + 6 duplicate" in told
+    assert "gone before they were read: 1 files" in told
+    assert "lines: 11 read = 5 kept + 0 quarantined + 6 duplicate" in told
+    vanishing.write_bytes(kept)
+    told = take(store, spark, history)
+    assert told[0] == "files: 1 to be read, 6 read before"
     assert content(store) == at_once
     assert take(store, spark, history) == [
         "files: 0 to be read, 7 read before",
         "lines: 0 read = 0 kept + 0 quarantined + 0 duplicate",
     ]
-    assert content(store) == at_once
     for batch in store.batches():
         lines = batch.manifest["lines"]
         assert lines["read"] == lines["kept"] + lines["quarantined"] + lines["duplicate"]
