@@ -16,9 +16,8 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.costing.drift import Drift
 from loadmanager.pipeline.costing.learning import Finding, FoundTerm, Learned
-from loadmanager.pipeline.costing.spark_rows import MINUTE_MS
 from loadmanager.pipeline.costing.telling import Verdict
-from loadmanager.pipeline.costing.units import Units
+from loadmanager.pipeline.costing.units import MINUTE_MS, Units
 
 _UNITS: Final = {
     "cpu": "% of a core",

@@ -36,6 +36,8 @@ def interval(
     ``free`` are the terms as they would be without the bound at 0, and ``precision`` is the
     inverse of their covariance. No term is above ``most``.
     """
+    if precision[term, term] <= 0.0:
+        return 0.0, most
     distance = _Distance(term, free, precision)
     best = distance.best()
     allowed = distance(best) + student_95(freedom) ** 2

@@ -18,10 +18,10 @@ from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.costing.censoring import THRESHOLD
 from loadmanager.pipeline.costing.spark_rows import (
     LIMIT_COLUMNS,
-    MINUTE_MS,
     UNIT,
     USAGE_COLUMNS,
 )
+from loadmanager.pipeline.costing.units import MINUTE_MS
 
 SLOT_MINUTES: Final = 5
 BESIDE: Final = 3

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import RESOURCES
+from loadmanager.pipeline.costing.units import MINUTE_MS
 
-MINUTE_MS: Final = 60_000
 HOLD_OUT_EVERY: Final = 5
 _MOST_SECONDS: Final = 60.0
 _TIMES_USUAL: Final = 20.0

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+
+MINUTE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,8 +56,8 @@ class Units:
         return first, max(one.last_minute for one in self.every) + 1
 
 
-BLOCKS_MINUTES = (1440, 360, 60, 10)
-WANTED_BLOCKS = 40
+BLOCKS_MINUTES: Final = (1440, 360, 60, 10)
+WANTED_BLOCKS: Final = 40
 
 
 def block_minutes(units: Sequence[Unit]) -> int:
