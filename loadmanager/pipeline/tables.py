@@ -236,13 +236,14 @@ MADE_BY: Final[Mapping[str, str]] = MappingProxyType(
             "rollup": (
                 *(
                     f"{subject}_{length}"
-                    for subject in ("broker", "bundle", "namespace")
+                    for subject in ("broker", "bundle", "namespace", "class")
                     for length in ("minutes", "hours", "days")
                 ),
                 "cluster_minutes",
                 "bundle_profiles",
                 "bundle_ranking",
                 "averages",
+                "average_checks",
             ),
             "moves": ("move_effects", "move_predictions", "move_summary", "ping_pong"),
             "costs": ("cost_terms", "cost_quality", "backgrounds"),
