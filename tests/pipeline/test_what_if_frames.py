@@ -12,14 +12,13 @@ from loadmanager.core.history import report_of, snapshot_of
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.snapshot import view_of_snapshot
 from loadmanager.pipeline.what_if.events import Event, events_of
-from loadmanager.pipeline.what_if.frames import (
+from loadmanager.pipeline.what_if.frames import Frame, Refused
+from loadmanager.pipeline.what_if.refusals import (
     BUNDLES_MISSING,
     CLOCK_SET_BACK,
     NO_BASE_YET,
     REPORT_MISSING,
     UNREADABLE,
-    Frame,
-    Refused,
 )
 from loadmanager.pipeline.what_if.views import recorded_view
 
@@ -93,6 +92,38 @@ def test_ticks_give_the_leaders_own_averages_at_rounds_that_are_no_base(archive:
             row, other = frame.bundles.index[bundle], base.bundles.index[bundle]
             np.testing.assert_allclose(frame.bundles.short[row], base.bundles.short[other])
             np.testing.assert_allclose(frame.bundles.long[row], base.bundles.long[other])
+
+
+def test_a_segment_may_begin_with_ticks_before_its_first_round_is_told(archive: Archive) -> None:
+    """A base's bundles are told at once, its round when its orders are written."""
+    reports, lines = told(archive)
+    bases = [at for at, one in enumerate(lines) if one["kind"] == "bundles"]
+    rounds = [at for at, one in enumerate(lines) if one["kind"] == "round"]
+    at = next(at for at, one in enumerate(lines) if at > rounds[2] and one["kind"] == "tick")
+    tick, bundles = lines[at], next(one for one in bases if one > at)
+    assert tick["sampled"]
+    # The first tick after the third round came before its line, and a later one is no base.
+    early = [one for place, one in enumerate(lines) if place != at]
+    early.insert(rounds[2], tick)
+    segment = early[bases[2] :]
+    whole = {one.number: one for one in frames(events_of(reports, lines))}
+    number = lines[bundles]["round"]
+    cut = [
+        Event("round", {**one.body, "base": False})
+        if one.kind == "round" and one.body["round"] == number
+        else one
+        for one in events_of(reports, segment)
+        if one.kind != "bundles" or one.body["round"] != number
+    ]
+    found = {one.number: one for one in frames(cut)}
+    assert not refusals(list(found.values()))
+    got, want = found[number], whole[number]
+    assert isinstance(got, Frame)
+    assert isinstance(want, Frame)
+    assert got.memory is None
+    for bundle in want.bundles.names:
+        row, other = got.bundles.index[bundle], want.bundles.index[bundle]
+        np.testing.assert_allclose(got.bundles.short[row], want.bundles.short[other])
 
 
 def test_each_round_has_its_moves_and_stands_until_the_next(kept: KeptHistory) -> None:

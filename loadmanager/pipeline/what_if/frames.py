@@ -17,23 +17,15 @@ from loadmanager.core.scores import FloatArray
 from loadmanager.core.snapshot import InForce
 from loadmanager.pipeline.what_if.events import Event
 from loadmanager.pipeline.what_if.known import Averages, Brokers, Bundles
+from loadmanager.pipeline.what_if.refusals import (
+    BUNDLES_MISSING,
+    CLOCK_SET_BACK,
+    NO_BASE_YET,
+    REPORT_MISSING,
+    UNREADABLE,
+)
 from loadmanager.pipeline.what_if.round_lines import broker_columns, told_parts
 from loadmanager.pipeline.what_if.standing import CONNECTIONS, Report, Standing, owned_rows, owners
-
-CLOCK_SET_BACK: Final = "clock_set_back"
-NO_BASE_YET: Final = "no_base_yet"
-REPORT_MISSING: Final = "report_missing"
-BUNDLES_MISSING: Final = "bundles_missing"
-UNREADABLE: Final = "unreadable"
-
-REFUSALS: Final[Mapping[str, str]] = {
-    CLOCK_SET_BACK: "the leader's clock was set back",
-    NO_BASE_YET: "no base round before it in its stretch could be read",
-    REPORT_MISSING: "a load report that the leader had is not in the history",
-    BUNDLES_MISSING: "lines of the bundles of a base round are missing",
-    UNREADABLE: "its memory, constraints or settings cannot be read",
-}
-"""Why a round cannot be replayed."""
 
 _REMEMBERED_TICKS: Final = 8
 
@@ -85,7 +77,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A round that cannot be replayed, and why: a word of `REFUSALS`."""
+    """A round that cannot be replayed, and why: a word of `refusals.REFUSALS`."""
 
     at_s: float
     number: int
@@ -115,6 +107,8 @@ class Frames:
     _moves: list[Mapping[str, Any]] = field(default_factory=list)
     _last_s: float = float("-inf")
     _based: bool = False
+    _late: list[Mapping[str, Any]] = field(default_factory=list)
+    """Ticks between the bundles of a first base and its round, which says what reports stood."""
 
     def __post_init__(self) -> None:
         """Begin without any report."""
@@ -135,7 +129,10 @@ class Frames:
         if event.kind == "report":
             self._standing.offer(event)
         elif event.kind == "tick":
-            self._tick(body)
+            if self._based or not self._told:
+                self._tick(body)
+            else:
+                self._late.append(body)
         elif event.kind == "bundles":
             self._base(event)
         elif event.kind == "cut":
@@ -145,6 +142,9 @@ class Frames:
         elif event.kind == "round":
             done = self._finished(body["at_ms"] / 1000)
             self._pending = self._round(body)
+            late, self._late = self._late, []
+            for tick in late:
+                self._tick(tick)
             return done
         return None
 
@@ -173,6 +173,7 @@ class Frames:
 
     def _sample(self, times: int = 1) -> None:
         standing = self._standing
+        standing.grow()
         for _ in range(times):
             self._averages = self._averages.sampled(
                 standing.rates[:, :4], standing.rates[:, 4], standing.listed
@@ -182,6 +183,7 @@ class Frames:
     def _base(self, event: Event) -> None:
         rows = self.bundles.rows(event.names)
         self._averages = Averages.told(len(self.bundles), rows, event.numbers)
+        self._at_tick = {}
         self._told = {(event.body["epoch"], event.body["round"]): (len(rows), self._averages)}
 
     def _cut(self, body: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ class Line:
     ``broker_s`` in all. ``bytes_per_s`` is the cluster's traffic, ``away`` the fraction of
     it that is on other brokers than recorded. ``moves`` are for load; ``returned`` of them
     took a bundle back within `RETURN_S`. What moved is told as traffic, topics and
-    connections. ``refused`` is a word of `frames.REFUSALS`, or empty.
+    connections. ``refused`` is a word of `refusals.REFUSALS`, or empty.
 
     Of what was recorded alone: whether a base round was ``reproduced``, if not why
     (``note``), and ``errors`` of foretold loads: see `reality`.

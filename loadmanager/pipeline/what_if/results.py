@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from loadmanager.core.scores import RESOURCES
-from loadmanager.pipeline.what_if.frames import NO_BASE_YET, REFUSALS
 from loadmanager.pipeline.what_if.grid import Combination
 from loadmanager.pipeline.what_if.play import Play
 from loadmanager.pipeline.what_if.reality import RECORDED
+from loadmanager.pipeline.what_if.refusals import NO_BASE_YET, REFUSALS
 from loadmanager.pipeline.what_if.scores import Scores, scores_of
 from loadmanager.pipeline.what_if.trust import Evidence, evidence_of, judged
 

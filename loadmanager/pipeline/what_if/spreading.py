@@ -4,7 +4,8 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -112,7 +113,7 @@ def replayed(events: DataFrame, tasks: DataFrame, how: Spread, play: Play) -> Da
         return events.sparkSession.createDataFrame([], LINES)
     shared = events.join(F.broadcast(tasks), "segment")
     apart = shared.repartitionById(how.tasks, F.col("task").cast("int"))
-    ordered = apart.sortWithinPartitions("seq", "rank")
+    ordered = apart.sortWithinPartitions("task", "seq", "rank")
     return ordered.mapInArrow(Player(play, how.parts), LINES)
 
 
@@ -124,54 +125,30 @@ class Player:
     parts: int
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Play the rows of one task, which come in order."""
-        rows = _Rows(batches)
-        first = rows.first()
-        if first is None:
-            return
-        segment, part = first
-        mine = [one for one in self.play.combinations if one.number % self.parts == part]
-        play = replace(self.play, combinations=mine, reality=part == 0)
-        lines = play.lines(segment, rows.events())
-        while group := list(islice(lines, _LINES_PER_BATCH)):
-            yield _batch(segment, group)
+        """Play the rows of one task, or of several one after the other, which come in order."""
+        rows = (row for batch in batches for row in _rows(batch))
+        for (segment, part), group in groupby(rows, key=itemgetter(0)):
+            mine = [one for one in self.play.combinations if one.number % self.parts == part]
+            play = replace(self.play, combinations=mine, reality=part == 0)
+            lines = play.lines(segment, (event for _, event in group))
+            while some := list(islice(lines, _LINES_PER_BATCH)):
+                yield _batch(segment, some)
 
 
-class _Rows:
-    """The rows of one task as events, one batch in memory at a time."""
-
-    def __init__(self, batches: "Iterator[pa.RecordBatch]") -> None:
-        self._batches = batches
-        self._begun: pa.RecordBatch | None = None
-
-    def first(self) -> tuple[str, int] | None:
-        """Return segment and part; None if there are no rows at all."""
-        for batch in self._batches:
-            if batch.num_rows:
-                self._begun = batch
-                return batch["segment"][0].as_py(), batch["part"][0].as_py()
-        return None
-
-    def events(self) -> Iterator[Event]:
-        """Yield every row."""
-        batch = self._begun
-        while batch is not None:
-            yield from _events(batch)
-            batch = next(self._batches, None)
-
-
-def _events(batch: "pa.RecordBatch") -> Iterator[Event]:
-    columns = (batch["kind"].to_pylist(), batch["body"].to_pylist())
+def _rows(batch: "pa.RecordBatch") -> Iterator[tuple[tuple[str, int], Event]]:
+    """Yield segment and part of each row, and the row as an event."""
+    plain = (batch[name].to_pylist() for name in ("segment", "part", "kind", "body"))
     names, numbers = batch["names"], batch["numbers"]
-    for row, (kind, body) in enumerate(zip(*columns, strict=True)):
+    for row, (segment, part, kind, body) in enumerate(zip(*plain, strict=True)):
         fields: Mapping[str, Any] = json.loads(body)
         listed = names[row].values
         if not len(listed):
-            yield Event(kind, fields)
+            yield (segment, part), Event(kind, fields)
             continue
         inner = numbers[row].values
         table = inner.flatten().to_numpy(zero_copy_only=False).reshape(len(inner), -1).T
-        yield Event(kind, fields, tuple(listed.to_pylist()), np.ascontiguousarray(table))
+        event = Event(kind, fields, tuple(listed.to_pylist()), np.ascontiguousarray(table))
+        yield (segment, part), event
 
 
 def _batch(segment: str, lines: list[Line]) -> "pa.RecordBatch":
