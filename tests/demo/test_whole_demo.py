@@ -8,27 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from whole_demo import Demo, run_demo
 
 from loadmanager.adapters.history.checking import check_history
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(500)]
-
-
-def run_demo(data_dir: Path, *arguments: str) -> dict[str, Any]:
-    """Run the demo to its end and return its summary; its own words say what went wrong."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "loadmanager", "demo", "--json"),
-            *("--data-dir", str(data_dir), *arguments),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=450,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    summary: dict[str, Any] = json.loads(done.stdout)
-    return summary
 
 
 def keeps_every_promise(summary: dict[str, Any]) -> bool:
@@ -40,7 +24,7 @@ def keeps_every_promise(summary: dict[str, Any]) -> bool:
 # that time, it is measured again.
 @pytest.mark.flaky(reruns=2)
 def test_skewed_traffic_is_balanced_without_an_error(tmp_path: Path) -> None:
-    summary = run_demo(tmp_path, "--duration", "45")
+    summary = run_demo(tmp_path / "data", "--duration", "45")
     assert keeps_every_promise(summary)
     assert summary["imbalance_start"] >= 1.8
     assert summary["imbalance_end"] <= 1.25
@@ -52,12 +36,9 @@ def test_skewed_traffic_is_balanced_without_an_error(tmp_path: Path) -> None:
 
 
 def test_a_killed_leader_is_made_up_for_without_an_error_and_history_tells_of_it(
-    tmp_path: Path,
+    demo_with_a_killed_leader: Demo,
 ) -> None:
-    history = tmp_path / "history"
-    summary = run_demo(
-        tmp_path / "data", "--duration", "45", "--kill", "leader@15", "--history", str(history)
-    )
+    summary = demo_with_a_killed_leader.summary
     assert keeps_every_promise(summary)
     assert summary["leader_before"] in summary["killed_broker"]
     assert summary["leader_after"] not in (None, summary["leader_before"])
@@ -66,7 +47,7 @@ def test_a_killed_leader_is_made_up_for_without_an_error_and_history_tells_of_it
     assert 0 < summary["reserved_s"] < 30
     assert 0 < summary["publish_gap_s"] < 30
     assert summary["taken_over"] > 0
-    found = check_history(history)
+    found = check_history(demo_with_a_killed_leader.history)
     assert (found.faults, found.missing, found.unfinished, found.given_up) == ([], 0, 0, 0)
     assert {"report", "tick", "round", "bundles", "move", "hand_over"} <= found.kinds.keys()
     # Nobody told that a term ended: both leaders were killed.
