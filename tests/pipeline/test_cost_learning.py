@@ -117,11 +117,11 @@ def test_classes_have_costs_of_their_own() -> None:
 
 
 def test_costs_that_change_halfway_are_told() -> None:
-    _, found = learned(replace(SMALL, later_factor=1.3))
+    _, found = learned(replace(SMALL, brokers=6, later_factor=1.4))
     drift = found.findings[0, CPU].drift
     assert drift is not None
     assert drift.sure
-    assert drift.fraction == pytest.approx(0.3, abs=0.05)
+    assert drift.fraction == pytest.approx(0.4, abs=0.06)
 
 
 def test_costs_that_stay_are_not_said_to_drift(usual: tuple[Made, Learned]) -> None:
