@@ -20,6 +20,7 @@ from loadmanager.core.history.schema import ENVELOPE, Columns, Field, Type
 _TYPES: Final[dict[Type, DataType]] = {
     Type.TEXT: StringType(),
     Type.COUNT: LongType(),
+    Type.TIME: LongType(),
     Type.RATE: DoubleType(),
     Type.FLAG: BooleanType(),
 }

@@ -242,7 +242,19 @@ def test_a_field_that_a_later_writer_added_is_let_through() -> None:
         ({"kind": "gossip"}, "x: kind = 'gossip'; expected one of report, lost_reports, term,"),
         ({"seq": -1}, "x: seq = -1; expected a whole number, 0 or more"),
         ({"seq": 1.5}, "x: seq = 1.5; expected a whole number, 0 or more"),
-        ({"at_ms": True}, "x: at_ms = True; expected a whole number, 0 or more"),
+        (
+            {"at_ms": True},
+            "x: at_ms = True; expected milliseconds since 1970, a whole number before",
+        ),
+        (
+            {"at_ms": 4_102_444_800_000},
+            "x: at_ms = 4102444800000; expected milliseconds since 1970, a whole number before the "
+            "year 2100",
+        ),
+        (
+            {"reported_at_ms": 2**63 - 1},
+            "x: reported_at_ms = 9223372036854775807; expected milliseconds since 1970",
+        ),
         ({"writer": 3}, "x: writer = 3; expected text"),
         ({"draining": 1}, "x: draining = 1; expected true or false"),
         ({"cpu_usage": -0.5}, "x: cpu_usage = -0.5; expected a finite number, 0 or more"),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from loadmanager.core.history import Origin, Record, Stream, cut_record, encode
 from loadmanager.core.history.files import FileName, hour_of, partition
+from loadmanager.core.history.schema import TIMES_END_MS
 from loadmanager.core.ids import BrokerId, BundleId
 
 NOON_MS: Final = 1_767_614_400_000
@@ -164,6 +165,10 @@ SPOILT: Final[Mapping[str, Spoil]] = {
     "a whole fraction for a count": _with("topics", value=2.0),
     "a negative count": _with("seq", value=-1),
     "a count beyond 64 bits": _with("seq", value=2**63),
+    "a clock far ahead": _with("at_ms", value=2**63 - 1),
+    "a clock of the year 2100": _with("at_ms", value=TIMES_END_MS),
+    "a sample of the year 2100": _with("reported_at_ms", value=TIMES_END_MS),
+    "a fraction for a time": _with("at_ms", value=1.5),
     "a negative rate": _with("msgs_in_per_s", value=-0.5),
     "a rate beyond 64 bits": _with("msgs_in_per_s", value=2**64),
     "NaN": _with("cpu_usage", value=float("nan")),
@@ -208,7 +213,7 @@ UNUSUAL: Final[Mapping[str, Spoil]] = {
     "letters of the world": _with("broker_class", value="größer 大 \N{PILE OF POO}"),
     "letters in a list": _with("bundles", "bundle", value=["ä/ö/ü", "大/小/x"]),
     "escapes": _with("broker_class", value='"\\\n\t\u2028'),
-    "a clock far ahead": _with("at_ms", value=2**63 - 1),
+    "a clock of the last moment": _with("at_ms", value=TIMES_END_MS - 1),
     "a clock far behind": _with("at_ms", value=0),
 }
 """Lines that look odd and are sound."""

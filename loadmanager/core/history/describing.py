@@ -4,11 +4,20 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Kind, Type
+from loadmanager.core.history.schema import (
+    ENVELOPE,
+    TIMES_END_MS,
+    VERSION,
+    Columns,
+    Field,
+    Kind,
+    Type,
+)
 
 _JSON: Final = {
     Type.TEXT: "text",
     Type.COUNT: "whole number ≥ 0",
+    Type.TIME: "time",
     Type.RATE: "number ≥ 0",
     Type.FLAG: "true or false",
 }
@@ -47,13 +56,16 @@ Each line is one JSON object in UTF-8, with the fields of the envelope first, in
 
 """
 
-_RULES: Final = """
+_RULES: Final = f"""
 - Every field of a kind is always there. One that may be null says so; lists may be empty. Fields
   that are not told here may be added under the same version: readers ignore them. `schema` grows
   when a reader of the former version would misread something.
 - **columns** are an object of lists of one length: the first items of all lists belong together,
   and so on. In Spark: `inline(arrays_zip(bundles.bundle, ...))`, after comparing the lengths.
 - Numbers are finite. They are written so that reading gives the same 64 bits.
+- A **time** is a whole number of milliseconds since 1970 in UTC, on the wall clock of who wrote it: 0 or
+  more, and less than {TIMES_END_MS} (the year 2100). A line with a later one is spoilt: a clock that far
+  ahead says nothing, and what is reckoned by days and minutes cannot have it.
 - Rates are means over `window_s`. CPU is in percent of one core (400 are four cores), memory in
   MiB, bandwidth in kbit/s, as in Pulsar's load reports. A limit of 0 means that the resource was
   not measured.

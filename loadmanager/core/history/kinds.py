@@ -19,6 +19,7 @@ from loadmanager.core.history.schema import (
     flag,
     rate,
     text,
+    time,
 )
 
 REPORT: Final = Kind(
@@ -30,8 +31,8 @@ REPORT: Final = Kind(
             "The broker that is reported on. Live, it is the writer; a simulation writes for all.",
         ),
         text("broker_class", "Word for brokers of one kind (hardware, image); empty if not set."),
-        count("started_at_ms", "When the broker's sidecar began; changes with a restart."),
-        count("reported_at_ms", "Wall clock of the sample; names the report in other lines."),
+        time("started_at_ms", "When the broker's sidecar began; changes with a restart."),
+        time("reported_at_ms", "Wall clock of the sample; names the report in other lines."),
         text("version", "Version of the broker."),
         text(
             "due",
@@ -92,7 +93,7 @@ TICK: Final = Kind(
             "taken",
             (
                 text("broker", "Broker."),
-                count("reported_at_ms", "Its report that was taken."),
+                time("reported_at_ms", "Its report that was taken."),
             ),
             "Reports that the leader took up since the tick before: they count from now on.",
         ),
@@ -129,8 +130,8 @@ ROUND: Final = Kind(
             "brokers",
             (
                 text("broker", "Broker."),
-                count("reported_at_ms", "The report that stands; null if unknown.", nullable=True),
-                count("started_at_ms", "Its life."),
+                time("reported_at_ms", "The report that stands; null if unknown.", nullable=True),
+                time("started_at_ms", "Its life."),
                 text("version", "Its version."),
                 rate("age_s", "How old the report was."),
                 rate("score", "Its load by the configured weights, a fraction."),
@@ -234,9 +235,9 @@ HAND_OVER: Final = Kind(
         text("bundle", "Bundle."),
         *MOVING,
         text("outcome", "finished; replaced: ordered elsewhere or no more; left: the term ended."),
-        count("ordered_at_ms", "When the order was written."),
-        count("released_at_ms", "When the leader saw that the source let go.", nullable=True),
-        count("acquired_at_ms", "When it saw that the target serves.", nullable=True),
+        time("ordered_at_ms", "When the order was written."),
+        time("released_at_ms", "When the leader saw that the source let go.", nullable=True),
+        time("acquired_at_ms", "When it saw that the target serves.", nullable=True),
         rate("took_s", "From order to the target serving, monotonic clock.", nullable=True),
         rate("pause_s", "For how long nobody served, monotonic clock.", nullable=True),
     ),
@@ -266,8 +267,8 @@ LOST_REPORTS, LOST_ROUNDS = (
                 "queue_full; unwritable: the disk was full or gone for too long; unfit: a number "
                 "in it was not finite.",
             ),
-            count("first_at_ms", "When the first happened."),
-            count("last_at_ms", "When the last happened."),
+            time("first_at_ms", "When the first happened."),
+            time("last_at_ms", "When the last happened."),
         ),
         "Records that the writer had to give up; none is missing without such a line.",
     )

@@ -5,16 +5,18 @@ from typing import Any, Final, cast
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Type
+from loadmanager.core.history.schema import ENVELOPE, TIMES_END_MS, VERSION, Columns, Field, Type
 from loadmanager.core.wire.fields import Fields, is_unicode, parse_fields
 
 _WORDS: Final[Mapping[Type, str]] = {
     Type.TEXT: "text",
     Type.COUNT: "a whole number, 0 or more",
+    Type.TIME: "milliseconds since 1970, a whole number before the year 2100",
     Type.RATE: "a finite number, 0 or more",
     Type.FLAG: "true or false",
 }
 _MAX_COUNT: Final = 2**63 - 1
+_MOST: Final[Mapping[Type, int]] = {Type.TIME: TIMES_END_MS - 1}
 
 
 def read_line(where: str, line: bytes) -> Mapping[str, Any]:
@@ -74,10 +76,10 @@ def _surely_fit(values: list[object], kind: Type) -> bool:
         return True
     if kind is Type.TEXT:
         return found == {str} and "".join(cast("list[str]", values)).isascii()
-    if kind is Type.FLAG or not found <= ({int} if kind is Type.COUNT else {int, float}):
+    if kind is Type.FLAG or not found <= ({int, float} if kind is Type.RATE else {int}):
         return False
     numbers = cast("list[float]", values)
-    return min(numbers) >= 0 and max(numbers) <= _MAX_COUNT
+    return min(numbers) >= 0 and max(numbers) <= _MOST.get(kind, _MAX_COUNT)
 
 
 def _expected(known: Field) -> str:
@@ -92,5 +94,5 @@ def _fits(value: object, known: Field) -> bool:
     if known.type is Type.FLAG:
         return isinstance(value, bool)
     if type(value) is int:
-        return 0 <= value <= _MAX_COUNT
+        return 0 <= value <= _MOST.get(known.type, _MAX_COUNT)
     return known.type is Type.RATE and type(value) is float and 0.0 <= value < float("inf")

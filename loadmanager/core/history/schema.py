@@ -15,12 +15,18 @@ VERSION: Final = 1
 """Grows when a reader of the former version would misread a line; new fields do not."""
 
 
+TIMES_END_MS: Final = 4_102_444_800_000
+"""The beginning of the year 2100 in UTC: what a clock says from there on is taken for a fault."""
+
+
 class Type(StrEnum):
-    """What a field holds. Spark: string, bigint, double, boolean."""
+    """What a field holds. Spark: string, bigint, bigint, double, boolean."""
 
     TEXT = "text"
     COUNT = "count"
     """A whole number, 0 or more and below 2**63."""
+    TIME = "time"
+    """Milliseconds since 1970, a whole number below `TIMES_END_MS`."""
     RATE = "rate"
     """A finite number, 0 or more."""
     FLAG = "flag"
@@ -77,6 +83,11 @@ def count(name: str, meaning: str, *, nullable: bool = False) -> Field:
     return Field(name, Type.COUNT, meaning, nullable)
 
 
+def time(name: str, meaning: str, *, nullable: bool = False) -> Field:
+    """Return a field for a moment of a wall clock."""
+    return Field(name, Type.TIME, meaning, nullable)
+
+
 def rate(name: str, meaning: str, *, nullable: bool = False) -> Field:
     """Return a field for a number, 0 or more."""
     return Field(name, Type.RATE, meaning, nullable)
@@ -94,7 +105,7 @@ ENVELOPE: Final = (
     text("writer", "Broker id of the sidecar that wrote the line."),
     text("instance", "Drawn anew at each start of the writer."),
     count("seq", "From 1 and without a gap for each writer, instance and stream."),
-    count("at_ms", "When it happened: milliseconds since 1970 on the writer's wall clock."),
+    time("at_ms", "When it happened: milliseconds since 1970 on the writer's wall clock."),
 )
 """What every line begins with, in this order."""
 
