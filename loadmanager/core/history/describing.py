@@ -63,9 +63,9 @@ _RULES: Final = f"""
 - **columns** are an object of lists of one length: the first items of all lists belong together,
   and so on. In Spark: `inline(arrays_zip(bundles.bundle, ...))`, after comparing the lengths.
 - Numbers are finite. They are written so that reading gives the same 64 bits.
-- A **time** is a whole number of milliseconds since 1970 in UTC, on the wall clock of who wrote it: 0 or
-  more, and less than {TIMES_END_MS} (the year 2100). A line with a later one is spoilt: a clock that far
-  ahead says nothing, and what is reckoned by days and minutes cannot have it.
+- A **time** is a whole number of milliseconds since 1970 in UTC, on the wall clock of who wrote
+  it: 0 or more, and less than {TIMES_END_MS} (the year 2100). A line with a later one is spoilt:
+  a clock that far ahead says nothing, and nobody can reckon days and minutes with it.
 - Rates are means over `window_s`. CPU is in percent of one core (400 are four cores), memory in
   MiB, bandwidth in kbit/s, as in Pulsar's load reports. A limit of 0 means that the resource was
   not measured.
