@@ -8,6 +8,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from chromium import chromium, opened
+from playwright.sync_api import expect
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType
 
 from loadmanager.pipeline import report
@@ -293,3 +295,18 @@ def test_rankings_moves_and_scores_are_read(found: Found) -> None:
     assert [row["name"] for row in tried.scores] == ["avg+avg", "(recorded)"]
     assert tried.trust[4]["level"] == "fair"
     assert "avg+avg does best" in replayed.show(tried).findings[0].text
+
+
+@pytest.mark.browser
+def test_what_spark_read_is_drawn_by_a_browser(found: Found, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    shown = [part.show(found[part]) for part in PARTS]
+    file.write_text(report.report_page({CLUSTER: shown}), encoding="utf-8")
+    with chromium() as browser, opened(browser, file) as (page, heard):
+        for chart in page.locator(".plot").all():
+            chart.scroll_into_view_if_needed()
+            expect(chart).to_have_attribute("data-state", "drawn")
+        assert heard.errors == []
+        assert [url for url in heard.requests if not url.startswith(("data:", "blob:"))] == [
+            file.as_uri()
+        ]
