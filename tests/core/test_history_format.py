@@ -248,8 +248,7 @@ def test_a_field_that_a_later_writer_added_is_let_through() -> None:
         ),
         (
             {"at_ms": 4_102_444_800_000},
-            "x: at_ms = 4102444800000; expected milliseconds since 1970, a whole number before the "
-            "year 2100",
+            "x: at_ms = 4102444800000; expected milliseconds since 1970, a whole number before",
         ),
         (
             {"reported_at_ms": 2**63 - 1},
