@@ -19,7 +19,6 @@ _LEAST_SPREAD: Final = 1e-2
 """Blocks that agree better than rows promise do so by chance: the least share of what they
 promise that their spread is taken for, before a kind counts more."""
 _NEARLY: Final = 0.01
-_MOST_FEW: Final = 2.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -57,14 +56,13 @@ def combined(state: State, closed: Closing, pulled: Pulls) -> Estimates:
     for number, part, resource in np.ndindex(*closed.slopes.shape[:3]):
         at = number, part, resource
         roots, slopes = closed.roots[at], closed.slopes[at]
-        blocks = int(pulled.blocks[at])
         towards = np.concatenate([one @ other for one, other in zip(roots, slopes, strict=True)])
         found[at] = _estimate(
             start=state.costs[part, number, resource],
             towards=towards,
             total=pulled.total[at],
-            spread=_few(blocks) * _at_least(pulled.spread[at], pulled.independent[at]),
-            blocks=blocks,
+            spread=_at_least(pulled.spread[at], pulled.independent[at]),
+            blocks=int(pulled.blocks[at]),
         )
     return found
 
@@ -104,15 +102,6 @@ def zero_traffic(ground: Ground, closed: Closing, unit: int, fit: int, resource:
     """Return how far a unit's middle is from no traffic, in scaled rates."""
     scaled = ground.rates[unit] / ground.scale[ground.class_of[unit]]
     return np.asarray(scaled + closed.middles.rates[unit, fit, resource])
-
-
-def _few(blocks: int) -> float:
-    """Return by how much the spread of few blocks is too small.
-
-    The 18 pulls are weighted by spreads that come from the same blocks, so that those that
-    agree by chance count most.
-    """
-    return min(blocks / (blocks - WIDTH), _MOST_FEW) if blocks > WIDTH else _MOST_FEW
 
 
 def _at_least(spread: FloatArray, independent: FloatArray) -> FloatArray:
