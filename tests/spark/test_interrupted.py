@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(480)]
 
 
 def javas_of(mark: str) -> list[str]:
-    """Return the command lines of all processes that have ``mark`` in them."""
+    """Return the command lines of all Java processes that have ``mark`` in them."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue  # it ended while we looked
-        if mark in words:
+        if words.partition(" ")[0].endswith("/java") and mark in words:
             found.append(words)
     return found
 
@@ -42,7 +42,7 @@ def test_an_interrupted_job_ends_without_a_trace_and_without_a_java(
     assert job.stdout.readline() == "ingest\n"
     assert len(javas_of(f"-D{mark}")) == 1
     job.send_signal(signal.SIGINT)
-    said, errors = job.communicate(timeout=120)
+    said, errors = job.communicate(timeout=300)
     assert (job.returncode, said) == (130, "")
     assert errors == "interrupted: finished jobs stay, the unfinished one left nothing\n"
     deadline_s = time.monotonic() + 60
