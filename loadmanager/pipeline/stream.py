@@ -114,8 +114,13 @@ def _interrupts() -> Iterator[None]:
 def _stop(query: "StreamingQuery", batches: Batches) -> None:
     """Stop between two batches; one that takes too long is broken off, and done again later."""
     batches.over.set()
+    deadline_s = time.monotonic() + _PATIENCE_S
     if batches.at_work.acquire(timeout=_PATIENCE_S):
         batches.at_work.release()
+    # Spark notes for itself that the batch is over: else it would be done again.
+    pause = threading.Event()
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline_s:
+        pause.wait(_PAUSE_S)
     query.stop()
 
 

@@ -19,7 +19,7 @@ from loadmanager.pipeline.store import Store
 if TYPE_CHECKING:
     from history_sinks import Archive
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 NAMES = ("rounds", "ticks", "bundle_averages", "broker_load", "bundle_load", "cuts")
 Row = dict[str, Any]
