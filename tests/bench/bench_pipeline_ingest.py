@@ -78,7 +78,6 @@ def test_ingest_is_fast_and_its_memory_does_not_grow_with_the_input(
         target_growth=TARGET_GROWTH,
     )
     assert large["told"][-1].endswith(" kept + 0 quarantined + 0 duplicate")
-    assert growth["java_peak_bytes"] <= TARGET_GROWTH
-    assert growth["python_peak_bytes"] <= TARGET_GROWTH
+    assert max(growth.values()) <= TARGET_GROWTH
     if per_s < TARGET_PER_S:
         raise TooSlow(f"{per_s:,.0f} samples/s; expected {TARGET_PER_S:,}")

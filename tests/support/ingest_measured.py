@@ -3,11 +3,10 @@
 import json
 import re
 import sys
-import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from loadmanager.pipeline import ingest
 from loadmanager.pipeline.jobs import Work
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 HEAP = "1g"
 """For driver and executor in one, whatever the size."""
 
-_POLL_S = 0.5
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
@@ -31,31 +29,13 @@ def peak_bytes(process: int | str) -> int:
     return int(found[1]) * 1024
 
 
-class LiveHeap:
-    """Looks, as long as it is entered, at what is left in Java's heap after a collection."""
-
-    def __init__(self, spark: "SparkSession") -> None:
-        jvm: Any = spark._jvm
-        factory = jvm.java.lang.management.ManagementFactory
-        self._pools = [
-            pool for pool in factory.getMemoryPoolMXBeans() if pool.getCollectionUsage() is not None
-        ]
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self.peak_bytes = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(_POLL_S):
-            live = sum(int(pool.getCollectionUsage().getUsed()) for pool in self._pools)
-            self.peak_bytes = max(self.peak_bytes, live)
+def live_heap_bytes(spark: "SparkSession") -> int:
+    """Return what Java's heap holds that cannot be collected: what the driver keeps of its work."""
+    jvm: Any = spark._jvm
+    jvm.java.lang.System.gc()
+    return int(
+        jvm.java.lang.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed()
+    )
 
 
 def measure(history: str, out: str, until: datetime | None) -> dict[str, object]:
@@ -64,14 +44,14 @@ def measure(history: str, out: str, until: datetime | None) -> dict[str, object]
     with spark_session(settings, "bench") as spark:
         store = Store(spark, out)
         java = str(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr] # of a local Spark
-        with LiveHeap(spark) as heap:
-            began_s = time.perf_counter()
-            told = ingest.run(Work(spark=spark, store=store, history=history, until=until))
-            took_s = time.perf_counter() - began_s
+        began_s = time.perf_counter()
+        told = ingest.run(Work(spark=spark, store=store, history=history, until=until))
+        took_s = time.perf_counter() - began_s
+        heap_bytes = live_heap_bytes(spark)
         return {
             "samples": store.table("bundle_load").count(),
             "took_s": took_s,
-            "live_heap_bytes": heap.peak_bytes,
+            "live_heap_bytes": heap_bytes,
             "java_peak_bytes": peak_bytes(java),
             "python_peak_bytes": peak_bytes("self"),
             "told": told,
