@@ -73,6 +73,8 @@ def report_page(parts: dict[str, list[Part]], *, left_out: int = 0) -> str:
             anchor = f"part-{number}-{place}"
             links.append((f"{part.title} ({name})" if several else part.title, anchor))
             body.append(part.html(anchor))
+    if not names:
+        body.append(tag("p", "No broker reported anything in this history."))
     if left_out > 0:
         body.append(tag("p", f"{many(left_out, 'more cluster')} in the tables are not told of."))
     return page(title, contents(links), *body)
