@@ -53,53 +53,8 @@ def scenario(
         "title": "a month with known costs",
         "duration_s": days * DAY_S,
         "step_s": step_s,
-        "brokers": [
-            {
-                "name": "large",
-                "count": brokers,
-                "cores": 8.0,
-                "cost": {
-                    "cpu_us_per_msg": 20.0,
-                    "cpu_ns_per_byte": 12.0,
-                    "cpu_us_per_topic_s": 800.0,
-                    "cpu_us_per_connection_s": 200.0,
-                },
-                "background": {"cores": 0.5, "memory_mib": 512.0, "network_in_mbit_per_s": 5.0},
-            },
-            {
-                "name": "small",
-                "count": brokers,
-                "cores": 4.0,
-                "cost": {
-                    "cpu_us_per_msg": 30.0,
-                    "cpu_ns_per_byte": 20.0,
-                    "cpu_us_per_topic_s": 1_500.0,
-                    "cpu_us_per_connection_s": 300.0,
-                },
-                "background": {"cores": 0.2},
-            },
-        ],
-        "load": [
-            {
-                "namespace": f"tenant/{name}",
-                "bundles": 20,
-                "topics": topics * brokers // 4,
-                "msgs_in_per_s": msgs_in_per_s * brokers / 4,
-                "message_bytes": message_bytes,
-                "fan_out": fan_out,
-                "producers_per_topic": producers,
-                "consumers_per_topic": consumers,
-                "skew": {"kind": "log_normal", "sigma": 0.8},
-                "placed": "random",
-                "patterns": [
-                    {"kind": "day", "amplitude": 0.5, "spread_h": 6.0},
-                    {"kind": "week", "amplitude": 0.2, "spread_h": 48.0},
-                    {"kind": "jitter", "fraction": 0.15, "memory_s": 3600.0},
-                    {"kind": "burst", "factor": 3.0, "length_s": 1800.0, "every_s": 43_200.0},
-                ],
-            }
-            for name, topics, msgs_in_per_s, message_bytes, fan_out, producers, consumers in _KINDS
-        ],
+        "brokers": _brokers(brokers),
+        "load": [_load(brokers / 4, kind) for kind in _KINDS],
         "noise": {"usage_fraction": usage_fraction},
         "events": list(_events(days, brokers)),
         # A report at each step.
@@ -111,6 +66,60 @@ def scenario(
         },
     }
     return Scenario.model_validate(content)
+
+
+def _brokers(count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": "large",
+            "count": count,
+            "cores": 8.0,
+            "cost": {
+                "cpu_us_per_msg": 20.0,
+                "cpu_ns_per_byte": 12.0,
+                "cpu_us_per_topic_s": 800.0,
+                "cpu_us_per_connection_s": 200.0,
+            },
+            "background": {"cores": 0.5, "memory_mib": 512.0, "network_in_mbit_per_s": 5.0},
+        },
+        {
+            "name": "small",
+            "count": count,
+            "cores": 4.0,
+            "cost": {
+                "cpu_us_per_msg": 30.0,
+                "cpu_ns_per_byte": 20.0,
+                "cpu_us_per_topic_s": 1_500.0,
+                "cpu_us_per_connection_s": 300.0,
+            },
+            "background": {"cores": 0.2},
+        },
+    ]
+
+
+_Kind = tuple[str, int, float, float, float, float, float]
+
+
+def _load(share: float, kind: _Kind) -> dict[str, Any]:
+    name, topics, msgs_in_per_s, message_bytes, fan_out, producers, consumers = kind
+    return {
+        "namespace": f"tenant/{name}",
+        "bundles": 20,
+        "topics": int(topics * share),
+        "msgs_in_per_s": msgs_in_per_s * share,
+        "message_bytes": message_bytes,
+        "fan_out": fan_out,
+        "producers_per_topic": producers,
+        "consumers_per_topic": consumers,
+        "skew": {"kind": "log_normal", "sigma": 0.8},
+        "placed": "random",
+        "patterns": [
+            {"kind": "day", "amplitude": 0.5, "spread_h": 6.0},
+            {"kind": "week", "amplitude": 0.2, "spread_h": 48.0},
+            {"kind": "jitter", "fraction": 0.15, "memory_s": 3600.0},
+            {"kind": "burst", "factor": 3.0, "length_s": 1800.0, "every_s": 43_200.0},
+        ],
+    }
 
 
 def _events(days: float, brokers: int) -> Iterator[dict[str, Any]]:
