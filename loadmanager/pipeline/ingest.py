@@ -63,14 +63,11 @@ def run(work: Work) -> list[str]:
     history, store = work.history.rstrip("/"), work.store
     with alone(store.out), settings_of(work.spark, _SETTINGS):
         store.files.delete(f"{store.out}/{_DRAFTS}")
-        read: dict[str, Sequence[int]] = {}
-        batches = store.batches()
-        for one in batches:
-            read.update(one.manifest["files"])
+        read: dict[str, Sequence[int]] = store.files_read()
         found = find_files(store.files, history, read, Bounds(work.since, work.until))
         if not found.has_history:
             raise PipelineError(nothing_there(history, found))
-        if not batches and not found.new:
+        if not found.new and not store.batches():
             # From now on the tables are there, with no rows.
             store.commit(1, {"files": {}, "tables": [], "lines": Taken().lines})
         taken = _take_all(work, list(_batches(found.new)))

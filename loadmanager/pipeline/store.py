@@ -13,10 +13,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from loadmanager.core.history.schema import TIMES_END_MS
 from loadmanager.pipeline.contract import PipelineError, Table
 from loadmanager.pipeline.doubled import standing
 from loadmanager.pipeline.files import Files, literal
@@ -29,13 +32,18 @@ Made = Callable[[Callable[[str], "DataFrame"]], "DataFrame"]
 """Makes a table of others, which it reads by their names."""
 
 _NUMBERED: Final = re.compile(r"(\d{6,})\.json")
-_KEPT_MANIFESTS: Final = 2
+_KEPT_VERSIONS: Final = 2
+"""The present one, and the one before it for jobs that began to read it."""
+
+DATES_END: Final[date] = datetime.fromtimestamp(TIMES_END_MS / 1000, UTC).date()
+"""Lines of such days are refused; tables that were ingested before they were may have some."""
+
 _OF_REPORTS: Final = frozenset({BROKER_LOAD.name, BUNDLE_LOAD.name})
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A committed batch: its number and what its manifest tells."""
+    """A committed batch: its number and what its manifest tells, but for the files."""
 
     number: int
     manifest: Mapping[str, Any]
@@ -58,6 +66,7 @@ class Store:
         self._spark = spark
         self.out = out.rstrip("/")
         self.files = Files(spark)
+        self._batches: dict[str, Batch] = {}
 
     def table(self, name: str) -> "DataFrame":
         """Return a table that was ingested or derived, with the columns that it promises.
@@ -83,12 +92,11 @@ class Store:
         They are written in their order. One may be made of others of the same version that
         were written before it: then its frame is a function that gets a reader of those.
 
-        Who reads by `table` sees all of the former or all of the new ones. The former are
-        removed after; a frame of them that was not evaluated until then fails.
+        Who reads by `table` sees all of the former or all of the new ones. Frames of the
+        former can still be evaluated until the next time; then those are removed.
         """
         folder = f"{self.out}/jobs/{job}"
-        number, former = self._last(folder)
-        number += 1
+        number = 1 + self._last(folder)[0]
         tables: dict[str, Mapping[str, Any]] = {}
 
         def written(name: str) -> "DataFrame":
@@ -101,7 +109,7 @@ class Store:
             tables[table.name] = {"folder": where, "schema": table.schema.jsonValue()}
         manifest = {"tables": tables, "facts": dict(facts)}
         self.files.write(f"{folder}/{number:06d}.json", _text(manifest))
-        self._remove_others(job, number, [*former.get("tables", {}), *tables])
+        self._remove_old(job)
 
     def adopt(self, job: str, tables: Iterable[Table]) -> None:
         """Let tables be read that a job writes by itself, part by part: OUT/TABLE/batch=*."""
@@ -120,7 +128,14 @@ class Store:
     def batches(self) -> list[Batch]:
         """Return all committed batches, in their order."""
         folder = f"{self.out}/batches"
-        return [Batch(number, self._manifest(path)) for number, path in self._manifests(folder)]
+        return [self._batch(number, path) for number, path in self._manifests(folder)]
+
+    def files_read(self) -> dict[str, Any]:
+        """Return all files that committed batches have read, each as it was found then."""
+        found: dict[str, Any] = {}
+        for _, path in self._manifests(f"{self.out}/batches"):
+            found.update(self._manifest(path)["files"])
+        return found
 
     def place(self, table: str, batch: int) -> str:
         """Return the folder of a batch's part of a table."""
@@ -131,7 +146,7 @@ class Store:
         _write(table.conform(frame), self.place(table.name, batch), table.by)
 
     def commit(self, batch: int, manifest: Mapping[str, Any]) -> None:
-        """Make a batch count; ``manifest["tables"]`` names the tables it has rows of."""
+        """Make a batch count: ``files`` it read, ``tables`` it has rows of, ``lines`` counted."""
         self.files.write(f"{self.out}/batches/{batch:06d}.json", _text(manifest))
 
     def batches_of(self, table: Table) -> "DataFrame":
@@ -157,8 +172,8 @@ class Store:
         counting = [last] if table is DOUBLED else batches
         rows = self.rows_of(table, [one.number for one in counting if table.name in one.tables])
         if table.name in _OF_REPORTS and DOUBLED.name in last.tables:
-            return standing(rows, self.rows_of(DOUBLED, [last.number]))
-        return rows
+            rows = standing(rows, self.rows_of(DOUBLED, [last.number]))
+        return rows.where(F.col("date") < F.lit(DATES_END)) if "date" in table.by else rows
 
     def _derived(self, told: Mapping[str, Any]) -> "DataFrame":
         schema = StructType.fromJson(told["schema"])
@@ -176,15 +191,25 @@ class Store:
             return [MADE_BY[name]]
         return self.files.names(f"{self.out}/jobs")
 
-    def _remove_others(self, job: str, number: int, tables: Iterable[str]) -> None:
-        kept = f"version={number:06d}"
-        for name in set(tables):
-            for version in self.files.names(f"{self.out}/{name}"):
-                if version != kept:
-                    self.files.delete(f"{self.out}/{name}/{version}")
+    def _remove_old(self, job: str) -> None:
+        """Remove the versions of a job's tables that came before those that are kept."""
         manifests = self._manifests(f"{self.out}/jobs/{job}")
-        for _, path in manifests[:-_KEPT_MANIFESTS]:
+        kept = {f"version={number:06d}" for number, _ in manifests[-_KEPT_VERSIONS:]}
+        for name in {name for _, path in manifests for name in self._manifest(path)["tables"]}:
+            for version in self.files.names(f"{self.out}/{name}"):
+                if version not in kept:
+                    self.files.delete(f"{self.out}/{name}/{version}")
+        for _, path in manifests[:-_KEPT_VERSIONS]:
             self.files.delete(path)
+
+    def _batch(self, number: int, path: str) -> Batch:
+        """Return a batch, whose manifest is read once: it never changes."""
+        if path not in self._batches:
+            told = self._manifest(path)
+            self._batches[path] = Batch(
+                number, {name: told[name] for name in told if name != "files"}
+            )
+        return self._batches[path]
 
     def _last(self, folder: str) -> tuple[int, Mapping[str, Any]]:
         """Return the number and the content of the last manifest, 0 if there is none."""

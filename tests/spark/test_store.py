@@ -1,7 +1,7 @@
 """Derived tables are replaced together: a reader has the former ones or the new ones."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,17 +64,58 @@ def test_tables_of_a_job_are_there_with_their_promised_columns_and_its_facts(
     assert (row["name"], row["many"], str(row["day"])) == ("a", 3, "2026-01-05")
 
 
-def test_a_new_version_takes_the_place_of_the_former_one_which_is_removed(
+def test_a_new_version_takes_the_place_of_the_former_one_which_can_be_read_to_its_end(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     store = Store(spark, str(tmp_path))
     store.replace("sums", frames(spark, "a"), {})
+    began = store.table("few")
     store.replace("sums", {FEW: frames(spark, "b", "c")[FEW]}, {})
     assert names_of(store) == ["b", "c"]
-    assert [one.name for one in tmp_path.glob("few/version=*")] == ["version=000002"]
-    assert list(tmp_path.glob("days/version=*")) == []
+    assert [row["name"] for row in began.collect()] == ["a"]
     with pytest.raises(PipelineError, match="there is no table days yet"):
         store.table("days")
+
+
+def test_versions_before_the_former_one_are_removed_also_of_tables_that_are_made_no_more(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    store = Store(spark, str(tmp_path))
+    store.replace("sums", frames(spark, "a"), {})
+    for name in ("b", "c"):
+        store.replace("sums", {FEW: frames(spark, name)[FEW]}, {})
+    assert names_of(store) == ["c"]
+    kept = sorted(one.name for one in tmp_path.glob("few/version=*"))
+    assert kept == ["version=000002", "version=000003"]
+    assert list(tmp_path.glob("days/version=*")) == []
+    assert sorted(one.name for one in tmp_path.glob("jobs/sums/*.json")) == [
+        "000002.json",
+        "000003.json",
+    ]
+
+
+def test_the_manifest_of_a_batch_is_read_once_and_its_files_are_not_kept(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(spark, str(tmp_path))
+    for batch in (1, 2):
+        store.commit(batch, {"files": {f"file {batch}": [batch]}, "tables": [], "lines": {}})
+    found = [(one.number, dict(one.manifest)) for one in store.batches()]
+    assert found == [(batch, {"tables": [], "lines": {}}) for batch in (1, 2)]
+    assert store.files_read() == {"file 1": [1], "file 2": [2]}
+    store.commit(3, {"files": {}, "tables": [], "lines": {}})
+    read: list[str] = []
+    monkeypatch.setattr(store.files, "read", _noting(read, store.files.read))
+    assert [one.number for one in store.batches()] == [1, 2, 3]
+    assert [Path(path).name for path in read] == ["000003.json"]
+
+
+def _noting(told: list[str], read: Callable[[str], str]) -> Callable[[str], str]:
+    def noting(where: str) -> str:
+        told.append(where)
+        return read(where)
+
+    return noting
 
 
 def test_a_job_that_dies_leaves_the_former_version(spark: "SparkSession", tmp_path: Path) -> None:
@@ -86,7 +127,7 @@ def test_a_job_that_dies_leaves_the_former_version(spark: "SparkSession", tmp_pa
     assert store.facts("sums") == {"run": 1}
     store.replace("sums", frames(spark, "c"), {"run": 3})
     assert names_of(store) == ["c"]
-    assert len(list(tmp_path.glob("few/version=*"))) == 1
+    assert len(list(tmp_path.glob("few/version=*"))) == 2
 
 
 def test_a_version_may_be_made_of_the_one_before_it(spark: "SparkSession", tmp_path: Path) -> None:

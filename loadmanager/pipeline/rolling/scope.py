@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.store import Store
+from loadmanager.pipeline.store import DATES_END, Store
 
 FORMAT: Final = 1
 """Grows when the tables of a former rollup cannot be gone on with."""
@@ -118,4 +118,4 @@ def _days_of_batches(store: Store, after: int) -> set[date]:
                 names = store.files.names(store.place(table, batch.number))
                 days = (_DATE.fullmatch(name) for name in names)
                 found |= {date.fromisoformat(day[1]) for day in days if day}
-    return found
+    return {day for day in found if day < DATES_END}
