@@ -1,5 +1,6 @@
 """``loadmanager pipeline``: from history to tables, costs, replays and a report, on Spark."""
 
+import logging
 import os
 import signal
 import sys
@@ -214,6 +215,8 @@ def _interruptible() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
+    # Py4J tells the root logger of calls that were cut off, with all of their stack.
+    logging.getLogger().addHandler(logging.NullHandler())
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield

@@ -3,8 +3,10 @@
 import contextlib
 import importlib.util
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -142,11 +144,22 @@ def _started(
     if address is not None:
         variables["SPARK_LOCAL_IP"] = address
     try:
-        with _environment(variables):
+        with _environment(variables), _own_interrupts():
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         told = f"Spark does not start at {settings.master}: {plain_cause(str(error))}"
         raise SparkUnavailable(told) from error
+
+
+@contextlib.contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Put back what Ctrl-C did: PySpark's way calls Java in the midst of another call to it."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
