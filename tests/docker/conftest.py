@@ -61,6 +61,17 @@ def image(docker: Callable[..., str]) -> str:
 
 
 @pytest.fixture(scope="session")
+def pipeline_image(docker: Callable[..., str]) -> str:
+    """Return the name of an image built from the present sources with Spark and a Java."""
+    docker(
+        *("build", "--quiet", "--network", "host", "--file", "deploy/Dockerfile"),
+        *("--build-arg", "EXTRAS=pipeline", "--tag", f"{IMAGE}-pipeline"),
+        *("--build-arg", f"PYTHON_IMAGE={present('PYTHON_IMAGE')}", "."),
+    )
+    return f"{IMAGE}-pipeline"
+
+
+@pytest.fixture(scope="session")
 def zookeeper_image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - skips without Docker
     """Return the name of the image that ZooKeeper runs from."""
     return present("ZOOKEEPER_IMAGE")

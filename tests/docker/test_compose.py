@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,9 @@ PROJECT = Path(__file__).parents[2]
 NODES = (1, 2, 3)
 TOPICS = tuple(f"orders-{number}" for number in range(60))
 SIDECAR_PORT, PROMETHEUS_PORT = 7750, 9090
+HISTORY = "/var/lib/loadmanager/history"
+TABLES = "/var/lib/loadmanager/pipeline"
+JOBS = ("ingest", "rollup", "moves", "costs", "replay", "report")
 
 Eventually = Callable[..., Any]
 
@@ -104,7 +108,7 @@ def stack(
     image: str, zookeeper_image: str, prometheus_image: str, eventually: Eventually
 ) -> Iterator[Stack]:
     """Yield the running stack, every sidecar of it ready."""
-    ports = ("SIDECAR_1_PORT", "SIDECAR_2_PORT", "SIDECAR_3_PORT", "PROMETHEUS_PORT")
+    sidecars = ("SIDECAR_1_PORT", "SIDECAR_2_PORT", "SIDECAR_3_PORT")
     stack = Stack(
         command=(*compose_command(), "--project-name", f"loadmanager-test-{os.getpid()}"),
         environment={
@@ -112,7 +116,7 @@ def stack(
             "ZOOKEEPER_IMAGE": zookeeper_image,
             "PROMETHEUS_IMAGE": prometheus_image,
             "BROKER_CPUS": "0.5",
-            **dict.fromkeys(ports, "0"),
+            **dict.fromkeys((*sidecars, "PROMETHEUS_PORT", "SPARK_PORT"), "0"),
         },
     )
     try:
@@ -126,8 +130,9 @@ def stack(
         assert stack.sidecar(1, "/admin/v2/namespaces/public/default", "PUT")[0] == 204
         yield stack
     finally:
-        print(stack.compose("logs", "--no-color", "--tail", "40"))  # noqa: T201 - shown on failure
-        stack.compose("down", "--volumes", "--timeout", "5")
+        everything = ("--profile", "pipeline")
+        print(stack.compose(*everything, "logs", "--no-color", "--tail", "40"))  # noqa: T201 - shown on failure
+        stack.compose(*everything, "down", "--volumes", "--timeout", "5")
 
 
 def test_every_sidecar_names_the_same_owner(stack: Stack, eventually: Eventually) -> None:
@@ -188,3 +193,49 @@ def test_another_node_leads_and_serves_all_after_the_leaders_node_dies(
     stack.compose("start", f"broker-{first}", f"sidecar-{first}")
     eventually("the node is back", lambda: stack.sidecar(first, "/readyz")[0] == 200, within_s=60)
     assert all(stack.owner(first, topic) for topic in TOPICS)
+
+
+def tasks_by_host(stack: Stack) -> Counter[str]:
+    """Return how many tasks each host finished, as Spark's own record of its events tells."""
+    events = stack.compose(
+        "exec", "-T", "spark-master", "sh", "-c", f"cat {TABLES}/events/*/events_*"
+    )
+    told = (json.loads(line) for line in events.splitlines())
+    ended = (event for event in told if event["Event"] == "SparkListenerTaskEnd")
+    return Counter(event["Task Info"]["Host"] for event in ended)
+
+
+@pytest.mark.timeout(900)
+def test_jobs_run_on_both_workers_of_the_spark_cluster_beside_it(
+    stack: Stack, pipeline_image: str, eventually: Eventually
+) -> None:
+    stack.environment["PIPELINE_IMAGE"] = pipeline_image
+    stack.compose("--profile", "pipeline", "up", "--detach", "--no-build", "--no-recreate")
+    eventually(
+        "both workers are the master's",
+        lambda: stack.compose("logs", "spark-master").count("Registering worker") == 2,
+        within_s=120,
+    )
+    finished = ("exec", "-T", "sidecar-1", "find", HISTORY, "-name")
+    for kind in ("reports", "rounds"):
+        eventually(
+            f"a file of {kind} is finished",
+            lambda kind=kind: stack.compose(*finished, f"{kind}-*.jsonl.gz"),
+            within_s=120,
+        )
+    stack.compose("exec", "-T", "spark-master", "mkdir", "-p", f"{TABLES}/events")
+    settings = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"{TABLES}/events",
+        # Each plan runs once: compiling it well costs more than it saves.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    }
+    conf = [f"--conf={key}={value}" for key, value in settings.items()]
+    said = stack.compose("run", "--rm", "-T", "pipeline", *JOBS, *conf)
+    assert [line for line in said.splitlines() if line in JOBS] == list(JOBS)
+    tasks = tasks_by_host(stack)
+    assert tasks.keys() == {"spark-worker-1", "spark-worker-2"}
+    report = stack.compose("exec", "-T", "spark-master", "cat", f"{TABLES}/report.html")
+    assert report.startswith("<!")
