@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -44,7 +45,21 @@ UNEVEN: Final = scenario(
 def simulated(
     pair: str = PAIR, played: Scenario = UNEVEN, *, seed: int = 1, base_every_rounds: int = 5
 ) -> KeptHistory:
-    """Return the history of a scenario that is played with a pair of strategies."""
+    """Return the history of a scenario that is played with a pair of strategies.
+
+    Nobody may change that of `UNEVEN`: it is played once.
+    """
+    if played is UNEVEN:
+        return _uneven(pair, seed, base_every_rounds)
+    return _simulated(pair, played, seed, base_every_rounds)
+
+
+@cache
+def _uneven(pair: str, seed: int, base_every_rounds: int) -> KeptHistory:
+    return _simulated(pair, UNEVEN, seed, base_every_rounds)
+
+
+def _simulated(pair: str, played: Scenario, seed: int, base_every_rounds: int) -> KeptHistory:
     sink, planner = KeptHistory(WRITER), planner_for(played, Strategy.parse(pair))
     witness = Recording.of(played, planner, sink, base_every_rounds=base_every_rounds)
     simulate(played, planner, strategy=pair, seed=seed, witness=witness)
@@ -67,7 +82,8 @@ BRISK: Final[dict[str, Any]] = {
 def live(*, base_every_rounds: int = 1, rounds: int = 12, observe: bool = False) -> Archive:
     """Return the history of real sidecars in virtual time, one of whose brokers is busy.
 
-    Its leader moves bundles off it, a few each round.
+    Its leader moves bundles off it, a few each round. Nobody may change what is returned:
+    it is played once.
     """
     archive = Archive()
 
@@ -119,12 +135,8 @@ def leaders(archive: Archive | KeptHistory) -> list[KeptHistory]:
 def told(archive: Archive | KeptHistory) -> tuple[dict[tuple[str, int], Line], list[Line]]:
     """Return all reports by broker and time, and the lines of the first that led."""
     reports = {(one["broker"], one["reported_at_ms"]): one for one in archive.lines("report")}
-    rounds = [one for one in leaders(archive)[0].lines() if _of_rounds(one)]
-    return reports, rounds
-
-
-def _of_rounds(line: Line) -> bool:
-    return KINDS[line["kind"]].stream is Stream.ROUNDS
+    kinds = [name for name, kind in KINDS.items() if kind.stream is Stream.ROUNDS]
+    return reports, leaders(archive)[0].lines(*kinds)
 
 
 def events(archive: Archive | KeptHistory) -> list[Event]:
