@@ -2,9 +2,14 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[datetime]
+else:  # in older versions of click it is no generic
+    _ParamType = click.ParamType
 
 _AGO: Final = re.compile(r"(\d{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -27,7 +32,7 @@ def parse_moment(text: str, now: datetime) -> datetime:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
 
 
-class Moment(click.ParamType):
+class Moment(_ParamType):
     """Makes a time in UTC of what was typed."""
 
     name = "time"
