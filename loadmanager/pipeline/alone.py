@@ -1,4 +1,4 @@
-"""That one ingest at a time writes to a folder: two would take the same batch's number."""
+"""That each job runs once at a time in a folder: two would mix what they write."""
 
 import fcntl
 import os
@@ -10,13 +10,13 @@ from urllib.parse import unquote, urlsplit
 
 from loadmanager.pipeline.contract import PipelineError
 
-LOCK: Final = ".ingest.lock"
+LOCK: Final = ".{job}.lock"
 """Spark passes over names that begin with a dot."""
 
 
 @contextmanager
-def alone(out: str) -> Iterator[None]:
-    """Hold ``out`` for this process alone, as long as it lives.
+def alone(out: str, job: str) -> Iterator[None]:
+    """Hold ``out`` for one ``job``, run by this process, as long as it lives.
 
     Object stores have no locks: at a URL that is not of this host nobody is kept out, and
     whoever runs the job has to see to it.
@@ -30,14 +30,14 @@ def alone(out: str) -> Iterator[None]:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o666)
+        lock = os.open(folder / LOCK.format(job=job), os.O_CREAT | os.O_RDWR, 0o666)
     except OSError as error:
         raise PipelineError(f"{out}: {error.strerror}; expected a writable directory") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        told = f"{out}: another ingest is writing to it"
+        told = f"{out}: another {job} is writing to it"
         raise PipelineError(f"{told}; expected one at a time") from None
     try:
         yield

@@ -7,7 +7,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructType
 
-from loadmanager.pipeline.alone import alone
 from loadmanager.pipeline.contract import PipelineError, Table
 from loadmanager.pipeline.doubled import doubled, spans_of
 from loadmanager.pipeline.files import literal
@@ -55,13 +54,12 @@ def run(work: Work) -> list[str]:
     """Take what is new in ``work.history`` into the tables, and say what became of it.
 
     Raises:
-        PipelineError: there is no such directory, no file of history in it, or another
-            process is at it.
+        PipelineError: there is no such directory, or no file of history in it.
     """
     if work.history is None:
         raise PipelineError("ingest: no history is given; expected --history DIR")
     history, store = work.history.rstrip("/"), work.store
-    with alone(store.out), settings_of(work.spark, _SETTINGS):
+    with settings_of(work.spark, _SETTINGS):
         store.files.delete(f"{store.out}/{_DRAFTS}")
         read: dict[str, Sequence[int]] = store.files_read()
         found = find_files(store.files, history, read, Bounds(work.since, work.until))

@@ -6,10 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadmanager.pipeline.progress import Progress, no_progress
 from loadmanager.pipeline.session import SessionSettings, spark_session
+
+if TYPE_CHECKING:
+    from loadmanager.pipeline.jobs import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ def run_jobs(
     """
     with spark_session(settings, " ".join(request.jobs)) as spark:
         # These need PySpark, without which a session says what to install.
-        from loadmanager.pipeline.jobs import Work, job  # noqa: PLC0415
+        from loadmanager.pipeline.jobs import Work  # noqa: PLC0415
         from loadmanager.pipeline.store import Store  # noqa: PLC0415
 
         work = Work(
@@ -56,9 +59,22 @@ def run_jobs(
             tell(name)
             started_s = time.monotonic()
             with told_plainly(name), progress(spark, name):
-                lines = job(name)(work)
+                lines = run_job(name, work)
             _tell_all(lines, tell)
             tell(f"  done in {time.monotonic() - started_s:.1f} s")
+
+
+def run_job(name: str, work: "Work") -> list[str]:
+    """Run one job, if no other process is at it in the same place; return what it says.
+
+    Raises:
+        PipelineError: another process runs it there, or it cannot go on.
+    """
+    from loadmanager.pipeline.alone import alone  # noqa: PLC0415 - need PySpark, as above
+    from loadmanager.pipeline.jobs import job  # noqa: PLC0415 - the same
+
+    with alone(work.store.out, name):
+        return job(name)(work)
 
 
 def _tell_all(lines: Iterable[str], tell: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""One ingest at a time: the lock ends with the process that holds it."""
+"""Each job once at a time: the lock ends with the process that holds it."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from loadmanager.pipeline.contract import PipelineError
 HOLDER = """
 import sys
 from loadmanager.pipeline.alone import alone
-with alone(sys.argv[1]):
+with alone(sys.argv[1], "rollup"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -24,16 +24,21 @@ def test_a_folder_is_held_by_one_process_until_it_is_killed(tmp_path: Path) -> N
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(PipelineError, match="out: another ingest is writing to it"), alone(out):
+        with (
+            pytest.raises(PipelineError, match="out: another rollup is writing to it"),
+            alone(out, "rollup"),
+        ):
             pass
+        with alone(out, "moves"):
+            assert not (tmp_path / "out" / ".ingest.lock").exists()
         holder.kill()
-    with alone(out):
+    with alone(out, "rollup"):
         assert (tmp_path / "out").is_dir()
 
 
 def test_a_path_and_its_url_are_the_same_folder(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/a%20b"
-    with alone(url), pytest.raises(PipelineError), alone(str(tmp_path / "a b")):
+    with alone(url, "x"), pytest.raises(PipelineError), alone(str(tmp_path / "a b"), "x"):
         pass
 
 
@@ -41,11 +46,11 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(PipelineError, match="expected a writable directory"),
-        alone(str(tmp_path / "file" / "out")),
+        alone(str(tmp_path / "file" / "out"), "x"),
     ):
         pass
 
 
 def test_elsewhere_there_is_nothing_to_hold() -> None:
-    with alone("s3a://bucket/tables"), alone("s3a://bucket/tables"):
+    with alone("s3a://bucket/tables", "x"), alone("s3a://bucket/tables", "x"):
         pass

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from loadmanager.cli import main
+from loadmanager.config import describe
 from loadmanager.pipeline.jobs import JOBS
 
 PROJECT = Path(__file__).parents[2]
@@ -65,6 +66,12 @@ def test_programs_are_python() -> None:
 
 def test_every_job_has_its_row() -> None:
     assert re.findall(r"^\| `(\w+)` \|", TEXT.partition("## Jobs")[2], re.MULTILINE) == list(JOBS)
+
+
+def test_settings_that_are_named_are_those_of_the_configuration() -> None:
+    named = {f"{section}.{key}" for section, key in re.findall(r"`\[(\w+)\] (\w+)", TEXT)}
+    assert {"history.dir", "history.seed"} <= named
+    assert named <= {f"{one.section}.{one.key}" for one in describe()}
 
 
 def test_messages_that_are_explained_are_those_that_are_told() -> None:

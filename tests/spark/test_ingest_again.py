@@ -14,6 +14,7 @@ from loadmanager.pipeline import ingest
 from loadmanager.pipeline.alone import alone
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.running import run_job
 from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:
@@ -186,5 +187,8 @@ def test_two_runs_at_once_do_not_write_to_the_same_tables(
 ) -> None:
     put(tmp_path / "history", [line(report(1))])
     store = Store(spark, str(tmp_path / "out"))
-    with alone(store.out), pytest.raises(PipelineError, match="another ingest is writing to it"):
-        take(store, spark, tmp_path / "history")
+    work = Work(spark=spark, store=store, history=str(tmp_path / "history"))
+    told = "another ingest is writing to it"
+    with alone(store.out, "ingest"), pytest.raises(PipelineError, match=told):
+        run_job("ingest", work)
+    assert run_job("ingest", work)[-1].startswith("lines: 1 read = 1 kept")
