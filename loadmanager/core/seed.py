@@ -91,6 +91,15 @@ def encode_seed(head: SeedHead, bundles: Iterable[BundleSeed]) -> Iterator[bytes
     yield packer.flush()
 
 
+def fits_in_seed(one: BundleSeed) -> bool:
+    """Return whether `encode_seed` takes it: no leader could use rates beyond all measure."""
+    try:
+        _line_of(one)
+    except MalformedContent:
+        return False
+    return True
+
+
 def _lines(head: SeedHead, bundles: Iterable[BundleSeed]) -> Iterator[bytes]:
     yield to_json(
         {
@@ -103,14 +112,18 @@ def _lines(head: SeedHead, bundles: Iterable[BundleSeed]) -> Iterator[bytes]:
     )
     count = 0
     for one in bundles:
-        try:
-            line = to_json(_bundle_to_json(one))
-        except ValueError:
-            raise MalformedContent("seed", one.bundle, "finite numbers") from None
-        _bundle_of(parse_fields("seed", line), 0)
+        yield _line_of(one)
         count += 1
-        yield line
     yield to_json({"bundles": count})
+
+
+def _line_of(one: BundleSeed) -> bytes:
+    try:
+        line = to_json(_bundle_to_json(one))
+    except ValueError:
+        raise MalformedContent("seed", one.bundle, "finite numbers") from None
+    _bundle_of(parse_fields("seed", line), 0)
+    return line
 
 
 def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -4,8 +4,8 @@ Everything is made of data frames in `rolling`; here it is read and written. Day
 batch has anything of are not reckoned again.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -20,6 +20,9 @@ from loadmanager.pipeline.store import Store
 SEED = "seed.json.gz"
 """Where the seed is below OUT, if the history is of one cluster alone."""
 
+_SEEDS: Final = "seeds"
+"""What it is noted under that all seeds are written: a run may die between tables and seeds."""
+
 
 def run(work: Work) -> list[str]:
     """Make all tables of `rolling.tables`, and the seed for leaders.
@@ -29,12 +32,19 @@ def run(work: Work) -> list[str]:
     """
     store = work.store
     store.table("broker_load")
-    facts = facts_of(work)
-    scope = scope_of(work, store.facts("rollup"))
-    if scope.days == frozenset():
-        return ["rollup: nothing new was ingested since the last one"]
+    facts, former = facts_of(work), store.facts("rollup")
+    scope = scope_of(work, former)
+    if former is not None and scope.days == frozenset():
+        nothing = "rollup: nothing new was ingested since the last one"
+        return [nothing, *([] if _seeded(store, former) else _write_seeds(store, former))]
     store.replace("rollup", Frames(store=store, scope=scope).every(), facts)
     return [*_told(store, scope), *_write_seeds(store, facts)]
+
+
+def _seeded(store: Store, facts: Mapping[str, Any]) -> bool:
+    """Return whether the seeds of a rollup were written, too, before it ended."""
+    noted = store.facts(_SEEDS)
+    return noted is not None and bool(noted["made_at_ms"] == facts["made_at_ms"])
 
 
 def _told(store: Store, scope: Scope) -> Iterator[str]:
@@ -63,7 +73,7 @@ def _told_averages(store: Store) -> Iterator[str]:
     )
 
 
-def _write_seeds(store: Store, facts: dict[str, Any]) -> Iterator[str]:
+def _write_seeds(store: Store, facts: Mapping[str, Any]) -> Iterator[str]:
     """Write the seed file of each cluster."""
     days = store.table("bundle_days")
     seeds = bundle_seeds(store.table("averages"), days, store.table("bundle_profiles"))
@@ -81,6 +91,10 @@ def _write_seeds(store: Store, facts: dict[str, Any]) -> Iterator[str]:
             until_ms=cluster["until_ms"],
         )
         rows = seeds.where(F.col("cluster") == cluster["cluster"]).orderBy("bundle")
-        packed = b"".join(encode_seed(head, seeds_of(rows.toLocalIterator())))
+        unfit: list[str] = []
+        packed = b"".join(encode_seed(head, seeds_of(rows.toLocalIterator(), unfit.append)))
         store.files.write(f"{store.out}/{where}", packed)
         yield f"seed for leaders of {head.cluster}: {store.out}/{where}"
+        if unfit:
+            yield f"not in it, with names or rates of no bundle: {len(unfit)}, such as {unfit[0]}"
+    store.replace(_SEEDS, {}, {"made_at_ms": facts["made_at_ms"]})

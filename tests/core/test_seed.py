@@ -18,6 +18,7 @@ from loadmanager.core.seed import (
     BundleSeed,
     SeedHead,
     encode_seed,
+    fits_in_seed,
     hour_of_week,
     read_seed,
 )
@@ -67,6 +68,15 @@ def test_a_large_file_comes_in_pieces() -> None:
     assert len(pieces) > 2
     seed = read_seed("seed", gzip.decompress(b"".join(pieces)).splitlines(), 0)
     assert len(seed.bundles) == 3_000
+
+
+@pytest.mark.parametrize("rate", [1.1e15, float("inf"), float("nan")])
+def test_rates_beyond_all_measure_are_told_before_they_spoil_a_file(rate: float) -> None:
+    unfit = replace(ONE, mean=replace(ONE.mean, bytes_in_per_s=rate))
+    assert fits_in_seed(ONE)
+    assert not fits_in_seed(unfit)
+    with pytest.raises(MalformedContent):
+        lines_of(unfit)
 
 
 def test_half_a_file_is_known_for_one() -> None:

@@ -26,7 +26,7 @@ from loadmanager.pipeline.rolling.tables import (
     ROLLUP,
 )
 from loadmanager.pipeline.store import Store
-from loadmanager.pipeline.tables import INGESTED
+from loadmanager.pipeline.tables import DOUBLED, INGESTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,6 +104,14 @@ def test_without_a_new_batch_nothing_is_done(
     again = rollup.run(Work(spark=spark, store=store))
     assert again == ["rollup: nothing new was ingested since the last one"]
     assert store.facts("rollup") == before
+    # As if the process had been killed between the tables and the seed.
+    seed = f"{store.out}/{rollup.SEED}"
+    packed = store.files.read_bytes(seed)
+    for left in (seed, f"{store.out}/jobs/seeds"):
+        store.files.delete(left)
+    again = rollup.run(Work(spark=spark, store=store))
+    assert again[1:] == [f"seed for leaders of c: {seed}"]
+    assert store.files.read_bytes(seed) == packed
     assert told[0] == "rollup: all days reckoned; a report stands for at most 300 s"
     assert {table.name for table in ROLLUP} == {
         table.name for table in ROLLUP if store.files.exists(f"{store.out}/{table.name}")
@@ -119,6 +127,27 @@ def test_leaders_can_read_the_seed(at_once: tuple[Store, list[str]]) -> None:
     assert seed.head.until_ms - seed.head.since_ms == 4 * DAY_S * 1000
     assert seed.bundles.keys() == {BundleId(FIRST), BundleId(SECOND)}
     assert seed.bundles[BundleId(SECOND)].now.msgs_in_per_s == pytest.approx(1.0)
+
+
+def test_days_of_which_other_reports_count_now_are_reckoned_anew(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    store = Store(spark, str(tmp_path))
+    put(spark, store, 1, *AT_S)
+    day_ms = round(DAY_S * 1000)
+    begin = ("c", "b", "w", "old", "new", NOON_MS)
+    for batch, until_ms in ((2, NOON_MS + day_ms), (3, NOON_MS + 2 * day_ms)):
+        store.put(DOUBLED, batch, spark.createDataFrame([(*begin, until_ms)], DOUBLED.schema))
+        store.commit(batch, {"tables": [DOUBLED.name], "files": {}, "lines": {}})
+    work = Work(spark=spark, store=store)
+
+    def days_after(batch: int) -> frozenset[date] | None:
+        return scope_of(work, {**facts_of(work), "batches": batch}).days
+
+    # Each reaches back to the day before.
+    touched = frozenset(date(2026, 1, day) for day in (4, 5, 6, 7))
+    assert (days_after(1), days_after(2)) == (touched, touched)
+    assert days_after(3) == frozenset()
 
 
 def test_no_rollup_without_an_ingest(spark: "SparkSession", tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Hours, days, imbalance, profiles and rankings, worked out by hand."""
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from load_rows import FIRST, NOON_MS, SECOND, report, reports, sample, samples, table_of
+from pyspark.sql import Row as SparkRow
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.averages import Rates
@@ -233,6 +235,16 @@ def test_a_seed_has_the_leaders_average_and_the_week_as_factors(
     found = {one.bundle: one for one in seeds_of(iter(without.collect()))}
     assert {one.long_samples for one in found.values()} == {1}
     assert found[BundleId(SECOND)].long.msgs_out_per_s == pytest.approx(400.0)
+    unfit: list[Row] = [
+        {"msgs_in_per_s_mean": 1e16},
+        {"bundle": "none"},
+        {"bytes_in_per_s_mean": math.inf},
+    ]
+    rows = [SparkRow(**{**without.collect()[0].asDict(), **changed}) for changed in unfit]
+    passed_over: list[str] = []
+    assert list(seeds_of(iter(rows), passed_over.append)) == []
+    assert len(passed_over) == 3
+    assert passed_over[1] == "none"
 
 
 def test_the_hours_before_noon_are_another_day_of_nobody(daily: "DataFrame") -> None:

@@ -5,7 +5,7 @@ of that day and the first minutes of the next. Other days are copied from the fo
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
@@ -13,14 +13,20 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from loadmanager.core.history.schema import TIMES_END_MS
 from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.rolling.weights import MINUTE_MS
 from loadmanager.pipeline.store import DATES_END, Store
+from loadmanager.pipeline.tables import DOUBLED
 
 FORMAT: Final = 1
 """Grows when the tables of a former rollup cannot be gone on with."""
 
 READ: Final = ("broker_load", "bundle_load", "rounds", "ticks", "bundle_averages", "cuts")
 _DAY: Final = timedelta(days=1)
+_MOST_DAYS: Final = 1000
+"""To reckon more than these one by one is slower than to reckon all."""
+
 _DATE: Final = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
 
 
@@ -85,7 +91,11 @@ def scope_of(work: Work, former: Mapping[str, Any] | None) -> Scope:
     numbers = {one.number for one in work.store.batches()}
     if former["batches"] not in numbers:
         return every
-    touched = _days_of_batches(work.store, former["batches"])
+    touched = _days_of_batches(work.store, former["batches"]) | _days_of_passed_over(
+        work.store, former["batches"]
+    )
+    if len(touched) > _MOST_DAYS:
+        return every
     # A report of the first minutes of a day stands for the last of the day before.
     days = frozenset(touched | {day - _DAY for day in touched})
     return Scope(days=days, since=work.since, until=work.until)
@@ -119,3 +129,35 @@ def _days_of_batches(store: Store, after: int) -> set[date]:
                 days = (_DATE.fullmatch(name) for name in names)
                 found |= {date.fromisoformat(day[1]) for day in days if day}
     return {day for day in found if day < DATES_END}
+
+
+def _days_of_passed_over(store: Store, before: int) -> set[date]:
+    """Return the days of reports that are passed over now and were not at batch ``before``.
+
+    A second sidecar that goes on for days may come to pass over older reports, too. And what
+    was passed over may stand again, if that one turns out to have begun earlier.
+    """
+    batches = {one.number: one for one in store.batches()}
+    last = max(batches)
+
+    def told(number: int) -> DataFrame:
+        of_batch = [number] if DOUBLED.name in batches[number].tables else []
+        return store.rows_of(DOUBLED, of_batch)
+
+    if last == before or DOUBLED.name not in batches[before].tables | batches[last].tables:
+        return set()
+    now, then = told(last), told(before)
+    changed = now.exceptAll(then).unionByName(then.exceptAll(now))
+    spans = changed.select("from_ms", "until_ms").distinct().limit(_MOST_DAYS).collect()
+    return {day for span in spans for day in _days_from(span["from_ms"], span["until_ms"])}
+
+
+def _days_from(from_ms: int, until_ms: int) -> Iterator[date]:
+    # A report is written, and has its date, a little after its sample was taken.
+    bounds_ms = (from_ms, until_ms + MINUTE_MS)
+    day, last = (
+        datetime.fromtimestamp(min(ms, TIMES_END_MS) / 1000, UTC).date() for ms in bounds_ms
+    )
+    while day <= last:
+        yield day
+        day += _DAY

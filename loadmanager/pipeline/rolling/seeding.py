@@ -4,7 +4,7 @@ A line for each bundle, whatever the length of the history: the driver gets them
 another, and holds the packed file, about 1 kB a bundle, until it is written.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.core.averages import Rates
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_bundle
-from loadmanager.core.seed import HOURS, BundleSeed
+from loadmanager.core.seed import HOURS, BundleSeed, fits_in_seed
 from loadmanager.pipeline.rolling.measures import RATES, weighted_mean
 
 _LONG: Final = tuple(f"long_{rate}" for rate in RATES)
@@ -63,21 +63,35 @@ def _factors(means: DataFrame, profiles: DataFrame) -> DataFrame:
     return found.select(*_KEYS, hours.alias("hours"))
 
 
-def seeds_of(rows: Iterator[Row]) -> Iterator[BundleSeed]:
-    """Yield the seeds in rows of `bundle_seeds`; names that are none of bundles are passed over."""
+def seeds_of(
+    rows: Iterator[Row], pass_over: Callable[[str], object] = lambda _name: None
+) -> Iterator[BundleSeed]:
+    """Yield the seeds in rows of `bundle_seeds`.
+
+    Those that no leader could use, for their name or for rates beyond all measure, are
+    passed over: ``pass_over`` gets the name of each.
+    """
     for row in rows:
-        try:
-            bundle = parse_bundle(row["bundle"])
-        except InvalidName:
-            continue
-        yield BundleSeed(
-            bundle=bundle,
-            long=_rates(row, _LONG),
-            long_samples=row["long_samples"],
-            mean=_rates(row, _MEAN),
-            hours=_hours(row["hours"]),
-            topics=row["topics"],
-        )
+        seed = _seed_of(row)
+        if seed is not None and fits_in_seed(seed):
+            yield seed
+        else:
+            pass_over(row["bundle"])
+
+
+def _seed_of(row: Row) -> BundleSeed | None:
+    try:
+        bundle = parse_bundle(row["bundle"])
+    except InvalidName:
+        return None
+    return BundleSeed(
+        bundle=bundle,
+        long=_rates(row, _LONG),
+        long_samples=row["long_samples"],
+        mean=_rates(row, _MEAN),
+        hours=_hours(row["hours"]),
+        topics=row["topics"],
+    )
 
 
 def _rates(row: Row, names: tuple[str, ...]) -> Rates:
