@@ -6,7 +6,7 @@ Both go to standard error: what a job found out goes to standard output.
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
@@ -91,9 +91,13 @@ def progress_on(stream: TextIO) -> Progress:
 def _watching(tracker: Tracker, every_s: float, tell: Callable[[Stand], None]) -> Iterator[None]:
     over = threading.Event()
 
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with PySpark, which is optional
+
     def watch() -> None:
-        while not over.wait(every_s):
-            tell(stand_of(tracker))
+        # When Java is gone, the job tells so.
+        with suppress(Py4JError, OSError):
+            while not over.wait(every_s):
+                tell(stand_of(tracker))
 
     thread = threading.Thread(target=watch, name="progress", daemon=True)
     thread.start()

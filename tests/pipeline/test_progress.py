@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from loadmanager.pipeline import progress
 from loadmanager.pipeline.progress import Stand, progress_on, stand_of
@@ -73,6 +74,27 @@ def test_where_there_is_no_terminal_lines_come_while_the_job_runs_and_none_after
     assert said.startswith("rollup: stage 7: 3 of 4 tasks, 1 running\n")
     assert not [one for one in threading.enumerate() if one.name == "progress"]
     assert stream.getvalue() == said
+
+
+class Gone(Stages):
+    """Stages whose Java was killed."""
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
+        """Fail as py4j does then."""
+        self.asked.set()
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+
+def test_when_java_is_gone_progress_leaves_it_to_the_job_to_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.01)
+    stages, stream, uncaught = Gone({}), io.StringIO(), list[threading.ExceptHookArgs]()
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    with progress_on(stream)(session(stages), "rollup"):
+        assert stages.asked.wait(30)
+    assert stream.getvalue() == ""
+    assert uncaught == []
 
 
 def test_a_terminal_shows_a_bar_and_is_clean_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
