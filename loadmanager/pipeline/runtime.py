@@ -43,15 +43,12 @@ def java_home(folder: Path) -> Path:
     """Return a folder to set JAVA_HOME to for Spark; ``folder`` is for a shim if one is needed.
 
     Raises:
-        SparkUnavailable: there is no Java, or only one older than `LEAST_JAVA`.
+        SparkUnavailable: there is no Java, or only older ones than `LEAST_JAVA`.
     """
     try:
-        java = find_java(HOW_TO_GET_IT)
+        java = find_java(HOW_TO_GET_IT, _too_old)
     except NoJava as error:
         raise SparkUnavailable(str(error)) from None
-    version = _version(java)
-    if version < LEAST_JAVA:
-        raise SparkUnavailable(f"{java} is Java {version}, Spark needs 17; {HOW_TO_GET_IT}")
     unknown = [option for option in _DISPENSABLE if not _knows(java, option)]
     if not unknown:
         return java.resolve().parent.parent
@@ -81,6 +78,11 @@ def check_memory(wanted: str, free_bytes: float | None) -> None:
             "expected less: --driver-memory, or other programs closed, or a larger limit "
             "for this container"
         )
+
+
+def _too_old(java: Path) -> str | None:
+    version = _version(java)
+    return f"is Java {version}, Spark needs {LEAST_JAVA}" if version < LEAST_JAVA else None
 
 
 def _version(java: Path) -> int:

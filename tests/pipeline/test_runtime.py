@@ -1,3 +1,4 @@
+import importlib.util
 import subprocess
 from pathlib import Path
 
@@ -48,11 +49,24 @@ def test_a_java_that_lacks_something_gets_a_shim_that_leaves_it_out(
     assert "WARNING" not in done.stderr
 
 
-def test_an_old_java_is_refused_by_its_version(
+def test_an_old_java_is_passed_over_for_the_next_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(java_saying(tmp_path, "1.8.0_402")))
-    with pytest.raises(SparkUnavailable, match=r"is Java 8, Spark needs 17; install Java 17"):
+    monkeypatch.setenv("JAVA_HOME", str(java_saying(tmp_path / "old", "11.0.22")))
+    new = java_saying(tmp_path / "new", "21.0.2")
+    monkeypatch.setenv("PATH", f"{new / 'bin'}:/usr/bin:/bin")
+    assert java_home(tmp_path / "shim") == new
+
+
+def test_where_all_are_old_each_is_told_with_its_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java_saying(tmp_path / "home", "1.8.0_402")))
+    on_path = java_saying(tmp_path / "path", "11.0.22")
+    monkeypatch.setenv("PATH", f"{on_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    told = r"home/bin/java: is Java 8, Spark needs 17; PATH: .*is Java 11, .*; install Java 17"
+    with pytest.raises(SparkUnavailable, match=told):
         java_home(tmp_path / "shim")
 
 
