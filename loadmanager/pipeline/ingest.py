@@ -116,6 +116,7 @@ class _Batch:
                 self._put(made.table, made.make(_parsed(kept, made.kind)))
         self._put(KEYS, keys_of(kept))
         counted = _counted(kinds, lost)
+        counted["kept"] = self._store.rows_of(KEYS, [self._number]).count()
         if counted["quarantined"]:
             self._put(QUARANTINE, refused(lines, lost))
         taken = Taken(**counted, gone=gone, doubled=self._doubled())
@@ -192,19 +193,16 @@ class _Batch:
 
 
 def _counted(kinds: Mapping[str | None, int], lost: DataFrame | None) -> dict[str, int]:
-    """Return how many lines were read, kept, quarantined and duplicate."""
+    """Return how many lines were read, quarantined and duplicate."""
     read, faults = sum(kinds.values()), kinds.get(None, 0)
     verdicts: dict[str, int] = {}
     if lost is not None:
         every = lost.groupBy("verdict").count().collect()
         verdicts = {one["verdict"]: one["count"] for one in every}
-    duplicate = verdicts.get(DUPLICATE, 0)
-    quarantined = faults + verdicts.get(CONTRADICTION, 0)
     return {
         "read": read,
-        "kept": read - duplicate - quarantined,
-        "quarantined": quarantined,
-        "duplicate": duplicate,
+        "quarantined": faults + verdicts.get(CONTRADICTION, 0),
+        "duplicate": verdicts.get(DUPLICATE, 0),
     }
 
 

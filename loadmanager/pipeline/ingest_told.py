@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.history_files import LARGEST_BYTES, Found
 
 SHOWN: Final = 5
@@ -16,6 +17,9 @@ class Taken:
 
     ``gone`` files were there and then were not. ``doubled`` are the first brokers that two
     sidecars reported on at once.
+
+    Raises:
+        PipelineError: lines were lost on their way, or counted twice.
     """
 
     read: int = 0
@@ -24,6 +28,13 @@ class Taken:
     duplicate: int = 0
     gone: int = 0
     doubled: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse sums that are none: each of them was counted by itself."""
+        if self.read != self.kept + self.quarantined + self.duplicate:
+            told = ", ".join(f"{count} {name}" for name, count in self.lines.items())
+            expected = "read = kept + quarantined + duplicate; this is a fault of the pipeline"
+            raise PipelineError(f"ingest: lines: {told}; expected {expected}")
 
     def __add__(self, other: "Taken") -> "Taken":
         """Return both together, this one before the other."""

@@ -42,10 +42,18 @@ def keys_of(lines: DataFrame) -> DataFrame:
 def losers(lines: DataFrame, before: DataFrame) -> DataFrame:
     """Return the sound lines that are not taken: file, line, verdict, and what they have of `KEYS`.
 
-    ``before`` are the keys of earlier batches.
+    ``before`` are the keys of earlier batches. Of a year of them next to none is of the numbers
+    that new files have, and only those are compared.
     """
-    here = keys_of(lines).withColumn("earlier", F.lit(0))
-    every = here.unionByName(before.select(*KEYS.schema.names).withColumn("earlier", F.lit(1)))
+    here = keys_of(lines)
+    which = _KEY[:-1]
+    numbers = here.groupBy(*which).agg(F.min("seq").alias("first"), F.max("seq").alias("last"))
+    near = before.join(F.broadcast(numbers), which).where(
+        F.col("seq").between(F.col("first"), F.col("last"))
+    )
+    every = here.withColumn("earlier", F.lit(0)).unionByName(
+        near.select(*KEYS.schema.names).withColumn("earlier", F.lit(1))
+    )
     same = Window.partitionBy(*_KEY).orderBy(F.desc("earlier"), "digest", "file", "line")
     ranked = every.withColumns(
         {"place": F.row_number().over(same), "first_digest": F.first("digest").over(same)}

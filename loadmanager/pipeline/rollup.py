@@ -1,7 +1,7 @@
 """Loads per minute, hour and day, who is hot and when, and the averages as the leader had them.
 
-Everything is made of data frames in `rolling`; here it is read and written. Days that no new
-batch has anything of are not reckoned again.
+Everything is made of data frames in `rolling`; here it is read and written. Days are not
+reckoned again unless a new batch has reports of them, or tells that others count.
 """
 
 from collections.abc import Iterator, Mapping

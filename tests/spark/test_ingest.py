@@ -14,6 +14,7 @@ from loadmanager.core.history import Stream, read_line
 from loadmanager.pipeline import ingest
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.running import run_job
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED, LAST_MS
 
@@ -136,7 +137,7 @@ def spoilt_fixture(
     put(top, [line(report(700))], first_seq=700, being_written=True)
     (top / "date=2026-01-05" / "hour=12" / "notes.txt").write_text("by hand")
     store = Store(spark, f"{top}/out {{a}}")
-    told = ingest.run(Work(spark=spark, store=store, history=str(top)))
+    told = run_job("ingest", Work(spark=spark, store=store, history=str(top)))
     return store, told
 
 
