@@ -226,3 +226,6 @@ def test_a_stream_whose_process_is_killed_goes_on_where_it_was(
     following.add(1)
     following.run()
     assert_each_once_and_the_same(following.minutes(), rolled_up)
+    alerts = [(one["event"], one["subject"], one["since"]) for one in following.alerts("imbalance")]
+    assert alerts
+    assert sorted(set(alerts)) == sorted(alerts), "each is told once"
