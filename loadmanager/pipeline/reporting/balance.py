@@ -9,7 +9,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, shown, table
 from loadmanager.pipeline.reporting.looks import SCALE, bars, layout, line
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
-from loadmanager.pipeline.reporting.sources import Row, Tables, bounds_ms, interval, rows, step_ms
+from loadmanager.pipeline.reporting.sources import (
+    Row,
+    Tables,
+    bounds_ms,
+    interval,
+    rows,
+    sound,
+    step_ms,
+)
 from loadmanager.pipeline.reporting.wording import many, on_axis, percent, plain, scaled, span
 
 TITLE: Final = "Balance over time"
@@ -53,7 +61,7 @@ class LoadMap:
 
 def read(tables: Tables) -> Balance | None:
     """Return what is to be seen; None if there are no minutes."""
-    minutes = tables.table("cluster_minutes")
+    minutes = sound(tables.table("cluster_minutes"))
     bounds = bounds_ms(minutes, "minute")
     if bounds is None:
         return None
@@ -99,7 +107,7 @@ def _moves(tables: Tables, step: int) -> dict[int, int]:
 
 def _map(tables: Tables) -> LoadMap | None:
     """Return the loads of the brokers that differ most from the mean, by hours."""
-    hours = tables.table("broker_hours").withColumn(
+    hours = sound(tables.table("broker_hours")).withColumn(
         "load",
         F.greatest(
             "cpu_fraction_mean", "bandwidth_in_fraction_mean", "bandwidth_out_fraction_mean"

@@ -20,7 +20,7 @@ from loadmanager.pipeline.reporting.capacity_trend import (
 )
 from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout, line
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
-from loadmanager.pipeline.reporting.sources import Tables, rows
+from loadmanager.pipeline.reporting.sources import Tables, rows, sound
 from loadmanager.pipeline.reporting.wording import named, on_axis, percent, plain
 
 TITLE: Final = "Days until capacity is short"
@@ -46,7 +46,7 @@ class Capacity:
 
 def read(tables: Tables) -> Capacity | None:
     """Return what the forecast is made from; None if there are no hours."""
-    hours = tables.table("broker_hours")
+    hours = sound(tables.table("broker_hours"))
     known = [F.avg(f"{name}_fraction_mean").alias(name) for name in _JUDGED]
     by_hour = hours.groupBy(F.unix_millis("hour").alias("at_ms")).agg(
         *known, F.count("*").alias("brokers")

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.charts import Cell, Column, Html, table
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight
-from loadmanager.pipeline.reporting.sources import Row, Tables, bounds_ms, one_row, rows
+from loadmanager.pipeline.reporting.sources import Row, Tables, bounds_ms, one_row, rows, sound
 from loadmanager.pipeline.reporting.wording import many, moment, percent, span
 
 TITLE: Final = "What was read"
@@ -57,7 +57,7 @@ def read(tables: Tables) -> Intake:
         )
     ]
     load = tables.table("broker_load")
-    bounds = bounds_ms(load, "at")
+    bounds = bounds_ms(sound(load), "at")
     return Intake(
         batches=len(batches),
         totals=totals,

@@ -1,8 +1,8 @@
 """What parts of the report read from: the tables of one cluster, of the asked-for time."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 
@@ -14,6 +14,9 @@ from loadmanager.pipeline.store import Store
 Row = dict[str, Any]
 
 INGEST: Final = "ingest"
+
+_GAP: Final = timedelta(days=2)
+"""Days of one broker alone that are so near to others go on with them."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,38 @@ def bounds_ms(frame: DataFrame, time: str) -> tuple[int, int] | None:
     at_ms = F.unix_millis(time)
     found = one_row(frame.agg(F.min(at_ms).alias("first"), F.max(at_ms).alias("last")))
     return None if found["first"] is None else (found["first"], found["last"])
+
+
+def sound(frame: DataFrame) -> DataFrame:
+    """Return the rows without those of days that only one broker's jumped clock tells of.
+
+    In: ``date``, and ``brokers`` (how many) or ``broker``. One report of the year 2099 would
+    make one interval of a chart of all that happened.
+    """
+    several = (
+        F.max("brokers") > 1 if "brokers" in frame.columns else F.min("broker") < F.max("broker")
+    )
+    found = frame.groupBy("date").agg(several.alias("several"))
+    days = believed_days({row["date"]: bool(row["several"]) for row in rows(found)})
+    return frame if days is None else frame.where(F.col("date").between(*days))
+
+
+def believed_days(several: Mapping[date, bool]) -> tuple[date, date] | None:
+    """Return the first and the last day to believe in; None if none is to be doubted.
+
+    ``several`` says of each day whether more than one broker told of it. Those days are
+    believed, and what goes on from them without a gap; with never more than one broker
+    there is no other clock to doubt its clock by.
+    """
+    certain = [day for day, sure in several.items() if sure]
+    if not certain:
+        return None
+    first, last = min(certain), max(certain)
+    for day in sorted(several):
+        last = day if last < day <= last + _GAP else last
+    for day in sorted(several, reverse=True):
+        first = day if first > day >= first - _GAP else first
+    return first, last
 
 
 def step_ms(first_ms: int, last_ms: int, finest_ms: int, points: int) -> int:
