@@ -20,10 +20,7 @@ from loadmanager.pipeline.costing.spark_rows import UNIT, Stretches, minutes, pl
 from loadmanager.pipeline.costing.spark_source import InSpark
 from loadmanager.pipeline.costing.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
 from loadmanager.pipeline.costing.units import Unit, Units, block_minutes
-from loadmanager.pipeline.jobs import Work
-
-MODEL: Final = "cost-model.json"
-"""Where the document is, below OUT."""
+from loadmanager.pipeline.jobs import COST_MODEL, Work
 
 _PARTITIONS_PER_CORE: Final = 2
 
@@ -138,7 +135,7 @@ def _replace(
 
 
 def _write_model(work: Work, made: CostDocument) -> str:
-    where = f"{work.store.out}/{MODEL}"
+    where = f"{work.store.out}/{COST_MODEL}"
     work.store.files.write(where, encode_costs(made))
     return where
 

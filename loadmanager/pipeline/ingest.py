@@ -30,6 +30,7 @@ from loadmanager.pipeline.tables import (
     OF_LINES,
     QUARANTINE,
     SPANS,
+    namespace_of,
     parsed_schema,
     with_dates,
 )
@@ -137,8 +138,7 @@ class _Batch:
         rows = content.select("path", "content").mapInArrow(read_files, READ)
         dated = with_dates(rows)
         date = F.when(F.col("part") == BUNDLES, F.col("date"))
-        namespace = F.substring_index("bundle", "/", 2)
-        return dated.withColumns({"date": date, "namespace": namespace})
+        return dated.withColumns({"date": date, "namespace": namespace_of("bundle")})
 
     def _part(self, name: str) -> DataFrame:
         read = StructType([one for one in READ if one.name != "part"])

@@ -35,6 +35,9 @@ class Work:
     tell: Callable[[str], None] = lambda _line: None
 
 
+COST_MODEL: Final = "cost-model.json"
+"""Where the learned costs are, below OUT: written by the job ``costs``, read by others."""
+
 Job = Callable[[Work], list[str]]
 """Does the work and returns the lines that say what became of it."""
 

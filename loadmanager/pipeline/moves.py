@@ -10,7 +10,7 @@ from loadmanager.core.cost.document import CostDocument, decode_costs
 from loadmanager.core.errors import MalformedContent
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.files import literal
-from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.jobs import COST_MODEL, Work
 from loadmanager.pipeline.moving.effects import Told, effects, summary
 from loadmanager.pipeline.moving.orders import ping_pong
 from loadmanager.pipeline.moving.predictions import errors
@@ -33,8 +33,6 @@ TABLES: Final = (MOVE_EFFECTS, MOVE_PREDICTIONS, MOVE_SUMMARY, PING_PONG)
 
 BACK_WITHIN_S: Final = 3600.0
 """A bundle that comes back within an hour went to and fro."""
-
-COST_MODEL: Final = "cost-model.json"
 
 _MARGIN: Final = timedelta(seconds=4 * LONGEST_S)
 """Reports about the first and the last move may be so much before and after."""

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.streaming.alerts import BEGAN, Limits, silence
 from loadmanager.pipeline.streaming.memory import Memory
 from loadmanager.pipeline.streaming.micro_batch import Batches
@@ -87,7 +88,7 @@ def run(work: Work) -> list[str]:
         limits=_limits(options),
         tell=work.tell,
     )
-    with _settings(work), _interrupts():
+    with settings_of(work.spark, _SETTINGS), _interrupts():
         query = _started(work, batches, once=bool(options.get("once")))
         try:
             _follow(query, _Following(work, batches), options)
@@ -194,18 +195,3 @@ def _told(memory: Memory) -> str:
     if not progress.closed_ms:
         return "stream: no minute is over yet"
     return f"stream: minutes before {progress.closed:%F %H:%M} are over and told"
-
-
-@contextlib.contextmanager
-def _settings(work: Work) -> Iterator[None]:
-    before = {name: work.spark.conf.get(name, None) for name in _SETTINGS}
-    for name, value in _SETTINGS.items():
-        work.spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, former in before.items():
-            if former is None:
-                work.spark.conf.unset(name)
-            else:
-                work.spark.conf.set(name, former)

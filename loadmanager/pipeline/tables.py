@@ -26,9 +26,6 @@ from loadmanager.core.history.schema import ENVELOPE
 from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.history_schema import columns_of, fields_of, line_schema, plain, row_of
 
-LAST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999, the last that a date can be of: a clock may say any number."""
-
 _DAY_MS: Final = 86_400_000
 _ENVELOPE: Final = ("cluster", "writer", "instance", "seq")
 _REPORT: Final = ("broker", "broker_class", "reported_at_ms", "interval_s", "window_s")
@@ -266,14 +263,19 @@ def parsed_schema(kind: str) -> StructType:
 
 
 def with_dates(lines: DataFrame) -> DataFrame:
-    """Return lines with ``at`` and ``date``; a clock beyond the year 9999 is taken for its end."""
-    at_ms = F.least(F.col("at_ms"), F.lit(LAST_MS))
+    """Return lines with ``at`` and ``date``; the reader takes no time that is none of a date."""
+    at_ms = F.col("at_ms")
     return lines.withColumns(
         {
             "at": F.timestamp_millis(at_ms),
             "date": F.date_from_unix_date((at_ms / _DAY_MS).cast("int")),
         }
     )
+
+
+def namespace_of(bundle: str) -> Column:
+    """Return the namespace of the bundle whose name is in a column."""
+    return F.regexp_extract(bundle, r"^(.*)/", 1)
 
 
 def _zipped(kind: str, name: str) -> Column:

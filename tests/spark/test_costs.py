@@ -17,7 +17,7 @@ from loadmanager.pipeline.costing.learning import learn
 from loadmanager.pipeline.costing.rows import InMemory, Rows
 from loadmanager.pipeline.costing.spark_changes import changes as spark_changes
 from loadmanager.pipeline.costing.spark_rows import minutes, plausible
-from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.jobs import COST_MODEL, Work
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED
 
@@ -153,7 +153,7 @@ def test_spark_finds_what_one_array_of_rows_tells(
 
 def test_the_model_says_what_the_tables_say(done: tuple[Store, list[str]]) -> None:
     store, lines = done
-    where = f"{store.out}/{costs.MODEL}"
+    where = f"{store.out}/{COST_MODEL}"
     model = decode_costs(where, store.files.read(where).encode())
     assert model.cluster == "cluster"
     assert model.since_ms == START_MINUTE * 60_000
@@ -228,7 +228,7 @@ def test_nothing_to_learn_from_gives_a_model_without_classes(
     empty = {name: frame(spark, name, []) for name in ("broker_load", "hand_overs")}
     store = GivenStore(spark, str(tmp_path), empty)
     lines = costs.run(Work(spark=spark, store=store))
-    where = f"{store.out}/{costs.MODEL}"
+    where = f"{store.out}/{COST_MODEL}"
     assert lines == [f"no report of a broker in the asked-for time: no costs in {where}"]
     assert decode_costs(where, store.files.read(where).encode()).classes == {}
     assert store.table("cost_terms").count() == 0

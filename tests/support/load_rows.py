@@ -4,10 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from loadmanager.pipeline.contract import Table
-from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD, LAST_MS
+from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, the last that a date can be of."""
 
 NOON_MS: Final = 1_767_614_400_000
 """2026-01-05, a Monday, at 12:00 UTC."""
@@ -102,7 +105,7 @@ def table_of(spark: "SparkSession", table: Table, rows: Iterable[Mapping[str, An
     names = [one for one in table.schema.names if one not in {"at", "date"}]
     schema = table.schema.__class__([table.schema[name] for name in names])
     values: Sequence[tuple[Any, ...]] = [tuple(row.get(name) for name in names) for row in rows]
-    at = F.timestamp_millis(F.least("at_ms", F.lit(LAST_MS)))
+    at = F.timestamp_millis(F.least("at_ms", F.lit(_LAST_MS)))
     frame = spark.createDataFrame(list(values), schema)
     return frame.withColumns({"at": at, "date": F.to_date(at)}).select(*table.schema.names)
 

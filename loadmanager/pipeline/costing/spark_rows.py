@@ -93,7 +93,7 @@ def rows(
 ) -> DataFrame:
     """Return minutes and what moves changed as rows: with ``unit``, ``block``, and parts.
 
-    In: `minutes`, `natural.changes` and `UNIT` with the number ``unit``, all small enough
+    In: `minutes`, `spark_changes.changes` and `UNIT` with the number ``unit``, all small enough
     for every task.
     """
     both = of_minutes.withColumn("level", F.lit(True)).unionByName(  # noqa: FBT003 - a value

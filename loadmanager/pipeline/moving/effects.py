@@ -10,7 +10,6 @@ from loadmanager.core.cost.document import CostDocument
 from loadmanager.pipeline.moving.control import changes, moments, touched, with_moments
 from loadmanager.pipeline.moving.orders import (
     KEY,
-    namespace_of,
     with_hand_overs,
     with_returns,
 )
@@ -26,6 +25,7 @@ from loadmanager.pipeline.moving.windows import (
     means,
     union,
 )
+from loadmanager.pipeline.tables import namespace_of
 
 _ROLES = ("source", "target")
 _PHASES = ("before", "after")

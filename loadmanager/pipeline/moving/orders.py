@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 KEY: Final = ("cluster", "writer", "instance", "seq")
@@ -71,11 +71,6 @@ def with_returns(orders: DataFrame, within_s: float) -> DataFrame:
         .withColumn("back_after_s", back)
         .drop("was_ordered")
     )
-
-
-def namespace_of(bundle: str) -> Column:
-    """Return the namespace of the bundle in a column."""
-    return F.regexp_extract(bundle, r"^(.*)/", 1)
 
 
 def ping_pong(effects: DataFrame) -> DataFrame:

@@ -28,6 +28,7 @@ from loadmanager.pipeline.rolling.average_rows import (
 from loadmanager.pipeline.rolling.measures import RATES
 from loadmanager.pipeline.rolling.scope import Scope
 from loadmanager.pipeline.rolling.stretches import STRETCH, TERM, cut_within, standing, stretches
+from loadmanager.pipeline.tables import namespace_of
 
 BUNDLES_AT_ONCE: Final = 10_000
 """About so many bundles of one stretch are reckoned by one task at a time."""
@@ -64,8 +65,8 @@ def latest_averages(history: LeaderHistory) -> DataFrame:
         F.col("until_at").alias("at"),
         F.coalesce(F.col("until_tick") - F.col("tick"), F.lit(0)).alias("ticks"),
     )
-    namespace = F.regexp_extract("bundle", r"^(.*)/", 1)
-    found = _applied(rows, last, ended, STATES).withColumn("namespace", namespace)
+    states = _applied(rows, last, ended, STATES)
+    found = states.withColumn("namespace", namespace_of("bundle"))
     return found.join(F.broadcast(facts), list(STRETCH))
 
 

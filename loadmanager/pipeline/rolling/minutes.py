@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.rolling.measures import FRACTIONS, RATES, percentiles, weighted_mean
 from loadmanager.pipeline.rolling.weights import MINUTE_S, by_minute
+from loadmanager.pipeline.tables import namespace_of
 
 COUNTS: Final = ("topics", "producers", "consumers")
 USAGES: Final = tuple(f"{resource}_usage" for resource in RESOURCES)
@@ -41,7 +42,7 @@ def bundle_minutes(slices: DataFrame) -> DataFrame:
     return sums.select(
         "cluster",
         "bundle",
-        F.regexp_extract("bundle", r"^(.*)/", 1).alias("namespace"),
+        namespace_of("bundle").alias("namespace"),
         *_time(),
         "reports",
         F.least("stood_s", F.lit(MINUTE_S)).alias("seconds"),

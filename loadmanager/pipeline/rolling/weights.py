@@ -28,6 +28,11 @@ MINUTE_S: Final = 60.0
 _SHORTEST_MS: Final = 1
 
 
+def stands_s() -> Column:
+    """Return for how many seconds before it a report (``interval_s, window_s``) stands."""
+    return F.least(F.coalesce("interval_s", "window_s", F.lit(UNKNOWN_S)), F.lit(CAP_S))
+
+
 def by_minute(reports: DataFrame, kept: Sequence[str]) -> DataFrame:
     """Return one row for each minute that a report stands for any part of.
 
@@ -35,8 +40,7 @@ def by_minute(reports: DataFrame, kept: Sequence[str]) -> DataFrame:
     Out: the columns ``kept``, ``minute_ms bigint`` (its beginning) and ``seconds double``, the part
     of the minute. The seconds of all rows of a report are what it stands for.
     """
-    stands_s = F.least(F.coalesce("interval_s", "window_s", F.lit(UNKNOWN_S)), F.lit(CAP_S))
-    stands_ms = F.greatest(F.round(stands_s * 1000).cast("bigint"), F.lit(_SHORTEST_MS))
+    stands_ms = F.greatest(F.round(stands_s() * 1000).cast("bigint"), F.lit(_SHORTEST_MS))
     end = F.col("at_ms")
     begin = F.greatest(end - stands_ms, F.lit(0))
     spans = reports.where(end > 0).select(*kept, begin.alias("_begin"), end.alias("_end"))

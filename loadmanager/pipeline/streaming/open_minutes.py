@@ -15,6 +15,7 @@ from loadmanager.pipeline.rolling.measures import RATES
 from loadmanager.pipeline.rolling.minutes import broker_slices, bundle_slices
 from loadmanager.pipeline.rolling.weights import MINUTE_S
 from loadmanager.pipeline.streaming.tables import USAGES
+from loadmanager.pipeline.tables import namespace_of
 
 KEYS: Final = ("level", "cluster", "name", "minute_ms")
 
@@ -81,9 +82,7 @@ def minutes(closed: DataFrame) -> DataFrame:
         "draining_s",
     ).withColumn("usage_mean", usage())
     brokers = known.where(F.col("level") == "broker")
-    namespaces = known.where(F.col("level") == "bundle").withColumn(
-        "name", F.regexp_extract("name", r"^(.*)/", 1)
-    )
+    namespaces = known.where(F.col("level") == "bundle").withColumn("name", namespace_of("name"))
     clusters = brokers.withColumn("name", F.col("cluster"))
     # Brokers that are being emptied are to be uneven.
     compared = F.when(F.col("draining_s").isNull(), F.col("usage_mean"))
