@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from chromium import chromium, opened
+from given_store import GivenStore
 from playwright.sync_api import expect
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType
 
 from loadmanager.pipeline import report
@@ -31,6 +33,7 @@ from loadmanager.pipeline.reporting import (
     replayed,
     speeds,
 )
+from loadmanager.pipeline.reporting.bundle_sizes import sizes
 from loadmanager.pipeline.reporting.sources import Tables
 from loadmanager.pipeline.rolling.tables import (
     BROKER_HOURS,
@@ -50,6 +53,7 @@ PARTS = (balance, achieved, hottest, capacity, speeds, pricing, replayed)
 
 CLUSTER = "small"
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
+AHEAD = datetime(2099, 1, 1, tzinfo=UTC)
 HOURS = 80
 BROKERS = ("old-1:8080", "old-2:8080", "new-1:8080")
 CPU_OF_A_MESSAGE = {"old-1:8080": 0.004, "old-2:8080": 0.006, "new-1:8080": 0.002}
@@ -79,8 +83,9 @@ def rollup(spark: "SparkSession") -> dict[Table, "DataFrame"]:
         return 0.2 + 0.1 * place + 0.01 * (hour % 24) + 0.001 * hour
 
     minutes = [
-        {**at(hour), "score_mean": 0.5, "score_max_over_mean": 1.2 if hour < 48 else 1.6,
-         "score_spread": 0.4, "score_std_over_mean": 0.2, "msgs_in_per_s_mean": 10.0,
+        {**at(hour), "brokers": len(BROKERS), "score_mean": 0.5,
+         "score_max_over_mean": 1.2 if hour < 48 else 1.6, "score_spread": 0.4,
+         "score_std_over_mean": 0.2, "msgs_in_per_s_mean": 10.0,
          "msgs_out_per_s_mean": 20.0}
         for hour in range(HOURS)
     ]  # fmt: skip
@@ -254,6 +259,35 @@ def test_only_the_asked_for_time_is_told_of(full: Store) -> None:
     assert minutes(Tables(full, CLUSTER, until=MONDAY + timedelta(hours=1))) == 1
     assert minutes(Tables(full, "another")) == 0
     assert balance.read(Tables(full, CLUSTER, until=MONDAY)) is None
+
+
+def test_a_clock_that_was_years_ahead_once_spoils_no_part(
+    spark: "SparkSession", full: Store, found: Found
+) -> None:
+    def with_ahead(name: str, **changed: object) -> "DataFrame":
+        """Return a table of which one row is there once more, in the year 2099."""
+        frame = full.table(name)
+        times = [one for one in frame.columns if one in {"minute", "hour", "at"}]
+        more = {one: F.lit(AHEAD) for one in times}
+        more["date"] = F.lit(AHEAD.date())
+        more.update({one: F.lit(value) for one, value in changed.items()})
+        return frame.union(frame.limit(1).withColumns(more).select(frame.columns))
+
+    given = {
+        "cluster_minutes": with_ahead("cluster_minutes", brokers=1, score_mean=0.9),
+        "broker_hours": with_ahead("broker_hours", cpu_fraction_mean=0.9),
+        "broker_load": with_ahead("broker_load"),
+        "bundle_load": with_ahead("bundle_load"),
+    }
+    tables = Tables(GivenStore(spark, full.out, given), CLUSTER)
+    told: Found = {part: part.read(tables) for part in (balance, capacity)}
+    assert told[balance].points == found[balance].points
+    assert told[balance].map == found[balance].map
+    assert told[capacity].loads.tolist() == found[capacity].loads.tolist()
+    lately, as_ever = sizes(tables), sizes(Tables(full, CLUSTER))
+    assert lately is not None
+    assert as_ever is not None
+    assert lately.count == as_ever.count > 1
 
 
 def test_capacity_is_read_of_the_scarcest_resource(found: Found) -> None:

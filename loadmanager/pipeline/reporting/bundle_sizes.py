@@ -10,7 +10,8 @@ from loadmanager.core.averages import Rates
 from loadmanager.core.load import BundleStats
 from loadmanager.core.splitting import SplitRules
 from loadmanager.pipeline.moving.windows import TRAFFIC
-from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows
+from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows, sound
+from loadmanager.pipeline.rolling.weights import stands_s
 
 LATELY_H: Final = 1
 """Clients and topics are those of the last reports, of so many hours."""
@@ -47,9 +48,9 @@ def sizes(tables: Tables) -> Sizes | None:
     if lately is None:
         return None
     latest = F.max_by(F.struct("broker", *_COUNTS), "reported_at_ms").alias("latest")
-    stands_s = F.coalesce("interval_s", "window_s", F.lit(1.0))
+    seconds = stands_s()
     means = [
-        F.coalesce(F.try_divide(F.sum(F.col(name) * stands_s), F.sum(stands_s)), F.lit(0.0)).alias(
+        F.coalesce(F.try_divide(F.sum(F.col(name) * seconds), F.sum(seconds)), F.lit(0.0)).alias(
             name
         )
         for name in TRAFFIC
@@ -80,16 +81,21 @@ def sizes(tables: Tables) -> Sizes | None:
 
 
 def _lately(tables: Tables) -> DataFrame | None:
-    """Return the rows of bundles of the last hours of history; None if there are none at all."""
-    last = one_row(
-        tables.table("broker_load").agg(F.max("at").alias("at"), F.max("date").alias("date"))
-    )
-    if last["at"] is None:
+    """Return the rows of bundles of the last hours of history; None if there are none at all.
+
+    The last time is what the newest broker but one told: one clock that is ahead would leave
+    nothing but its own report.
+    """
+    load = sound(tables.table("broker_load"))
+    newest = load.groupBy("broker").agg(F.max("at").alias("at"), F.max("date").alias("date"))
+    lasts = rows(newest.orderBy(F.desc("at")).limit(2))
+    if not lasts:
         return None
-    since = F.lit(last["at"]) - F.expr(f"INTERVAL {LATELY_H} HOURS")
-    return tables.table("bundle_load").where(
-        (F.col("at") > since) & (F.col("date") >= F.date_sub(F.lit(last["date"]), 1))
+    since = F.lit(lasts[-1]["at"]) - F.expr(f"INTERVAL {LATELY_H} HOURS")
+    of_days = F.col("date").between(
+        F.date_sub(F.lit(lasts[-1]["date"]), 1), F.lit(lasts[0]["date"])
     )
+    return tables.table("bundle_load").where((F.col("at") > since) & of_days)
 
 
 def _both(what: str) -> Column:
