@@ -70,8 +70,8 @@ def _units(of_minutes: DataFrame) -> Units:
 
 
 def _stretches(units: Units) -> Stretches:
-    first, end = units.span
-    return Stretches(block_minutes=block_minutes(units.every), middle_minute=(first + end) // 2)
+    middle = units.middle_minute
+    return Stretches(block_minutes=block_minutes(units.every), middle_minute=middle)
 
 
 def _numbered(work: Work, units: Units) -> DataFrame:

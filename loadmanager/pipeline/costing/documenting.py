@@ -54,7 +54,7 @@ def document(cluster: str, units: Units, learned: Learned, *, made_at_ms: int) -
         cluster=cluster,
         made_at_ms=made_at_ms,
         since_ms=min((one.first_minute for one in of_cluster), default=0) * MINUTE_MS,
-        until_ms=(max((one.last_minute for one in of_cluster), default=-1) + 1) * MINUTE_MS,
+        until_ms=units.end_minute(cluster) * MINUTE_MS,
         classes=classes,
         backgrounds=_backgrounds(cluster, units, learned),
         quality=quality,

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 MINUTE_MS: Final = 60_000
+_DAY_MINUTES: Final = 1440
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,10 +51,32 @@ class Units:
         return max(sorted(minutes), key=lambda name: minutes[name])
 
     @property
-    def span(self) -> tuple[int, int]:
-        """The first minute of all, and the one after the last."""
-        first = min(one.first_minute for one in self.every)
-        return first, max(one.last_minute for one in self.every) + 1
+    def middle_minute(self) -> int:
+        """The middle of the history: that of most brokers, weighed by their minutes.
+
+        A broker whose clock was ahead once has a middle years from all others'; it does not
+        make one half of the history empty.
+        """
+        middles = sorted(
+            ((one.first_minute + one.last_minute + 1) // 2, one.minutes) for one in self.every
+        )
+        half, so_far = sum(minutes for _, minutes in middles) / 2, 0
+        for middle, minutes in middles:
+            so_far += minutes
+            if so_far >= half:
+                return middle
+        raise ValueError("no unit has a minute; expected one at least")
+
+    def end_minute(self, cluster: str) -> int:
+        """Return the minute after the last of a cluster; 0 if it has none.
+
+        A broker that is more than a day ahead of all others had a clock that jumped: the
+        newest but it tells the end.
+        """
+        lasts = sorted(one.last_minute for one in self.every if one.cluster == cluster)
+        if len(lasts) > 1 and lasts[-1] - lasts[-2] > _DAY_MINUTES:
+            return lasts[-2] + 1
+        return lasts[-1] + 1 if lasts else 0
 
 
 BLOCKS_MINUTES: Final = (1440, 360, 60, 10)
