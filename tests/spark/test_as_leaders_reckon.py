@@ -1,10 +1,12 @@
 """What the pipeline writes out for Spark is what leaders reckon: scores, shares and costs."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from given_store import GivenStore
 from moved_cluster import BROKER_LOAD, ROUNDS, frame, report
 from pyspark.sql import Row
 
@@ -15,10 +17,12 @@ from loadmanager.core.cost import CostDocument, LearnedCost, TrafficShare
 from loadmanager.core.cost.document import RATES, ClassCosts, Quality, Term
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
-from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
+from loadmanager.core.scores import CPU, RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
 from loadmanager.core.tally import LoadTally
 from loadmanager.pipeline.moving.predictions import LEARNED, SHARE, with_predictions
 from loadmanager.pipeline.moving.windows import TRAFFIC, USED, loads, weights_in_force
+from loadmanager.pipeline.reporting.predicted import broker_hours
+from loadmanager.pipeline.reporting.sources import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,3 +138,32 @@ def test_what_a_bundle_was_to_use_is_what_leaders_foretell(spark: "SparkSession"
             told = found[bundle][name].asDict()
             assert told == pytest.approx({one: float(foretold[one]) for one in USED}), name
         assert found[bundle][SHARE] != found[bundle][LEARNED]
+
+
+def test_what_a_broker_was_to_use_is_what_leaders_price_its_traffic_at(
+    spark: "SparkSession",
+) -> None:
+    bundles = some_bundles()
+    rates = np.sum([rates_of(one) for one in bundles.values()], axis=0)
+    told = dict(zip(RATES, rates.tolist(), strict=True))
+    producers = told.pop("connections")
+    minute = {
+        "cluster": "c", "broker": BROKER, "broker_class": "plain", "seconds": 900.0,
+        "minute": datetime(2026, 1, 5, tzinfo=UTC), "cpu_limit": 1e3, "cpu_usage_mean": 50.0,
+        "producers_mean": producers, "consumers_mean": 0.0,
+        **{f"{name}_mean": value for name, value in told.items()},
+    }  # fmt: skip
+    idle = {"cluster": "c", "broker": BROKER, "broker_class": "plain", "resource": "cpu",
+            "value": 5.0}  # fmt: skip
+    given = {
+        "broker_minutes": spark.createDataFrame([Row(**minute)]),
+        "backgrounds": spark.createDataFrame([Row(**idle)]),
+    }
+    terms: list[dict[str, Any]] = [
+        {"broker_class": "plain", "resource": "cpu", "rate": rate, "value": value}
+        for rate, value in zip(RATES, TERMS[0].tolist(), strict=True)
+    ]
+    found = broker_hours(Tables(GivenStore(spark, "", given), "c"), terms).first()
+    prices, _ = LearnedCost(document()).prices(seen(bundles).brokers)
+    assert found is not None
+    assert found["by_traffic"] == pytest.approx(float(prices[0, CPU] @ rates))
