@@ -7,11 +7,33 @@ import sys
 from pathlib import Path
 
 import pytest
+from chromium import chromium, opened
+from playwright.sync_api import expect
 from whole_demo import Demo
 
 from loadmanager.pipeline.jobs import JOBS
+from loadmanager.pipeline.reporting import (
+    achieved,
+    balance,
+    capacity,
+    cutting,
+    hottest,
+    intake,
+    namespaces,
+    pricing,
+    replayed,
+    speeds,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(900)]
+
+PARTS = (
+    *(balance, achieved, hottest, cutting, namespaces),
+    *(capacity, speeds, pricing, replayed, intake),
+)
+
+DRAWN = (balance, hottest, namespaces)
+"""What there is to draw of however short a history."""
 
 
 @pytest.fixture
@@ -26,8 +48,29 @@ def path_without_java(tmp_path: Path) -> str:
     return str(folder)
 
 
+def opens_in_a_browser(report: Path, picture: Path) -> None:
+    """Look at the page as an operator does; a picture of it is left for who wants to see it."""
+    with chromium() as browser, opened(browser, report) as (page, heard):
+        for part in PARTS:
+            expect(page.get_by_role("heading", name=part.TITLE, exact=True)).to_be_visible()
+        for part in DRAWN:
+            heading = page.get_by_role("heading", name=part.TITLE, exact=True)
+            assert page.locator("section", has=heading).locator(".plot").count() > 0, part.TITLE
+        for chart in page.locator(".plot").all():
+            chart.scroll_into_view_if_needed()
+            expect(chart).to_have_attribute("data-state", "drawn")
+        assert page.screenshot(path=picture, full_page=True)
+        assert heard.errors == []
+        assert [url for url in heard.requests if not url.startswith(("data:", "blob:"))] == [
+            report.as_uri()
+        ]
+
+
 def test_a_live_demo_becomes_a_report(
-    demo_with_a_killed_leader: Demo, first_commands: dict[str, list[str]], path_without_java: str
+    demo_with_a_killed_leader: Demo,
+    first_commands: dict[str, list[str]],
+    path_without_java: str,
+    tmp_path: Path,
 ) -> None:
     folder = demo_with_a_killed_leader.folder
     before = {entry.name for entry in folder.iterdir()}
@@ -49,8 +92,9 @@ def test_a_live_demo_becomes_a_report(
     counts = re.search(r"lines: (\d+) read = (\d+) kept \+ 0 quarantined \+ 0 dup", done.stdout)
     assert counts is not None, done.stdout
     assert int(counts[1]) == int(counts[2]) > 100
-    report = (folder / "tables" / "report.html").read_text(encoding="utf-8")
-    assert report.lower().startswith("<!doctype html>")
+    report = folder / "tables" / "report.html"
+    assert report.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
     noise = [line for line in done.stderr.splitlines() if "JDK_JAVA_OPTIONS" not in line]
     assert noise == []
     assert {entry.name for entry in folder.iterdir()} - before == {"tables"}
+    opens_in_a_browser(report, tmp_path / "report.png")
