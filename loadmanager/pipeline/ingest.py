@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructType
 
+from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.pipeline.contract import PipelineError, Table
 from loadmanager.pipeline.doubled import doubled, spans_of
 from loadmanager.pipeline.files import literal
@@ -46,9 +47,13 @@ _SETTINGS: Final = {
     # A task writes to few folders at a time and need not sort its rows by them.
     "spark.sql.maxConcurrentOutputFileWriters": "32",
 }
+_WRITTEN: Final = {
+    # What a task holds of each table before it is written: there may be several at a time.
+    "parquet.block.size": str(32 << 20),
+    # Measured rates hardly ever come twice: looking each up first takes time and saves nothing.
+    **{f"parquet.enable.dictionary#{one.name}": "false" for one in TRAFFIC},
+}
 _DRAFTS: Final = "drafts"
-_ROW_GROUP_BYTES: Final = 32 << 20
-"""What a task holds of each table before it is written: there may be several at a time."""
 
 
 def run(work: Work) -> list[str]:
@@ -99,9 +104,8 @@ class _Batch:
 
     def take(self) -> Taken:
         """Read, write, commit; return what became of files and lines."""
-        self._read().write.option("parquet.block.size", _ROW_GROUP_BYTES).mode(
-            "overwrite"
-        ).partitionBy("part", "date").parquet(self._draft)
+        written = self._read().write.options(**_WRITTEN).mode("overwrite")
+        written.partitionBy("part", "date").parquet(self._draft)
         read = {row["file"] for row in self._part(FILES).select("file").collect()}
         gone = len(self._files) - len(read)
         if not read:

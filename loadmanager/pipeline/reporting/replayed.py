@@ -58,15 +58,21 @@ def _finding(found: Replayed) -> Finding:
         return Finding(Weight.LACKING, "The replay has nothing to compare with what was recorded.")
     best = others[0]
     level = found.trust.get(best["combination"], {}).get("level", "none")
-    told = f"In the replay {best['name']} does best (max/mean {plain(best['max_over_mean'])}"
+    told = f"In the replay {best['name']} does best ({_in_short(best)}"
     if recorded is None or best["gap"] is None:
         return Finding(Weight.FINE, f"{told}; trust in that: {level}).")
-    told += f" against {plain(recorded['max_over_mean'])} as recorded; trust in that: {level})"
+    told += f", against {_in_short(recorded)} as recorded; trust in that: {level})"
     if best["gap"] >= -_BETTER:
         return Finding(Weight.FINE, f"{told}: hardly better than what is in force.")
     if level in _TRUSTED:
         return Finding(Weight.ACT, f"{told}: try it, observing first.")
     return Finding(Weight.LOOK, f"{told}: worth a simulation before it is tried.")
+
+
+def _in_short(row: Row) -> str:
+    """Return what the order is by, and the two that weigh most in it."""
+    told = f"penalty {plain(row['penalty'])}, max/mean {plain(row['max_over_mean'])}"
+    return f"{told}, {many(row['moves'], 'move')}"
 
 
 def _evidence(row: Row) -> str:
