@@ -175,7 +175,7 @@ def test_a_full_disk_costs_lines_and_nothing_else_and_is_told_of_later() -> None
     configure_logging("json", "info", disk)
     disk.full = True
     structlog.get_logger().info("a.thing.done")
-    logging.getLogger("some.library").warning("something")
+    logging.getLogger("other.package").warning("something")
     disk.full = False
     structlog.get_logger().info("a.thing.begun")
     assert [(e["event"], e.get("count")) for e in events(disk)] == [
