@@ -4,13 +4,18 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from loadmanager.core.errors import LoadManagerError
 
 
 class PipelineError(LoadManagerError):
     """A job cannot go on; the text says where, what was found and what was expected."""
+
+
+def column(name: str, kind: DataType, meaning: str) -> StructField:
+    """Return the declaration of a column that says what it means."""
+    return StructField(name, kind, metadata={"meaning": meaning})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

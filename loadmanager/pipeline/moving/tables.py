@@ -15,7 +15,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from loadmanager.pipeline.contract import Table
+from loadmanager.pipeline.contract import Table, column
 from loadmanager.pipeline.moving.predictions import MODELS
 from loadmanager.pipeline.moving.windows import FRACTIONS, USED
 
@@ -34,9 +34,7 @@ def _columns(*told: tuple[str, str | DataType, str]) -> StructType:
     """Return a schema of names, types and meanings."""
     return StructType(
         [
-            StructField(
-                name, _FORMS[form] if isinstance(form, str) else form, metadata={"meaning": meaning}
-            )
+            column(name, _FORMS[form] if isinstance(form, str) else form, meaning)
             for name, form, meaning in told
         ]
     )

@@ -9,10 +9,11 @@ from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import DataType, DoubleType, StructField
+from pyspark.sql.types import DoubleType, StructField
 
 from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.core.scores import RESOURCES
+from loadmanager.pipeline.contract import column
 
 RATES: Final = tuple(one.name for one in TRAFFIC)
 FRACTIONS: Final = tuple(f"{resource}_fraction" for resource in RESOURCES)
@@ -34,11 +35,6 @@ _STATISTICS: Final = {
     "p99": "99th percentile",
     "max": "highest",
 }
-
-
-def column(name: str, kind: DataType, meaning: str) -> StructField:
-    """Return the declaration of a column that says what it means."""
-    return StructField(name, kind, metadata={"meaning": meaning})
 
 
 def statistics(measures: Sequence[str], kept: Sequence[str]) -> list[StructField]:

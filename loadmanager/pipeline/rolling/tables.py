@@ -16,9 +16,9 @@ from pyspark.sql.types import (
 )
 
 from loadmanager.core.history.schema import SHORT_AND_LONG
-from loadmanager.pipeline.contract import Table
+from loadmanager.pipeline.contract import Table, column
 from loadmanager.pipeline.rolling.imbalance import COMPARED
-from loadmanager.pipeline.rolling.measures import FRACTIONS, RATES, column, statistics
+from loadmanager.pipeline.rolling.measures import FRACTIONS, RATES, statistics
 from loadmanager.pipeline.rolling.minutes import COUNTS, LIMITS, USAGES
 
 _CLUSTER: Final = column("cluster", StringType(), "Name of the cluster.")

@@ -11,8 +11,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from loadmanager.pipeline.contract import Table
-from loadmanager.pipeline.rolling.measures import RATES, column, statistics
+from loadmanager.pipeline.contract import Table, column
+from loadmanager.pipeline.rolling.measures import RATES, statistics
 
 USAGES: Final = ("cpu_fraction", "bandwidth_in_fraction", "bandwidth_out_fraction")
 """What a broker's usage is the highest of."""

@@ -10,12 +10,11 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
-    StructField,
     StructType,
 )
 
 from loadmanager.core.scores import RESOURCES
-from loadmanager.pipeline.contract import Table
+from loadmanager.pipeline.contract import Table, column
 from loadmanager.pipeline.what_if.play import Play
 from loadmanager.pipeline.what_if.reality import RECORDED
 from loadmanager.pipeline.what_if.results import Found, ranked
@@ -23,14 +22,9 @@ from loadmanager.pipeline.what_if.scores import Scores
 from loadmanager.pipeline.what_if.spreading import LINES
 from loadmanager.pipeline.what_if.trust import judged
 
-
-def _column(name: str, form: Any, meaning: str) -> StructField:
-    return StructField(name, form, metadata={"meaning": meaning})
-
-
 _NAMED: Final = (
-    _column("combination", IntegerType(), "Its number; -1 is what was recorded."),
-    _column("name", StringType(), "The pair with its settings, or what was recorded."),
+    column("combination", IntegerType(), "Its number; -1 is what was recorded."),
+    column("name", StringType(), "The pair with its settings, or what was recorded."),
 )
 
 REPLAY_ROUNDS: Final = Table(
@@ -45,14 +39,14 @@ REPLAY_SCORES: Final = Table(
     meaning="One row for each combination, by rank; and one for what was recorded.",
     schema=StructType(
         [
-            _column("rank", IntegerType(), "From 1, by penalty; the recorded has one, too."),
+            column("rank", IntegerType(), "From 1, by penalty; the recorded has one, too."),
             *_NAMED,
-            _column("shedder", StringType(), "Its name; empty: as recorded."),
-            _column("placement", StringType(), "Its name; empty: as recorded."),
-            _column("settings", StringType(), "What was set, key=value, with a space between."),
-            _column("gap", DoubleType(), "Its penalty less that of the recorded; below 0: better."),
+            column("shedder", StringType(), "Its name; empty: as recorded."),
+            column("placement", StringType(), "Its name; empty: as recorded."),
+            column("settings", StringType(), "What was set, key=value, with a space between."),
+            column("gap", DoubleType(), "Its penalty less that of the recorded; below 0: better."),
             *(
-                _column(
+                column(
                     one.name,
                     LongType() if one.type is int else DoubleType(),
                     str(one.metadata["what"]),
@@ -69,18 +63,18 @@ REPLAY_TRUST: Final = Table(
     schema=StructType(
         [
             *_NAMED,
-            _column("level", StringType(), "high, fair, low or none."),
-            _column("because", StringType(), "Why it is not higher."),
-            _column("away", DoubleType(), "Fraction of the traffic elsewhere than recorded."),
-            _column("rounds", LongType(), "Rounds in the history."),
-            _column("refused", LongType(), "Of them, those that could not be replayed."),
-            _column("refused_by_reason", StringType(), "The same by reason, as JSON."),
-            _column("bases", LongType(), "Base rounds that were decided again."),
-            _column("reproduced", LongType(), "Of them, those decided exactly as recorded."),
-            _column("difference", StringType(), "The first that was not, if any."),
-            _column("changes", LongType(), "Brokers whose bundles had changed, each round."),
+            column("level", StringType(), "high, fair, low or none."),
+            column("because", StringType(), "Why it is not higher."),
+            column("away", DoubleType(), "Fraction of the traffic elsewhere than recorded."),
+            column("rounds", LongType(), "Rounds in the history."),
+            column("refused", LongType(), "Of them, those that could not be replayed."),
+            column("refused_by_reason", StringType(), "The same by reason, as JSON."),
+            column("bases", LongType(), "Base rounds that were decided again."),
+            column("reproduced", LongType(), "Of them, those decided exactly as recorded."),
+            column("difference", StringType(), "The first that was not, if any."),
+            column("changes", LongType(), "Brokers whose bundles had changed, each round."),
             *(
-                _column(f"{one}_{group}_error", DoubleType(), f"{what}, a fraction of the limit.")
+                column(f"{one}_{group}_error", DoubleType(), f"{what}, a fraction of the limit.")
                 for group, what in (
                     ("changed", "Mean error of their foretold usage"),
                     ("unchanged", "The same of brokers whose bundles stayed"),
