@@ -142,8 +142,9 @@ def test_every_sidecar_names_the_same_owner(stack: Stack, eventually: Eventually
             lambda topic=topic: len({stack.owner(node, topic) for node in NODES} - {""}) == 1,
             within_s=60,
         )
+    # Who gets how many is drawn: of a dozen bundles one of the three may well get none.
     owners = {stack.owner(1, topic) for topic in TOPICS}
-    assert owners == {f"http://broker-{node}:8080" for node in NODES}
+    assert owners <= {f"http://broker-{node}:8080" for node in NODES}
 
 
 def test_prometheus_sees_every_sidecar_and_one_leader(stack: Stack, eventually: Eventually) -> None:
