@@ -44,8 +44,6 @@ _SETTINGS: Final = {
     # Files are read as a whole: a task is to hold one large one, or some small ones.
     "spark.sql.files.maxPartitionBytes": str(32 << 20),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-    # A task writes to few folders at a time and need not sort its rows by them.
-    "spark.sql.maxConcurrentOutputFileWriters": "32",
 }
 _WRITTEN: Final = {
     # What a task holds of each table before it is written: there may be several at a time.

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 LOOPBACK: Final = "127.0.0.1"
 _JAVA: Final = "spark.driver.extraJavaOptions"
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w*GC\b")
+_QUICK_COLLECTOR: Final = "-XX:+UseParallelGC"
+"""Jobs wait for no pause: what stops them now and then costs less than what runs beside them."""
+
+_JAVA_VARIABLES: Final = (
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "SPARK_SUBMIT_OPTS",
+)
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _PARTITIONS_PER_CORE: Final = 4
 """Spark's 200 are for large clusters: elsewhere most time would go into starting tasks."""
@@ -41,6 +52,8 @@ _ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
         "spark.sql.parquet.compression.codec": "zstd",
         # The usual form has no statistics, and other readers misread it.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        # A task writes to few folders at a time and need not sort its rows by them.
+        "spark.sql.maxConcurrentOutputFileWriters": "32",
         # Its own bar is written over ours.
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
@@ -135,7 +148,7 @@ def _started(
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the same
 
     builder = SparkSession.builder.master(settings.master).appName(f"loadmanager {name}")
-    for key, value in _conf(settings, address).items():
+    for key, value in conf_of(settings, address).items():
         builder = builder.config(key, value)
     variables = {
         "JAVA_HOME": str(home),
@@ -193,7 +206,8 @@ def settings_of(spark: "SparkSession", wanted: Mapping[str, str]) -> Iterator[No
                 spark.conf.set(name, former)
 
 
-def _conf(settings: SessionSettings, address: str | None) -> dict[str, str]:
+def conf_of(settings: SessionSettings, address: str | None = None) -> dict[str, str]:
+    """Return Spark's settings for a session that binds to ``address``."""
     conf = {
         **_ALWAYS,
         "spark.driver.memory": settings.driver_memory,
@@ -202,8 +216,19 @@ def _conf(settings: SessionSettings, address: str | None) -> dict[str, str]:
         conf[_PARTITIONS] = str(_partitions(len(os.sched_getaffinity(0))))
     if address is not None:
         conf["spark.driver.bindAddress"] = conf["spark.driver.host"] = address
-    options = (f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", settings.more.get(_JAVA, ""))
-    return conf | dict(settings.more) | {_JAVA: " ".join(filter(None, options))}
+    return conf | dict(settings.more) | {_JAVA: " ".join(_java_options(settings))}
+
+
+def _java_options(settings: SessionSettings) -> Iterator[str]:
+    """Yield ours and those that are asked for; Java does not start with two collectors."""
+    asked = settings.more.get(_JAVA, "")
+    elsewhere = (settings.more.get("spark.driver.defaultJavaOptions", ""),)
+    variables = (os.environ.get(name, "") for name in _JAVA_VARIABLES)
+    yield f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
+    if settings.local and not any(map(_COLLECTOR.search, (asked, *elsewhere, *variables))):
+        yield _QUICK_COLLECTOR
+    if asked:
+        yield asked
 
 
 def _partitions(cores: int) -> int:
