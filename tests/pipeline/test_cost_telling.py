@@ -8,7 +8,7 @@ from cost_months import Month, made, with_moves
 
 from loadmanager.core.cost.document import RATES, decode_costs, encode_costs
 from loadmanager.pipeline.costing import documenting
-from loadmanager.pipeline.costing.intervals import interval, student_95
+from loadmanager.pipeline.costing.intervals import interval
 from loadmanager.pipeline.costing.learning import Learned, learn
 from loadmanager.pipeline.costing.rows import InMemory
 from loadmanager.pipeline.costing.telling import Verdict, condition, entangled, verdict
@@ -37,13 +37,6 @@ def test_errors_depend_on_each_other_for_as_long_as_the_history_can_tell(
     units: list[Unit], minutes: int
 ) -> None:
     assert block_minutes(units) == minutes
-
-
-def test_students_quantiles_are_those_of_the_tables() -> None:
-    known = {5: 2.015, 10: 1.812, 30: 1.697, 1000: 1.646}
-    assert {freedom: round(student_95(freedom), 3) for freedom in known} == pytest.approx(
-        known, abs=2e-3
-    )
 
 
 def test_an_interval_far_from_zero_is_the_usual_one() -> None:

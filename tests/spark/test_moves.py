@@ -18,6 +18,7 @@ from moved_cluster import (
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.cost.document import ClassCosts, CostDocument, Term
+from loadmanager.pipeline.confidence import NORMAL_95
 from loadmanager.pipeline.moving.effects import Told, effects, summary
 from loadmanager.pipeline.moving.orders import ping_pong, with_hand_overs, with_returns
 from loadmanager.pipeline.moving.predictions import errors
@@ -141,7 +142,7 @@ def test_what_is_within_chance_is_no_difference(rows: Rows) -> None:
     row = rows["by chance"]
     assert row["gain"] == pytest.approx(0.10)
     # Two brokers, one degree of freedom: the deviation is that of both together.
-    assert row["tolerance"] == pytest.approx(1.645 * 2**0.5 * (0.05**2 * 2) ** 0.5)
+    assert row["tolerance"] == pytest.approx(NORMAL_95 * 2**0.5 * (0.05**2 * 2) ** 0.5)
     assert row["verdict"] == "no difference"
 
 

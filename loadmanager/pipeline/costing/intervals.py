@@ -10,22 +10,13 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.scores import FloatArray
+from loadmanager.pipeline.confidence import student_95
 from loadmanager.pipeline.costing.nonnegative import NonNegative
 from loadmanager.pipeline.costing.rows import RATE_COUNT
 
-NORMAL_95: Final = 1.6448536269514722
 _STEPS: Final = 40
 _RIDGE: Final = 1e-8
 """Of the precision, so that directions nothing is known of are no division by 0."""
-
-
-def student_95(freedom: int) -> float:
-    """Return what a t distribution exceeds in one of twenty cases (Cornish and Fisher)."""
-    z, n = NORMAL_95, float(max(freedom, 2))
-    first = (z**3 + z) / (4 * n)
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    return z + first + second + third
 
 
 def interval(

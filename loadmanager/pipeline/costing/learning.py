@@ -7,6 +7,7 @@ import numpy as np
 
 from loadmanager.core.cost.document import RATES, Term
 from loadmanager.core.scores import RESOURCES, FloatArray
+from loadmanager.pipeline.confidence import student_95
 from loadmanager.pipeline.costing.combining import (
     Estimate,
     Estimates,
@@ -17,7 +18,7 @@ from loadmanager.pipeline.costing.combining import (
 )
 from loadmanager.pipeline.costing.drift import Drift, drift_of, drift_of_all
 from loadmanager.pipeline.costing.ground import Ground, survey
-from loadmanager.pipeline.costing.intervals import interval, student_95
+from loadmanager.pipeline.costing.intervals import interval
 from loadmanager.pipeline.costing.regression import fit
 from loadmanager.pipeline.costing.rows import ALL, FIRST, LAST, Source
 from loadmanager.pipeline.costing.spread import Closing, Pulls, closing, pulls

@@ -6,11 +6,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from loadmanager.pipeline.confidence import NORMAL_95
+
 LEAST_DIFFERENCE: Final = 0.01
 """A spread that changed by less than a hundredth of capacity did not change."""
-
-_SURE: Final = 1.645
-"""Standard deviations beyond which one in ten differences lies by chance alone."""
 
 FOR_BALANCE: Final = ("overloaded", "underloaded", "imbalance", "swap")
 """Causes of moves that are to make load more even. The others have other ends."""
@@ -40,7 +39,8 @@ def judged(measured: DataFrame, window_s: float) -> DataFrame:
         phase: F.abs(F.col(f"{source}_{phase}.score") - F.col(f"{target}_{phase}.score"))
         for phase in ("before", "after")
     }
-    chance = F.coalesce("noise", F.lit(0.0)) * (_SURE * 2**0.5)
+    # What one in ten differences exceeds by chance alone, to either side.
+    chance = F.coalesce("noise", F.lit(0.0)) * (NORMAL_95 * 2**0.5)
     return (
         measured.withColumns(
             {

@@ -6,6 +6,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmanager.pipeline.confidence import student_95
+
 Floats = NDArray[np.float64]
 
 SHORT: Final = 0.85
@@ -22,7 +24,6 @@ HORIZON_DAYS: Final = 365.0
 
 _DAY_H: Final = 24
 _WEEK_H: Final = 168
-_SURE: Final = 1.645
 _PEAK: Final = 0.95
 
 
@@ -108,19 +109,7 @@ def _slope_error(days: Floats, residuals: Floats) -> float:
     square = float(off @ off)
     freedom = max(len(means) - 2, 1)
     variance = float(means @ means) / freedom
-    return _quantile(freedom) * float(np.sqrt(variance / square)) if square > 0 else float("inf")
-
-
-def _quantile(freedom: int) -> float:
-    """Return the 95th percentile of Student's t, by its expansion about the normal's.
-
-    Good to 2 % from three degrees of freedom on; below, tables tell it.
-    """
-    known = {1: 6.314, 2: 2.920}
-    z = _SURE
-    return known.get(freedom) or z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (
-        96 * freedom**2
-    )
+    return student_95(freedom) * float(np.sqrt(variance / square)) if square > 0 else float("inf")
 
 
 def _days_until(peak: float, slope: float) -> float | None:

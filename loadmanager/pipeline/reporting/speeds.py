@@ -7,6 +7,7 @@ from typing import Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, table
+from loadmanager.pipeline.confidence import NORMAL_95
 from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.predicted import broker_hours, terms_of
@@ -16,7 +17,6 @@ from loadmanager.pipeline.reporting.wording import percent, plain
 TITLE: Final = "Brokers that are differently fast"
 SHOWN: Final = 40
 _LEAST_HOURS: Final = 3
-_SURE: Final = 1.645
 _DIFFERENT: Final = 0.15
 _SPREAD: Final = 0.10
 _LEAST_RANGE: Final = 0.2
@@ -62,7 +62,7 @@ def _by_costs(tables: Tables, terms: list[Row]) -> list[Row]:
     )
     enough = (F.col("hours") >= _LEAST_HOURS) & F.col("slope").isNotNull()
     error = (
-        _SURE
+        NORMAL_95
         * F.abs("slope")
         * F.sqrt(
             F.try_divide(1 - F.col("r2"), F.col("r2") * F.greatest(F.col("hours") - 2, F.lit(1)))
