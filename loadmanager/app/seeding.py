@@ -8,6 +8,7 @@ import structlog
 
 from loadmanager.app.parts import Parts
 from loadmanager.core.bundles import Boundaries
+from loadmanager.core.durations import DAY_MS
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace, namespace_of
 from loadmanager.core.seed import Seed, hour_of_week
@@ -21,7 +22,6 @@ WITHIN_S: Final = 10.0
 """A leader waits no longer: bundles that nobody owns wait with it."""
 
 _AT_ONCE: Final = 100
-_DAY_MS: Final = 86_400_000
 
 
 class Seeding:
@@ -40,7 +40,7 @@ class Seeding:
         self._parts = parts
         self._tally = tally
         self._cluster = cluster
-        self._max_age_ms = max_age_days * _DAY_MS
+        self._max_age_ms = max_age_days * DAY_MS
 
     async def sow(self) -> None:
         """Read the seed and suppose what it says of bundles without a sample.
@@ -73,8 +73,8 @@ class Seeding:
             return
         age_ms = self._parts.clock.wall_ms() - seed.head.until_ms
         if age_ms > self._max_age_ms:
-            most = f"older than {self._max_age_ms / _DAY_MS:g}"
-            self._give_up("stale", f"its history ended {age_ms / _DAY_MS:.1f} days ago, {most}")
+            most = f"older than {self._max_age_ms / DAY_MS:g}"
+            self._give_up("stale", f"its history ended {age_ms / DAY_MS:.1f} days ago, {most}")
             return
         boundaries = await self._boundaries({namespace_of(one) for one in seed.bundles})
         count = self._tally.suppose(seeded(seed.bundles, boundaries))

@@ -9,6 +9,7 @@ import click
 from loadmanager.cli.tables import print_table
 from loadmanager.core.cost.document import RATES, ClassCosts, CostDocument, Quality, Term
 from loadmanager.core.cost.trust import distrust
+from loadmanager.core.durations import HOUR_MS
 from loadmanager.core.scores import RESOURCES
 
 _UNITS: Final[Mapping[str, str]] = {
@@ -19,12 +20,11 @@ _UNITS: Final[Mapping[str, str]] = {
     "bandwidth_out": "kbit/s",
 }
 _MOST_BROKERS: Final = 20
-_HOUR_MS: Final = 3_600_000
 
 
 def print_costs(document: CostDocument, now_ms: int) -> None:
     """Print a document as tables; ``now_ms`` tells how old it is."""
-    age_h = max(now_ms - document.made_at_ms, 0) / _HOUR_MS
+    age_h = max(now_ms - document.made_at_ms, 0) / HOUR_MS
     click.echo(
         f"Costs of cluster {document.cluster}, made {_when(document.made_at_ms)} "
         f"({age_h:.1f} h ago) from {_when(document.since_ms)} to {_when(document.until_ms)}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loadmanager.core.averages import LONG_SAMPLES, Rates
+from loadmanager.core.durations import HOUR_MS
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BundleId, parse_bundle
 from loadmanager.core.wire.fields import Fields, parse_fields, to_json
@@ -22,7 +23,6 @@ MOST_LINE_BYTES: Final = 16_384
 _PIECE_BYTES: Final = 2**20
 _MOST_AMOUNT: Final = 1e15
 _GZIP: Final = 31
-_HOUR_MS: Final = 3_600_000
 _THURSDAY_HOURS: Final = 72  # 1970 began on a Thursday, a week begins on Monday.
 
 
@@ -74,7 +74,7 @@ class Seed:
 
 def hour_of_week(at_ms: int) -> int:
     """Return the hour of the week of a wall clock's time in UTC; 0 is Monday from midnight on."""
-    return (at_ms // _HOUR_MS + _THURSDAY_HOURS) % HOURS
+    return (at_ms // HOUR_MS + _THURSDAY_HOURS) % HOURS
 
 
 def encode_seed(head: SeedHead, bundles: Iterable[BundleSeed]) -> Iterator[bytes]:

@@ -2,10 +2,13 @@
 
 from typing import Final
 
+from loadmanager.core.durations import DAY_MS, MINUTE_MS
 from loadmanager.faults.scene import Happening, Scene
 
-_DAY_MS: Final = 86_400_000
-_JUMPS_MS: Final = (-30 * _DAY_MS, -_DAY_MS, -60_000, -2_000, 2_000, 60_000, _DAY_MS, 30 * _DAY_MS)
+_JUMPS_MS: Final = (
+    *(-30 * DAY_MS, -DAY_MS, -MINUTE_MS, -2_000),
+    *(2_000, MINUTE_MS, DAY_MS, 30 * DAY_MS),
+)
 
 
 async def freeze(scene: Scene) -> str:

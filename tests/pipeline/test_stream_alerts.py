@@ -2,11 +2,11 @@
 
 import json
 
+from loadmanager.core.durations import MINUTE_MS
 from loadmanager.pipeline.streaming.alerts import (
     BEGAN,
     ENDED,
     IMBALANCE,
-    MINUTE_MS,
     SATURATED,
     SILENT,
     Alert,

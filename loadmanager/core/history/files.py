@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
+from loadmanager.core.durations import HOUR_MS
 from loadmanager.core.history.records import Origin
 from loadmanager.core.history.schema import Stream
 
 OPEN: Final = "_"
 """What the name of a file begins with while it is written: Spark passes over such files."""
 
-_HOUR_MS: Final = 3_600_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME: Final = re.compile(
     r"(?P<open>_?)(?P<stream>reports|rounds)-(?P<writer>.+)-(?P<instance>[0-9a-z]+)-"
@@ -22,7 +22,7 @@ _PARTITION: Final = re.compile(r"date=(\d{4})-(\d\d)-(\d\d)/hour=(\d\d)")
 
 def hour_of(at_ms: int) -> int:
     """Return the hour of a moment, counted since 1970."""
-    return at_ms // _HOUR_MS
+    return at_ms // HOUR_MS
 
 
 def partition(hour: int) -> str:

@@ -12,12 +12,13 @@ from loadmanager.core.cost.document import (
     Quality,
     Term,
 )
+from loadmanager.core.durations import MINUTE_MS
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.costing.drift import Drift
 from loadmanager.pipeline.costing.learning import Finding, FoundTerm, Learned
 from loadmanager.pipeline.costing.telling import Verdict
-from loadmanager.pipeline.costing.units import MINUTE_MS, Units
+from loadmanager.pipeline.costing.units import Units
 
 _UNITS: Final = {
     "cpu": "% of a core",

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.cost.document import RATES
+from loadmanager.core.durations import MINUTE_MS
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.costing.censoring import THRESHOLD
 from loadmanager.pipeline.costing.spark_rows import (
@@ -21,7 +22,6 @@ from loadmanager.pipeline.costing.spark_rows import (
     UNIT,
     USAGE_COLUMNS,
 )
-from loadmanager.pipeline.costing.units import MINUTE_MS
 
 SLOT_MINUTES: Final = 5
 BESIDE: Final = 3

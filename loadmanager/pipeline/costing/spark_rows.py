@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.cost.document import RATES
+from loadmanager.core.durations import MINUTE_MS
 from loadmanager.core.scores import RESOURCES
-from loadmanager.pipeline.costing.units import MINUTE_MS
 
 HOLD_OUT_EVERY: Final = 5
 _MOST_SECONDS: Final = 60.0

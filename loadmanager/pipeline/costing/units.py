@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 
-MINUTE_MS: Final = 60_000
 _DAY_MINUTES: Final = 1440
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, shown, table
+from loadmanager.core.durations import HOUR_MS, MINUTE_MS
 from loadmanager.pipeline.reporting.looks import SCALE, bars, layout, line
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import (
@@ -29,8 +30,6 @@ EVEN: Final = 1.15
 """Max/mean of a balanced cluster, as the simulator has it."""
 
 UNEVEN: Final = 1.4
-_MINUTE_MS: Final = 60_000
-_HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ def read(tables: Tables) -> Balance | None:
         return None
     told = minutes.where("score_mean IS NOT NULL").limit(1).count()
     measure = "score" if told else "usage"
-    step = step_ms(*bounds, _MINUTE_MS, POINTS)
+    step = step_ms(*bounds, MINUTE_MS, POINTS)
     highest = F.col(f"{measure}_mean") * F.col(f"{measure}_max_over_mean")
     known = minutes.where(f"{measure}_mean IS NOT NULL")
     points = known.groupBy(interval("minute", step).alias("at_ms")).agg(
@@ -116,7 +115,7 @@ def _map(tables: Tables) -> LoadMap | None:
     bounds = bounds_ms(hours, "hour")
     if bounds is None:
         return None
-    step = step_ms(*bounds, _HOUR_MS, POINTS // 2)
+    step = step_ms(*bounds, HOUR_MS, POINTS // 2)
     cells = hours.groupBy("broker", interval("hour", step).alias("at_ms")).agg(
         F.avg("load").alias("load")
     )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.charts import Cell, Chart, Column, table
+from loadmanager.core.durations import HOUR_MS
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.reporting.capacity_trend import (
     HORIZON_DAYS,
@@ -24,7 +25,6 @@ from loadmanager.pipeline.reporting.sources import Tables, rows, sound
 from loadmanager.pipeline.reporting.wording import named, on_axis, percent, plain
 
 TITLE: Final = "Days until capacity is short"
-_HOUR_MS: Final = 3_600_000
 _MONDAY_H: Final = 96
 """1970 began on a Thursday: its first Monday was four days later."""
 
@@ -72,7 +72,7 @@ def read(tables: Tables) -> Capacity | None:
 
 def show(found: Capacity) -> Part:
     """Return the part."""
-    fitted = trend(found.hours_ms // _HOUR_MS - _MONDAY_H, found.loads)
+    fitted = trend(found.hours_ms // HOUR_MS - _MONDAY_H, found.loads)
     words = _words(found, fitted)
     rows = _table_rows(found, fitted)
     columns = [Column(name="of the forecast"), Column(name="value")]
@@ -85,7 +85,7 @@ def show(found: Capacity) -> Part:
 
 
 def _days(found: Capacity) -> float:
-    return float(found.hours_ms[-1] - found.hours_ms[0] + _HOUR_MS) / _HOUR_MS / 24
+    return float(found.hours_ms[-1] - found.hours_ms[0] + HOUR_MS) / HOUR_MS / 24
 
 
 def _words(found: Capacity, fitted: Trend | None) -> Finding:

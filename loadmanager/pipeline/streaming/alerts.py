@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
-MINUTE_MS: Final = 60_000
+from loadmanager.core.durations import MINUTE_MS
 
 IMBALANCE: Final = "imbalance"
 SATURATED: Final = "saturated"

@@ -11,12 +11,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from loadmanager.core.durations import DAY_MS, MINUTE_MS
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.lines import BUNDLES, LINES, READ, read_files
 from loadmanager.pipeline.streaming.alerts import (
     IMBALANCE,
     LATE,
-    MINUTE_MS,
     SATURATED,
     TOLD,
     Alert,
@@ -32,7 +32,6 @@ from loadmanager.pipeline.tables import parsed_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_DAY_MS: Final = 86_400_000
 _SHOWN_CHARACTERS: Final = 500
 _ENOUGH_TO_DOUBT_ONE: Final = 3
 _LINE: Final = ["file", "line"]
@@ -195,7 +194,7 @@ def _newest(before: Progress, fresh: DataFrame) -> dict[str, int]:
         newest[name] = max(newest.get(name, 0), row["at_ms"])
     ordered = sorted(newest.values())
     middle = ordered[len(ordered) // 2] if ordered else 0
-    return {name: at_ms for name, at_ms in newest.items() if at_ms > middle - _DAY_MS}
+    return {name: at_ms for name, at_ms in newest.items() if at_ms > middle - DAY_MS}
 
 
 def _above(told: DataFrame, level: str, kind: str, measure: str, limit: float) -> DataFrame:
