@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.cost.document import MOST_BROKERS, CostDocument, encode_costs
+from loadmanager.pipeline.asked_for import between
 from loadmanager.pipeline.contract import PipelineError, Table
 from loadmanager.pipeline.costing import documenting
 from loadmanager.pipeline.costing.learning import Learned, learn
@@ -31,7 +32,7 @@ def run(work: Work) -> list[str]:
     Raises:
         PipelineError: nothing was ingested, or there are more brokers than a model may have.
     """
-    load = _asked_for(work, work.store.table("broker_load"))
+    load = between(work.store.table("broker_load"), work.since, work.until)
     # On disk: what is in memory does not grow with the history.
     of_minutes = plausible(minutes(load)).persist(StorageLevel.DISK_ONLY)
     try:
@@ -39,20 +40,13 @@ def run(work: Work) -> list[str]:
         if not units.every:
             return _nothing(work)
         stretches = _stretches(units)
-        of_changes = changes(of_minutes, _asked_for(work, work.store.table("hand_overs")))
+        hand_overs = between(work.store.table("hand_overs"), work.since, work.until)
+        of_changes = changes(of_minutes, hand_overs)
         numbered = _numbered(work, units)
         learned = _learned(work, rows(of_minutes, of_changes, numbered, stretches), units)
     finally:
         of_minutes.unpersist()
     return [*_written(work, units, learned, stretches)]
-
-
-def _asked_for(work: Work, frame: DataFrame) -> DataFrame:
-    if work.since is not None:
-        frame = frame.where((F.col("at") >= work.since) & (F.col("date") >= work.since.date()))
-    if work.until is not None:
-        frame = frame.where((F.col("at") < work.until) & (F.col("date") <= work.until.date()))
-    return frame
 
 
 def _units(of_minutes: DataFrame) -> Units:

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.cost.document import CostDocument, decode_costs
 from loadmanager.core.errors import MalformedContent
+from loadmanager.pipeline.asked_for import between
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.jobs import COST_MODEL, Work
@@ -107,24 +108,17 @@ def cost_model(work: Work) -> CostDocument | None:
 def _told(work: Work) -> Told:
     """Return the tables, as much of them as the asked-for time needs."""
     table = work.store.table
-    reports = _between(work, table("broker_load"), _MARGIN)
+
+    def rows(name: str, margin: timedelta) -> DataFrame:
+        return between(table(name), work.since, work.until, margin=margin)
+
+    reports = rows("broker_load", _MARGIN)
     return Told(
-        moves=_between(work, table("moves"), timedelta()),
-        hand_overs=_between(work, table("hand_overs"), _MARGIN),
+        moves=rows("moves", timedelta()),
+        hand_overs=rows("hand_overs", _MARGIN),
         loads=loads(reports, weights_in_force(table("rounds"))),
-        bundle_load=_between(work, table("bundle_load"), _MARGIN),
+        bundle_load=rows("bundle_load", _MARGIN),
     )
-
-
-def _between(work: Work, frame: DataFrame, margin: timedelta) -> DataFrame:
-    """Return the rows of the asked-for time; ``date`` is there to leave out whole folders."""
-    if work.since is not None:
-        since = work.since - margin
-        frame = frame.where((F.col("at") >= since) & (F.col("date") >= since.date()))
-    if work.until is not None:
-        until = work.until + margin
-        frame = frame.where((F.col("at") < until) & (F.col("date") <= until.date()))
-    return frame
 
 
 def _window_s(broker_load: DataFrame) -> float:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.config import ConfigError
+from loadmanager.pipeline.asked_for import between
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.moves import cost_model
@@ -82,15 +83,8 @@ def _tables(work: Work) -> Tables:
     """Return what gives tables of the asked-for time; reports may be of before."""
 
     def table(name: str) -> DataFrame:
-        frame = work.store.table(name)
         before = _REPORTS_BEFORE if name in {"broker_load", "bundle_load"} else timedelta()
-        if work.since is not None:
-            since = work.since - before
-            frame = frame.where((F.col("at") >= since) & (F.col("date") >= since.date()))
-        if work.until is not None:
-            until = work.until + before
-            frame = frame.where((F.col("at") < until) & (F.col("date") <= until.date()))
-        return frame
+        return between(work.store.table(name), work.since, work.until, margin=before)
 
     return table
 

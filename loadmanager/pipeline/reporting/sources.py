@@ -9,11 +9,15 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from loadmanager.pipeline.asked_for import between
 from loadmanager.pipeline.store import Store
 
 Row = dict[str, Any]
 
 INGEST: Final = "ingest"
+
+_TIMES: Final = ("minute", "hour", "at")
+"""What the time of a row is called; rows of whole days have a date alone."""
 
 _GAP: Final = timedelta(days=2)
 """Days of one broker alone that are so near to others go on with them."""
@@ -43,22 +47,8 @@ class Tables:
         frame = self.store.table(name)
         if "cluster" in frame.columns:
             frame = frame.where(F.col("cluster") == self.cluster)
-        if "date" in frame.columns:
-            if self.since is not None:
-                frame = frame.where(F.col("date") >= self.since.date())
-            if self.until is not None:
-                frame = frame.where(F.col("date") <= self.until.date())
-        for time in ("minute", "hour", "at"):
-            if time in frame.columns:
-                return self._within(frame, time)
-        return frame
-
-    def _within(self, frame: DataFrame, time: str) -> DataFrame:
-        if self.since is not None:
-            frame = frame.where(F.col(time) >= self.since)
-        if self.until is not None:
-            frame = frame.where(F.col(time) < self.until)
-        return frame
+        time = next((name for name in _TIMES if name in frame.columns), None)
+        return between(frame, self.since, self.until, time=time)
 
     @cached_property
     def facts(self) -> Row:
