@@ -7,24 +7,20 @@ from typing import Any
 from aiohttp import web
 
 from loadmanager.adapters.http.openapi import openapi_document
-from loadmanager.adapters.http.operations import Operation, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Operation, Reply, Resource, operation
 from loadmanager.adapters.http.page import page
 from loadmanager.adapters.http.replies import bytes_reply
-from loadmanager.adapters.http.routes import Role, Route, Target
+from loadmanager.adapters.http.routes import Role, Target
 
 _TAG = "watching"
 _HTML = "text/html"
 
 
-class Describing:
+class Describing(Resource):
     """Answers ``/openapi.json`` and ``/docs``."""
 
     def __init__(self, version: str) -> None:
         self._version = version
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.answers import Answer, Answers
 from loadmanager.adapters.http.express import LISTENER_HEADER, Express, KnownReply
-from loadmanager.adapters.http.operations import TEXT, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import TEXT, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, text_reply, unavailable
 from loadmanager.adapters.http.routes import ANY_METHOD, Role, Route, Target
@@ -50,7 +50,7 @@ class LookupQuery(Query):
     listener_name: str = Field("", alias="listenerName", description="An advertised listener.")
 
 
-class Lookups:
+class Lookups(Resource):
     """Answers lookups: from memory, from the picture, or by asking the application.
 
     Only the last of these waits, so only it counts as pending: a lookup whose owner is
@@ -81,7 +81,7 @@ class Lookups:
     def routes(self) -> list[Route]:
         """Return the routes of this file."""
         return [
-            *routes_of(self),
+            *super().routes(),
             Route("GET", "/lookup/v2/destination/{...}", self.name_with_cluster, Role.LOOKUP),
             Route(ANY_METHOD, _REDIRECT_PREFIX + "/{...}", self.redirect_to_owner, Role.LOOKUP),
         ]

@@ -1,8 +1,8 @@
 """One declaration per operation of the HTTP API; everything else is made from it.
 
-A resource is a class whose methods answer requests, each declared right above it::
+A `Resource` is a class whose methods answer requests, each declared right above it::
 
-    class Domains:
+    class Domains(Resource):
         @operation(
             "GET",
             "/admin/v2/clusters/{cluster}/failureDomains/{domain}",
@@ -14,7 +14,7 @@ A resource is a class whose methods answer requests, each declared right above i
         async def one(self, call: Call) -> web.StreamResponse: ...
 
 The declaration says method, path, parameters, body, answers, the role a caller needs and
-whether only the leader can answer. From it come the route with its checks (`routes_of`),
+whether only the leader can answer. From it come the route with its checks (`Resource.routes`),
 the OpenAPI document (`openapi`), the tables for people (`reference`), and, where a guard
 is set (`HttpDoor`), who may do it: each `Route` carries the role of its operation.
 
@@ -169,14 +169,17 @@ def operations_of(*kinds: type) -> tuple[Operation, ...]:
     return tuple(one for kind in kinds for _, one in _declared(kind))
 
 
-def routes_of(resource: object) -> list[Route]:
-    """Return the routes of a resource: each checks its request and calls the method."""
-    found = []
-    for name, one in _declared(type(resource)):
-        method = getattr(resource, name)
-        handler: Handler = method if one.raw else partial(_answer, one, _body_of(one), method)
-        found.append(Route(one.method, one.pattern, handler, one.role))
-    return found
+class Resource:
+    """What answers requests by its methods, each declared with `operation`."""
+
+    def routes(self) -> list[Route]:
+        """Return its routes: each checks its request and calls the method."""
+        found = []
+        for name, one in _declared(type(self)):
+            method = getattr(self, name)
+            handler: Handler = method if one.raw else partial(_answer, one, _body_of(one), method)
+            found.append(Route(one.method, one.pattern, handler, one.role))
+        return found
 
 
 def all_replies(one: Operation) -> tuple[Reply, ...]:

@@ -5,9 +5,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel, Field
 
-from loadmanager.adapters.http.operations import TEXT, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import TEXT, Reply, Resource, operation
 from loadmanager.adapters.http.replies import bytes_reply, json_reply, text_reply
-from loadmanager.adapters.http.routes import Role, Route, Target
+from loadmanager.adapters.http.routes import Role, Target
 from loadmanager.ports import LookupService
 
 _TAG = "watching"
@@ -24,16 +24,12 @@ class Readiness(BaseModel):
     )
 
 
-class Watching:
+class Watching(Resource):
     """Answers ``/metrics``, ``/healthz`` and ``/readyz``."""
 
     def __init__(self, lookup: LookupService, registry: CollectorRegistry) -> None:
         self._lookup = lookup
         self._registry = registry
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

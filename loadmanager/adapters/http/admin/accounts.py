@@ -6,10 +6,10 @@ from aiohttp import web
 from pydantic import Field
 
 from loadmanager.adapters.http.admin.steering import balancing_to_json
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import bytes_reply, json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.core.explaining import Candidate, Decision, Ground
 from loadmanager.core.plan import Reason
 from loadmanager.core.snapshot import in_force_to_json
@@ -44,15 +44,11 @@ class DecisionsQuery(Query):
     round: Whole = Field(0, ge=0, le=2**62, description="Only those of this round; 0 for all.")
 
 
-class Accounts:
+class Accounts(Resource):
     """Answers under ``/admin/v2/loadmanager``."""
 
     def __init__(self, desk: LeaderDesk) -> None:
         self._desk = desk
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

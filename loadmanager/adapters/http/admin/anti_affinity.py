@@ -6,10 +6,10 @@ from aiohttp import web
 from pydantic import Field, StringConstraints
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import TEXT, Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import TEXT, Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply, text_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.core.ids import parse_namespace
 from loadmanager.ports import AffinityService
 
@@ -29,15 +29,11 @@ class GroupQuery(Query):
     tenant: str = Field("", alias="property", description="Only those of this tenant.")
 
 
-class AntiAffinity:
+class AntiAffinity(Resource):
     """Answers for ``.../antiAffinity``."""
 
     def __init__(self, service: AffinityService) -> None:
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "POST",

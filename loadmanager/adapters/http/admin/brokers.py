@@ -6,10 +6,10 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.admin.names import broker_in
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.adapters.http.topic_line import TOPICS_PATH, topics_to_json
 from loadmanager.core.ids import parse_namespace
 from loadmanager.ports import BrokerService, TopicService
@@ -37,16 +37,12 @@ class StatsQuery(Query):
     namespace: str = Field("", description="Only those of this one, `tenant/namespace`; our own.")
 
 
-class Brokers:
+class Brokers(Resource):
     """Answers for ``/admin/v2/brokers`` and ``/admin/v2/broker-stats``."""
 
     def __init__(self, brokers: BrokerService, topics: TopicService) -> None:
         self._brokers = brokers
         self._topics = topics
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

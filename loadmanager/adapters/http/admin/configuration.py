@@ -5,9 +5,9 @@ from typing import Final
 
 from aiohttp import web
 
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.ports import DynamicService
 
 _TAG: Final = "configuration"
@@ -15,7 +15,7 @@ _PATH: Final = "/admin/v2/brokers/configuration"
 _TEXTS: Final = dict[str, str]
 
 
-class Configuration:
+class Configuration(Resource):
     """Answers under ``/admin/v2/brokers/configuration``.
 
     ``internal`` is what `internal-configuration` tells of how ZooKeeper is reached.
@@ -24,10 +24,6 @@ class Configuration:
     def __init__(self, service: DynamicService, internal: Mapping[str, str]) -> None:
         self._service = service
         self._internal = dict(internal)
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

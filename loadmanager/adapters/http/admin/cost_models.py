@@ -5,9 +5,9 @@ from typing import Any, Final
 from aiohttp import web
 from pydantic import BaseModel, Field
 
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.core.cost.document import costs_of, costs_to_json
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.wire.fields import Fields
@@ -26,15 +26,11 @@ class PublishQuery(BaseModel):
     )
 
 
-class CostModels:
+class CostModels(Resource):
     """Answers under ``/admin/v2/loadmanager/cost-model``."""
 
     def __init__(self, service: CostModelService) -> None:
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

@@ -6,10 +6,10 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.admin.names import broker_in
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.ports import DrainService, DrainStatus
 
 _BROKER: Final = "/admin/v2/loadmanager/brokers/{broker}"
@@ -48,15 +48,11 @@ class DrainState(BaseModel):
     marked: Marked | None
 
 
-class Drains:
+class Drains(Resource):
     """Answers ``/admin/v2/loadmanager/brokers/{broker}[/drain]``."""
 
     def __init__(self, service: DrainService) -> None:
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "PUT",

@@ -5,9 +5,9 @@ from typing import Annotated, Final
 from aiohttp import web
 from pydantic import BaseModel, Field, StringConstraints
 
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.core.ids import parse_broker
 from loadmanager.ports import DomainService
 
@@ -26,15 +26,11 @@ class FailureDomain(BaseModel):
     brokers: list[Broker] = Field(max_length=_MOST)
 
 
-class FailureDomains:
+class FailureDomains(Resource):
     """Answers under ``/admin/v2/clusters/{cluster}/failureDomains``."""
 
     def __init__(self, service: DomainService) -> None:
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

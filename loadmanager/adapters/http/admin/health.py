@@ -3,10 +3,10 @@
 from aiohttp import web
 from pydantic import BaseModel, Field
 
-from loadmanager.adapters.http.operations import TEXT, Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import TEXT, Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import Refused, json_reply, text_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.ports import LookupService
 
 _TAG = "brokers"
@@ -25,16 +25,12 @@ class HealthQuery(Query):
     topic_version: str = Field("", alias="topicVersion", description="`V1` or `V2`; no matter.")
 
 
-class Health:
+class Health(Resource):
     """Answers for this sidecar, from the picture that lookups are answered from."""
 
     def __init__(self, lookup: LookupService, version: str) -> None:
         self._lookup = lookup
         self._version = version
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

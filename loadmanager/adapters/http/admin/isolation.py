@@ -7,9 +7,9 @@ from aiohttp import web
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from loadmanager.adapters.http.admin.names import broker_in
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.ports import IsolatedBroker, IsolationService
 
 _TAG: Final = "isolation"
@@ -76,15 +76,11 @@ class BrokerPolicy(BaseModel):
     namespaces: list[str] = Field(serialization_alias="namespaceRegex")
 
 
-class Isolation:
+class Isolation(Resource):
     """Answers under ``/admin/v2/clusters/{cluster}/namespaceIsolationPolicies``."""
 
     def __init__(self, service: IsolationService) -> None:
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

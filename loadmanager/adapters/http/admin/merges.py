@@ -6,10 +6,10 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Query
 from loadmanager.adapters.http.replies import json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.ports import MergeService
 
 _RANGE: Final = PATH_PARAMETERS["bundle"]
@@ -31,15 +31,11 @@ class MergedBundle(BaseModel):
     bundle: str = Field(description="Its range.")
 
 
-class Merges:
+class Merges(Resource):
     """Answers ``PUT /admin/v2/loadmanager/namespaces/{tenant}/{namespace}/{bundle}/merge``."""
 
     def __init__(self, service: MergeService) -> None:
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "PUT",

@@ -7,10 +7,10 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, parse_namespace
 from loadmanager.core.wire.namespaces import bundles_to_json
@@ -54,7 +54,7 @@ class DeletionQuery(Query):
     )
 
 
-class Namespaces:
+class Namespaces(Resource):
     """Answers under ``/admin/v2/namespaces``."""
 
     def __init__(
@@ -63,10 +63,6 @@ class Namespaces:
         self._lookup = lookup
         self._service = service
         self._default_bundles = default_bundles
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

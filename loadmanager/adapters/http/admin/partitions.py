@@ -6,10 +6,10 @@ from typing import Annotated, Final
 from aiohttp import web
 from pydantic import BaseModel, Field
 
-from loadmanager.adapters.http.operations import Call, Method, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Method, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.core.ids import DOMAINS, TopicName, topic_from_parts
 from loadmanager.ports import LookupService, PartitionService
 
@@ -63,16 +63,12 @@ def _in_each_domain(method: str, **declared: object) -> Callable[[Method], Metho
     return declare
 
 
-class Partitions:
+class Partitions(Resource):
     """Answers ``/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions``."""
 
     def __init__(self, lookup: LookupService, service: PartitionService) -> None:
         self._lookup = lookup
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @_in_each_domain(
         "GET",

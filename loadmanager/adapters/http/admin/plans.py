@@ -6,10 +6,10 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.admin.steering import BalancingState, balancing_to_json
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.snapshot import in_force_to_json
 from loadmanager.core.telling import REASONS, sentence
@@ -64,15 +64,11 @@ class PlanDocument(BaseModel):
     balancing: BalancingState
 
 
-class Plans:
+class Plans(Resource):
     """Answers ``GET /admin/v2/loadmanager/plan``."""
 
     def __init__(self, service: PreviewService) -> None:
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

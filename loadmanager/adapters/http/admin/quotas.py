@@ -6,9 +6,9 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.ports import QuotaService
 
 _TAG: Final = "resource quotas"
@@ -33,15 +33,11 @@ class Quota(BaseModel):
     dynamic: bool = Field(default=True)
 
 
-class Quotas:
+class Quotas(Resource):
     """Answers under ``/admin/v2/resource-quotas``."""
 
     def __init__(self, service: QuotaService) -> None:
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

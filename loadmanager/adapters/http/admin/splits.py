@@ -7,10 +7,10 @@ from aiohttp import web
 from pydantic import Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Flag, Parameter, Query
 from loadmanager.adapters.http.replies import empty_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.orders import SplitOrder
 from loadmanager.ports import LeaderElsewhere, NotLeader, SplitService, Unavailable
@@ -44,7 +44,7 @@ class SplitQuery(Query):
     )
 
 
-class Splits:
+class Splits(Resource):
     """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split``.
 
     ``default_algorithm`` is asked each time, for it may change meanwhile.
@@ -57,10 +57,6 @@ class Splits:
     ) -> None:
         self._service = service
         self._default_algorithm = default_algorithm
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "PUT",

@@ -6,9 +6,9 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.admin.drains import Wish
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.ports import SteeringService
 
@@ -26,15 +26,11 @@ class BalancingState(BaseModel):
     reason: str
 
 
-class Steers:
+class Steers(Resource):
     """Answers under ``/admin/v2/loadmanager/balancing``."""
 
     def __init__(self, service: SteeringService) -> None:
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

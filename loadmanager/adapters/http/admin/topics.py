@@ -6,10 +6,10 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import json_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.core.ids import Namespace, TopicName, parse_full_topic, parse_topic
 from loadmanager.ports import TopicMode, TopicService
 
@@ -42,15 +42,11 @@ class HashPositions(BaseModel):
     hash_positions: dict[str, int] = Field(serialization_alias="hashPositions")
 
 
-class Topics:
+class Topics(Resource):
     """Answers for the topics of namespaces and bundles."""
 
     def __init__(self, service: TopicService) -> None:
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "GET",

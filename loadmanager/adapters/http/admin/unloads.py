@@ -6,10 +6,10 @@ from aiohttp import web
 from pydantic import Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import Call, Reply, operation, routes_of
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import empty_reply
-from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.routes import Role
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.ports import UnloadService
 
@@ -35,15 +35,11 @@ class BundleUnloadQuery(UnloadQuery):
     )
 
 
-class Unloads:
+class Unloads(Resource):
     """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/unload``."""
 
     def __init__(self, service: UnloadService) -> None:
         self._service = service
-
-    def routes(self) -> list[Route]:
-        """Return the routes of this file."""
-        return routes_of(self)
 
     @operation(
         "PUT",
