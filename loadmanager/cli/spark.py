@@ -1,15 +1,14 @@
 """``loadmanager spark``: a Spark cluster of one's own, where none is given."""
 
 import os
-import signal
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
+
+from loadmanager.cli.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.nodes import Node
@@ -90,7 +89,7 @@ def _run(node: "Node") -> None:
     from loadmanager.pipeline.nodes import running
     from loadmanager.pipeline.runtime import SparkUnavailable
 
-    stopping = _stop_on_signals()
+    stopping = stopped_by_signals()
     try:
         with running(node) as process:
             while not stopping.wait(0.2):
@@ -99,15 +98,3 @@ def _run(node: "Node") -> None:
                     raise click.ClickException(f"Spark ended by itself with exit code {code}")
     except SparkUnavailable as error:
         raise click.ClickException(str(error)) from None
-
-
-def _stop_on_signals() -> threading.Event:
-    """Return what SIGINT and SIGTERM set."""
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-    return stopping

@@ -1,11 +1,10 @@
 """``loadmanager zookeeper``: a ZooKeeper to try things on."""
 
-import signal
-import threading
 from pathlib import Path
-from types import FrameType
 
 import click
+
+from loadmanager.cli.stopping import stopped_by_signals
 
 
 @click.command("zookeeper")
@@ -40,7 +39,7 @@ def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int)
         EmbeddedZooKeeperError,
     )
 
-    stopping = _stop_on_signals()
+    stopping = stopped_by_signals()
     try:
         with EmbeddedZooKeeper(host=host, port=port, data_dir=data_dir, tick_ms=tick_ms) as server:
             click.echo(f"ZooKeeper is ready on {server.address}; Ctrl-C stops it.")
@@ -53,15 +52,3 @@ def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int)
                     )
     except EmbeddedZooKeeperError as error:
         raise click.ClickException(str(error)) from error
-
-
-def _stop_on_signals() -> threading.Event:
-    """Return what SIGINT and SIGTERM set."""
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-    return stopping
