@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from loadmanager.config.forms import Section
+from loadmanager.core.history.files import MOST_ROLL_MIB
 
 
 class HistorySettings(Section):
@@ -43,7 +44,11 @@ class HistorySettings(Section):
         "compresses worse.",
     )
     roll_mib: float = Field(
-        64, ge=0.001, le=10_000, description="A file of this size, compressed, is finished."
+        64,
+        ge=0.001,
+        le=MOST_ROLL_MIB,
+        description="A file of this size, compressed, is finished. The pipeline reads each as a "
+        "whole and needs memory for it.",
     )
     roll_interval_s: float = Field(
         900,

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
-from loadmanager.core.history.files import OPEN, FileName, hour_of_partition
+from loadmanager.core.history.files import MOST_ROLL_MIB, OPEN, FileName, hour_of_partition
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.files import StoredFile
 
-LARGEST_BYTES: Final = 256 << 20
-"""A file is read as a whole. Writers finish theirs at a quarter of this unless told otherwise."""
+LARGEST_BYTES: Final = (MOST_ROLL_MIB + 32) << 20
+"""A file is read as a whole. Lines that come at once may take a finished one over its size."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR: Final = timedelta(hours=1)

@@ -74,7 +74,7 @@ def told_of_files(found: Found) -> Iterator[str]:
     if found.foreign:
         yield f"not of history, left alone: {_some(found.foreign)}"
     if found.too_large:
-        most = f"at most {LARGEST_BYTES >> 20} MiB, as [history] roll_mib makes them"
+        most = f"at most {LARGEST_BYTES >> 20} MiB; [history] roll_mib makes smaller ones"
         yield f"too large to be read: {_some(found.too_large)}; expected {most}"
 
 

@@ -12,6 +12,9 @@ from loadmanager.core.history.schema import Stream
 OPEN: Final = "_"
 """What the name of a file begins with while it is written: Spark passes over such files."""
 
+MOST_ROLL_MIB: Final = 256
+"""Writers finish a file of this size at the latest, as the pipeline reads each as a whole."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME: Final = re.compile(
     r"(?P<open>_?)(?P<stream>reports|rounds)-(?P<writer>.+)-(?P<instance>[0-9a-z]+)-"
