@@ -64,3 +64,13 @@ def test_every_alert_says_how_bad_it_is_and_what_it_means(rules: list[dict[str, 
     for rule in rules:
         assert rule["labels"]["severity"] in {"critical", "warning"}, rule["alert"]
         assert rule["annotations"]["summary"].endswith("."), rule["alert"]
+
+
+def test_every_alert_has_an_outage_in_which_it_is_to_fire(
+    rules: list[dict[str, Any]], project: Path
+) -> None:
+    file = project / "tests" / "docker" / "alerts_test.yml"
+    cases = yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]
+    moments = [moment for case in cases for moment in case["alert_rule_test"]]
+    fired = {moment["alertname"] for moment in moments if moment.get("exp_alerts")}
+    assert {rule["alert"] for rule in rules} == fired
