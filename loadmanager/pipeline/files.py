@@ -102,7 +102,7 @@ class Files:
                 raise PipelineError(f"{where}: cannot be written; expected a writable directory")
 
     def rename(self, before: str, after: str) -> None:
-        """Give a folder another name; ``after`` is not to exist yet, its parent may not either."""
+        """Give a file or folder another name, which is to be free; its parent need not be there."""
         with _told(after):
             system, source = self._at(before)
             _, target = self._at(after)

@@ -7,7 +7,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructType
 
-from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.pipeline.contract import PipelineError, Table
 from loadmanager.pipeline.doubled import doubled, spans_of
 from loadmanager.pipeline.files import literal
@@ -20,8 +19,9 @@ from loadmanager.pipeline.ingest_told import (
     told_of_lines,
 )
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.lines import BUNDLES, FILES, LINES, READ, read_files
+from loadmanager.pipeline.lines import BUNDLES, FILES, LINES, READ
 from loadmanager.pipeline.once import CONTRADICTION, DUPLICATE, kept_lines, keys_of, losers, refused
+from loadmanager.pipeline.packing import PACKED, pack_files, write_packed
 from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.tables import (
     BROKER_LOAD,
@@ -31,7 +31,6 @@ from loadmanager.pipeline.tables import (
     OF_LINES,
     QUARANTINE,
     SPANS,
-    namespace_of,
     parsed_schema,
     with_dates,
 )
@@ -44,12 +43,6 @@ _SETTINGS: Final = {
     # Files are read as a whole: a task is to hold one large one, or some small ones.
     "spark.sql.files.maxPartitionBytes": str(32 << 20),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-}
-_WRITTEN: Final = {
-    # What a task holds of each table before it is written: there may be several at a time.
-    "parquet.block.size": str(32 << 20),
-    # Measured rates hardly ever come twice: looking each up first takes time and saves nothing.
-    **{f"parquet.enable.dictionary#{one.name}": "false" for one in TRAFFIC},
 }
 _DRAFTS: Final = "drafts"
 
@@ -102,8 +95,7 @@ class _Batch:
 
     def take(self) -> Taken:
         """Read, write, commit; return what became of files and lines."""
-        written = self._read().write.options(**_WRITTEN).mode("overwrite")
-        written.partitionBy("part", "date").parquet(self._draft)
+        write_packed(self._read(), self._draft)
         read = {row["file"] for row in self._part(FILES).select("file").collect()}
         gone = len(self._files) - len(read)
         if not read:
@@ -137,10 +129,7 @@ class _Batch:
     def _read(self) -> DataFrame:
         reader = self._spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
         content = reader.load([literal(one.path) for one in self._files])
-        rows = content.select("path", "content").mapInArrow(read_files, READ)
-        dated = with_dates(rows)
-        date = F.when(F.col("part") == BUNDLES, F.col("date"))
-        return dated.withColumns({"date": date, "namespace": namespace_of("bundle")})
+        return content.select("path", "content").mapInArrow(pack_files, PACKED)
 
     def _part(self, name: str) -> DataFrame:
         read = StructType([one for one in READ if one.name != "part"])
@@ -163,7 +152,7 @@ class _Batch:
         return self._spark.read.schema(found.schema).parquet(literal(f"{self._draft}/lost"))
 
     def _take_bundles(self, lost: DataFrame | None) -> None:
-        """Give the rows of bundles their place; they are written again only if some are lost."""
+        """Give the files of bundles their place; they are written again only if rows are lost."""
         draft = f"{self._draft}/part={BUNDLES}"
         if not self._store.files.exists(draft):
             return
@@ -175,7 +164,10 @@ class _Batch:
             return
         place = self._store.place(BUNDLE_LOAD.name, self._number)
         self._store.files.delete(place)
-        self._store.files.rename(draft, place)
+        for folder in self._store.files.names(draft):
+            for name in self._store.files.names(f"{draft}/{folder}"):
+                parquet = f"{place}/{folder}/{name.removesuffix('.txt')}.parquet"
+                self._store.files.rename(f"{draft}/{folder}/{name}", parquet)
         self._tables.append(BUNDLE_LOAD.name)
 
     def _doubled(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Where lines are read and judged: in Spark's Python workers, by the strict reader of the core.
 
 JSON is parsed once, here: so what is a line of history is decided in one place for the whole
-project. Bundles, of which there are a hundred times as many as lines, leave as columns for
-their table; all else of a line as JSON of the known fields, for Spark to parse.
+project. Bundles, of which there are a hundred times as many as lines, become columns for
+their table; all else of a line becomes JSON of the known fields, for Spark to parse.
 """
 
 import json
@@ -62,14 +62,35 @@ SHOWN_CHARACTERS: Final = 2000
 _ROWS_AT_ONCE: Final = 20_000
 _TEXT_AT_ONCE: Final = 4 << 20
 _SCHEMA: Final = to_arrow_schema(READ)
+_OF_LINES: Final = pa.schema([_SCHEMA.field(name) for name in ("file", "line", *_OF_LINE, "told")])
+_OF_FILES: Final = pa.schema([_SCHEMA.field(name) for name in ("file", "line")])
 _KNOWN: Final = {
     kind.name: tuple(one.name for one in (*ENVELOPE, *kind.fields)) for kind in KINDS.values()
 }
 _NUMPY: Final[dict[Type, type[Any]]] = {Type.RATE: np.float64, Type.COUNT: np.int64}
 
+Part = tuple[str, pa.RecordBatch]
+"""The name of a part of `READ`, and rows of it with the columns that it has."""
+
 
 def read_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield rows of `READ` for files of Spark's source ``binaryFile``: their path and content."""
+    for part, rows in parts_of(files):
+        found = {"part": pa.repeat(pa.scalar(part), rows.num_rows)}
+        found |= dict(zip(rows.schema.names, rows.columns, strict=True))
+        yield pa.RecordBatch.from_arrays(
+            [
+                found[one.name].cast(one.type)
+                if one.name in found
+                else pa.nulls(rows.num_rows, one.type)
+                for one in _SCHEMA
+            ],
+            schema=_SCHEMA,
+        )
+
+
+def parts_of(files: Iterator[pa.RecordBatch]) -> Iterator[Part]:
+    """Yield what `read_files` does, part by part; texts that come often are dictionaries."""
     bundles, lines = _Bundles(), _Lines()
     for batch in files:
         for path, content in zip(batch["path"], batch["content"], strict=True):
@@ -78,12 +99,12 @@ def read_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for number, line in enumerate(lines_of(memoryview(content.as_buffer())), start=1):
                 _take(name, number, line, bundles, lines)
                 if bundles.rows >= _ROWS_AT_ONCE:
-                    yield bundles.emptied()
+                    yield from bundles.emptied()
                 if lines.characters >= _TEXT_AT_ONCE:
-                    yield lines.emptied()
+                    yield from lines.emptied()
             lines.read_to_its_end(name, number)
-    yield bundles.emptied()
-    yield lines.emptied()
+    yield from bundles.emptied()
+    yield from lines.emptied()
 
 
 def _take(name: str, number: int, line: Line, bundles: "_Bundles", lines: "_Lines") -> None:
@@ -101,10 +122,14 @@ def _take(name: str, number: int, line: Line, bundles: "_Bundles", lines: "_Line
 
 
 class _Lines:
-    """Rows of lines that were not given away yet."""
+    """Rows of lines and of files that were not given away yet."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._rows: list[dict[str, Any]] = []
+        self._files: list[dict[str, Any]] = []
         self.characters = 0
 
     def add(self, file: str, number: int, content: bytes, found: Mapping[str, Any]) -> None:
@@ -120,16 +145,19 @@ class _Lines:
         self._put(file, number, {"kind": None, "digest": None, "fault": fault, "text": text}, {})
 
     def read_to_its_end(self, file: str, last: int) -> None:
-        self._rows.append({"part": FILES, "file": file, "line": last})
+        self._files.append({"file": file, "line": last})
 
-    def emptied(self) -> pa.RecordBatch:
-        rows, self._rows, self.characters = self._rows, [], 0
-        return pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
+    def emptied(self) -> Iterator[Part]:
+        if self._rows:
+            yield LINES, pa.RecordBatch.from_pylist(self._rows, schema=_OF_LINES)
+        if self._files:
+            yield FILES, pa.RecordBatch.from_pylist(self._files, schema=_OF_FILES)
+        self._begin()
 
     def _put(
         self, file: str, number: int, told: Mapping[str, Any], more: Mapping[str, Any]
     ) -> None:
-        self._rows.append({"part": LINES, "file": file, "line": number, "told": told, **more})
+        self._rows.append({"file": file, "line": number, "told": told, **more})
         self.characters += len(told["text"]) + 100
 
 
@@ -154,23 +182,31 @@ class _Bundles:
             column.extend(bundles[one.name])
         self.rows += size
 
-    def emptied(self) -> pa.RecordBatch:
-        if not self.rows:
-            self._begin()
-            return pa.RecordBatch.from_pylist([], schema=_SCHEMA)
-        of_row = pa.array(np.repeat(np.arange(len(self._sizes)), self._sizes))
-        names = ("file", "line", *_OF_LINE, *_OF_REPORT)
-        arrays = {"part": pa.repeat(pa.scalar(BUNDLES), self.rows)}
-        for name, values in zip(names, zip(*self._lines, strict=True), strict=True):
-            arrays[name] = pa.array(values, _SCHEMA.field(name).type).take(of_row)
-        for one, column in zip(_OF_BUNDLE, self._columns, strict=True):
-            arrays[one.name] = _array(one.type, column, _SCHEMA.field(one.name).type)
-        arrays["told"] = pa.nulls(self.rows, _SCHEMA.field("told").type)
+    def emptied(self) -> Iterator[Part]:
+        if self.rows:
+            of_row = pa.array(np.repeat(np.arange(len(self._sizes), dtype=np.int32), self._sizes))
+            names = ("file", "line", *_OF_LINE, *_OF_REPORT)
+            arrays = {
+                name: _repeated(pa.array(values, _SCHEMA.field(name).type), of_row)
+                for name, values in zip(names, zip(*self._lines, strict=True), strict=True)
+            }
+            for one, column in zip(_OF_BUNDLE, self._columns, strict=True):
+                arrays[one.name] = _array(one.type, column, _SCHEMA.field(one.name).type)
+            yield BUNDLES, pa.RecordBatch.from_pydict(arrays)
         self._begin()
-        return pa.RecordBatch.from_arrays([arrays[name] for name in _SCHEMA.names], schema=_SCHEMA)
+
+
+def _repeated(of_line: pa.Array, of_row: pa.Array) -> pa.Array:
+    """Return for each row what its line has."""
+    if not pa.types.is_string(of_line.type):
+        return of_line.take(of_row)
+    coded = of_line.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(coded.indices.take(of_row), coded.dictionary)
 
 
 def _array(kind: Type, values: list[Any], to: pa.DataType) -> pa.Array:
+    if kind is Type.TEXT:
+        return pa.array(values, to).dictionary_encode()
     # NumPy takes whole numbers of any size for rates, Arrow does not.
     return pa.array(np.array(values, dtype=_NUMPY[kind]) if kind in _NUMPY else values, to)
 

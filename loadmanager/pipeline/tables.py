@@ -26,7 +26,7 @@ from loadmanager.core.history.schema import ENVELOPE
 from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.history_schema import columns_of, fields_of, line_schema, plain, row_of
 
-_DAY_MS: Final = 86_400_000
+DAY_MS: Final = 86_400_000
 _ENVELOPE: Final = ("cluster", "writer", "instance", "seq")
 _REPORT: Final = ("broker", "broker_class", "reported_at_ms", "interval_s", "window_s")
 
@@ -268,7 +268,7 @@ def with_dates(lines: DataFrame) -> DataFrame:
     return lines.withColumns(
         {
             "at": F.timestamp_millis(at_ms),
-            "date": F.date_from_unix_date((at_ms / _DAY_MS).cast("int")),
+            "date": F.date_from_unix_date((at_ms / DAY_MS).cast("int")),
         }
     )
 
