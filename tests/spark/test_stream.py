@@ -1,18 +1,15 @@
 """The stream beside a rollup of the same history: each minute once and the same, come what may."""
 
-import asyncio
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from killed_jobs import killed_at
 from load_rows import RATES
-from waiting import eventually
 
 from loadmanager.adapters.history import recorded
 from loadmanager.core.history import Origin, Record, Stream
@@ -206,23 +203,17 @@ def test_an_interrupt_ends_the_stream_after_the_batch_under_way(
 
 
 def test_a_stream_whose_process_is_killed_goes_on_where_it_was(
-    following: Following, rolled_up: Minutes
+    following: Following, rolled_up: Minutes, tmp_path: Path
 ) -> None:
     following.add(0)
-    command = [
-        *(sys.executable, "-m", "loadmanager", "pipeline", "stream", "--for-s", "400"),
-        *("--history", str(following.history), "--out", following.store.out),
-        *("--master", "local[2]", "--driver-memory", "600m"),
-        *("--watermark-s", str(WATERMARK_S), "--conf", "spark.sql.shuffle.partitions=1"),
-    ]
     minutes = Path(following.store.out) / "stream_minutes"
-    # A group of its own: Java is to be killed, too.
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-    try:
-        asyncio.run(eventually(lambda: list(minutes.glob("batch=*")), within_s=300.0))
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    wanted = killed_at(
+        lambda: list(minutes.glob("batch=*")),
+        tmp_path / "process",
+        *("stream", "--for-s", "400", "--watermark-s", str(WATERMARK_S)),
+        *("--history", str(following.history), "--out", following.store.out),
+    )
+    assert wanted, (tmp_path / "process" / "said").read_text()
     following.add(1)
     following.run()
     assert_each_once_and_the_same(following.minutes(), rolled_up)
