@@ -4,6 +4,7 @@ Everything is made of data frames in `rolling`; here it is read and written. Day
 reckoned again unless a new batch has reports of them, or tells that others count.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -37,7 +38,8 @@ def run(work: Work) -> list[str]:
     if former is not None and scope.days == frozenset():
         nothing = "rollup: nothing new was ingested since the last one"
         return [nothing, *([] if _seeded(store, former) else _write_seeds(store, former))]
-    store.replace("rollup", Frames(store=store, scope=scope).every(), facts)
+    with contextlib.closing(Frames(store=store, scope=scope)) as frames:
+        store.replace("rollup", frames.every(), facts)
     return [*_told(store, scope), *_write_seeds(store, facts)]
 
 

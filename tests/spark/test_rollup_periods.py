@@ -21,7 +21,7 @@ from loadmanager.pipeline.rolling.minutes import (
     bundle_slices,
     namespace_minutes,
 )
-from loadmanager.pipeline.rolling.periods import days, hours
+from loadmanager.pipeline.rolling.periods import days, hours, longer
 from loadmanager.pipeline.rolling.profiles import bundle_profiles, bundle_ranking
 from loadmanager.pipeline.rolling.seeding import bundle_seeds, seeds_of
 from loadmanager.pipeline.rolling.tables import (
@@ -66,13 +66,13 @@ def minutes(spark: "SparkSession") -> "DataFrame":
 @pytest.fixture(scope="module")
 def hourly(minutes: "DataFrame") -> "DataFrame":
     """Return the hours of ``minutes``."""
-    return BUNDLE_HOURS.conform(hours(minutes, KEYS, RATES)).localCheckpoint()
+    return BUNDLE_HOURS.conform(hours(longer(minutes, KEYS, RATES))).localCheckpoint()
 
 
 @pytest.fixture(scope="module")
 def daily(minutes: "DataFrame") -> "DataFrame":
     """Return the days of ``minutes``."""
-    return BUNDLE_DAYS.conform(days(minutes, KEYS, RATES)).localCheckpoint()
+    return BUNDLE_DAYS.conform(days(longer(minutes, KEYS, RATES))).localCheckpoint()
 
 
 def first_of(frame: "DataFrame") -> Row:
@@ -114,7 +114,7 @@ def test_a_day_is_made_of_its_minutes(hourly: "DataFrame", daily: "DataFrame") -
 def test_hours_of_a_namespace_are_over_the_minutes_of_all_its_bundles(
     minutes: "DataFrame",
 ) -> None:
-    made = hours(namespace_minutes(minutes), ("cluster", "namespace"), RATES)
+    made = hours(longer(namespace_minutes(minutes), ("cluster", "namespace"), RATES))
     row = NAMESPACE_HOURS.conform(made).orderBy("date").collect()[0]
     # The first minute has 1 + 200, the others 2 to 20.
     assert row["msgs_in_per_s_max"] == 201.0

@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import StorageLevel
+
 from loadmanager.pipeline.rolling.measures import RATES
 from loadmanager.pipeline.rolling.minutes import bundle_minutes, bundle_slices
-from loadmanager.pipeline.rolling.periods import days, hours
+from loadmanager.pipeline.rolling.periods import days, hours, longer
 from loadmanager.pipeline.rolling.tables import BUNDLE_DAYS, BUNDLE_HOURS, BUNDLE_MINUTES
 from loadmanager.pipeline.session import SessionSettings, spark_session
 
@@ -30,13 +32,16 @@ def rolled_up(spark: "SparkSession", samples: Path, out: Path, most: int | None 
     """Write the tables, of the first samples or of all, and return how long it took."""
     began_s = time.perf_counter()
     load = spark.read.parquet(str(samples))
-    made = bundle_minutes(bundle_slices(load if most is None else load.limit(most)))
+    read = load if most is None else load.limit(most)
+    made = bundle_minutes(bundle_slices(read), named=read)
     written = str(out / BUNDLE_MINUTES.name)
     BUNDLE_MINUTES.conform(made).write.partitionBy("date").parquet(written)
     minutes = spark.read.parquet(written)
-    for table, over in ((BUNDLE_HOURS, hours), (BUNDLE_DAYS, days)):
-        longer = table.conform(over(minutes, _KEYS, RATES))
-        longer.write.partitionBy("date").parquet(str(out / table.name))
+    periods = longer(minutes, _KEYS, RATES).persist(StorageLevel.DISK_ONLY)
+    for table, chosen in ((BUNDLE_HOURS, hours), (BUNDLE_DAYS, days)):
+        rows = table.conform(chosen(periods))
+        rows.write.partitionBy("date").parquet(str(out / table.name))
+    periods.unpersist()
     return time.perf_counter() - began_s
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -24,7 +25,7 @@ from loadmanager.pipeline.rolling.minutes import (
     class_minutes,
     namespace_minutes,
 )
-from loadmanager.pipeline.rolling.periods import days, hours
+from loadmanager.pipeline.rolling.periods import days, hours, longer
 from loadmanager.pipeline.rolling.profiles import bundle_profiles, bundle_ranking
 from loadmanager.pipeline.rolling.scope import Scope
 from loadmanager.pipeline.store import Made, Store
@@ -46,6 +47,7 @@ class Frames:
     store: Store
     scope: Scope
     _made: dict[Table, Made] = field(default_factory=dict)
+    _kept: dict[str, DataFrame] = field(default_factory=dict)
 
     def every(self) -> dict[Table, Made]:
         """Return what makes each table of `tables.ROLLUP`, from what is written before it."""
@@ -56,14 +58,20 @@ class Frames:
         self._add(t.CLASS_MINUTES, lambda read: class_minutes(self._anew(read, "broker")))
         self._add(t.CLUSTER_MINUTES, self._cluster_minutes)
         for subject, keys, measures in _SUBJECTS:
-            for length, over in (("hours", hours), ("days", days)):
-                longer = partial(self._longer, over, subject, keys, measures)
-                self._add(by_name[f"{subject}_{length}"], longer)
+            periods = partial(self._periods, subject, keys, measures)
+            for length, chosen in (("hours", hours), ("days", days)):
+                self._add(by_name[f"{subject}_{length}"], partial(_chosen, chosen, periods))
         self._made[t.BUNDLE_PROFILES] = lambda read: bundle_profiles(read("bundle_hours"))
         self._made[t.BUNDLE_RANKING] = lambda read: bundle_ranking(read("bundle_days"))
         self._made[t.AVERAGES] = lambda _: self._latest_averages()
         self._add(t.AVERAGE_CHECKS, lambda _: self._average_checks())
         return self._made
+
+    def close(self) -> None:
+        """Let go of what was kept while tables were written."""
+        for frame in self._kept.values():
+            frame.unpersist()
+        self._kept.clear()
 
     def _add(self, table: Table, make: Made) -> None:
         """Make a table that is partitioned by date: some days anew, the others as they were."""
@@ -79,15 +87,14 @@ class Frames:
     def _anew(self, read: Read, subject: str) -> DataFrame:
         return self.scope.anew(read(f"{subject}_minutes"))
 
-    def _longer(
-        self,
-        over: Callable[..., DataFrame],
-        subject: str,
-        keys: tuple[str, ...],
-        measures: tuple[str, ...],
-        read: Read,
+    def _periods(
+        self, subject: str, keys: tuple[str, ...], measures: tuple[str, ...], read: Read
     ) -> DataFrame:
-        return over(self._anew(read, subject), keys, measures)
+        """Return hours and days of a subject, which are reckoned once and kept until `close`."""
+        if subject not in self._kept:
+            made = longer(self._anew(read, subject), keys, measures)
+            self._kept[subject] = made.persist(StorageLevel.DISK_ONLY)
+        return self._kept[subject]
 
     def _broker_minutes(self) -> DataFrame:
         reports = self.scope.read(self.store.table("broker_load"))
@@ -95,7 +102,7 @@ class Frames:
 
     def _bundle_minutes(self) -> DataFrame:
         samples = self.scope.read(self.store.table("bundle_load"))
-        return bundle_minutes(self.scope.minutes(bundle_slices(samples)))
+        return bundle_minutes(self.scope.minutes(bundle_slices(samples)), named=samples)
 
     def _cluster_minutes(self, read: Read) -> DataFrame:
         rounds = self.scope.anew(self.store.table("rounds"))
@@ -115,3 +122,7 @@ class Frames:
 
     def _average_checks(self) -> DataFrame:
         return average_checks(self._history(), self.scope)
+
+
+def _chosen(chosen: Callable[[DataFrame], DataFrame], periods: Made, read: Read) -> DataFrame:
+    return chosen(periods(read))

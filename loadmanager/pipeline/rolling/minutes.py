@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.rolling.measures import FRACTIONS, RATES, percentiles, weighted_mean
+from loadmanager.pipeline.rolling.numbered import KEY, keys_of, names_in, with_names
 from loadmanager.pipeline.rolling.weights import MINUTE_S, by_minute
 from loadmanager.pipeline.tables import namespace_of
 
@@ -19,14 +20,20 @@ COUNTS: Final = ("topics", "producers", "consumers")
 USAGES: Final = tuple(f"{resource}_usage" for resource in RESOURCES)
 LIMITS: Final = tuple(f"{resource}_limit" for resource in RESOURCES)
 
+_BUNDLE: Final = ("cluster", "bundle")
+
 
 def bundle_slices(samples: DataFrame) -> DataFrame:
     """Return the rows of ``bundle_load``, each in the minutes that it stands for."""
-    return by_minute(samples, ["cluster", "bundle", *RATES])
+    known = samples.select("at_ms", "interval_s", "window_s", *_BUNDLE, *keys_of(_BUNDLE), *RATES)
+    return by_minute(known, [*_BUNDLE, *KEY, *RATES])
 
 
-def bundle_minutes(slices: DataFrame) -> DataFrame:
+def bundle_minutes(slices: DataFrame, named: DataFrame | None = None) -> DataFrame:
     """Return one row for each bundle and minute, of `bundle_slices`: mean and maximum of its rates.
+
+    ``named`` are any rows that have all bundles of ``slices``: those they were made of are
+    fewer, and quicker to read.
 
     A bundle is reported on a few times a minute at most, so that percentiles of a minute
     would say no more than the maximum; they begin with the hour.
@@ -36,13 +43,14 @@ def bundle_minutes(slices: DataFrame) -> DataFrame:
     """
     means = [F.sum(F.col(rate) * F.col("seconds")).alias(f"{rate}_sum") for rate in RATES]
     highest = [F.max(rate).alias(f"{rate}_max") for rate in RATES]
-    sums = slices.groupBy("cluster", "bundle", "minute_ms").agg(
+    sums = slices.groupBy(*KEY, "minute_ms").agg(
         F.sum("seconds").alias("stood_s"), F.count("*").alias("reports"), *means, *highest
     )
-    return sums.select(
-        "cluster",
-        "bundle",
-        namespace_of("bundle").alias("namespace"),
+    names = names_in(slices if named is None else named, _BUNDLE)
+    namespaces = names.withColumn("namespace", namespace_of("bundle"))
+    return with_names(sums, namespaces).select(
+        *_BUNDLE,
+        "namespace",
         *_time(),
         "reports",
         F.least("stood_s", F.lit(MINUTE_S)).alias("seconds"),
