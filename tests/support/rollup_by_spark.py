@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
 from pyspark import StorageLevel
 
 from loadmanager.pipeline.rolling.measures import RATES
@@ -52,11 +53,18 @@ def measured(samples: Path, out: Path) -> dict[str, Any]:
         shutil.rmtree(out / "warm")
         took_s = rolled_up(spark, samples, out)
         jvm: Any = spark._jvm
-        status = Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/status")
-        lines = (line.split() for line in status.read_text().splitlines())
-        peak_mib = next(int(line[1]) / 1024 for line in lines if line[0] == "VmHWM:")
+        peak_mib = _peak_mib(jvm.java.lang.ProcessHandle.current().pid())
+        started = psutil.Process().children(recursive=True)
+        workers = [one.pid for one in started if "python" in one.name()]
+        workers_mib = sum(map(_peak_mib, workers))
     own_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"took_s": took_s, "peak_mib": peak_mib, "python_peak_mib": own_mib}
+    return {"took_s": took_s, "peak_mib": peak_mib, "python_peak_mib": own_mib + workers_mib}
+
+
+def _peak_mib(process: int) -> float:
+    """Return the most memory that a process ever had; what it shares with others counts, too."""
+    lines = (line.split() for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    return next(int(line[1]) / 1024 for line in lines if line[0] == "VmHWM:")
 
 
 if __name__ == "__main__":
