@@ -64,7 +64,7 @@ def test_a_month_of_history_gives_its_hidden_costs_away(tmp_path: Path) -> None:
 
 
 def found(document: CostDocument, group: BrokerClass) -> list[tuple[bool, list[float]]]:
-    """Return for each true cost whether its interval holds it, and how far off one is that matters."""
+    """Return for each true cost if its interval holds it, and how far off it is if it matters."""
     costs = document.classes[group.name]
     typical = np.array([costs.typical[rate] for rate in RATES])
     told: list[tuple[bool, list[float]]] = []
