@@ -57,6 +57,8 @@ _ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
         # Its own bar is written over ours.
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
+        # Else PySpark asks Java several things about the call of every single expression.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
 )
 
