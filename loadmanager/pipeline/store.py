@@ -17,7 +17,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
 from loadmanager.core.history.schema import TIMES_END_MS
 from loadmanager.pipeline.contract import PipelineError, Table
@@ -105,7 +105,7 @@ class Store:
         for table, frame in frames.items():
             where = f"{table.name}/version={number:06d}"
             conforming = table.conform(frame(written) if callable(frame) else frame)
-            _write(conforming, f"{self.out}/{where}", table.by)
+            write_rows(conforming, f"{self.out}/{where}", table.by)
             tables[table.name] = {"folder": where, "schema": table.schema.jsonValue()}
         manifest = {"tables": tables, "facts": dict(facts)}
         self.files.write(f"{folder}/{number:06d}.json", _text(manifest))
@@ -143,7 +143,7 @@ class Store:
 
     def put(self, table: Table, batch: int, frame: "DataFrame") -> None:
         """Write a batch's part of a table, over what an earlier try left."""
-        _write(table.conform(frame), self.place(table.name, batch), table.by)
+        write_rows(table.conform(frame), self.place(table.name, batch), table.by)
 
     def commit(self, batch: int, manifest: Mapping[str, Any]) -> None:
         """Make a batch count: ``files`` it read, ``tables`` it has rows of, ``lines`` counted."""
@@ -232,8 +232,12 @@ class Store:
         return found
 
 
-def _write(frame: "DataFrame", where: str, by: tuple[str, ...]) -> None:
-    frame.write.mode("overwrite").partitionBy(*by).parquet(where)
+def write_rows(frame: "DataFrame", where: str, by: tuple[str, ...]) -> None:
+    """Write rows as Parquet, over what is there, in folders by some columns."""
+    # What was measured hardly ever comes twice: looking it up takes time and saves nothing.
+    measured = [one.name for one in frame.schema if isinstance(one.dataType, DoubleType)]
+    plain = {f"parquet.enable.dictionary#{name}": "false" for name in measured}
+    frame.write.mode("overwrite").options(**plain).partitionBy(*by).parquet(where)
 
 
 def _text(manifest: Mapping[str, Any]) -> str:

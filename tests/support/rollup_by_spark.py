@@ -16,15 +16,20 @@ import psutil
 from pyspark import StorageLevel
 
 from loadmanager.pipeline.rolling.measures import RATES
-from loadmanager.pipeline.rolling.minutes import bundle_minutes, bundle_slices
+from loadmanager.pipeline.rolling.minutes import (
+    BUNDLE,
+    bundle_minutes,
+    bundle_names,
+    bundle_slices,
+)
 from loadmanager.pipeline.rolling.periods import days, hours, longer
 from loadmanager.pipeline.rolling.tables import BUNDLE_DAYS, BUNDLE_HOURS, BUNDLE_MINUTES
 from loadmanager.pipeline.session import SessionSettings, spark_session
+from loadmanager.pipeline.store import write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_KEYS: Final = ("cluster", "bundle", "namespace")
 _WARMING: Final = 200_000
 _SETTINGS: Final = SessionSettings(master="local[2]", driver_memory="1g")
 
@@ -34,15 +39,16 @@ def rolled_up(spark: "SparkSession", samples: Path, out: Path, most: int | None 
     began_s = time.perf_counter()
     load = spark.read.parquet(str(samples))
     read = load if most is None else load.limit(most)
-    made = bundle_minutes(bundle_slices(read), named=read)
+    names = bundle_names(read).persist(StorageLevel.DISK_ONLY)
+    made = bundle_minutes(bundle_slices(read), names)
     written = str(out / BUNDLE_MINUTES.name)
-    BUNDLE_MINUTES.conform(made).write.partitionBy("date").parquet(written)
+    write_rows(BUNDLE_MINUTES.conform(made), written, ("date",))
     minutes = spark.read.parquet(written)
-    periods = longer(minutes, _KEYS, RATES).persist(StorageLevel.DISK_ONLY)
+    periods = longer(minutes, BUNDLE, RATES, names).persist(StorageLevel.DISK_ONLY)
     for table, chosen in ((BUNDLE_HOURS, hours), (BUNDLE_DAYS, days)):
-        rows = table.conform(chosen(periods))
-        rows.write.partitionBy("date").parquet(str(out / table.name))
+        write_rows(table.conform(chosen(periods)), str(out / table.name), ("date",))
     periods.unpersist()
+    names.unpersist()
     return time.perf_counter() - began_s
 
 

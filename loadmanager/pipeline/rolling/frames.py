@@ -18,9 +18,11 @@ from loadmanager.pipeline.rolling.leader_averages import (
 )
 from loadmanager.pipeline.rolling.measures import FRACTIONS, RATES
 from loadmanager.pipeline.rolling.minutes import (
+    BUNDLE,
     broker_minutes,
     broker_slices,
     bundle_minutes,
+    bundle_names,
     bundle_slices,
     class_minutes,
     namespace_minutes,
@@ -34,7 +36,7 @@ Read = Callable[[str], DataFrame]
 
 _SUBJECTS = (
     ("broker", ("cluster", "broker", "broker_class"), (*RATES, *FRACTIONS)),
-    ("bundle", ("cluster", "bundle", "namespace"), RATES),
+    ("bundle", BUNDLE, RATES),
     ("namespace", ("cluster", "namespace"), RATES),
     ("class", ("cluster", "broker_class"), (*RATES, *FRACTIONS)),
 )
@@ -73,6 +75,12 @@ class Frames:
             frame.unpersist()
         self._kept.clear()
 
+    def _once(self, what: str, make: Callable[[], DataFrame]) -> DataFrame:
+        """Return what is made once and kept until `close`."""
+        if what not in self._kept:
+            self._kept[what] = make().persist(StorageLevel.DISK_ONLY)
+        return self._kept[what]
+
     def _add(self, table: Table, make: Made) -> None:
         """Make a table that is partitioned by date: some days anew, the others as they were."""
 
@@ -91,18 +99,22 @@ class Frames:
         self, subject: str, keys: tuple[str, ...], measures: tuple[str, ...], read: Read
     ) -> DataFrame:
         """Return hours and days of a subject, which are reckoned once and kept until `close`."""
-        if subject not in self._kept:
-            made = longer(self._anew(read, subject), keys, measures)
-            self._kept[subject] = made.persist(StorageLevel.DISK_ONLY)
-        return self._kept[subject]
+        named = self._bundle_names() if subject == "bundle" else None
+        return self._once(subject, lambda: longer(self._anew(read, subject), keys, measures, named))
 
     def _broker_minutes(self) -> DataFrame:
         reports = self.scope.read(self.store.table("broker_load"))
         return broker_minutes(self.scope.minutes(broker_slices(reports)))
 
     def _bundle_minutes(self) -> DataFrame:
-        samples = self.scope.read(self.store.table("bundle_load"))
-        return bundle_minutes(self.scope.minutes(bundle_slices(samples)), named=samples)
+        slices = self.scope.minutes(bundle_slices(self._samples()))
+        return bundle_minutes(slices, self._bundle_names())
+
+    def _bundle_names(self) -> DataFrame:
+        return self._once("names of bundles", lambda: bundle_names(self._samples()))
+
+    def _samples(self) -> DataFrame:
+        return self.scope.read(self.store.table("bundle_load"))
 
     def _cluster_minutes(self, read: Read) -> DataFrame:
         rounds = self.scope.anew(self.store.table("rounds"))

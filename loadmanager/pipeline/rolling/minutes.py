@@ -20,20 +20,26 @@ COUNTS: Final = ("topics", "producers", "consumers")
 USAGES: Final = tuple(f"{resource}_usage" for resource in RESOURCES)
 LIMITS: Final = tuple(f"{resource}_limit" for resource in RESOURCES)
 
-_BUNDLE: Final = ("cluster", "bundle")
+BUNDLE: Final = ("cluster", "bundle")
+"""What a bundle is known by."""
+
+
+def bundle_names(samples: DataFrame) -> DataFrame:
+    """Return all bundles in rows, with their `KEY`, cluster and namespace."""
+    return names_in(samples, BUNDLE).withColumn("namespace", namespace_of("bundle"))
 
 
 def bundle_slices(samples: DataFrame) -> DataFrame:
     """Return the rows of ``bundle_load``, each in the minutes that it stands for."""
-    known = samples.select("at_ms", "interval_s", "window_s", *_BUNDLE, *keys_of(_BUNDLE), *RATES)
-    return by_minute(known, [*_BUNDLE, *KEY, *RATES])
+    known = samples.select("at_ms", "interval_s", "window_s", *BUNDLE, *keys_of(BUNDLE), *RATES)
+    return by_minute(known, [*BUNDLE, *KEY, *RATES])
 
 
 def bundle_minutes(slices: DataFrame, named: DataFrame | None = None) -> DataFrame:
     """Return one row for each bundle and minute, of `bundle_slices`: mean and maximum of its rates.
 
-    ``named`` are any rows that have all bundles of ``slices``: those they were made of are
-    fewer, and quicker to read.
+    ``named`` are the `bundle_names` of the rows that ``slices`` were made of, which are fewer
+    and quicker to read.
 
     A bundle is reported on a few times a minute at most, so that percentiles of a minute
     would say no more than the maximum; they begin with the hour.
@@ -46,10 +52,8 @@ def bundle_minutes(slices: DataFrame, named: DataFrame | None = None) -> DataFra
     sums = slices.groupBy(*KEY, "minute_ms").agg(
         F.sum("seconds").alias("stood_s"), F.count("*").alias("reports"), *means, *highest
     )
-    names = names_in(slices if named is None else named, _BUNDLE)
-    namespaces = names.withColumn("namespace", namespace_of("bundle"))
-    return with_names(sums, namespaces).select(
-        *_BUNDLE,
+    return with_names(sums, bundle_names(slices) if named is None else named).select(
+        *BUNDLE,
         "namespace",
         *_time(),
         "reports",

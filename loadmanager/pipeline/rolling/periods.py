@@ -18,8 +18,16 @@ from loadmanager.pipeline.rolling.numbered import KEY, keys_of, names_in, with_n
 from loadmanager.pipeline.rolling.period_rows import DAY_MS, HOUR_MS, periods_of
 
 
-def longer(minutes: DataFrame, keys: Sequence[str], measures: Sequence[str]) -> DataFrame:
+def longer(
+    minutes: DataFrame,
+    keys: Sequence[str],
+    measures: Sequence[str],
+    named: DataFrame | None = None,
+) -> DataFrame:
     """Return what `hours` and `days` are chosen from: one row for each of ``keys`` and either.
+
+    ``named`` (`names_in`) have the names of all ``keys``, and maybe more that follow from them;
+    without it they are looked for in the minutes.
 
     Both are made while minutes are sorted once. Who wants both had better persist it: it
     has a sixtieth of the rows, or a few more.
@@ -31,7 +39,7 @@ def longer(minutes: DataFrame, keys: Sequence[str], measures: Sequence[str]) -> 
     # Of a key, a worker gets all minutes, one after the other: it need not remember others.
     in_order = numbered.repartition(*KEY).sortWithinPartitions(*KEY, "minute_ms")
     found = in_order.mapInArrow(periods.reckoned, periods.schema)
-    return with_names(found, names_in(minutes, keys))
+    return with_names(found, names_in(minutes, keys) if named is None else named)
 
 
 def hours(periods: DataFrame) -> DataFrame:
