@@ -1,4 +1,4 @@
-"""Bundles rolled up by what the job rollup is made of, to be measured: SAMPLES OUT.
+"""Bundles rolled up by what the job rollup is made of, to be measured: SAMPLES OUT HEAP.
 
 From Parquet to Parquet: minutes from samples, then hours and days from the minutes that were
 written. Prints JSON.
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _WARMING: Final = 200_000
-_SETTINGS: Final = SessionSettings(master="local[2]", driver_memory="1g")
 
 
 def rolled_up(spark: "SparkSession", samples: Path, out: Path, most: int | None = None) -> float:
@@ -52,9 +51,10 @@ def rolled_up(spark: "SparkSession", samples: Path, out: Path, most: int | None 
     return time.perf_counter() - began_s
 
 
-def measured(samples: Path, out: Path) -> dict[str, Any]:
+def measured(samples: Path, out: Path, heap: str) -> dict[str, Any]:
     """Roll up, after a few samples that compile what is to run."""
-    with spark_session(_SETTINGS, "bench") as spark:
+    settings = SessionSettings(master="local[2]", driver_memory=heap)
+    with spark_session(settings, "bench") as spark:
         rolled_up(spark, samples, out / "warm", _WARMING)
         shutil.rmtree(out / "warm")
         took_s = rolled_up(spark, samples, out)
@@ -74,4 +74,4 @@ def _peak_mib(process: int) -> float:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(measured(Path(sys.argv[1]), Path(sys.argv[2]))) + "\n")
+    sys.stdout.write(json.dumps(measured(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])) + "\n")
