@@ -21,12 +21,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from loadmanager.core.durations import DAY_MS
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.schema import ENVELOPE
 from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.history_schema import columns_of, fields_of, line_schema, plain, row_of
 
-DAY_MS: Final = 86_400_000
 _ENVELOPE: Final = ("cluster", "writer", "instance", "seq")
 _REPORT: Final = ("broker", "broker_class", "reported_at_ms", "interval_s", "window_s")
 

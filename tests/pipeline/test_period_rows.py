@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from loadmanager.core.durations import DAY_MS, HOUR_MS
 from loadmanager.pipeline.rolling.measures import RATES
-from loadmanager.pipeline.rolling.period_rows import DAY_MS, HOUR_MS, Periods, periods_of
+from loadmanager.pipeline.rolling.period_rows import Periods, periods_of
 
 Row = dict[str, Any]
 MINUTE_MS = 60_000

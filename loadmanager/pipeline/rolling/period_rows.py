@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from loadmanager.core.durations import DAY_MS, HOUR_MS
 from loadmanager.pipeline.rolling.measures import PERCENTILES
 from loadmanager.pipeline.rolling.numbered import KEY
 
@@ -20,9 +21,6 @@ IntArray = NDArray[np.int64]
 
 STRAYING: Final = ("msgs", "bytes")
 """Of which it is told how far minutes stray, in and out together."""
-
-HOUR_MS: Final = 3_600_000
-DAY_MS: Final = 86_400_000
 
 _AT_ONCE: Final = 50_000
 """Minutes: some megabytes, and enough for what numpy does to take longer than to call it."""

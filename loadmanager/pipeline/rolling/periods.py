@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from loadmanager.core.durations import DAY_MS, HOUR_MS
 from loadmanager.pipeline.rolling.numbered import KEY, keys_of, names_in, with_names
-from loadmanager.pipeline.rolling.period_rows import DAY_MS, HOUR_MS, periods_of
+from loadmanager.pipeline.rolling.period_rows import periods_of
 
 
 def longer(

@@ -16,13 +16,14 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from loadmanager.core.durations import MINUTE_MS
+
 CAP_S: Final = 300.0
 """Five times what lies between two reports of an agent with nothing to tell."""
 
 UNKNOWN_S: Final = 1.0
 """What a report stands for of which neither the interval nor the window is known."""
 
-MINUTE_MS: Final = 60_000
 MINUTE_S: Final = 60.0
 
 _SHORTEST_MS: Final = 1
