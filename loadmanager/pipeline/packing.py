@@ -1,6 +1,6 @@
 """From lines of history to Parquet, still in Spark's Python workers.
 
-Row by row, as Spark writes Parquet, rows of bundles cost several times as much as reading them
+Row by row, as Spark writes Parquet, rows of bundles cost twice as much as reading them
 does; here they are columns already. A worker hands over whole files, and Spark puts them where
 its other files are: to any file system that it knows, those of tasks that succeeded alone.
 
