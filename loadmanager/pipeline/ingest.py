@@ -21,7 +21,7 @@ from loadmanager.pipeline.ingest_told import (
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.lines import BUNDLES, FILES, LINES, READ
 from loadmanager.pipeline.once import CONTRADICTION, DUPLICATE, kept_lines, keys_of, losers, refused
-from loadmanager.pipeline.packing import PACKED, pack_files, write_packed
+from loadmanager.pipeline.parquet_files import PARQUET_FILES, parquet_files_of, write_parquet_files
 from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.tables import (
     BROKER_LOAD,
@@ -95,7 +95,7 @@ class _Batch:
 
     def take(self) -> Taken:
         """Read, write, commit; return what became of files and lines."""
-        write_packed(self._read(), self._draft)
+        write_parquet_files(self._read(), self._draft)
         read = {row["file"] for row in self._part(FILES).select("file").collect()}
         gone = len(self._files) - len(read)
         if not read:
@@ -129,7 +129,7 @@ class _Batch:
     def _read(self) -> DataFrame:
         reader = self._spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
         content = reader.load([literal(one.path) for one in self._files])
-        return content.select("path", "content").mapInArrow(pack_files, PACKED)
+        return content.select("path", "content").mapInArrow(parquet_files_of, PARQUET_FILES)
 
     def _part(self, name: str) -> DataFrame:
         read = StructType([one for one in READ if one.name != "part"])

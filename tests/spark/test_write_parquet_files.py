@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from loadmanager.pipeline.packing import PACKED, SEPARATOR, write_packed
+from loadmanager.pipeline.parquet_files import PARQUET_FILES, SEPARATOR, write_parquet_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,8 +25,8 @@ def test_each_row_is_a_file_of_its_own_byte_for_byte(spark: "SparkSession", tmp_
     ]
     rows += [("bundle_load", MONDAY, EVERY_BYTE * size) for size in (2, 3)]
     rows += [("lines", None, b"\r\n\xff\xfe\0"), ("lines", None, b"")]
-    packed = spark.createDataFrame(rows, PACKED).coalesce(1)
-    write_packed(packed, str(tmp_path / "out [1]"))
+    made = spark.createDataFrame(rows, PARQUET_FILES).coalesce(1)
+    write_parquet_files(made, str(tmp_path / "out [1]"))
     found = {
         (str(path.parent.relative_to(tmp_path)), path.read_bytes())
         for path in tmp_path.rglob("part-*")

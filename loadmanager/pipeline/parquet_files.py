@@ -1,7 +1,7 @@
 """From lines of history to Parquet, still in Spark's Python workers.
 
-Row by row, as Spark writes Parquet, rows of bundles cost twice as much as reading them
-does; here they are columns already. A worker hands over whole files, and Spark puts them where
+Row by row, as Spark writes Parquet, rows of bundles cost more than reading them does; here
+they are columns already. A worker hands over whole files, and Spark puts them where
 its other files are: to any file system that it knows, those of tasks that succeeded alone.
 
 Spark has no writer of bytes. The one of text writes what a row has and a separator behind it,
@@ -24,14 +24,14 @@ from loadmanager.pipeline.lines import BUNDLES, parts_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PACKED: Final = StructType(
+PARQUET_FILES: Final = StructType(
     [
         StructField("part", StringType()),
         StructField("date", DateType()),
         StructField("content", BinaryType()),
     ]
 )
-"""What `pack_files` returns: Parquet files without their end, `SEPARATOR`.
+"""What `parquet_files_of` returns: Parquet files without their end, `SEPARATOR`.
 
 ``part`` are those of `READ`. Rows of ``bundle_load`` have all columns of that table, and file
 and line; a file of them is of one ``date``. Others have no date.
@@ -42,35 +42,38 @@ SEPARATOR: Final = "PAR1"
 _AT_ONCE_BYTES: Final = 40 << 20
 """In memory; on disk it is a quarter of that."""
 
-_SCHEMA: Final = to_arrow_schema(PACKED)
+_SCHEMA: Final = to_arrow_schema(PARQUET_FILES)
 _UNIQUE: Final = frozenset(one.name for one in TRAFFIC)
 """Measured rates hardly ever come twice: looking each up first takes time and saves nothing."""
 
 
-def write_packed(packed: "DataFrame", where: str) -> None:
-    """Write the files of rows of `PACKED` below ``where``, in folders by ``part`` and ``date``."""
-    content = packed.withColumn("content", packed["content"].cast(StringType()))
+def write_parquet_files(made: "DataFrame", where: str) -> None:
+    """Write rows of `PARQUET_FILES` below ``where``, in folders by ``part`` and ``date``."""
+    content = made.withColumn("content", made["content"].cast(StringType()))
     writer = content.write.mode("overwrite").partitionBy("part", "date")
     one_a_file = writer.option("lineSep", SEPARATOR).option("maxRecordsPerFile", 1)
     # Hadoop's own settings may have texts compressed.
     one_a_file.option("compression", "none").text(where)
 
 
-def pack_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows of `PACKED` for files of Spark's source ``binaryFile``: their path and content."""
+def parquet_files_of(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of `PARQUET_FILES` for files as Spark's ``binaryFile`` reads them.
+
+    In: ``path`` and ``content``.
+    """
     waiting: dict[str, list[pa.RecordBatch]] = {}
     sizes: dict[str, int] = {}
     for part, rows in parts_of(files):
         waiting.setdefault(part, []).append(rows)
         sizes[part] = sizes.get(part, 0) + rows.nbytes
         if sizes[part] >= _AT_ONCE_BYTES:
-            yield from _packed(part, waiting.pop(part))
+            yield from _made(part, waiting.pop(part))
             del sizes[part]
     for part, batches in waiting.items():
-        yield from _packed(part, batches)
+        yield from _made(part, batches)
 
 
-def _packed(part: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _made(part: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     rows = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
     batches.clear()
     for date, one in _by_date(_with_namespaces(rows)) if part == BUNDLES else [(None, rows)]:

@@ -1,4 +1,4 @@
-"""What workers pack is what they read, column by column, under the day that it happened."""
+"""What workers make of history is what they read of it, column by column, day by day."""
 
 import io
 from collections.abc import Iterable
@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from history_lines import NOON_MS, SPOILT, UNUSUAL, cut, line, packed, report
 
-from loadmanager.pipeline import packing
+from loadmanager.pipeline import parquet_files
 from loadmanager.pipeline.lines import BUNDLES, FILES, LINES, read_files
-from loadmanager.pipeline.packing import SEPARATOR, pack_files
+from loadmanager.pipeline.parquet_files import SEPARATOR, parquet_files_of
 from loadmanager.pipeline.tables import BUNDLE_LOAD
 
 DAY_MS = 86_400_000
 FOLDER = "file:/some/where/date=2026-01-05/hour=12"
 
-Packed = list[tuple[str, date | None, pa.Table]]
+Made = list[tuple[str, date | None, pa.Table]]
 
 
 def binary_files(contents: Iterable[bytes]) -> pa.RecordBatch:
@@ -26,16 +26,16 @@ def binary_files(contents: Iterable[bytes]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"path": list(files), "content": list(files.values())})
 
 
-def pack(*contents: bytes) -> Packed:
+def made(*contents: bytes) -> Made:
     """Return the files that are made of files: part, date and rows of each."""
     return [
         (row["part"], row["date"], pq.read_table(io.BytesIO(row["content"] + SEPARATOR.encode())))
-        for batch in pack_files(iter([binary_files(contents)]))
+        for batch in parquet_files_of(iter([binary_files(contents)]))
         for row in batch.to_pylist()
     ]
 
 
-def rows_of(part: str, found: Packed) -> list[dict[str, Any]]:
+def rows_of(part: str, found: Made) -> list[dict[str, Any]]:
     return [row for name, _, rows in found if name == part for row in rows.to_pylist()]
 
 
@@ -50,13 +50,13 @@ def everything() -> list[bytes]:
     return [sound, packed([]), b"no gzip", sound[: len(sound) // 2]]
 
 
-@pytest.mark.parametrize("at_once_bytes", [1, 40 << 20], ids=["much packed", "little packed"])
-def test_all_that_is_read_of_lines_is_packed(
+@pytest.mark.parametrize("at_once_bytes", [1, 40 << 20], ids=["many files", "few files"])
+def test_all_that_is_read_of_lines_is_in_the_files(
     at_once_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "_AT_ONCE_BYTES", at_once_bytes)
+    monkeypatch.setattr(parquet_files, "_AT_ONCE_BYTES", at_once_bytes)
     read = pa.Table.from_batches(read_files(iter([binary_files(everything())]))).to_pylist()
-    found = pack(*everything())
+    found = made(*everything())
     assert {part for part, _, _ in found} == {BUNDLES, LINES, FILES}
     for part in (BUNDLES, LINES, FILES):
         rows = rows_of(part, found)
@@ -66,7 +66,7 @@ def test_all_that_is_read_of_lines_is_packed(
 
 
 def test_rows_of_bundles_have_the_columns_of_their_table_in_its_types() -> None:
-    (_, _, rows), *_ = pack(packed([line(report(1))]))
+    (_, _, rows), *_ = made(packed([line(report(1))]))
     names = {"file", "line", *BUNDLE_LOAD.schema.names} - {"date"}
     assert set(rows.schema.names) == names, "the date is told by the folder"
     assert {rows.schema.field(name).type for name in ("seq", "at_ms", "topics")} == {pa.int64()}
@@ -78,7 +78,7 @@ def test_rows_of_bundles_have_the_columns_of_their_table_in_its_types() -> None:
 def test_rows_are_filed_under_the_day_they_say_whatever_their_order() -> None:
     last_ms = DAY_MS - 1
     moments = {1: NOON_MS, 2: 0, 3: NOON_MS + DAY_MS, 4: last_ms, 5: NOON_MS}
-    found = pack(packed(line(report(seq, at_ms=at_ms)) for seq, at_ms in moments.items()))
+    found = made(packed(line(report(seq, at_ms=at_ms)) for seq, at_ms in moments.items()))
     by_date = {
         day: {row["seq"] for row in rows.to_pylist()}
         for part, day, rows in found
@@ -109,9 +109,9 @@ def test_rows_are_filed_under_the_day_they_say_whatever_their_order() -> None:
 def test_a_namespace_is_what_stands_before_the_range(bundle: str, namespace: str) -> None:
     fields = report(1)
     fields["bundles"]["bundle"] = [bundle, "t/n/0x00000000_0xffffffff"]
-    rows = rows_of(BUNDLES, pack(packed([line(fields)])))
+    rows = rows_of(BUNDLES, made(packed([line(fields)])))
     assert [row["namespace"] for row in rows] == [namespace, "t/n"]
 
 
 def test_no_history_is_no_file() -> None:
-    assert list(pack_files(iter([]))) == []
+    assert list(parquet_files_of(iter([]))) == []
