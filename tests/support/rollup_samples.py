@@ -26,6 +26,8 @@ _SCHEMA: Final = pa.schema(
         *((rate, pa.float64()) for rate in RATES),
     ]
 )
+_REPEATED: Final = [name for name in _SCHEMA.names if name not in RATES]
+"""Columns with a dictionary; measured rates have none, as ingest writes them."""
 
 
 def write(directory: Path, rows: int) -> None:
@@ -36,7 +38,8 @@ def write(directory: Path, rows: int) -> None:
     folder.mkdir(parents=True)
     for number, first in enumerate(range(0, reports, _HOUR)):
         times = np.arange(first, min(reports, first + _HOUR))
-        with pq.ParquetWriter(folder / f"{number:03d}.parquet", _SCHEMA, compression="zstd") as to:
+        file = folder / f"{number:03d}.parquet"
+        with pq.ParquetWriter(file, _SCHEMA, compression="zstd", use_dictionary=_REPEATED) as to:
             for broker in range(BROKERS):
                 to.write_table(_reports(broker, times, rng))
 
