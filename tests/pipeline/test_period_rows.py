@@ -9,7 +9,7 @@ import pytest
 
 from loadmanager.core.durations import DAY_MS, HOUR_MS
 from loadmanager.pipeline.rolling.measures import RATES
-from loadmanager.pipeline.rolling.period_rows import Periods, periods_of
+from loadmanager.pipeline.rolling.period_rows import DAY, Periods, periods_of
 
 Row = dict[str, Any]
 MINUTE_MS = 60_000
@@ -19,13 +19,14 @@ def minute(key: int, number: int, rate: float | None, *, seconds: float = 60.0) 
     rates = {f"{name}_mean": rate for name in RATES}
     highest = {f"{name}_max": None if rate is None else rate + 1.0 for name in RATES}
     times = {"key_1": key, "key_2": -key, "minute_ms": number * MINUTE_MS, "seconds": seconds}
-    return times | rates | highest
+    day = {DAY: hash((key, number // 1440))}
+    return times | day | rates | highest
 
 
 def made(minutes: list[Row], *, batch_rows: int = 10_000, told_max: bool = True) -> list[Row]:
     columns = list(minutes[0]) if told_max else ["seconds"]
     periods: Periods = periods_of(RATES, columns)
-    wanted = ["key_1", "key_2", "minute_ms", *periods.read]
+    wanted = ["key_1", "key_2", "minute_ms", DAY, *periods.read]
     table = pa.Table.from_pylist(minutes).select(wanted)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -91,6 +92,24 @@ def test_no_day_is_cut_in_two_wherever_batches_end(batch_rows: int) -> None:
     assert [row["key_1"] for row in only(rows, DAY_MS)] == list(range(40))
     assert [row["minutes"] for row in only(rows, HOUR_MS)] == [60] * (40 * 24)
     assert {row["msgs_in_per_s_p50"] for row in only(rows, DAY_MS)} == {719.0}
+
+
+def test_minutes_of_a_day_come_in_any_order() -> None:
+    minutes = [minute(key, number, float(number)) for key in (1, 2) for number in range(90)]
+    turned = made([*reversed(minutes[:90]), *reversed(minutes[90:])])
+    assert turned == made(minutes)
+
+
+@pytest.mark.parametrize("batch_rows", [999, 60_000])
+def test_days_of_two_keys_that_have_one_number_are_kept_apart(batch_rows: int) -> None:
+    alike = [
+        minute(key, number, float(key)) | {DAY: number // 1440}
+        for number in range(20 * 1440)
+        for key in (1, 2, 3)
+    ]
+    days = only(made(alike, batch_rows=batch_rows), DAY_MS)
+    assert [row["minutes"] for row in days] == [1440] * 60
+    assert [row["msgs_in_per_s_max"] - 1.0 for row in days] == [row["key_1"] for row in days]
 
 
 def test_of_no_minutes_nothing_becomes() -> None:

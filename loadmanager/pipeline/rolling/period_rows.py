@@ -19,6 +19,9 @@ from loadmanager.pipeline.rolling.numbered import KEY
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+DAY: Final = "day"
+"""A column of minutes: a number that all minutes of a key and day have, and hardly any other."""
+
 STRAYING: Final = ("msgs", "bytes")
 """Of which it is told how far minutes stray, in and out together."""
 
@@ -38,7 +41,7 @@ class Periods:
 
     @property
     def read(self) -> list[str]:
-        """Return the columns of the minutes but for `KEY` and ``minute_ms``."""
+        """Return the columns of the minutes but for `KEY`, ``minute_ms`` and `DAY`."""
         means = [f"{measure}_mean" for measure in self.measures]
         highest = [f"{measure}_max" for measure in self.measures if measure in self.told_max]
         return ["seconds", *means, *highest]
@@ -58,7 +61,7 @@ class Periods:
         )
 
     def reckoned(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield a row for each key and period; minutes come in the order of both."""
+        """Yield a row for each key and period; minutes with one number in `DAY` come together."""
         for minutes in _whole_days(batches):
             for length_ms in (HOUR_MS, DAY_MS):
                 yield self._row_each(minutes, length_ms)
@@ -135,7 +138,7 @@ class _Groups:
 
 
 def _whole_days(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows of batches in larger ones, in which no day of a key is cut in two."""
+    """Yield the rows of batches in order, in larger ones that cut no day of a key in two."""
     waiting: list[pa.Table] = []
     waiting_rows = 0
     for batch in batches:
@@ -144,13 +147,19 @@ def _whole_days(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         if waiting_rows < _AT_ONCE:
             continue
         rows = pa.concat_tables(waiting)
-        last = int(_starts(rows, DAY_MS)[-1])
+        last = int(np.argmax(_integers(rows, DAY) == rows[DAY][-1].as_py()))
         if last:
-            yield rows.slice(0, last)
+            yield _in_order(rows.slice(0, last))
         waiting, waiting_rows = [rows.slice(last)], rows.num_rows - last
     rest = [one for one in waiting if one.num_rows]
     if rest:
-        yield pa.concat_tables(rest)
+        yield _in_order(pa.concat_tables(rest))
+
+
+def _in_order(minutes: pa.Table) -> pa.Table:
+    """Return rows by key and time; two keys may have the same number for their days."""
+    order = np.lexsort([_integers(minutes, name) for name in ("minute_ms", *reversed(KEY))])
+    return minutes.take(order)
 
 
 def _starts(minutes: pa.Table, length_ms: int) -> IntArray:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.durations import DAY_MS, HOUR_MS
 from loadmanager.pipeline.rolling.numbered import KEY, keys_of, names_in, with_names
-from loadmanager.pipeline.rolling.period_rows import periods_of
+from loadmanager.pipeline.rolling.period_rows import DAY, periods_of
 
 
 def longer(
@@ -37,9 +37,11 @@ def longer(
     numbered = minutes.select(
         *keys_of(keys), F.unix_millis("minute").alias("minute_ms"), *periods.read
     )
-    # Of a key, a worker gets all minutes, one after the other: it need not remember others.
-    in_order = numbered.repartition(*KEY).sortWithinPartitions(*KEY, "minute_ms")
-    found = in_order.mapInArrow(periods.reckoned, periods.schema)
+    # Of a key and day, a worker gets all minutes together: it need not remember others. By one
+    # number Spark sorts without comparing rows.
+    day = F.xxhash64(*KEY, F.floor(F.col("minute_ms") / DAY_MS))
+    by_day = numbered.withColumn(DAY, day).repartition(DAY).sortWithinPartitions(DAY)
+    found = by_day.mapInArrow(periods.reckoned, periods.schema)
     return with_names(found, names_in(minutes, keys) if named is None else named)
 
 

@@ -41,7 +41,7 @@ def by_minute(reports: DataFrame, kept: Sequence[str]) -> DataFrame:
     Out: the columns ``kept``, ``minute_ms bigint`` (its beginning) and ``seconds double``, the part
     of the minute. The seconds of all rows of a report are what it stands for.
     """
-    stands_ms = F.greatest(F.round(stands_s() * 1000).cast("bigint"), F.lit(_SHORTEST_MS))
+    stands_ms = F.greatest(F.floor(stands_s() * 1000 + 0.5), F.lit(_SHORTEST_MS))
     end = F.col("at_ms")
     begin = F.greatest(end - stands_ms, F.lit(0))
     spans = reports.where(end > 0).select(*kept, begin.alias("_begin"), end.alias("_end"))
