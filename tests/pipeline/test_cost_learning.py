@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cost_months import TRUE_COSTS, Made, Month, made, with_moves
 
+from loadmanager.core.averages import MSGS_IN
 from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import BANDWIDTH_IN, CPU, MEMORY, RESOURCES
 from loadmanager.pipeline.costing.learning import Learned, learn
@@ -106,6 +107,26 @@ def test_full_minutes_do_not_flatten_costs() -> None:
     assert 0.2 < found.ground.full[0, CPU] / found.ground.measured[0, CPU] < 0.6
     wanted = of.costs[0, CPU] @ found.ground.scale[0]
     assert values(found, 0, CPU) @ found.ground.scale[0] == pytest.approx(wanted, rel=0.04)
+
+
+def test_minutes_in_which_others_fill_the_host_do_not_raise_costs() -> None:
+    of = made(replace(SHORT, full=80.0))
+    rows = with_moves(replace(SHORT, full=80.0), of)
+    limit, sent = rows.limit[:, CPU], rows.rates[:, MSGS_IN]
+    idle = rows.level & (rows.usage[:, CPU] < 0.7 * limit)
+    # They come when more than usual is sent.
+    drawn = np.random.default_rng(1).random(len(rows)) < 0.2
+    others = idle & (sent > np.median(sent[idle])) & drawn
+    usage = rows.usage.copy()
+    usage[others, CPU] = limit[others]
+    plain, spoilt = (
+        values(learn(InMemory(replace(rows, usage=each)), of.class_of), 0, CPU)
+        for each in (rows.usage, usage)
+    )
+    typical = of.costs[0, CPU] @ rows.rates[rows.level].mean(axis=0)
+    off = (spoilt - plain) * rows.rates[rows.level].mean(axis=0)
+    assert others.sum() > 40
+    assert np.abs(off).max() < 0.015 * typical
 
 
 def test_classes_have_costs_of_their_own() -> None:

@@ -3,8 +3,10 @@ import pytest
 
 from loadmanager.pipeline.costing.robust import (
     BINS,
+    MOST_PULL,
     NORMAL_MEDIAN,
     Phase,
+    censored_weights,
     histogram_bins,
     quantile,
     weights,
@@ -25,6 +27,19 @@ def test_the_bisquare_leaves_out_what_is_far_off() -> None:
     assert weight[0] == 1.0
     assert 0.5 < weight[1] < 1.0
     assert weight[2] == weight[3] == 0.0
+
+
+def test_full_minutes_that_the_fit_denies_pull_by_little_and_in_the_end_not_at_all() -> None:
+    force = np.array([0.5, 2.0, 6.0, 1e3])
+    for phase in (Phase.SQUARES, Phase.HUBER):
+        weight, slope = censored_weights(phase, force)
+        np.testing.assert_allclose(weight * force, np.minimum(force, MOST_PULL))
+        assert (weight == slope).all()
+    weight, slope = censored_weights(Phase.BISQUARE, force)
+    assert 0.95 < weight[0] < 1.0
+    assert 0.6 < weight[1] < 0.7
+    assert (weight[2:] == 0.0).all()
+    assert (slope[2:] == 0.0).all()
 
 
 def test_quantiles_of_counted_errors_are_near_those_of_the_errors() -> None:

@@ -25,7 +25,7 @@ _BISQUARE: Final = 4.685
 """Both lose 5 % of efficiency where errors are normal."""
 
 MOST_PULL: Final = 3.0
-"""What a censored row that the fit denies may pull at most, in standard deviations."""
+"""Deviations that a censored row which the fit denies may pull by before the last phase."""
 
 NORMAL_MEDIAN: Final = 0.6744897501960817
 """The median of the absolute value of a standard normal error."""
@@ -49,6 +49,19 @@ def weights(phase: Phase, off: FloatArray) -> tuple[FloatArray, FloatArray]:
     inside = share < 1.0
     rest = np.where(inside, 1.0 - share, 0.0)
     return rest * rest, np.where(inside, rest * (1.0 - 5.0 * share), 0.0)
+
+
+def censored_weights(phase: Phase, force: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the weights of censored rows and the slopes of what they pull, by their pulls.
+
+    Its pull is the mean of the errors that a row may have, and it counts as one that is so far off:
+    in the end a minute that is full in spite of its traffic counts for nothing, for then
+    somebody else filled the host. On the way there it pulls by `MOST_PULL` at most.
+    """
+    if phase is Phase.BISQUARE:
+        return weights(phase, force)
+    damped = np.minimum(1.0, MOST_PULL / np.maximum(force, 1e-300))
+    return damped, damped
 
 
 def histogram_bins(size: FloatArray) -> "np.ndarray[tuple[int, ...], np.dtype[np.intp]]":

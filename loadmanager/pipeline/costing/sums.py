@@ -114,8 +114,12 @@ def look(rows: Rows, ground: Ground, unit: int, state: State, fit: int) -> Look:
     pulled = weight * off
     short = (THRESHOLD * rows.limit - fitted)[full] / deviation[full]
     force, curvature = pull(short)
-    damped = np.minimum(1.0, robust.MOST_PULL / np.maximum(force, 1e-300))
-    weight[full], slope[full], pulled[full] = curvature * damped, curvature * damped, force * damped
+    counted, steep = robust.censored_weights(state.phase, force)
+    weight[full], slope[full], pulled[full] = (
+        curvature * counted,
+        curvature * steep,
+        force * counted,
+    )
     share = np.where(used, state.balance[number, resource, bucket] / deviation, 0.0)
     return Look(
         design=found,
