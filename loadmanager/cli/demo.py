@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadmanager.cli.stopping import interrupted
+
 if TYPE_CHECKING:
     from loadmanager.demo.figures import Evidence, Summary
     from loadmanager.demo.scene import Show
     from loadmanager.demo.settings import DemoSettings
 
-INTERRUPTED = 130
 MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} is missing)"
 
 
@@ -190,7 +191,7 @@ def _run(settings: "DemoSettings", show: "Show") -> "Summary":
         raise click.ClickException(f"{error}\nall logs: {settings.data_dir}") from None
     except asyncio.CancelledError:
         click.echo(f"interrupted; logs: {settings.data_dir}", err=True)
-        raise click.exceptions.Exit(INTERRUPTED) from None
+        raise interrupted() from None
 
 
 def read_records(records: Mapping[Path, float | None]) -> "Evidence":

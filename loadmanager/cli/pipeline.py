@@ -15,13 +15,13 @@ import click
 
 from loadmanager.cli.moments import MOMENT
 from loadmanager.cli.pipeline_options import OPTIONS_OF, job_options
+from loadmanager.cli.stopping import interrupted
 from loadmanager.pipeline.jobs import JOBS
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.progress import Progress
     from loadmanager.pipeline.session import SessionSettings
 
-INTERRUPTED = 130
 _NEED_HISTORY: Final = frozenset({"ingest", "stream"})
 _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what in JOBS.items())
 
@@ -222,6 +222,6 @@ def _interruptible() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         click.echo("interrupted: finished jobs stay, the unfinished one left nothing", err=True)
-        raise click.exceptions.Exit(INTERRUPTED) from None
+        raise interrupted() from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadmanager.cli.stopping import interrupted
+
 if TYPE_CHECKING:
     from loadmanager.simulator.comparing import Job
     from loadmanager.simulator.comparison import Comparison, Finding
 
-INTERRUPTED = 130
 
 _file = click.Path(dir_okay=False, path_type=Path)
 
@@ -231,7 +232,7 @@ def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list[
     except KeyboardInterrupt:
         progress.clear()
         click.echo(f"interrupted after {progress.done} of {comparison.runs} runs", err=True)
-        raise click.exceptions.Exit(INTERRUPTED) from None
+        raise interrupted() from None
     except LoadManagerError as error:
         progress.clear()
         raise click.ClickException(str(error)) from None
