@@ -5,11 +5,14 @@ import sys
 from pathlib import Path
 
 INTERRUPTED_WHILE_DEFINING = """
+import signal
+
 import click
 from loadmanager.cli.stopping import interrupted
 
 @click.command()
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs aside may be deaf to it
     try:
         exec("import os, signal; os.kill(os.getpid(), signal.SIGINT); [*range(10**6)]")
     except KeyboardInterrupt:
