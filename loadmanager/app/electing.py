@@ -149,9 +149,18 @@ class Election:
         await self._picture.changes.wait(_RETRY_S)
 
     async def _until_seen(self) -> None:
-        """Wait until the picture shows our own election node, or somebody else's."""
+        """Wait until the picture shows our own election node, or somebody else's.
+
+        A node that vanishes before it is read changes nothing that a watch would tell: so
+        it is read here, too, and if it is gone there is another turn.
+        """
         while self._standing() is Standing.CAMPAIGN:
-            await self._picture.changes.wait(_RETRY_S)
+            if not await self._picture.changes.wait(_RETRY_S):
+                node = await self._coordination.get(znodes.LEADER)
+                self._picture.leader_read(node)
+                if node is None:
+                    self._won = None
+                    return
 
     async def _lead_while_elected(self, term: Term) -> None:
         """Lead until the node is not ours any more; a suspended session only pauses.

@@ -3,6 +3,7 @@ import asyncio
 import pytest
 from stories import place_all, story
 
+from loadmanager.adapters.memory.tree import Znode
 from loadmanager.app.electing import Deposed
 from loadmanager.app.order_book import OrderBook
 from loadmanager.core import znodes
@@ -141,6 +142,24 @@ async def test_a_deleted_election_node_makes_a_new_term(cluster: Cluster) -> Non
     await operator.delete(znodes.LEADER)
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=1.0)
     await cluster.until(lambda: sum(a.metric("loadmanager_leader") for a in cluster.agents) == 1)
+
+
+@story(1)
+async def test_a_node_that_vanishes_before_it_is_seen_is_stood_for_again(cluster: Cluster) -> None:
+    operator = await cluster.operator()
+    vanishing: list[asyncio.Task[None]] = []
+
+    def delete(path: str, was: Znode | None, now: Znode | None) -> None:
+        # Watches coalesce: who won it reads that there is none, as it did before.
+        if path == znodes.LEADER and was is None and now is not None and not vanishing:
+            vanishing.append(asyncio.ensure_future(operator.delete(znodes.LEADER)))
+
+    cluster.service.watchers.append(delete)
+    (agent,) = cluster.agents
+    agent.coordination.scatter_events(0.5)
+    await operator.delete(znodes.LEADER)
+    await cluster.until(lambda: len(cluster.service.epochs) == 3, within_s=5.0)
+    await cluster.until(lambda: agent.app.leading.desk is not None, within_s=5.0)
 
 
 @story()
