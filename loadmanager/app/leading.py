@@ -6,7 +6,6 @@ from loadmanager.app.desk import Desk
 from loadmanager.app.electing import Term
 from loadmanager.app.parts import Parts
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.orders import SplitOrder
 from loadmanager.ports import LeaderElsewhere, LookupRefused, NotLeader, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 
@@ -43,21 +42,9 @@ class Leading:
             NotLeader: this agent does not lead.
             Unavailable: no broker can take the bundle.
         """
-        return await self._open().assign(bundle)
-
-    async def order_split(self, bundle: BundleId, order: SplitOrder) -> None:
-        """Order a bundle to be cut.
-
-        Raises:
-            NotLeader: this agent does not lead.
-            CoordinationError: the order was not written.
-        """
-        await self._open().order_split(bundle, order)
-
-    def _open(self) -> Desk:
         if self._desk is None:
             raise NotLeader("this sidecar does not lead now")
-        return self._desk
+        return await self._desk.assign(bundle)
 
 
 def led_elsewhere(parts: Parts) -> LookupRefused:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
+from loadmanager.app.electing import Deposed
+from loadmanager.app.leading import led_elsewhere
 from loadmanager.app.parts import Parts
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace, namespace_of
@@ -13,8 +15,6 @@ from loadmanager.core.splitting import SPLIT_ALGORITHMS, can_split
 from loadmanager.ports import (
     BundleUnknown,
     CoordinationError,
-    LeaderInfo,
-    NotLeader,
     SplitRefused,
     Unavailable,
 )
@@ -22,25 +22,28 @@ from loadmanager.ports import (
 _POSITIONS = "specified_positions_divide"
 
 
-class SplitOrderer(Protocol):
-    """The leader's desk, whether or not this sidecar leads now."""
+class SplittingDesk(Protocol):
+    """The leader's desk, as far as it is needed here."""
 
     async def order_split(self, bundle: BundleId, order: SplitOrder) -> None:
-        """Order a bundle to be cut. Raises `NotLeader` and as `OrderBook.assign`."""
+        """Order a bundle to be cut. Raises as `OrderBook.change`."""
+
+
+class SplittingDesks(Protocol):
+    """Where the desk is while this sidecar leads."""
+
+    @property
+    def desk(self) -> SplittingDesk | None:
+        """The desk, None while this sidecar does not lead."""
 
 
 class SplitRequests:
     """The application's side of `SplitService`."""
 
-    def __init__(self, parts: Parts, orderer: SplitOrderer, wait_s: float) -> None:
+    def __init__(self, parts: Parts, desks: SplittingDesks, wait_s: float) -> None:
         self._parts = parts
-        self._orderer = orderer
+        self._desks = desks
         self._wait_s = wait_s
-
-    @property
-    def leader(self) -> LeaderInfo | None:
-        """See `SplitService`."""
-        return self._parts.picture.leader
 
     async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
         """Have a bundle cut, and wait for it; see `SplitService`."""
@@ -49,17 +52,17 @@ class SplitRequests:
             raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
         if order.algorithm == _POSITIONS and not order.positions:
             raise SplitRefused(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
-        leader = self.leader
-        if leader is None or leader.instance != self._parts.identity.instance:
-            raise NotLeader("this sidecar does not lead now")
+        desk = self._desks.desk
+        if desk is None:
+            raise led_elsewhere(self._parts)
         bundle = self._chosen(await boundaries_of(self._parts.picture, namespace), chosen)
         if not can_split(bundle):
             raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
         if self._parts.picture.live_owner(bundle) is None:
             raise SplitRefused(f"nobody owns {bundle} now; look one of its topics up first")
         try:
-            await self._orderer.order_split(bundle, order)
-        except CoordinationError as error:
+            await desk.order_split(bundle, order)
+        except (CoordinationError, Deposed) as error:
             raise Unavailable(f"the order to split {bundle} was not written: {error}") from error
         await self._until_cut(bundle)
 

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from loadmanager.adapters.memory import MemoryCoordination
+from loadmanager.app.desk import Desk
 from loadmanager.checker.serving import overlaps
 from loadmanager.config import Config
 from loadmanager.core import znodes
@@ -72,6 +73,14 @@ class Cluster(World):
         """The sidecar that the election node names."""
         holder = self.service.dump()[znodes.LEADER].stat.ephemeral_owner
         return next(a for a in self.living if a.coordination.session.session_id == holder)
+
+    @property
+    def desk(self) -> Desk:
+        """The desk of the leader; raises `NotLeader` while it has none."""
+        desk = self.leader.app.leading.desk
+        if desk is None:
+            raise NotLeader("the elected sidecar has not begun to lead")
+        return desk
 
     # --- waiting --------------------------------------------------------------------
 
@@ -131,10 +140,7 @@ class Cluster(World):
 
     async def move(self, bundle: BundleId, target: Host) -> None:
         """Have the leader order a move, as a round does."""
-        desk = self.leader.app.leading.desk
-        if desk is None:
-            raise NotLeader("the elected sidecar has not begun to lead")
-        await desk.order({bundle: target.name})
+        await self.desk.order({bundle: target.name})
 
     async def move_surely(self, bundle: BundleId, target: Host) -> None:
         """Have the leader order a move again until the reply comes."""

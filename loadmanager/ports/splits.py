@@ -4,7 +4,7 @@ from typing import Protocol
 
 from loadmanager.core.ids import Namespace
 from loadmanager.core.orders import SplitOrder
-from loadmanager.ports.lookup import LeaderInfo, LookupRefused
+from loadmanager.ports.lookup import LookupRefused
 
 
 class BundleUnknown(LookupRefused):
@@ -16,11 +16,7 @@ class SplitRefused(LookupRefused):
 
 
 class SplitService(Protocol):
-    """Cuts bundles on demand. Only the leader does; others know who leads."""
-
-    @property
-    def leader(self) -> LeaderInfo | None:
-        """The leader as known here, None while there is none."""
+    """Cuts bundles on demand. Only the leader does."""
 
     async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
         """Have a bundle cut, and return when its parts are in the namespace's boundaries.
@@ -29,9 +25,9 @@ class SplitService(Protocol):
         the most topics, or ``HOT`` for the one with the most traffic.
 
         Raises:
-            NotLeader: this sidecar does not lead; `leader` does.
+            LeaderElsewhere: another sidecar leads.
             NamespaceUnknown: there is no such namespace.
             BundleUnknown: it has no such bundle, or none that anybody reports.
             SplitRefused: the algorithm or its positions do not fit, or nobody owns the bundle.
-            Unavailable: it was not cut in time.
+            Unavailable: no leader is at work, or it was not cut in time.
         """

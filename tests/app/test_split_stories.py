@@ -7,6 +7,9 @@ import pytest
 from stories import place_all, story
 
 from loadmanager.adapters.broker.outcomes import Accepted
+from loadmanager.app.desk import Desk
+from loadmanager.app.electing import Term
+from loadmanager.app.namespace_requests import NamespaceRequests
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
@@ -15,7 +18,14 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire import decode_boundaries
 from loadmanager.faults.agent import Agent
 from loadmanager.faults.cluster import NAMESPACE, Cluster, topic_in
-from loadmanager.ports import BundleUnknown, NotLeader, SplitRefused, Unavailable
+from loadmanager.ports import (
+    BundleUnknown,
+    Disconnected,
+    LeaderElsewhere,
+    LookupRefused,
+    SplitRefused,
+    Unavailable,
+)
 
 MIDDLE = SplitOrder("range_equally_divide")
 BY_TOPICS = SplitOrder("topic_count_equally_divide")
@@ -174,7 +184,7 @@ async def test_a_split_ordered_by_a_leader_that_died_is_taken_up_by_the_next(
     others = [b for b in boundaries.bundles if cluster.server(b) is not former.host]
     whole = others[0]
     publish(cluster, topics_in(boundaries, whole, 4))
-    await former.app.leading.order_split(whole, MIDDLE)
+    await cluster.desk.order_split(whole, MIDDLE)
     await former.kill()
     former.host.kill_broker()
     await cluster.until(lambda: whole not in boundaries_now(cluster).bundles, within_s=60)
@@ -233,8 +243,60 @@ async def test_what_cannot_be_cut_as_asked_is_refused_with_the_reason(cluster: C
     with pytest.raises(SplitRefused, match="nobody owns"):
         await asked.split(NAMESPACE, boundaries.bundles[0].rpartition("/")[2], MIDDLE)
     follower = next(agent for agent in cluster.living if not agent.leads)
-    with pytest.raises(NotLeader):
+    with pytest.raises(LeaderElsewhere) as told:
         await follower.app.split_requests.split(NAMESPACE, "HOT", MIDDLE)
+    assert told.value.sidecar_url == cluster.leader.url
+
+
+async def _ask_all_of_an_elected_sidecar_that_is_not_ready(cluster: Cluster) -> list[Exception]:
+    """Elect a sidecar that never opens its desk, and return what each request is told."""
+    leading = cluster.leader.app.leading
+    vars(leading)["_open_desk"] = _never_opened
+    await (await cluster.operator()).delete(znodes.LEADER)
+    agent = cluster.living[0]
+    await cluster.until(lambda: len(cluster.service.epochs) == 2 and agent.leads)
+    app, text = agent.app, "0x00000000_0x80000000"
+    namespaces = NamespaceRequests(agent.parts, app.leading, "standalone")
+    refusals: list[Exception] = []
+    for asked in (
+        app.split_requests.split(NAMESPACE, text, MIDDLE),
+        app.merge_requests.merge(NAMESPACE, text, None),
+        app.unload_requests.unload(NAMESPACE, text, None),
+        namespaces.delete(NAMESPACE, force=True),
+    ):
+        try:
+            await asked
+        except LookupRefused as refused:
+            refusals.append(refused)
+    return refusals
+
+
+def _never_opened(_term: Term) -> Desk:
+    raise Disconnected("the desk cannot be opened")
+
+
+@story(1, **BY_HAND)
+async def test_an_elected_sidecar_that_is_not_ready_sends_nobody_to_itself(
+    cluster: Cluster,
+) -> None:
+    await cluster.make_namespace(2)
+    refusals = await _ask_all_of_an_elected_sidecar_that_is_not_ready(cluster)
+    told = [(type(refused), str(refused)) for refused in refusals]
+    assert told == 4 * [(Unavailable, "no leader is at work")]
+
+
+@story(**BY_HAND)
+async def test_a_split_that_the_end_of_a_term_prevents_is_not_available(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    leader = cluster.leader
+    leader.coordination.delay_commits_s = 1.0
+    asked = asyncio.ensure_future(split(cluster, boundaries.bundles[0]))
+    await asyncio.sleep(0.1)
+    await cluster.write(znodes.EPOCH, b"somebody else")
+    with pytest.raises(Unavailable, match="was not written: epoch 1 is over"):
+        await asked
+    leader.coordination.delay_commits_s = 0.0
 
 
 @story(**BY_HAND)

@@ -9,28 +9,20 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpDoor
 from loadmanager.adapters.http.admin.splits import Splits
-from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.ids import Namespace
 from loadmanager.core.orders import SplitOrder
-from loadmanager.ports import BundleUnknown, LeaderInfo, NotLeader, SplitRefused, Unavailable
+from loadmanager.ports import BundleUnknown, LeaderElsewhere, SplitRefused, Unavailable
 from loadmanager.telemetry.lookups import LookupMetrics
 from tests.adapters.http.conftest import FakeLookup
 
 JSON = {"Content-Type": "application/json"}
 PATH = "/admin/v2/namespaces/public/default/0x00000000_0x40000000/split"
-LEADER = LeaderInfo(
-    broker=BrokerId("b2:8080"),
-    service_url="http://b2:8080",
-    sidecar_url="http://b2:7750",
-    instance="i",
-    epoch=3,
-)
 
 
 @dataclass
 class FakeSplits:
     """A leader that cuts whatever it is asked to, or raises ``refuses``."""
 
-    leader: LeaderInfo | None = LEADER
     refuses: Exception | None = None
     asked: list[tuple[Namespace, str, SplitOrder]] = field(default_factory=list)
 
@@ -94,12 +86,9 @@ async def test_no_positions_are_no_positions(url: str, splits: FakeSplits, body:
 async def test_a_sidecar_that_does_not_lead_sends_the_client_to_the_one_that_does(
     url: str, splits: FakeSplits
 ) -> None:
-    splits.refuses = NotLeader("this sidecar does not lead now")
+    splits.refuses = LeaderElsewhere("http://b2:7750")
     status, _, location = await put(url + PATH + "?splitAlgorithmName=HALVES")
     assert (status, location) == (307, f"http://b2:7750{PATH}?splitAlgorithmName=HALVES")
-    splits.leader = None
-    status, body, _ = await put(url + PATH)
-    assert (status, body) == (503, '{"reason":"no leader is elected"}')
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from loadmanager.adapters.http.replies import empty_reply
 from loadmanager.adapters.http.routes import Role
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.orders import SplitOrder
-from loadmanager.ports import LeaderElsewhere, NotLeader, SplitService, Unavailable
+from loadmanager.ports import SplitService
 
 DEFAULT_ALGORITHM: Final = "range_equally_divide"
 _MOST_POSITIONS: Final = 1_000
@@ -83,11 +83,5 @@ class Splits(Resource):
         query: SplitQuery = call.query
         positions: list[int] = call.body or []
         order = SplitOrder(query.algorithm or self._default_algorithm(), tuple(positions))
-        try:
-            await self._service.split(namespace_in(call), call.path["bundle"], order)
-        except NotLeader as error:
-            leader = self._service.leader
-            if leader is None:
-                raise Unavailable("no leader is elected") from error
-            raise LeaderElsewhere(leader.sidecar_url) from error
+        await self._service.split(namespace_in(call), call.path["bundle"], order)
         return empty_reply(204)
