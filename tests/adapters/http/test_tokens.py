@@ -76,6 +76,53 @@ def test_a_token_that_proves_nothing_is_refused(
         Tokens.of_secret_file(secret_file).proven(signed(claims))
 
 
+def hand_signed(payload: str, header: str = '{"alg":"HS256","typ":"JWT"}') -> str:
+    """Return a token with exactly this JSON in it, as no library would make it."""
+    parts = [base64.urlsafe_b64encode(part.encode()).decode() for part in (header, payload)]
+    signed_part = ".".join(part.rstrip("=") for part in parts)
+    signature = hmac.new(SECRET, signed_part.encode(), hashlib.sha256).digest()
+    return f"{signed_part}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
+
+
+ABSURD = ("1e400", "-1e400", str(10**30), str(10**400), "1" * 5000, "NaN", "-1", "-1e300") + (
+    *('"4000000000"', '"soon"', "true", "[4000000000]", "{}", "null", "4000000000000"),
+)
+
+
+@pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
+@pytest.mark.parametrize("value", ABSURD, ids=lambda text: text[:14])
+def test_a_signed_token_with_an_absurd_date_is_refused(
+    claim: str, value: str, secret_file: Path
+) -> None:
+    dates = {"exp": "4000000000", "nbf": "1", "iat": "1", claim: value}
+    payload = ",".join(f'"{name}":{date}' for name, date in dates.items())
+    with pytest.raises(TokenRefused, match="the token is refused"):
+        Tokens.of_secret_file(secret_file).proven(hand_signed(f'{{"sub":"operator",{payload}}}'))
+
+
+@pytest.mark.parametrize("exp", ["4000000000", "4000000000.5", "4e9", "253402300799"])
+def test_a_date_within_reason_is_taken(exp: str, secret_file: Path) -> None:
+    token = hand_signed(f'{{"sub":"operator","exp":{exp},"nbf":0}}')
+    assert Tokens.of_secret_file(secret_file).proven(token).until_s == float(exp) + 5.0
+
+
+@pytest.mark.parametrize("part", ["header", "payload"])
+def test_a_token_of_nothing_but_brackets_is_refused(part: str, secret_file: Path) -> None:
+    token = hand_signed(**{"payload": "{}", part: "[" * 3_000})
+    with pytest.raises(TokenRefused, match="malformed"):
+        Tokens.of_secret_file(secret_file).proven(token)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ['{"alg":["HS256"]}', '{"alg":{}}', '{"alg":1e400}', '{"alg":"HS256","kid":[1]}', "[]", "7"]
+    + ['{"alg":"HS256","b64":false,"crit":["b64"]}', '{"alg":"HS256","crit":7}', "null", '""'],
+)
+def test_a_header_of_another_form_is_refused(header: str, secret_file: Path) -> None:
+    with pytest.raises(TokenRefused):
+        Tokens.of_secret_file(secret_file).proven(hand_signed('{"sub":"operator"}', header))
+
+
 def unsigned(claims: dict[str, object]) -> str:
     parts = [{"alg": "none", "typ": "JWT"}, claims]
     coded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts]

@@ -6,7 +6,7 @@ cannot have its signature checked as another kind than the key is for.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,8 @@ from loadmanager.core.errors import LoadManagerError
 _LEAST_SECRET_BYTES: Final = 32
 _LONGEST_TOKEN: Final = 8_192
 _MAX_REMEMBERED: Final = 4_096
+_DATES: Final = ("exp", "nbf", "iat")
+_END_OF_9999_S: Final = 253_402_300_799
 _SECRET_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
 _RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVE_ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
@@ -146,6 +148,10 @@ class Tokens:
             )
         except jwt.InvalidTokenError as error:
             raise TokenRefused(f"the token is refused: {_why(error)}") from None
+        except (ArithmeticError, TypeError, ValueError, RecursionError):
+            # The library converts what a token holds before it looks at its type or depth.
+            raise TokenRefused("the token is refused: it is malformed") from None
+        _check_dates(claims)
         subject = claims.get(self._claim)
         if not isinstance(subject, str) or not subject:
             raise TokenRefused(f"the token has no {self._claim!r} that names its bearer")
@@ -154,6 +160,16 @@ class Tokens:
         if until_s <= self._clock():
             raise TokenRefused("the token is refused: it has expired")
         return Proven(subject, until_s)
+
+
+def _check_dates(claims: Mapping[str, Any]) -> None:
+    """Refuse dates that are no dates: the library takes texts and figures of any size."""
+    for name in _DATES:
+        value = claims.get(name, 0)
+        if type(value) not in {int, float} or not 0 <= value <= _END_OF_9999_S:
+            raise TokenRefused(
+                f"the token is refused: {name} must be seconds since 1970, up to the year 9999"
+            )
 
 
 def _content(path: Path) -> bytes:
