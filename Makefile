@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-admin-client bench faults lint coverage clean
+.PHONY: help demo test test-admin-client bench faults lint coverage lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,14 @@ lint: $(TEST) ## Check style, types and the direction of imports
 
 coverage: $(TEST) ## Check that the quick tests take every branch of the decision core
 	@$(BIN)/pytest tests/core -q --hypothesis-seed=0 --cov=loadmanager.core --cov-branch --cov-fail-under=100
+
+# One lock for the image of the sidecar, one for that of the pipeline (the same versions where both
+# have a package), one for the tools that build wheels. They hold for Python 3.11 and newer.
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
+lock: $(TEST) ## Write deploy/locks anew: the newest versions that pyproject.toml allows, with hashes
+	@$(LOCK) pyproject.toml --extra sasl --output-file deploy/locks/sidecar.txt
+	@$(LOCK) pyproject.toml --extra sasl --extra pipeline --constraint deploy/locks/sidecar.txt --output-file deploy/locks/pipeline.txt
+	@printf 'hatchling\nsetuptools\nwheel\n' | $(LOCK) - --output-file deploy/locks/build.txt
 
 clean: ## Remove what these commands made
 	rm -rf $(VENV) build dist .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -162,7 +162,9 @@ class ZookeeperSettings(Section):
     digest_user: str = Field("", description="User of ZooKeeper's digest scheme. Empty: none.")
     digest_password: Secret = Field(SecretStr(""), description="Password of digest_user.")
     sasl_mechanism: Literal["", "DIGEST-MD5", "GSSAPI"] = Field(
-        "", description="SASL login. Empty: none."
+        "",
+        description="SASL login; needs the extra sasl (pip install 'loadmanager[sasl]'), which "
+        "the image has. Empty: none.",
     )
     sasl_username: str = Field("", description="User of the SASL login (DIGEST-MD5).")
     sasl_password: Secret = Field(

@@ -2,6 +2,7 @@
 
 import ssl
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Final
 
 from kazoo.hosts import collect_hosts
@@ -76,6 +77,11 @@ class ZooKeeperOptions:
         if self.sasl_mechanism not in {"", "DIGEST-MD5", "GSSAPI"}:
             raise CoordinationError(
                 f"sasl_mechanism = {self.sasl_mechanism!r}; expected DIGEST-MD5, GSSAPI or nothing"
+            )
+        if self.sasl_mechanism and find_spec("puresasl") is None:
+            raise CoordinationError(
+                f"sasl_mechanism = {self.sasl_mechanism!r} needs pure-sasl, not installed; "
+                "expected: pip install 'loadmanager[sasl]'"
             )
         if self.creator_only and not self.has_login:
             raise CoordinationError("creator_only = True; expected a digest or SASL login with it")

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions, options
 from loadmanager.ports.coordination import CoordinationError
 
 LOGIN = {"digest_user": "carol", "digest_password": "known to her"}
@@ -25,6 +25,12 @@ def test_options_that_contradict_one_another_are_refused(
 ) -> None:
     with pytest.raises(CoordinationError, match=complaint):
         ZooKeeperOptions(**{"hosts": "zk1:2181", **settings})  # type: ignore[arg-type]  # the point of the test
+
+
+def test_sasl_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda _: None)
+    with pytest.raises(CoordinationError, match=r"pip install 'loadmanager\[sasl\]'"):
+        ZooKeeperOptions(hosts="zk1:2181", sasl_mechanism="GSSAPI")
 
 
 def test_passwords_do_not_show() -> None:
