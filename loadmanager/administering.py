@@ -41,7 +41,7 @@ def admin_routes(
     cluster, lookup = config.cluster.name, application.answering
     tuning = application.tuning
     namespaces = NamespaceRequests(parts, application.leading, cluster)
-    topics = TopicRequests(parts, HttpTopicLine(leader_line), config.cluster.hash)
+    topics = TopicRequests(parts, HttpTopicLine(leader_line))
     resources = (
         Brokers(BrokerRequests(parts, cluster), topics),
         Configuration(application.dynamic, internal_configuration(config)),

@@ -92,7 +92,6 @@ def join(
         Naming(parts, ownerships),
         leader_line,
         leading,
-        hash_name=config.cluster.hash,
         mode=LookupMode(config.lookup.mode),
         tuning=tuning,
     )
@@ -154,7 +153,7 @@ def make_member(
     """Join the parts that keep this broker in the cluster."""
     sampler = publisher.sampler
     terms = LeaseTerms(config.ownership.self_fence_fraction, config.ownership.heartbeat_fraction)
-    splitter = Splitter(parts, ownerships, tuning, config.cluster.hash)
+    splitter = Splitter(parts, ownerships, tuning)
     return Member(
         parts,
         ownerships,

@@ -4,9 +4,10 @@ import structlog
 
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
-from loadmanager.core.hashing import HASH_FUNCTIONS, HashName
+from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName, position
+from loadmanager.core.ids import TopicName
 from loadmanager.core.wire.fields import parse_fields, to_json
-from loadmanager.ports import Clock, Coordination, CoordinationError, NodeExists
+from loadmanager.ports import Clock, Coordination, CoordinationError, NodeExists, Unavailable
 
 log = structlog.get_logger()
 
@@ -19,8 +20,30 @@ class ClusterDisagrees(LoadManagerError):
     """The configuration differs from what the cluster was founded with."""
 
 
-async def agree_on_hash(coordination: Coordination, clock: Clock, hash_name: HashName) -> None:
-    """Record the hash function of a new cluster, or compare with the recorded one.
+class TopicHash:
+    """The hash function of this cluster, known once `agree_on_hash` has read it."""
+
+    def __init__(self, name: HashName | None = None) -> None:
+        self.name: HashName | None = name
+
+    def position(self, topic: TopicName) -> int:
+        """Return where ``topic`` lies among the bundles of its namespace.
+
+        Raises:
+            Unavailable: the cluster's record has not been read yet.
+        """
+        if self.name is None:
+            raise Unavailable(f"{znodes.CLUSTER} has not been read yet, which names the hash")
+        return position(topic, self.name)
+
+
+async def agree_on_hash(
+    coordination: Coordination, clock: Clock, configured: HashName | None
+) -> HashName:
+    """Return the recorded hash function of the cluster; record one for a new cluster.
+
+    ``configured`` must be the recorded one; None stands for whichever is recorded, and
+    for Pulsar's in a new cluster.
 
     Two members with different functions would each find another bundle for a topic,
     and both be sure of it. Waits for the service for as long as it takes, and says so.
@@ -32,8 +55,9 @@ async def agree_on_hash(coordination: Coordination, clock: Clock, hash_name: Has
     told_at_s = clock.monotonic_s() - _TELL_EVERY_S + _PATIENCE_S
     while True:
         try:
-            await coordination.create(znodes.CLUSTER, to_json({"hash": hash_name}))
-            log.info("cluster.record.created", hash=hash_name)
+            founded_with = configured or DEFAULT_HASH
+            await coordination.create(znodes.CLUSTER, to_json({"hash": founded_with}))
+            log.info("cluster.record.created", hash=founded_with)
         except NodeExists:
             pass
         except CoordinationError as error:
@@ -48,18 +72,18 @@ async def agree_on_hash(coordination: Coordination, clock: Clock, hash_name: Has
             await clock.sleep(_RETRY_S)
             continue
         if node is not None:
-            _compare(node.data, hash_name)
-            return
+            return _agreed(node.data, configured)
 
 
-def _compare(data: bytes, hash_name: HashName) -> None:
-    recorded = parse_fields(znodes.CLUSTER, data).text("hash")
-    if recorded not in HASH_FUNCTIONS:
-        known = " or ".join(HASH_FUNCTIONS)
-        raise MalformedContent(znodes.CLUSTER, f"hash = {recorded!r}", known)
-    if recorded != hash_name:
+def _agreed(data: bytes, configured: HashName | None) -> HashName:
+    text = parse_fields(znodes.CLUSTER, data).text("hash")
+    recorded = next((name for name in HASH_FUNCTIONS if name == text), None)
+    if recorded is None:
+        raise MalformedContent(znodes.CLUSTER, f"hash = {text!r}", " or ".join(HASH_FUNCTIONS))
+    if configured is not None and recorded != configured:
         raise ClusterDisagrees(
             f"{znodes.CLUSTER}: this cluster hashes topics with {recorded}, and the "
-            f"configuration says [cluster] hash = {hash_name!r}; set it to {recorded!r}, or use "
-            "another [zookeeper] chroot for a new cluster"
+            f"configuration says [cluster] hash = {configured!r}; remove that key or set it to "
+            f"{recorded!r}, or use another [zookeeper] chroot for a new cluster"
         )
+    return recorded

@@ -11,7 +11,6 @@ from loadmanager.app.tuning import Tuning
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of, range_of
 from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
 from loadmanager.core.wire import decode_partitions
@@ -57,7 +56,6 @@ class Answering:
         leader_line: LeaderLine,
         assigner: Assigner,
         *,
-        hash_name: HashName,
         mode: LookupMode,
         tuning: Tuning,
     ) -> None:
@@ -69,7 +67,7 @@ class Answering:
         self._naming = naming
         self._leader_line = leader_line
         self._assigner = assigner
-        self._hash_name: HashName = hash_name
+        self._topic_hash = parts.topic_hash
         self._mode = mode
         self._tuning = tuning
         self._waiting: dict[_Question, asyncio.Task[Owner | Redirection]] = {}
@@ -103,7 +101,7 @@ class Answering:
         boundaries = self._picture.known_boundaries(topic.namespace)
         if boundaries is None:
             return None
-        return self._naming.owner(boundaries.at(position(topic, self._hash_name)))
+        return self._naming.owner(boundaries.at(self._topic_hash.position(topic)))
 
     async def find_owner(self, topic: TopicName) -> Owner:
         """Return the owner; this sidecar walks the chain itself."""
@@ -120,7 +118,7 @@ class Answering:
     async def bundle_of(self, topic: TopicName) -> BundleId:
         """Return the bundle a topic falls in."""
         boundaries = await self.boundaries(topic.namespace)
-        return boundaries.at(position(topic, self._hash_name))
+        return boundaries.at(self._topic_hash.position(topic))
 
     async def partitions(self, topic: TopicName) -> int:
         """Return how many partitions the topic has, 0 if it is not partitioned."""

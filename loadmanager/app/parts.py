@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from loadmanager.app.agreement import TopicHash
 from loadmanager.app.identity import Identity
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.ports import (
@@ -26,5 +27,6 @@ class Parts:
     broker: BrokerControl
     clock: Clock
     metrics: Metrics
+    topic_hash: TopicHash = field(default_factory=TopicHash)
     history: HistorySink = field(default_factory=NoHistory)
     seeds: SeedSource = field(default_factory=NoSeed)

@@ -55,7 +55,13 @@ class Sidecar:
         self._shown: set[BrokerId] = set()
 
     async def run(
-        self, stop: asyncio.Event, *, host: str, port: int, hash_name: HashName, leave_s: float
+        self,
+        stop: asyncio.Event,
+        *,
+        host: str,
+        port: int,
+        hash_name: HashName | None,
+        leave_s: float,
     ) -> None:
         """Serve until ``stop`` is set, then leave in order.
 
@@ -94,9 +100,10 @@ class Sidecar:
             await self._close()
             log.info("sidecar.service.stopped")
 
-    async def _work(self, hash_name: HashName) -> None:
+    async def _work(self, hash_name: HashName | None) -> None:
         parts = self._parts
-        await agree_on_hash(parts.coordination, parts.clock, hash_name)
+        agreed = await agree_on_hash(parts.coordination, parts.clock, hash_name)
+        parts.topic_hash.name = agreed
         parts.picture.open()
         self._dynamic.open()
         log.info("sidecar.service.started", broker=parts.identity.broker)

@@ -14,7 +14,6 @@ from loadmanager.app.tuning import Tuning
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError, MalformedContent
-from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import BundleId, namespace_of, range_of
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.ownership import Phase
@@ -39,13 +38,10 @@ _TRY_AGAIN_S = 10.0
 class Splitter:
     """Carries out the split orders of this agent."""
 
-    def __init__(
-        self, parts: Parts, ownerships: Ownerships, tuning: Tuning, hash_name: HashName
-    ) -> None:
+    def __init__(self, parts: Parts, ownerships: Ownerships, tuning: Tuning) -> None:
         self._parts = parts
         self._ownerships = ownerships
         self._tuning = tuning
-        self._hash_name: HashName = hash_name
         self._merger = Merger(parts, ownerships)
         self._not_before_s: dict[BundleId, float] = {}
 
@@ -102,7 +98,7 @@ class Splitter:
         lower, upper = range_of(bundle)
         traffic = await self._parts.broker.topics(bundle)
         topics = [
-            TopicLoad(position(topic, self._hash_name), load.msgs_per_s, load.bytes_per_s)
+            TopicLoad(self._parts.topic_hash.position(topic), load.msgs_per_s, load.bytes_per_s)
             for topic, load in traffic.items()
         ]
         cuts = algorithm(

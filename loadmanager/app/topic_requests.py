@@ -12,7 +12,6 @@ from loadmanager.app.documents import Documents
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import DOMAINS, BrokerId, BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.load import TopicTraffic
 from loadmanager.core.wire import decode_partitions, encode_partitions
@@ -36,10 +35,9 @@ _Topics = Mapping[BundleId, Mapping[TopicName, TopicTraffic]]
 class TopicRequests:
     """The application's side of `TopicService`."""
 
-    def __init__(self, parts: Parts, line: TopicLine, hash_name: HashName) -> None:
+    def __init__(self, parts: Parts, line: TopicLine) -> None:
         self._parts = parts
         self._line = line
-        self._hash_name: HashName = hash_name
         self._documents = Documents(parts.coordination)
 
     async def own(self, namespace: Namespace | None) -> _Topics:
@@ -76,7 +74,7 @@ class TopicRequests:
         if not topics:
             told_by = await self._everywhere(namespace, (bundle,))
             topics = [topic for found in told_by for topic in found.get(bundle, ())]
-        where = {topic: position(topic, self._hash_name) for topic in topics}
+        where = {topic: self._parts.topic_hash.position(topic) for topic in topics}
         return {topic: at for topic, at in where.items() if boundaries.at(at) == bundle}
 
     async def _everywhere(self, namespace: Namespace, bundles: Iterable[BundleId]) -> list[_Topics]:

@@ -6,7 +6,7 @@ from typing import Final, cast
 
 import click
 
-from loadmanager.core.hashing import HashName
+from loadmanager.core.hashing import DEFAULT_HASH, HashName
 
 _MAX_PORT: Final = 65_535
 
@@ -58,7 +58,7 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
     "--hash",
     "hash_name",
     type=click.Choice(["murmur3", "crc32"]),
-    default="murmur3",
+    default=DEFAULT_HASH,
     show_default=True,
     help="From topic to bundle; must be the cluster's.",
 )

@@ -131,10 +131,13 @@ class ClusterSettings(Section):
     name: ClusterName = Field(
         "standalone", description="Name of the cluster in metrics and admin paths."
     )
-    hash: Literal["murmur3", "crc32"] = Field(
-        "murmur3",
-        description="How a topic name becomes its position among the bundles. crc32 is Pulsar's. "
-        "The choice is recorded in ZooKeeper at the first start and cannot change later.",
+    hash: Literal["murmur3", "crc32"] | None = Field(
+        None,
+        examples=["crc32"],
+        description="How a topic name becomes its position among the bundles. It is recorded in "
+        "ZooKeeper at the first start of a cluster and cannot change later; a value that differs "
+        "from the recorded one is an error. Unset: the recorded one, and Pulsar's, crc32, for a "
+        "new cluster.",
     )
     default_bundles: int = Field(
         32,

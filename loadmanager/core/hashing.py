@@ -1,8 +1,8 @@
 """From a topic's name to its position on the 32-bit hash circle.
 
 All members of a cluster must agree on the function, so it is recorded in
-ZooKeeper and checked at the start. murmur3 spreads short, similar names better
-and is our default; crc32 is what Pulsar's own brokers use.
+ZooKeeper and checked at the start. crc32 is the default, as in Pulsar; murmur3
+spreads short, similar names better.
 """
 
 import zlib
@@ -15,6 +15,9 @@ from loadmanager.core.ids import TopicName
 
 HashName = Literal["murmur3", "crc32"]
 HashFunction = Callable[[str], int]
+
+DEFAULT_HASH: Final[HashName] = "crc32"
+"""The function of a cluster that nothing else was configured for."""
 
 FULL_RANGE_END: Final = 0xFFFFFFFF
 

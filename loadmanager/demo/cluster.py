@@ -19,7 +19,7 @@ from loadmanager.demo.settings import DemoSettings
 
 HOST: Final = "127.0.0.1"
 NAMESPACE: Final = "public/demo"
-HASH: Final = "murmur3"
+HASH: Final = "crc32"
 READY_BOUND_S: Final = 60.0
 QUESTION_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
 ADMIN_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
@@ -152,7 +152,7 @@ class Cluster:
         return {
             "broker": {"id": member.broker},
             "sidecar": {"listen_host": HOST, "listen_port": int(member.sidecar_url.split(":")[-1])},
-            "cluster": {"name": "demo", "hash": HASH},
+            "cluster": {"name": "demo"},
             "zookeeper": {
                 "hosts": f"{HOST}:{self._zookeeper_port}",
                 "session_timeout_s": 4.0,

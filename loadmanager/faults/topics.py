@@ -3,7 +3,7 @@
 import functools
 
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.hashing import FULL_RANGE_END, position
+from loadmanager.core.hashing import DEFAULT_HASH, FULL_RANGE_END, position
 from loadmanager.core.ids import BundleId, TopicName, namespace_of, parse_topic, range_of
 
 
@@ -20,7 +20,7 @@ def topic_of(bundle: BundleId) -> TopicName:
     lower, upper = range_of(bundle)
     for number in range(1_000_000):
         topic = parse_topic(f"persistent://{namespace_of(bundle)}/topic-{number}")
-        hashed = position(topic, "murmur3")
+        hashed = position(topic, DEFAULT_HASH)
         if lower <= hashed < upper or hashed == upper == FULL_RANGE_END:
             return topic
     raise AssertionError(f"no topic falls in {bundle}")

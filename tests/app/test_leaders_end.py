@@ -142,7 +142,7 @@ async def _look_up_for_ever(cluster: Cluster, agent: Agent, scene: Scene) -> int
 def _ordered_to_leader(scene: Scene, topic: TopicName) -> bool:
     """Say whether the operation sends the topic's bundle to the leader, whose end it awaits."""
     cluster, host = scene.cluster, scene.leader.host
-    bundle = _boundaries(cluster).at(position(topic, "murmur3"))
+    bundle = _boundaries(cluster).at(position(topic, "crc32"))
     standing = znodes.orders(host.name) in cluster.service.nodes
     return standing and bundle in cluster.orders(host).bundles
 

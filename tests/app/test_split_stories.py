@@ -37,7 +37,7 @@ def topics_in(boundaries: Boundaries, bundle: BundleId, count: int) -> list[Topi
     found: list[TopicName] = []
     for number in range(100_000):
         topic = parse_topic(f"persistent://{boundaries.namespace}/t-{number}")
-        if boundaries.at(position(topic, "murmur3")) == bundle:
+        if boundaries.at(position(topic, "crc32")) == bundle:
             found.append(topic)
         if len(found) == count:
             break
@@ -97,7 +97,7 @@ async def test_every_lookup_is_answered_while_bundles_are_cut(cluster: Cluster) 
             for topic in topics:
                 owner = await agent.look_up(topic)
                 lower, upper = range_of(owner.bundle)
-                assert lower <= position(topic, "murmur3") < upper
+                assert lower <= position(topic, "crc32") < upper
                 answered += 1
             await asyncio.sleep(0.003)
         return answered

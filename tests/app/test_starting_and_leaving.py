@@ -7,23 +7,26 @@ from stories import place_all, story
 from loadmanager.adapters.broker.in_process import Fault
 from loadmanager.app.agreement import ClusterDisagrees
 from loadmanager.core import znodes
-from loadmanager.core.ids import TopicName
+from loadmanager.core.hashing import HashName, position
+from loadmanager.core.ids import TopicName, parse_topic
 from loadmanager.faults.agent import SESSION_S
 from loadmanager.faults.cluster import Cluster, make_config, play
 from loadmanager.faults.host import Host
 from loadmanager.ports import Unavailable
+
+HASHES: tuple[HashName, ...] = ("murmur3", "crc32")
 
 
 @story(1)
 async def test_another_hash_stops_the_sidecar_with_a_message_that_names_both(
     cluster: Cluster,
 ) -> None:
-    cluster.config = make_config(cluster={"hash": "crc32"})
+    cluster.config = make_config(cluster={"hash": "murmur3"})
     newcomer = cluster.start(cluster.add_host())
     await cluster.until(lambda: not newcomer.alive)
     assert isinstance(newcomer.failure, ClusterDisagrees)
-    assert "hashes topics with murmur3" in str(newcomer.failure)
-    assert "hash = 'crc32'" in str(newcomer.failure)
+    assert "hashes topics with crc32" in str(newcomer.failure)
+    assert "hash = 'murmur3'" in str(newcomer.failure)
     assert not newcomer.door.open
 
 
@@ -50,7 +53,22 @@ async def test_a_reply_lost_to_the_first_question_is_no_harm(cluster: Cluster) -
     agent = cluster.start(cluster.add_host())
     agent.coordination.lose_next_reply()
     await cluster.until(lambda: agent.application and agent.leads)
-    assert cluster.service.dump()[znodes.CLUSTER].data == b'{"hash":"murmur3"}'
+    assert cluster.service.dump()[znodes.CLUSTER].data == b'{"hash":"crc32"}'
+
+
+@pytest.mark.parametrize("configured", [None, "murmur3"])
+def test_a_sidecar_hashes_as_the_cluster_recorded(configured: str | None) -> None:
+    async def tell(cluster: Cluster) -> None:
+        await cluster.write(znodes.CLUSTER, b'{"hash":"murmur3"}')
+        boundaries = await cluster.make_namespace(16)
+        agent = cluster.start(cluster.add_host())
+        await cluster.until(lambda: agent.application and agent.app.answering.readiness().ready)
+        topic = parse_topic(f"persistent://{boundaries.namespace}/elsewhere")
+        recorded, default = (boundaries.at(position(topic, name)) for name in HASHES)
+        assert recorded != default
+        assert await agent.app.answering.bundle_of(topic) == recorded
+
+    play(tell, sidecars=0, config=make_config(cluster={"hash": configured}))
 
 
 @story(2)

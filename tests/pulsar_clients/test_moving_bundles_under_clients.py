@@ -12,8 +12,9 @@ from pulsar_cluster import Stream, pulsar_cluster
 from waiting import eventually
 
 from loadmanager.checker.serving import overlaps
+from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName
 from loadmanager.core.ids import BundleId
-from loadmanager.demo.cluster import HASH, Member
+from loadmanager.demo.cluster import Member
 from loadmanager.demo.weights import topic_names
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -25,7 +26,11 @@ TOPICS: Final = 9
 
 @asynccontextmanager
 async def streaming(
-    processes: ProcessCluster, pulsar: Any, quiet: Any, topics: int
+    processes: ProcessCluster,
+    pulsar: Any,
+    quiet: Any,
+    topics: int,
+    hash_name: HashName = DEFAULT_HASH,
 ) -> AsyncIterator[list[Stream]]:
     """Yield streams of all three subscription types that have each sent something."""
     url = processes.cluster.members[0].sidecar_url
@@ -33,7 +38,7 @@ async def streaming(
     kinds = (types.Exclusive, types.Shared, types.Failover)
     client = await asyncio.to_thread(lambda: pulsar.Client(url, logger=quiet))
     try:
-        names = topic_names(topics, processes.boundaries, HASH)
+        names = topic_names(topics, processes.boundaries, hash_name)
         streams = [Stream(client, name, kinds[i % 3]) for i, name in enumerate(names)]
         for stream in streams:
             await asyncio.to_thread(stream.start)
@@ -80,15 +85,18 @@ def owner_of(processes: ProcessCluster, bundle: BundleId) -> Member | None:
     return next((one for one in alive if bundle in processes.served_now([one])), None)
 
 
+@pytest.mark.parametrize("hash_name", HASH_FUNCTIONS)
 async def test_clients_follow_their_bundles_and_lose_no_message(
-    tmp_path: Path, pulsar: Any, quiet: Any
+    tmp_path: Path, pulsar: Any, quiet: Any, hash_name: HashName
 ) -> None:
     async with AsyncExitStack() as held:
         processes = await held.enter_async_context(
-            pulsar_cluster(tmp_path, brokers=BROKERS, bundles=BUNDLES)
+            pulsar_cluster(tmp_path, brokers=BROKERS, bundles=BUNDLES, hash_name=hash_name)
         )
         await processes.start()
-        streams = await held.enter_async_context(streaming(processes, pulsar, quiet, TOPICS))
+        streams = await held.enter_async_context(
+            streaming(processes, pulsar, quiet, TOPICS, hash_name)
+        )
         members = processes.cluster.members
         for number, bundle in enumerate(processes.boundaries.bundles):
             target = members[number % BROKERS]

@@ -43,7 +43,7 @@ class FakeSidecar:
 def holds(bundle: BundleId, topic: TopicName) -> bool:
     """Tell whether a bundle of the topic's namespace holds it."""
     lower, upper = range_of(bundle)
-    at = position(topic, "murmur3")
+    at = position(topic, "crc32")
     return lower <= at < upper or at == upper == FULL_RANGE_END
 
 

@@ -13,7 +13,6 @@ from zookeeper_proxy import ZooKeeperProxy
 
 from loadmanager.core.ids import BrokerId
 from loadmanager.demo.children import Child
-from loadmanager.demo.cluster import HASH
 
 LOOPBACK = "127.0.0.1"
 BUILDS = Path(__file__).parents[1] / "faults" / "builds"
@@ -116,7 +115,7 @@ def sidecar_settings(host: Host) -> Mapping[str, Mapping[str, Any]]:
         "broker": {"id": host.broker, "control_timeout_s": 0.5},
         "sidecar": {"listen_host": listen_host, "listen_port": int(port)},
         "security": {"anonymous": "admin"},
-        "cluster": {"name": "faults", "hash": HASH},
+        "cluster": {"name": "faults"},
         "zookeeper": {"hosts": host.hosts, "session_timeout_s": host.session_timeout_s},
         "host": {"scope": "process", "cores": 0.1},
         "report": {"sample_interval_s": 0.5, "min_interval_s": 0.5, "max_interval_s": 2.0},

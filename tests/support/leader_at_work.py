@@ -13,6 +13,7 @@ from loadmanager.adapters.broker.in_process import InProcessBroker
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.app.accounting import Accounting
+from loadmanager.app.agreement import TopicHash
 from loadmanager.app.desk import Desk
 from loadmanager.app.electing import Term
 from loadmanager.app.identity import Identity
@@ -126,6 +127,7 @@ async def leader_at_work(
         broker=InProcessBroker(clock.monotonic_s),
         clock=clock,
         metrics=metrics,
+        topic_hash=TopicHash("crc32"),
         seeds=seeds or NoSeed(),
     )
     usual = tuned_by(Config.model_validate({"broker": {"id": "b1:8080"}}))

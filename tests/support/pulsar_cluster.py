@@ -16,6 +16,7 @@ from cluster_processes import ProcessCluster
 
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import Namespace, TopicName
 from loadmanager.demo.children import Child, Children, free_ports
 from loadmanager.demo.cluster import HOST, NAMESPACE, Cluster, Member
@@ -35,8 +36,10 @@ class PulsarCluster(Cluster):
         children: Children,
         http: aiohttp.ClientSession,
         cpu_ms_per_message: float,
+        hash_name: HashName,
     ) -> None:
         super().__init__(settings, children, http)
+        self.hash_name = hash_name
         self.cpu_ms_per_message = cpu_ms_per_message
         # The same ones come first as for the others, so the last of more are taken.
         ports = free_ports(1 + 3 * len(self.members))[-len(self.members) :]
@@ -51,6 +54,7 @@ class PulsarCluster(Cluster):
             *("--listen", member.broker),
             *("--record", str(member.record_path)),
             *("--cpu-ms-per-message", f"{self.cpu_ms_per_message:g}"),
+            *("--hash", self.hash_name),
             *("--pulsar-listen", f"{HOST}:{self.pulsar_ports[member.number]}"),
             *("--ledger", str(self._settings.data_dir / "ledger")),
             *("--sidecar-url", member.sidecar_url),
@@ -59,12 +63,21 @@ class PulsarCluster(Cluster):
     def _sidecar_settings(self, member: Member) -> Mapping[str, Mapping[str, Any]]:
         told = dict(super()._sidecar_settings(member))
         url = f"pulsar://{HOST}:{self.pulsar_ports[member.number]}"
-        return {**told, "broker": {**told["broker"], "broker_url": url}}
+        told["broker"] = {**told["broker"], "broker_url": url}
+        # Unset it is Pulsar's.
+        if self.hash_name != DEFAULT_HASH:
+            told["cluster"] = {**told["cluster"], "hash": self.hash_name}
+        return told
 
 
 @asynccontextmanager
 async def pulsar_cluster(
-    data_dir: Path, *, brokers: int, bundles: int, cpu_ms_per_message: float = 0.05
+    data_dir: Path,
+    *,
+    brokers: int,
+    bundles: int,
+    cpu_ms_per_message: float = 0.05,
+    hash_name: HashName = DEFAULT_HASH,
 ) -> AsyncIterator[ProcessCluster]:
     """Yield a cluster that is ready to start, and end all its processes afterwards."""
     try:
@@ -76,7 +89,7 @@ async def pulsar_cluster(
     boundaries = Boundaries.even(Namespace(NAMESPACE), bundles)
     try:
         async with aiohttp.ClientSession(timeout=ADMIN_TIMEOUT) as http:
-            cluster = PulsarCluster(settings, children, http, cpu_ms_per_message)
+            cluster = PulsarCluster(settings, children, http, cpu_ms_per_message, hash_name)
             yield ProcessCluster(
                 cluster=cluster, children=children, http=http, boundaries=boundaries
             )

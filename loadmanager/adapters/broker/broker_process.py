@@ -22,7 +22,7 @@ from loadmanager.adapters.broker.changes import Change, LeaseLost, Stopped
 from loadmanager.adapters.broker.running_broker import RunningBroker
 from loadmanager.adapters.broker.server import ServerOptions, serve
 from loadmanager.adapters.broker.serving_record import RecordFile
-from loadmanager.core.hashing import HashName
+from loadmanager.core.hashing import DEFAULT_HASH, HashName
 
 if TYPE_CHECKING:
     from loadmanager.adapters.pulsar.door import PulsarDoor
@@ -56,7 +56,7 @@ class BrokerSettings:
     cpu_ms_per_message: float = 1.0
     record: Path | None = None
     window_s: float = 2.0
-    hash_name: HashName = "murmur3"
+    hash_name: HashName = DEFAULT_HASH
     max_body_bytes: int = 1024 * 1024
     pulsar: PulsarSettings | None = None
 

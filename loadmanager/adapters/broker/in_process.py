@@ -13,7 +13,7 @@ from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
 from loadmanager.adapters.broker.running_broker import RunningBroker
 from loadmanager.adapters.broker.serving_record import ServingInterval, intervals_of
 from loadmanager.adapters.broker.serving_set import Ticket
-from loadmanager.core.hashing import HashName
+from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import TopicTraffic
 from loadmanager.ports import (
@@ -72,7 +72,7 @@ class InProcessBroker:
         clock_s: Callable[[], float] = time.monotonic,
         *,
         broker: str = "broker:8080",
-        hash_name: HashName = "murmur3",
+        hash_name: HashName = DEFAULT_HASH,
         window_s: float = 2.0,
         process_id: int | None = None,
         told: Callable[[Change], None] | None = None,

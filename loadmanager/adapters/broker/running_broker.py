@@ -12,7 +12,7 @@ from loadmanager.adapters.broker.memory_broker import MemoryBroker
 from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
 from loadmanager.adapters.broker.serving_set import Ticket
 from loadmanager.adapters.broker.traffic import Clients
-from loadmanager.core.hashing import HashName
+from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import TopicTraffic
 from loadmanager.ports import BrokerState, BrokerStats
@@ -40,7 +40,7 @@ class RunningBroker:
         incarnation: str,
         clock_s: Callable[[], float],
         record: Callable[[Change], None],
-        hash_name: HashName = "murmur3",
+        hash_name: HashName = DEFAULT_HASH,
         window_s: float = 2.0,
     ) -> None:
         self._clock_s = clock_s

@@ -19,7 +19,7 @@ from loadmanager.adapters.pulsar.sidecar import SidecarDoor
 from loadmanager.adapters.pulsar.topic_log import MAX_LOG_BYTES
 from loadmanager.adapters.pulsar.topics import HOLD_S, IDLE_S, Topics
 from loadmanager.adapters.pulsar.work import Work
-from loadmanager.core.hashing import HashName
+from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import TopicName
 
 MAX_CONNECTIONS: Final = 5_000
@@ -39,7 +39,7 @@ class DoorOptions:
     ledger: Path
     incarnation: str
     version: str
-    hash_name: HashName = "murmur3"
+    hash_name: HashName = DEFAULT_HASH
     sidecar_url: str = ""
     sidecar_token: str = ""
     cpu_s_per_message: float = 0.0

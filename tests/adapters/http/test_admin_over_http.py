@@ -117,7 +117,7 @@ async def api(open_a_door: OpenADoor) -> AsyncIterator[Api]:
     planner = Planner(settings=PlannerSettings(settle_s=0.0))
     async with leader_at_work(planner, round_interval_s=3600) as sidecar:
         parts, line = sidecar.parts, FakeTopicLine({})
-        topics = TopicRequests(parts, line, "crc32")
+        topics = TopicRequests(parts, line)
         dynamic = DynamicSettings(parts, load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}))
         resources = (
             Brokers(BrokerRequests(parts, "east"), topics),
