@@ -25,6 +25,7 @@ from loadmanager.cli.namespaces import (
 from loadmanager.cli.pipeline import pipeline_command
 from loadmanager.cli.rating import rate_strategies_command
 from loadmanager.cli.reference import show_commands_command
+from loadmanager.cli.sections import SectionedGroup
 from loadmanager.cli.simulate import simulate_command
 from loadmanager.cli.spark import spark_group
 from loadmanager.cli.steering import (
@@ -38,43 +39,63 @@ from loadmanager.cli.top import top_command
 from loadmanager.cli.zookeeper import zookeeper_command
 
 
-@click.group()
+@click.group(cls=SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="loadmanager", message="loadmanager %(version)s")
 def main() -> None:
-    """Run and steer a load manager for topic brokers."""
+    """Run a load manager for Pulsar-like brokers, and operate it.
+
+    Commands that ask a sidecar take its address from --url, LOADMANAGER_URL or a profile.
+    `loadmanager COMMAND -h` shows every option of a command, with an example.
+    """
 
 
-main.add_command(agent)
-main.add_command(broker)
-main.add_command(brokers_command)
-main.add_command(bundles_command)
-main.add_command(completion_command)
-main.add_command(config_commands)
-main.add_command(cost_model_group)
-main.add_command(decide)
-main.add_command(decisions_command)
-main.add_command(demo_command)
-main.add_command(drain_command)
-main.add_command(explain_command)
-main.add_command(faults_command)
-main.add_command(history_group)
-main.add_command(isolation_commands)
-main.add_command(leader_command)
-main.add_command(lookup_command)
-main.add_command(merge_command)
-main.add_command(namespaces_commands)
-main.add_command(observe_command)
-main.add_command(pause_command)
-main.add_command(pipeline_command)
-main.add_command(plan_command)
-main.add_command(rate_strategies_command)
-main.add_command(resume_command)
-main.add_command(show_commands_command)
-main.add_command(simulate_command)
-main.add_command(snapshot_command)
-main.add_command(spark_group)
-main.add_command(split_command)
-main.add_command(top_command)
-main.add_command(unload_command)
-main.add_command(zookeeper_command)
+main.add_section(
+    "Cluster",
+    agent,
+    top_command,
+    brokers_command,
+    namespaces_commands,
+    bundles_command,
+    lookup_command,
+    leader_command,
+)
+main.add_section(
+    "Decisions",
+    decisions_command,
+    explain_command,
+    plan_command,
+    snapshot_command,
+    decide,
+)
+main.add_section(
+    "Operate",
+    drain_command,
+    unload_command,
+    split_command,
+    merge_command,
+    pause_command,
+    observe_command,
+    resume_command,
+    isolation_commands,
+    config_commands,
+    completion_command,
+    show_commands_command,
+)
+main.add_section(
+    "Try",
+    demo_command,
+    simulate_command,
+    rate_strategies_command,
+    faults_command,
+    broker,
+    zookeeper_command,
+)
+main.add_section(
+    "Data",
+    history_group,
+    pipeline_command,
+    cost_model_group,
+    spark_group,
+)
 for command in (get_command, set_command, show_command, unset_command):
     config_commands.add_command(command)

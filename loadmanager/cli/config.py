@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from loadmanager.cli.sections import SectionedGroup
 
-@click.group("config")
+
+@click.group("config", cls=SectionedGroup)
 def config_commands() -> None:
     """Check a configuration, or print all keys with their defaults.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadmanager.cli.asking import Reach, reaching
+from loadmanager.cli.sections import SectionedGroup
 
 if TYPE_CHECKING:
     from loadmanager.core.cost import CostDocument
@@ -14,7 +15,7 @@ _PATH = "/admin/v2/loadmanager/cost-model"
 _FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
-@click.group("cost-model")
+@click.group("cost-model", cls=SectionedGroup)
 def cost_model_group() -> None:
     """Publish what traffic costs, so that the leader decides by it.
 

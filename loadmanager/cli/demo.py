@@ -46,7 +46,8 @@ MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} i
     "--duration",
     "duration_s",
     type=click.FloatRange(min=1),
-    help="Seconds of traffic. Without it the demo runs until Ctrl-C.",
+    help="Seconds of traffic. Without it the demo runs until Ctrl-C, with --kill until 40 s "
+    "after the last kill.",
 )
 @click.option(
     "--seed",
@@ -58,9 +59,10 @@ MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} i
 @click.option(
     "--kill",
     "kills",
-    metavar="leader@SECONDS|NUMBER@SECONDS",
+    metavar="BROKER@SECONDS",
     multiple=True,
-    help="Kill that broker and its sidecar so long after the traffic began. Repeatable.",
+    help="Kill a broker and its sidecar that many seconds after the traffic begins: the one that "
+    "leads (leader@20) or one by its number (2@20). May be given again.",
 )
 @click.option(
     "--rate",
@@ -73,7 +75,7 @@ MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} i
 @click.option(
     "--port-base",
     type=click.IntRange(1024, 65_000),
-    help="First of the 2 * brokers + 1 ports to listen on. Without it free ones are taken.",
+    help="First of the 2 * brokers + 1 ports to listen on. Without it, free ones are used.",
 )
 @click.option(
     "--data-dir",
@@ -98,13 +100,15 @@ def demo_command(
     as_json: bool,
     **numbers: float | None,
 ) -> None:
-    """Watch a load manager balance brokers, and lose one of them if you like.
+    """Run a cluster on this machine, and watch it balance skewed traffic.
 
-    Starts a ZooKeeper, brokers with their sidecars, and traffic that one broker gets
-    far too much of; shows how the leader spreads it. Exits with 1 if a process died
-    by itself, or if ownership, lookups or publishing failed.
+    Starts a ZooKeeper, brokers with a sidecar each, and a traffic generator that gives
+    one broker more than half of the traffic; shows how the leader moves bundles, and
+    prints a summary at the end. Prints all addresses and how to join from another
+    terminal. Ends with 1 if a process ended by itself, or if ownership, lookups or
+    publishing failed.
 
-    Example: loadmanager demo --duration 60 --kill leader@20
+    Example: loadmanager demo --kill leader@20
     """
     show = _show(as_json=as_json)
     try:
@@ -112,7 +116,12 @@ def demo_command(
 
         parsed = tuple(Kill.parse(text) for text in kills)
         settings = DemoSettings(data_dir=data_dir or Path(), kills=parsed, **numbers)  # type: ignore[arg-type] # click made int and float
-        settings = replace(settings, data_dir=_data_dir(data_dir), history_dir=_made(history_dir))
+        settings = replace(
+            settings,
+            data_dir=_data_dir(data_dir),
+            history_dir=_made(history_dir),
+            program=_program(),
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     try:
@@ -127,6 +136,15 @@ def demo_command(
         click.echo(f"logs and records: {settings.data_dir}", err=True)
     if broken:
         raise click.ClickException("; ".join(broken))
+
+
+def _program() -> str:
+    """Return what a user types to start this program from the same directory."""
+    started = Path(sys.argv[0])
+    found = shutil.which("loadmanager")
+    if started.name != "loadmanager":
+        return f"{sys.executable} -m loadmanager"
+    return "loadmanager" if found and started.exists() and started.samefile(found) else str(started)
 
 
 def _made(directory: Path | None) -> Path | None:

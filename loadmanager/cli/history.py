@@ -5,10 +5,12 @@ from pathlib import Path
 
 import click
 
+from loadmanager.cli.sections import SectionedGroup
+
 _DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
-@click.group("history")
+@click.group("history", cls=SectionedGroup)
 def history_group() -> None:
     """Look at the files that [history] and --history write.
 

@@ -3,6 +3,7 @@
 import click
 
 from loadmanager.cli.asking import Reach, reaching, segment
+from loadmanager.cli.sections import SectionedGroup
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 _CLUSTER = click.option(
@@ -12,7 +13,7 @@ _CLUSTER = click.option(
 )
 
 
-@click.group("isolation")
+@click.group("isolation", cls=SectionedGroup)
 def isolation_commands() -> None:
     """Keep namespaces on certain brokers.
 

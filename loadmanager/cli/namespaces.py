@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from loadmanager.cli.asking import Reach, name_of, reaching, segment
+from loadmanager.cli.sections import SectionedGroup
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 _SPLIT_ALGORITHMS = (
@@ -15,7 +16,7 @@ _SPLIT_ALGORITHMS = (
 )
 
 
-@click.group("namespaces")
+@click.group("namespaces", cls=SectionedGroup)
 def namespaces_commands() -> None:
     """List, create and delete namespaces.
 

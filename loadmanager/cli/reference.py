@@ -1,9 +1,13 @@
 """``loadmanager show-commands``: the reference of the command line, made from the commands."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import click
 
+from loadmanager.cli.sections import SectionedGroup
+
+_HELP: Final = ["-h", "--help"]
 _HEAD = """\
 # Command line
 
@@ -18,11 +22,13 @@ Commands that ask a sidecar find it by `--url`, else `LOADMANAGER_URL`, else a p
     token_file = "~/.config/loadmanager/token.jwt"
     ca_file = "/etc/ssl/brokers.pem"
 
-Any sidecar will do; what only the leader knows is asked of the leader. `--json` prints what
-scripts can read. They end with 0 if all went well, with 2 if the question was wrong or names
-something that does not exist, with 1 if the sidecar refuses, fails or cannot be reached.
+Any sidecar will do; questions that only the leader can answer go on to the leader. `--json` prints
+what scripts can read. They end with 0 if all went well, with 2 if the input was wrong or names
+something that does not exist, with 1 if the sidecar refuses, fails or cannot be reached. Every
+command has `-h`, and `loadmanager --version` prints the version.
 
-`loadmanager completion bash` (`zsh`, `fish`) prints what a shell needs to complete all this.
+`loadmanager completion bash` (`zsh`, `fish`) prints a script that lets a shell complete commands
+and options.
 """
 
 
@@ -32,20 +38,34 @@ def show_commands_command() -> None:
 
     Example: loadmanager show-commands > docs/command-line.md
     """
-    root = click.get_current_context().find_root().command
-    click.echo(command_reference(root), nl=False)
+    from loadmanager.cli import main
+
+    click.echo(command_reference(main), nl=False)
 
 
-def command_reference(root: click.Command) -> str:
+def command_reference(root: SectionedGroup) -> str:
     """Return all commands with their options, as Markdown."""
-    context = click.Context(root, info_name="loadmanager", terminal_width=96, max_content_width=96)
+    context = click.Context(
+        root,
+        info_name="loadmanager",
+        terminal_width=96,
+        max_content_width=96,
+        help_option_names=_HELP,
+    )
     parts = [_HEAD]
-    for command, inner in _leaves(root, context):
-        usage, *rest = command.get_help(inner).split("\n\n")
-        text = "\n\n".join([usage.removeprefix("Usage: "), *rest])
-        indented = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
-        parts.append(f"## {inner.command_path}\n\n{indented}\n")
+    for title, names in root.in_sections().items():
+        parts.append(f"## {title}\n")
+        for name in names:
+            command = root.commands[name]
+            for leaf, inner in _leaves(command, _below(context, command, name)):
+                parts.append(f"### {inner.command_path}\n\n{_shown(leaf, inner)}\n")
     return "\n".join(parts)
+
+
+def _shown(command: click.Command, context: click.Context) -> str:
+    usage, *rest = command.get_help(context).split("\n\n")
+    text = "\n\n".join([usage.removeprefix("Usage: "), *rest])
+    return "\n".join(f"    {line}".rstrip() for line in text.splitlines())
 
 
 def _leaves(
@@ -56,13 +76,14 @@ def _leaves(
         return
     for name in sorted(command.commands):
         inner = command.commands[name]
-        yield from _leaves(
-            inner,
-            click.Context(
-                inner,
-                context,
-                info_name=name,
-                terminal_width=context.terminal_width,
-                max_content_width=context.max_content_width,
-            ),
-        )
+        yield from _leaves(inner, _below(context, inner, name))
+
+
+def _below(context: click.Context, command: click.Command, name: str) -> click.Context:
+    return click.Context(
+        command,
+        context,
+        info_name=name,
+        terminal_width=context.terminal_width,
+        max_content_width=context.max_content_width,
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadmanager.cli.sections import SectionedGroup
 from loadmanager.cli.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _web_port = click.option(
 )
 
 
-@click.group("spark")
+@click.group("spark", cls=SectionedGroup)
 def spark_group() -> None:
     """Run the nodes of a Spark cluster for `loadmanager pipeline --master`.
 

@@ -70,6 +70,7 @@ class Cluster:
         self._children = children
         self._http = http
         ports = free_ports(1 + 2 * settings.brokers, settings.port_base)
+        self.zookeeper = f"{HOST}:{ports[0]}"
         self._zookeeper_port = ports[0]
         pairs = zip(ports[1::2], ports[2::2], strict=True)
         self.members: Sequence[Member] = tuple(
@@ -154,7 +155,7 @@ class Cluster:
             "sidecar": {"listen_host": HOST, "listen_port": int(member.sidecar_url.split(":")[-1])},
             "cluster": {"name": "demo"},
             "zookeeper": {
-                "hosts": f"{HOST}:{self._zookeeper_port}",
+                "hosts": self.zookeeper,
                 "session_timeout_s": 4.0,
             },
             "host": {"scope": "process", "cores": self._settings.cores_per_broker},

@@ -16,6 +16,7 @@ from loadmanager.demo.client import RETRY_BOUND_S
 from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member
 from loadmanager.demo.counts import TrafficReport
 from loadmanager.demo.figures import Evidence, Journal, KillStory, Summary
+from loadmanager.demo.invitation import Invitation
 from loadmanager.demo.observation import ClusterLook, Observer
 from loadmanager.demo.scene import Scene, Show
 from loadmanager.demo.settings import LEADER, DemoSettings, Kill
@@ -141,12 +142,12 @@ class Run:
             kill.hear(report)
 
     async def _watch(self, traffic: TrafficProcess, interrupt: Interrupt) -> None:
-        """Look twice a second until the time is up or somebody interrupts."""
-        duration_s = self._settings.duration_s
+        """Look twice a second until the time is up or the demo is interrupted."""
+        ends_at_s = self._settings.ends_at_s
         while not interrupt.asked.is_set():
             began_s = monotonic()
             elapsed_s = began_s - self._journal.began_s
-            if duration_s is not None and elapsed_s >= duration_s:
+            if ends_at_s is not None and elapsed_s >= ends_at_s:
                 break
             self._children.require_running()
             look = await self._look()
@@ -156,7 +157,7 @@ class Run:
             every_s = LOOK_AFTER_KILL_S if recovering else LOOK_EVERY_S
             await _wait(interrupt.asked, every_s - (monotonic() - began_s))
         if self._due and not interrupt.asked.is_set():
-            raise DemoFailed(f"--kill {self._due[0]}: nobody led from then on to the end")
+            raise DemoFailed(f"--kill {self._due[0]}: there was no leader from then on to the end")
 
     async def _look(self) -> ClusterLook:
         look = await self._observer.look()
@@ -169,24 +170,20 @@ class Run:
         while self._due and self._due[0].at_s <= elapsed_s:
             member = self._target(self._due[0], look)
             if member is None:
-                return  # nobody leads now: the next look may know whom to kill
-            self._due.popleft()
+                return  # no leader now: the next look may show one
+            kill = self._due.popleft()
+            if member.killed:
+                self._show.step(f"--kill {kill}: {member.name} was killed before, as the leader")
+                continue
             lost = frozenset(b for b, owner in look.owners.items() if owner == member.broker)
             story = KillStory(member.name, member.broker, monotonic(), lost, look.leader)
             await self._cluster.kill(member)
             self._kills.append(story)
 
     def _target(self, kill: Kill, look: ClusterLook) -> Member | None:
-        """Return whom to kill, None if that is the leader and there is none.
-
-        Raises:
-            DemoFailed: the broker is dead already.
-        """
+        """Return which broker to kill, None if that is the leader and there is none."""
         if kill.target != LEADER:
-            member = self._cluster.members[int(kill.target) - 1]
-            if member.killed:
-                raise DemoFailed(f"--kill {kill}: {member.name} is dead already")
-            return member
+            return self._cluster.members[int(kill.target) - 1]
         leading = (member for member in self._cluster.alive if member.broker == look.leader)
         return next(leading, None)
 
@@ -259,6 +256,7 @@ async def run_demo(settings: DemoSettings, show: Show, read_records: ReadRecords
         async with aiohttp.ClientSession() as http:
             cluster = Cluster(settings, children, http)
             await cluster.start(show.step)
+            show.invite(Invitation.of(settings, cluster))
             sum_up = await Run(settings, children, cluster, http, show).run(interrupt)
     finally:
         show.close()

@@ -8,6 +8,7 @@ from typing import Final, Protocol, TextIO
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.demo.counts import TrafficReport
 from loadmanager.demo.figures import Journal, KillStory
+from loadmanager.demo.invitation import Invitation
 from loadmanager.demo.observation import ClusterLook
 from loadmanager.demo.settings import DemoSettings
 
@@ -61,6 +62,9 @@ class Show(Protocol):
     def step(self, text: str) -> None:
         """Tell what is being waited for before the run begins."""
 
+    def invite(self, invitation: Invitation) -> None:
+        """Print how to join the cluster, which is up now."""
+
     def update(self, scene: Scene) -> None:
         """Show the run as it is now."""
 
@@ -78,6 +82,11 @@ class Shows:
         """Tell all."""
         for show in self._shows:
             show.step(text)
+
+    def invite(self, invitation: Invitation) -> None:
+        """Print it on all."""
+        for show in self._shows:
+            show.invite(invitation)
 
     def update(self, scene: Scene) -> None:
         """Update all."""
@@ -102,6 +111,11 @@ class PlainShow:
     def step(self, text: str) -> None:
         """Print the step."""
         self._print(text)
+
+    def invite(self, invitation: Invitation) -> None:
+        """Print all lines."""
+        for line in invitation.lines():
+            self._print(line)
 
     def update(self, scene: Scene) -> None:
         """Print what is new, and the figures when it is time."""

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmanager.demo.figures import KillStory, Summary
+from loadmanager.demo.invitation import Invitation
 from loadmanager.demo.observation import BrokerLook
 from loadmanager.demo.scene import Scene
 
@@ -30,19 +31,27 @@ class LiveShow:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
+        self._join = ""
 
     def step(self, text: str) -> None:
         """Print the step."""
         self._console.print(Text.assemble(("  … ", "cyan"), (text, "dim")))
+
+    def invite(self, invitation: Invitation) -> None:
+        """Print all lines; the first command stays in sight below the picture."""
+        self._console.print()
+        for line in invitation.lines():
+            self._console.print(Text(line), soft_wrap=True)
+        self._join = invitation.commands[0]
 
     def update(self, scene: Scene) -> None:
         """Draw the run as it is now."""
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
-        taken = LINES_BESIDES + len(scene.look.brokers) + 2 * len(scene.kills)
+        taken = LINES_BESIDES + len(scene.look.brokers) + 2 * len(scene.kills) + bool(self._join)
         moves_shown = max(1, min(MOVES_SHOWN, self._console.height - taken))
-        self._live.update(draw(scene, moves_shown), refresh=True)
+        self._live.update(draw(scene, moves_shown, self._join), refresh=True)
 
     def close(self) -> None:
         """Leave the last picture standing and give the terminal back."""
@@ -51,18 +60,22 @@ class LiveShow:
             self._live = None
 
 
-def draw(scene: Scene, moves_shown: int = MOVES_SHOWN) -> RenderableType:
-    """Return the whole picture; it fits a terminal of 80 columns."""
+def draw(scene: Scene, moves_shown: int = MOVES_SHOWN, join: str = "") -> RenderableType:
+    """Return the whole picture; it fits a terminal of 80 columns.
+
+    ``join`` is the command that shows the same cluster in another terminal.
+    """
     kills = [line for kill in scene.kills for line in _kill(kill)]
     blank = Text()
     parts = (_title(scene), blank, _brokers(scene), blank, *_figures(scene), *kills, blank)
-    return Padding(Group(*parts, _moves(scene, moves_shown)), (1, 2))
+    invited = [Text.assemble(("join: ", "dim"), join, no_wrap=True)] if join else []
+    return Padding(Group(*parts, _moves(scene, moves_shown), *invited), (1, 2))
 
 
 def _title(scene: Scene) -> RenderableType:
     settings = scene.settings
     what = f"   {settings.bundles} bundles · {settings.topics} topics   "
-    until = "Ctrl-C ends" if settings.duration_s is None else f"of {clock(settings.duration_s)}"
+    until = "Ctrl-C ends" if settings.ends_at_s is None else f"of {clock(settings.ends_at_s)}"
     return Text.assemble(
         ("loadmanager demo", "bold cyan"),
         (what, "dim"),

@@ -1,10 +1,17 @@
 """What a demo is asked to do."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 LEADER: Final = "leader"
+AFTER_KILL_S: Final = 40.0
+"""How long a demo with a kill and no duration goes on after the last kill.
+
+Ten times what the takeover lasts, and some rounds to balance what remains.
+"""
+
 MEAN_LOAD_FRACTION: Final = 0.40
 CPU_BUDGET_CORES: Final = 0.24
 """CPU that all brokers together burn for messages: little enough for two cores."""
@@ -36,8 +43,10 @@ class Kill:
         """
         target, _, at_s = text.partition("@")
         target = target.removeprefix("broker-")
-        if target != LEADER and not (target.isdecimal() and int(target) > 0):
-            raise ValueError(f"{text!r}: expected leader@SECONDS or NUMBER@SECONDS")
+        if target != LEADER:
+            if not (target.isdecimal() and int(target) > 0):
+                raise ValueError(f"{text!r}: expected leader@SECONDS or NUMBER@SECONDS")
+            target = str(int(target))
         try:
             seconds = float(at_s)
         except ValueError:
@@ -55,8 +64,9 @@ class Kill:
 class DemoSettings:
     """What a demo is asked to do; checked when made.
 
-    ``duration_s`` counts from when the traffic begins; None runs until interrupted.
+    ``duration_s`` counts from when the traffic begins; see `ends_at_s` for None.
     ``history_dir`` is where every sidecar writes its history; None for nowhere.
+    ``program`` is what starts `loadmanager` in another terminal.
     ``port_base`` is the first of ``2 * brokers + 1`` ports; None takes free ones.
 
     Raises:
@@ -73,6 +83,7 @@ class DemoSettings:
     rate_per_s: float = 120.0
     port_base: int | None = None
     history_dir: Path | None = None
+    program: str = "loadmanager"
 
     def __post_init__(self) -> None:
         """Check what a single option cannot check by itself."""
@@ -87,6 +98,20 @@ class DemoSettings:
                 raise ValueError(f"--kill {kill}: expected before the end at {self.duration_s:g} s")
             if kill.target != LEADER and int(kill.target) > self.brokers:
                 raise ValueError(f"--kill {kill}: expected broker 1 to {self.brokers}")
+        numbers = Counter(kill.target for kill in self.kills if kill.target != LEADER)
+        for number, times in numbers.items():
+            if times > 1:
+                raise ValueError(f"--kill {number}@...: given {times} times; expected once")
+
+    @property
+    def ends_at_s(self) -> float | None:
+        """When the demo ends, counted from when the traffic begins; None runs until Ctrl-C.
+
+        Without a duration a demo with a kill ends when its consequences have been seen.
+        """
+        if self.duration_s is not None or not self.kills:
+            return self.duration_s
+        return max(kill.at_s for kill in self.kills) + AFTER_KILL_S
 
     @property
     def cpu_ms_per_message(self) -> float:

@@ -109,4 +109,4 @@ def test_a_killed_broker_counts_as_serving_until_it_was_dead(tmp_path: Path) -> 
 
 def test_help_shows_an_example() -> None:
     result = CliRunner().invoke(main, ["demo", "--help"])
-    assert re.search(r"Example: loadmanager demo --duration 60", result.output)
+    assert re.search(r"Example: loadmanager demo --kill", result.output)

@@ -56,11 +56,29 @@ def test_another_kill_is_refused_with_the_form_that_is_meant(text: str, message:
             {"kills": (Kill("leader", 20),), "duration_s": 20.0},
             "--kill leader@20: expected before the end at 20 s",
         ),
+        (
+            {"kills": (Kill.parse("2@5"), Kill.parse("broker-02@9"))},
+            "--kill 2@...: given 2 times; expected once",
+        ),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         settings(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "ends_at_s"),
+    [
+        ({}, None),
+        ({"duration_s": 90.0}, 90.0),
+        ({"kills": (Kill("leader", 20.0),)}, 60.0),
+        ({"kills": (Kill("leader", 20.0), Kill("2", 5.0))}, 60.0),
+        ({"kills": (Kill("leader", 20.0),), "duration_s": 30.0}, 30.0),
+    ],
+)
+def test_a_demo_with_a_kill_ends_by_itself(fields: dict[str, Any], ends_at_s: float | None) -> None:
+    assert settings(**fields).ends_at_s == ends_at_s
 
 
 @pytest.mark.parametrize("rate_per_s", [10.0, 120.0, 500.0, 2000.0])

@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.demo.counts import TrafficReport
 from loadmanager.demo.figures import Evidence, Journal, KillStory, Summary
+from loadmanager.demo.invitation import Invitation
 from loadmanager.demo.observation import BrokerLook, ClusterLook
 from loadmanager.demo.scene import PlainShow, Scene
 from loadmanager.demo.screen import BAR_WIDTH, LiveShow, clock, draw, load_bar, summary_table
@@ -126,6 +127,31 @@ def test_a_low_terminal_shows_fewer_moves_rather_than_a_cut_picture(
     show.update(scene(BEFORE, AFTER, kills=(kill,)))
     lines_below = out.getvalue().split("moves (1)")[-1].count("\n")
     assert lines_below == moves_shown + 1
+    show.close()
+
+
+INVITATION = Invitation(
+    ("loadmanager top --url http://127.0.0.1:7751", "curl http://127.0.0.1:7751/metrics"),
+    (("broker-1", "http://127.0.0.1:8081   sidecar http://127.0.0.1:7751"),),
+)
+
+
+def test_the_way_to_join_is_printed_and_stays_in_sight() -> None:
+    out = io.StringIO()
+    show = LiveShow(Console(file=out, width=80, height=24, force_terminal=True))
+    show.invite(INVITATION)
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == [
+        "",
+        "The cluster is up. Join it from another terminal:",
+        "  loadmanager top --url http://127.0.0.1:7751",
+        "  curl http://127.0.0.1:7751/metrics",
+        "Its addresses:",
+        "  broker-1    http://127.0.0.1:8081   sidecar http://127.0.0.1:7751",
+    ]
+    show.update(scene(BEFORE))
+    last = text_of(draw(scene(BEFORE), join=INVITATION.commands[0])).rstrip().splitlines()[-1]
+    assert last.strip() == f"join: {INVITATION.commands[0]}"
+    assert INVITATION.commands[0] in out.getvalue().split("published")[-1]
     show.close()
 
 

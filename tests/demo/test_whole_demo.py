@@ -1,6 +1,7 @@
 """The demo as a stranger runs it: real ZooKeeper, brokers, sidecars and traffic."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -54,6 +55,14 @@ def test_a_killed_leader_is_made_up_for_without_an_error_and_history_tells_of_it
     assert found.kinds["term"] >= 2
 
 
+def test_a_demo_with_kills_ends_by_itself_with_its_summary(tmp_path: Path) -> None:
+    summary = run_demo(tmp_path / "data", "--kill", "broker-1@3", "--kill", "leader@8")
+    assert keeps_every_promise(summary)
+    assert len(summary["kills"]) == 2
+    assert 8 + 40 <= summary["seconds"] < 8 + 45
+    assert all(kill["reserved_s"] for kill in summary["kills"])
+
+
 def test_an_interrupted_demo_sums_up_and_leaves_no_process(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         [sys.executable, "-m", "loadmanager", "demo", "--json", "--data-dir", str(tmp_path)],
@@ -62,8 +71,17 @@ def test_an_interrupted_demo_sums_up_and_leaves_no_process(tmp_path: Path) -> No
         text=True,
     )
     assert demo.stderr is not None
-    while "msg/s" not in demo.stderr.readline():
+    told = []
+    while "msg/s" not in (line := demo.stderr.readline()):
         assert demo.poll() is None
+        told.append(line.strip())
+    first = told.index("The cluster is up. Join it from another terminal:") + 1
+    commands = told[first : told.index("Its addresses:")]
+    for command in commands:
+        pasted = shlex.split(f"{command} --times 1" if " top " in command else command)
+        done = subprocess.run(pasted, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.count("rror")) == (0, 0), done
+        assert "127.0.0.1" in done.stdout or "0x" in done.stdout, done
     demo.send_signal(signal.SIGINT)
     out, err = demo.communicate(timeout=120)
     assert demo.returncode == 0, err
