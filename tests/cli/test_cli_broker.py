@@ -1,14 +1,14 @@
 import pytest
 from click.testing import CliRunner
 
-from loadmanager.cli.broker import broker
+from loadmanager.cli import main
 
 
 @pytest.mark.parametrize(
     "address", ["", "8080", ":8080", "localhost", "localhost:x", "localhost:65536", "h:-1", "h:²"]
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    got = CliRunner().invoke(broker, ["--listen", address])
+    got = CliRunner().invoke(main, ["broker", "--listen", address])
     assert got.exit_code == 2
     assert f"{address!r}; expected HOST:PORT, as in 127.0.0.1:8080" in got.output
 
@@ -18,19 +18,19 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
     [["--hash", "md5"], ["--window-s", "0"], ["--cpu-ms-per-message", "-1"], ["--record", "/"]],
 )
 def test_settings_out_of_range_are_refused(options: list[str]) -> None:
-    got = CliRunner().invoke(broker, options)
+    got = CliRunner().invoke(main, ["broker", *options])
     assert got.exit_code == 2
     assert f"Invalid value for '{options[0]}'" in got.output
 
 
 def test_help_shows_an_example() -> None:
-    got = CliRunner().invoke(broker, ["--help"])
+    got = CliRunner().invoke(main, ["broker", "--help"])
     assert got.exit_code == 0
     assert "Example: loadmanager broker --listen 127.0.0.1:8081" in got.output
 
 
 def test_an_address_for_pulsar_that_is_none_is_refused() -> None:
-    got = CliRunner().invoke(broker, ["--pulsar-listen", "6650"])
+    got = CliRunner().invoke(main, ["broker", "--pulsar-listen", "6650"])
     assert got.exit_code == 2
     assert "'6650'; expected HOST:PORT" in got.output
 
@@ -40,7 +40,7 @@ def test_what_pulsar_needs_and_is_not_installed_is_named(monkeypatch: pytest.Mon
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr("importlib.util.find_spec", absent)
-    got = CliRunner().invoke(broker, ["--pulsar-listen", "127.0.0.1:0"])
+    got = CliRunner().invoke(main, ["broker", "--pulsar-listen", "127.0.0.1:0"])
     assert got.exit_code == 1
     assert (
         "needs google.protobuf and google_crc32c: pip install 'loadmanager[pulsar]'" in got.output
