@@ -15,7 +15,7 @@ from loadmanager.adapters.http.express import Express
 from loadmanager.adapters.http.leading import Leading
 from loadmanager.adapters.http.lookups import DoorMode, Lookups
 from loadmanager.adapters.http.protocol import DoorServer
-from loadmanager.adapters.http.replies import refusal_of, refusal_reply
+from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
 from loadmanager.adapters.http.routes import Role, Route, RouteTable, target_of
 from loadmanager.adapters.http.security.guard import Guard
 from loadmanager.adapters.http.security.tls import TlsFiles, TlsFilesUnusable
@@ -162,6 +162,7 @@ class HttpDoor:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
+            _check_proofs(request)
             known = self._lookups.remembered(request)
             if known is not None:
                 if self._guard is not None:
@@ -180,3 +181,10 @@ class HttpDoor:
         while True:
             await asyncio.sleep(self._tls_refresh_s)
             tls.refresh()
+
+
+def _check_proofs(request: web.BaseRequest) -> None:
+    """Refuse a request with two proofs: a proxy may have looked at the other one."""
+    count = len(request.headers.getall("Authorization", ()))
+    if count > 1:
+        raise Refused(400, f"the request has {count} Authorization headers; expected one")

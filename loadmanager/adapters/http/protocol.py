@@ -162,6 +162,9 @@ class DoorServer(web.Server):
         def request_of(
             message: Any, payload: Any, protocol: Any, writer: Any, task: Any
         ) -> web.BaseRequest:
+            if message.chunked:
+                # The parser takes the last trailer for the first header of what comes next.
+                message = message._replace(should_close=True)
             return web.BaseRequest(
                 message, payload, protocol, writer, task, loop, client_max_size=max_body_bytes
             )
