@@ -94,6 +94,7 @@ def join(
         leading,
         mode=LookupMode(config.lookup.mode),
         tuning=tuning,
+        unready=member.unready,
     )
     election = Election(parts, eligible=lambda: member.registered, lead=leading.lead)
     split_requests = SplitRequests(parts, leading, _SPLIT_WAIT_S)

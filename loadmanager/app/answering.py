@@ -1,6 +1,7 @@
 """Answering who owns a topic: from the picture at once, else by way of the leader."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import structlog
@@ -58,8 +59,10 @@ class Answering:
         *,
         mode: LookupMode,
         tuning: Tuning,
+        unready: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._coordination = parts.coordination
+        self._unready = unready
         self._picture = parts.picture
         self._history = parts.history
         self._identity = parts.identity
@@ -83,8 +86,11 @@ class Answering:
         return self._picture.leader
 
     def readiness(self) -> Readiness:
-        """Return ready once the picture is complete and the session stands."""
-        reasons = []
+        """Return ready once the picture is complete, the session stands and the broker is leased.
+
+        A broker that takes no lease or no order of this sidecar is no place to send anybody to.
+        """
+        reasons = [*self._unready()]
         connection = self._coordination.session.connection
         if connection is not Connection.CONNECTED:
             reasons.append(f"the ZooKeeper session is {connection.value}")

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import structlog
 
@@ -22,9 +22,15 @@ from loadmanager.app.membership import Membership
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher, Sampler
-from loadmanager.app.registration import clear_former_locks, deregister, register
+from loadmanager.app.registration import (
+    clear_former_locks,
+    deregister,
+    register,
+    release_locks,
+)
 from loadmanager.app.splitting import Splitter
 from loadmanager.app.succession import StandingBy, Succession
+from loadmanager.app.unleased import Unleased
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
@@ -34,8 +40,7 @@ from loadmanager.ports import BrokerError, Connection, CoordinationError, Node, 
 
 log = structlog.get_logger()
 
-_RETRY_S = 0.5
-_MOST_DOUBLINGS = 4
+_LEAST_PAUSE_S = 0.5
 _COMPARE_S = 0.5
 _DROP_POLL_S = 0.02
 _CONNECT_POLL_S = 0.1
@@ -67,20 +72,27 @@ class Member:
         self._health = health
         self._leaving = leaving
         self._succession = Succession(parts.identity, parts.coordination, parts.clock)
+        self._unleased = Unleased(parts, self._succession)
         self._membership: Membership | None = None
         self._given_up: Membership | None = None
         self._lease: LeaseKeeper | None = None
         self._stopping = False
         self._tell_again_s = -math.inf
         self._newest_epoch = 0
-        self._unleased = 0
-        self._left_behind: Mapping[BundleId, int] = {}
+        self._left_behind: dict[BundleId, int] = {}
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)
 
     @property
     def registered(self) -> bool:
         """Whether the broker is registered and leased in the present session."""
         return self._membership is not None
+
+    def unready(self) -> Iterator[str]:
+        """Yield why the broker cannot serve what it is ordered to."""
+        if self._membership is None or self._lease is None:
+            yield f"the broker holds no lease: {self._unleased.why}"
+        elif self._lease.leased_until_s <= self._parts.clock.monotonic_s():
+            yield "the broker holds no lease: it could not be renewed in time"
 
     async def run(self) -> None:
         """Live until cancelled, or until a membership ends after `leave`.
@@ -103,15 +115,28 @@ class Member:
             except* StandingBy as waiting:
                 self._stands_by(waiting)
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
-                for error in leaves(ended):
-                    log.warning("broker.membership.ended", why=str(error) or type(error).__name__)
+                self._tell_end("broker.membership.ended", ended)
             finally:
                 self._membership = None
-                self._left_behind = dict(self._ownerships.tokens)
+                self._left_behind.update(self._ownerships.tokens)
                 self._ownerships.session_lost()
             heed_cancellation()
-            # Who cannot be leased is not shown to all others twice a second.
-            await self._parts.clock.sleep(_RETRY_S * 2 ** min(self._unleased, _MOST_DOUBLINGS))
+            await self._parts.clock.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Return how long to wait, not much beyond the moment when locks can be released."""
+        pause_s = self._unleased.pause_s
+        if not self._left_behind or self._lease is None:
+            return pause_s
+        left_s = self._lease.leased_until_s - self._parts.clock.monotonic_s()
+        return min(pause_s, max(left_s, _LEAST_PAUSE_S))
+
+    def _tell_end(self, event: str, ended: BaseExceptionGroup[Exception]) -> None:
+        tell = log.debug if self._unleased.refused else log.warning
+        for error in leaves(ended):
+            why = str(error) or type(error).__name__
+            tell(event, why=why)
+            self._unleased.ended(why)
 
     async def drain(self) -> None:
         """Tell the leader that this broker stops, and wait while it hands everything over."""
@@ -133,6 +158,7 @@ class Member:
     def _stands_by(self, waiting: BaseExceptionGroup[StandingBy]) -> None:
         now_s = self._parts.clock.monotonic_s()
         self._parts.metrics.standing_by.set(1)
+        self._unleased.why = str(first_leaf(waiting))
         if now_s >= self._tell_again_s:
             self._tell_again_s = now_s + _TELL_EVERY_S
             for error in leaves(waiting):
@@ -144,8 +170,8 @@ class Member:
         Raises:
             Displaced: another sidecar has this broker; the message says which.
         """
-        for error in leaves(displaced):
-            log.warning("broker.membership.displaced", why=str(error))
+        self._tell_end("broker.membership.displaced", displaced)
+        self._unleased.refusal()
         with contextlib.suppress(CoordinationError):  # The next registration tells.
             await self._succession.insist()
 
@@ -154,10 +180,13 @@ class Member:
         while parts.coordination.session.connection is not Connection.CONNECTED:
             await parts.clock.sleep(_CONNECT_POLL_S)
         await self._deregister_given_up()
+        await self._release_left_behind()
         mark = znodes.draining(parts.identity.broker)
         self._intention.mark_read(await parts.coordination.get(mark))
         try:
             report = await self._sampler.sample()
+            if self._unleased.refused:
+                await self._unleased.ask()
         except BrokerError:
             await self._take_back()
             raise
@@ -173,22 +202,30 @@ class Member:
         lease = LeaseKeeper(parts, self._ownerships, self._lease_terms, membership, earlier_end_s)
         self._lease = lease
         self._ownerships.registered(membership)
+        locked = self._left_behind = {**former, **self._left_behind}
         try:
             serving = await lease.begin()
-            self._unleased = 0
-            locked = {**former, **self._left_behind}
+            self._unleased.leased()
             await self._stop_what_has_no_lock(membership, serving, locked)
             await clear_former_locks(parts, membership, self._unwanted(locked))
+            self._left_behind = {}
             self._membership = membership
             parts.picture.changes.tell()  # Who was not eligible to lead may be so now.
             await self._work(membership, report, lease)
         except* StaleAgent as stale:
             raise Displaced(f"the broker obeys a newer agent: {first_leaf(stale)}") from stale
-        except* (BrokerError, BrokerLost):
-            self._unleased += self._membership is None
-            self._given_up = membership
-            await self._deregister_given_up()
+        except* Displaced:
+            if self._membership is None:
+                await self._give_up(membership)
             raise
+        except* (BrokerError, BrokerLost):
+            self._unleased.refusal()
+            await self._give_up(membership)
+            raise
+
+    async def _give_up(self, membership: Membership) -> None:
+        self._given_up = membership
+        await self._deregister_given_up()
 
     async def _deregister_given_up(self) -> None:
         """Take a broker out that cannot serve; again later, where the write was lost.
@@ -208,8 +245,20 @@ class Member:
         session_id = coordination.session.session_id
         node = await coordination.get(znodes.report(broker))
         if node is not None and node.stat.ephemeral_owner == session_id:
-            self._given_up = Membership(broker, session_id, node.stat.czxid)
-            await self._deregister_given_up()
+            await self._give_up(Membership(broker, session_id, node.stat.czxid))
+
+    async def _release_left_behind(self) -> None:
+        """Delete the locks of the membership before, once nothing is served under them.
+
+        A broker that takes no command of this agent does not say so: the end of its lease does.
+        """
+        now_s, lease = self._parts.clock.monotonic_s(), self._lease
+        if lease is None or not self._left_behind or now_s <= lease.leased_until_s:
+            return
+        coordination, broker = self._parts.coordination, self._parts.identity.broker
+        await release_locks(coordination, broker, self._left_behind)
+        self._left_behind = {}
+        self._ownerships.broker_lost()
 
     async def _stop_what_has_no_lock(
         self, membership: Membership, serving: Mapping[BundleId, int], locked: Collection[BundleId]

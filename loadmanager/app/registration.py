@@ -204,6 +204,38 @@ async def _delete_former_lock(
     log.info("bundle.lock.cleared", bundle=bundle)
 
 
+async def release_locks(
+    coordination: Coordination, broker: BrokerId, tokens: Mapping[BundleId, int]
+) -> None:
+    """Delete the locks with these tokens that this session holds, and those it lists.
+
+    For a broker whose lease of this agent is over, and which takes no command of it.
+
+    Raises:
+        CoordinationError: some may stand; to release them again is safe.
+    """
+    session_id, path = coordination.session.session_id, znodes.owned(broker)
+    await coordination.sync(path)  # A commit whose reply was lost may have taken some.
+    listed = await coordination.get(path)
+    ours = listed is not None and listed.stat.ephemeral_owner == session_id
+    bundles = sorted({*tokens, *(_listed(listed, broker) if ours else ())})
+    still_ours = Check(znodes.agent(broker, session_id), 0)
+    for first in range(0, len(bundles), PARALLEL):
+        paths = [znodes.lock(bundle) for bundle in bundles[first : first + PARALLEL]]
+        nodes = await asyncio.gather(*map(coordination.get, paths))
+        deletes = [
+            Delete(lock, node.stat.version)
+            for lock, node in zip(paths, nodes, strict=True)
+            if node is not None and node.stat.ephemeral_owner == session_id
+        ]
+        if deletes:
+            await coordination.commit([still_ours, *deletes])
+    if bundles and listed is not None and ours:
+        # Only now: a lock that no list names would be nobody's to delete.
+        await coordination.set(path, encode_owned({}), version=listed.stat.version)
+        log.info("bundle.locks.released", broker=broker, bundles=len(bundles))
+
+
 async def deregister(coordination: Coordination, membership: Membership) -> None:
     """Take the broker out of the cluster while the session lives on.
 

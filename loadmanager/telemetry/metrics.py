@@ -150,6 +150,9 @@ class Metrics:
         self.stale_orders = self._counter(
             "stale_orders", "Orders not obeyed because they are of an older leader than obeyed."
         )
+        self.broker_leased = self._gauge(
+            "broker_leased", "1 while the broker takes its leases from this sidecar, else 0."
+        )
         self.broker_healthy = self._gauge(
             "broker_healthy", "1 while the broker's health is good, 0 once it failed for a while."
         )

@@ -72,15 +72,17 @@ def test_a_sidecar_hashes_as_the_cluster_recorded(configured: str | None) -> Non
 
 
 @story(2)
-async def test_without_its_broker_a_sidecar_answers_and_waits_for_it(cluster: Cluster) -> None:
+async def test_without_its_broker_a_sidecar_answers_but_is_not_ready(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
     topics = await place_all(cluster, boundaries)
     host = cluster.add_host()
     host.kill_broker()
     agent = cluster.start(host)
-    await cluster.until(lambda: agent.application and agent.app.answering.readiness().ready)
+    await cluster.until(lambda: agent.picture.complete and agent.picture.leader)
     assert [(await agent.look_up(t)).bundle for t in topics] == list(boundaries.bundles)
     assert not agent.app.member.registered
+    (reason,) = agent.app.answering.readiness().reasons
+    assert reason.startswith("the broker holds no lease: ")
     host.restart_broker()
     await cluster.until(lambda: agent.app.member.registered, within_s=2.0)
 

@@ -62,16 +62,16 @@ class Watching(Resource):
         "GET",
         "/readyz",
         tag=_TAG,
-        summary="Whether lookups can be answered from a current picture.",
+        summary="Whether lookups can be answered from a current picture, and the broker is leased.",
         role=Role.NOBODY,
         replies=(
-            Reply(200, "They can.", Readiness),
-            Reply(503, "They cannot; `reason` says why."),
+            Reply(200, "Both.", Readiness),
+            Reply(503, "Not both; `reason` says why."),
         ),
         raw=True,
     )
     async def ready(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        """Tell whether lookups can be answered from a current picture, and if not, why."""
+        """Tell whether this sidecar can do its work, and if not, why."""
         readiness = self._lookup.readiness()
         told = {"troubles": list(readiness.troubles)} if readiness.troubles else {}
         if readiness.ready:
