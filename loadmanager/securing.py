@@ -6,30 +6,53 @@ from loadmanager.adapters.http import HttpLeaderLine
 from loadmanager.adapters.http.routes import Role
 from loadmanager.adapters.http.security import (
     ClientTls,
+    ClusterKeyGuard,
     Guard,
+    Key,
     KeyUnusable,
+    OwnNames,
     Rights,
     TlsFiles,
     Tokens,
 )
+from loadmanager.adapters.http.security.origin import host_of
 from loadmanager.config import Config
-from loadmanager.config.security import SecuritySettings, TlsSettings, anonymous_right
+from loadmanager.config.security import (
+    SecuritySettings,
+    TlsSettings,
+    anonymous_right,
+    is_loopback,
+    uses_cluster_key,
+)
 
 
-def make_guard(config: Config) -> Guard:
-    """Return who says what callers may do.
+def make_guard(config: Config, key: Key) -> Guard:
+    """Return who says what callers may do; ``key`` returns the cluster's, None before it is known.
 
     Raises:
         KeyUnusable: the key that tokens are checked with cannot be read, or is none.
     """
-    security = config.security
+    security, listen_host = config.security, config.sidecar.listen_host
+    names = OwnNames(
+        local=frozenset(name.lower() for name in config.sidecar.local_names),
+        advertised=frozenset(
+            {
+                host_of(config.sidecar.advertised_url.partition("://")[2]),
+                host_of(config.broker.id),
+            }
+        ),
+    )
+    if uses_cluster_key(security, config.tls):
+        return ClusterKeyGuard(key, names)
+    anonymous = Role(anonymous_right(security, config.tls, listen_host))
     rights = Rights(
         admins=frozenset(security.admins),
         readers=frozenset(security.readers),
         lookers=frozenset(security.lookers),
-        anonymous=Role(anonymous_right(security, config.tls, config.sidecar.listen_host)),
+        anonymous=anonymous,
     )
-    return Guard(rights, _tokens(security))
+    local_only = anonymous is Role.ADMIN and is_loopback(listen_host)
+    return Guard(rights, _tokens(security), names=names, local_only=local_only)
 
 
 def make_tls(tls: TlsSettings) -> TlsFiles | None:

@@ -17,6 +17,7 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
+from loadmanager.adapters.http.listening import listening_sockets
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.administering import admin_routes
@@ -26,7 +27,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.service import Sidecar
 from loadmanager.config import Config, ZookeeperSettings
-from loadmanager.config.model import address
+from loadmanager.config.model import own_url
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history import Origin
 from loadmanager.core.load import BrokerUrls
@@ -130,7 +131,7 @@ def make_door(
         registry=REGISTRY,
         version=__version__,
         settings=door_settings(config),
-        guard=make_guard(config),
+        guard=make_guard(config, lambda: None),
         tls=make_tls(config.tls),
         tls_refresh_s=config.tls.refresh_interval_s,
         more_routes=admin_routes(config, parts, application, leader_line),
@@ -188,7 +189,12 @@ def make_identity(config: Config, port: int, clock: Clock) -> Identity:
             broker_url_tls=config.broker.broker_url_tls,
         ),
         sidecar_url=config.sidecar.advertised_url
-        or address(config.sidecar.listen_host, port, tls=bool(config.tls.certificate_file)),
+        or own_url(
+            config.sidecar.listen_host,
+            config.broker.id,
+            port,
+            tls=bool(config.tls.certificate_file),
+        ),
         instance=secrets.token_hex(8),
         started_at_ms=clock.wall_ms(),
         version=config.broker.version,
@@ -218,7 +224,8 @@ def zookeeper_options(settings: ZookeeperSettings) -> ZooKeeperOptions:
 
 def free_port(host: str) -> int:
     """Return a port that is free now; the advertised URL must be known before listening."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    opened = listening_sockets(host, 0, backlog=1)
+    port = int(opened[0].getsockname()[1])
+    for one in opened:
+        one.close()
+    return port

@@ -104,16 +104,17 @@ class BrokerSettings(Section):
 
 
 # What a server listens on for every address; nobody can be sent there.
-EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
+EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 
 
 class SidecarSettings(Section):
     """Where this sidecar answers lookups, admin calls and metrics."""
 
     listen_host: ListenHost = Field(
-        "127.0.0.1",
-        description="Address to listen on. 0.0.0.0 or :: listens on all, and then advertised_url "
-        "must be set.",
+        "",
+        description="Address to listen on. Empty: all addresses, IPv4 and IPv6; but 127.0.0.1 "
+        "where [security] or [tls] client_authorities_file is set. With those, 0.0.0.0 and :: "
+        "need an advertised_url.",
     )
     listen_port: int = Field(
         7750, ge=0, le=65535, description="Port to listen on. 0: any free port, for tests."
@@ -121,7 +122,15 @@ class SidecarSettings(Section):
     advertised_url: HttpUrl = Field(
         "",
         description="Where the other sidecars and redirected clients reach this one. "
-        "Empty: http or https, as [tls] says, and listen_host and listen_port.",
+        "Empty: http or https, as [tls] says, with listen_host and listen_port; where it listens "
+        "on all addresses, with the host of [broker] id.",
+    )
+    local_names: Names = Field(
+        (),
+        examples=[["sidecar.internal"]],
+        description="Host names, beside localhost and loopback addresses, that requests from this "
+        "host may use and still do everything that loopback may. Only names that nobody else can "
+        "point at this host: a web page could use them.",
     )
 
 

@@ -52,7 +52,9 @@ PulsarUrl = Annotated[
     Form("pulsar://host:port or pulsar+ssl://host:port, or empty"),
 ]
 
-ListenHost = Annotated[str, Field(pattern=r"^[^\s/\[\]]+$"), Form("a host name or an address")]
+ListenHost = Annotated[
+    str, Field(pattern=r"^[^\s/\[\]]*$"), Form("a host name or an address, or empty")
+]
 
 Word = Annotated[
     str, Field(pattern=r"^[A-Za-z][-\w.]*$"), Form("a name of letters, digits and any of . - _")

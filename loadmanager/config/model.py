@@ -27,8 +27,15 @@ from loadmanager.config.deployment import (
 )
 from loadmanager.config.forms import Section
 from loadmanager.config.history import HistorySettings, faults_of_history
-from loadmanager.config.security import SecuritySettings, TlsSettings, faults_of_security
+from loadmanager.config.security import (
+    SecuritySettings,
+    TlsSettings,
+    faults_of_security,
+    uses_cluster_key,
+)
 from loadmanager.config.serving import LookupSettings, OwnershipSettings
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import parse_broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +76,26 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _derive_url(cls, values: Any) -> Any:
-        """Fill in the sidecar's address, unless the port is only known after listening."""
+    def _derive_addresses(cls, values: Any) -> Any:
+        """Fill in where the sidecar listens, and its URL unless the port is not known yet."""
         if not isinstance(values, dict):
             return values
-        sidecar, tls = values.get("sidecar", {}), values.get("tls", {})
-        if not isinstance(sidecar, dict) or sidecar.get("advertised_url"):
+        sidecar = values.get("sidecar", {})
+        if not isinstance(sidecar, dict):
             return values
         fields = SidecarSettings.model_fields
-        host = sidecar.get("listen_host", fields["listen_host"].default)
-        port = sidecar.get("listen_port", fields["listen_port"].default)
-        if host in EVERY_ADDRESS or port == 0 or not isinstance(host, str):
-            return values
-        has_tls = isinstance(tls, dict) and bool(tls.get("certificate_file"))
-        return {
-            **values,
-            "sidecar": {**sidecar, "advertised_url": address(host, port, tls=has_tls)},
-        }
+        host, port = (
+            sidecar.get(key, fields[key].default) for key in ("listen_host", "listen_port")
+        )
+        keyed = not _has_security(values)
+        if host == "" and not keyed:
+            host = "127.0.0.1"
+        derived = {**sidecar, "listen_host": host}
+        if not sidecar.get("advertised_url") and isinstance(host, str) and port != 0:
+            broker = _given(values, "broker", "id") if keyed else None
+            has_tls = bool(_given(values, "tls", "certificate_file"))
+            derived["advertised_url"] = own_url(host, broker, port, tls=has_tls)
+        return {**values, "sidecar": derived}
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
@@ -99,10 +109,36 @@ class Config(Section):
         return self
 
 
-def address(host: str, port: int, *, tls: bool) -> str:
-    """Return the URL of a server that listens on ``host``, which may be an IPv6 address."""
+def own_url(host: str, broker: object, port: object, *, tls: bool) -> str:
+    """Return the URL of a sidecar that listens on ``host``, which may be an IPv6 address.
+
+    One that listens on all addresses is reached at the host of its broker's id; "" without one.
+    """
     shown = f"[{host}]" if ":" in host else host
+    if host in EVERY_ADDRESS:
+        try:
+            shown = parse_broker(broker).rpartition(":")[0]  # type: ignore[arg-type] # whatever came in
+        except (InvalidName, TypeError):
+            return ""
     return f"{'https' if tls else 'http'}://{shown}:{port}"
+
+
+def _has_security(values: dict[str, Any]) -> bool:
+    """Return whether raw values of a configuration say who may do what."""
+    fields = SecuritySettings.model_fields
+    for key, field in fields.items():
+        value = _given(values, "security", key)
+        if value is not None and field.default != (
+            tuple(value) if isinstance(value, list) else value
+        ):
+            return True
+    return bool(_given(values, "tls", "client_authorities_file"))
+
+
+def _given(values: dict[str, Any], section: str, key: str) -> Any:
+    """Return a raw value, None if it is not given."""
+    found = values.get(section)
+    return found.get(key) if isinstance(found, dict) else getattr(found, key, None)
 
 
 def contradictions(config: Config) -> Iterator[Contradiction]:
@@ -167,7 +203,8 @@ def _fencing(ownership: OwnershipSettings) -> Iterator[Contradiction]:
 
 def _addresses(config: Config) -> Iterator[Contradiction]:
     sidecar, host = config.sidecar, config.host
-    if sidecar.listen_host in EVERY_ADDRESS and not sidecar.advertised_url:
+    keyed = uses_cluster_key(config.security, config.tls)
+    if sidecar.listen_host in EVERY_ADDRESS and not keyed and not sidecar.advertised_url:
         yield Contradiction(
             "sidecar",
             "advertised_url",

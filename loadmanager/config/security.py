@@ -40,15 +40,16 @@ class TlsSettings(Section):
 class SecuritySettings(Section):
     """Who may look up, read and administer.
 
-    A caller has a name by a bearer token or by a client certificate. Each right includes the
-    ones before it: lookup, read, admin.
+    Without any of these keys requests from this host may do everything and others look topics up;
+    tokens of `loadmanager token` may do more. With one, a caller has a name by a bearer token or by
+    a client certificate. Each right includes the ones before it: lookup, read, admin.
     """
 
     anonymous: Literal["auto", "none", "lookup", "read", "admin"] = Field(
         "auto",
-        description="What a caller without a name may do. auto: everything (admin) on a loopback "
-        "address where no way to prove a name is set, else nothing. Listening elsewhere without "
-        "tokens or certificates needs a word other than auto.",
+        description="What a caller without a name may do, once a key of this section is set. "
+        "auto: everything (admin) on a loopback address where no way to prove a name is set, else "
+        "nothing. Listening elsewhere without tokens or certificates needs a word other than auto.",
     )
     token_secret_key_file: FilePath = Field(
         "",
@@ -87,6 +88,11 @@ class SecuritySettings(Section):
         return bool(self.token_secret_key_file or self.token_public_key_file)
 
 
+def uses_cluster_key(security: SecuritySettings, tls: TlsSettings) -> bool:
+    """Return whether tokens are signed with the cluster's own key: nothing else is configured."""
+    return security == SecuritySettings() and not tls.client_authorities_file
+
+
 def is_loopback(host: str) -> bool:
     """Return whether nobody but this machine reaches ``host``."""
     try:
@@ -123,6 +129,8 @@ def faults_of_security(
             "empty, because [security] token_secret_key_file is set: tokens have one key",
             (("security", "token_secret_key_file"),),
         )
+    if uses_cluster_key(security, tls):
+        return
     unproven = not security.has_tokens and not tls.client_authorities_file
     if security.anonymous == "auto" and unproven and not is_loopback(listen_host):
         expected = (

@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from loadmanager.config import Config, ConfigError, describe, load_config
+from loadmanager.config.dynamic import with_overrides
 from loadmanager.core.ids import BrokerId
 
 ID = {"LOADMANAGER_BROKER__ID": "b1:8080"}
@@ -48,12 +49,49 @@ def test_the_environment_wins_over_the_file_and_the_command_line_over_both(file:
 def test_addresses_follow_from_the_id_and_the_port_unless_given() -> None:
     config = load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}, ["sidecar.listen_port=9"])
     assert config.broker.http_url == config.broker.control_url == "http://b1:8080"
-    assert config.sidecar.advertised_url == "http://127.0.0.1:9"
+    assert config.sidecar.advertised_url == "http://b1:9"
     given = load_config(
         None, ID, ["broker.http_url=https://x:1", "sidecar.advertised_url=http://s:2"]
     )
     assert given.broker.control_url == "https://x:1"
     assert given.sidecar.advertised_url == "http://s:2"
+
+
+def test_without_security_a_sidecar_listens_everywhere_and_is_found_at_its_brokers_host() -> None:
+    config = load_config(None, {"LOADMANAGER_BROKER__ID": "[fd00::7]:8080"})
+    assert config.sidecar.listen_host == ""
+    assert config.sidecar.advertised_url == "http://[fd00::7]:7750"
+    tls = ("tls.certificate_file=c", "tls.key_file=k", "sidecar.listen_host=0.0.0.0")
+    assert load_config(None, ID, tls).sidecar.advertised_url == "https://b1:7750"
+    assert load_config(None, ID, ["sidecar.listen_host=10.0.0.7"]).sidecar.advertised_url == (
+        "http://10.0.0.7:7750"
+    )
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("security.anonymous=admin",),
+        ("security.token_claim=role",),
+        ('security.admins=["operator"]',),
+        ("tls.client_authorities_file=a", "tls.certificate_file=c", "tls.key_file=k"),
+    ],
+)
+def test_with_security_a_sidecar_listens_on_loopback_unless_it_is_told(
+    keys: tuple[str, ...],
+) -> None:
+    config = load_config(None, ID, keys)
+    scheme = "https" if "tls" in keys[0] else "http"
+    assert config.sidecar.listen_host == "127.0.0.1"
+    assert config.sidecar.advertised_url == f"{scheme}://127.0.0.1:7750"
+
+
+def test_a_changed_setting_leaves_where_a_sidecar_listens_as_it_is() -> None:
+    for keys in ((), ("security.anonymous=admin",)):
+        config = load_config(None, ID, keys)
+        changed = with_overrides(config, {"log.level": "debug"})
+        assert changed.sidecar == config.sidecar
+        assert changed.security == config.security
 
 
 def test_an_ipv6_address_is_advertised_in_brackets() -> None:
@@ -143,7 +181,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
             "http://host:port that others can reach",
         ),
         (
-            ("sidecar.listen_host=10.0.0.7",),
+            ("sidecar.listen_host=10.0.0.7", 'security.admins=["a"]'),
             "admin, read, lookup or none, because [sidecar] listen_host (10.0.0.7) can be reached",
         ),
         (("tls.certificate_file=c",), "a file, because [tls] certificate_file is set"),

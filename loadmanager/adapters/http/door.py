@@ -13,6 +13,7 @@ from loadmanager.adapters.http.answers import Answers
 from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.express import Express
 from loadmanager.adapters.http.leading import Leading
+from loadmanager.adapters.http.listening import listening_sockets
 from loadmanager.adapters.http.lookups import DoorMode, Lookups
 from loadmanager.adapters.http.protocol import DoorServer
 from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
@@ -113,7 +114,7 @@ class HttpDoor:
         self._runner: web.ServerRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port: the one given, or a free one for 0.
+        """Listen on ``host``, "" for all addresses; return the port: a free one for 0.
 
         Raises:
             OSError: the address cannot be listened on.
@@ -129,13 +130,10 @@ class HttpDoor:
         runner = web.ServerRunner(server, shutdown_timeout=self._settings.stop_s)
         await runner.setup()
         try:
-            await web.TCPSite(
-                runner,
-                host,
-                port,
-                backlog=self._settings.backlog,
-                ssl_context=None if self._tls is None else self._tls.context(),
-            ).start()
+            context = None if self._tls is None else self._tls.context()
+            backlog = self._settings.backlog
+            for one in listening_sockets(host, port, backlog):
+                await web.SockSite(runner, one, backlog=backlog, ssl_context=context).start()
         except (OSError, TlsFilesUnusable):
             await runner.cleanup()
             raise
@@ -143,7 +141,7 @@ class HttpDoor:
         if self._tls is not None:
             self._refreshing = asyncio.create_task(self._refresh(self._tls), name="tls files")
         bound = int(runner.addresses[0][1])
-        log.info("http.door.opened", host=host, port=bound, mode=self._settings.mode)
+        log.info("http.door.opened", host=host or "*", port=bound, mode=self._settings.mode)
         return bound
 
     def tune(self, *, max_concurrent: int, retry_after_s: float) -> None:

@@ -18,6 +18,8 @@ What makes this safe:
 - Where callers must prove who they are, their proof is among the headers: a block is learnt
   from a caller who was admitted, for as long as that proof is good (`Caller.until_s`). A
   proof that is the connection's, a client certificate, is never learnt.
+- What this host may do others may not, and the other way round: a block counts for
+  connections from as near as the one it was learnt on.
 """
 
 import math
@@ -76,14 +78,18 @@ class Express:
     def __init__(self, answers: Answers, metrics: LookupMetrics) -> None:
         self._answers = answers
         self._metrics = metrics
-        self._heads: Recent[bytes, float] = Recent(_MAX_HEADS)
+        # By whether the other end is on this host.
+        self._heads: tuple[Recent[bytes, float], Recent[bytes, float]] = (
+            Recent(_MAX_HEADS),
+            Recent(_MAX_HEADS),
+        )
         self._date = b""
         self._date_until_s = 0.0
 
-    def response_to(self, data: bytes) -> bytes | None:
+    def response_to(self, data: bytes, *, from_loopback: bool) -> bytes | None:
         """Return the whole response to ``data`` if that is one known lookup request."""
         line_end = data.find(b"\r\n")
-        until_s = self._heads.get(data[line_end:])
+        until_s = self._heads[from_loopback].get(data[line_end:])
         if until_s is None or until_s <= time.perf_counter():
             return None
         return self.response_under(data[:line_end])
@@ -101,15 +107,15 @@ class Express:
         self._metrics.answered(time.perf_counter() - started_s)
         return response
 
-    def learn(self, data: bytes, line: bytes, until_s: float) -> None:
+    def learn(self, data: bytes, line: bytes, until_s: float, *, from_loopback: bool) -> None:
         """Remember the headers of ``data``, a whole request with nothing special in them.
 
         ``line`` is the first line its answer is remembered under; ``until_s`` says how
-        long whoever sends these headers may have answers.
+        long whoever sends these headers from as near may have answers.
         """
         if until_s <= time.perf_counter():
             return
         line_end = data.find(b"\r\n")
         head = data[line_end:]
         if data[:line_end] == line and len(head) <= _MAX_HEAD_BYTES:
-            self._heads.put(head, until_s)
+            self._heads[from_loopback].put(head, until_s)

@@ -10,6 +10,7 @@ from aiohttp import http_exceptions, web
 
 from loadmanager.adapters.http.express import Express, KnownReply
 from loadmanager.adapters.http.replies import Refused, refusal_reply
+from loadmanager.adapters.http.security.origin import is_loopback_peer
 
 # aiohttp's error tells a long header from a long URL by nothing but the limit.
 _HEADER_OVER_URL_BYTES: Final = 8_192
@@ -31,17 +32,30 @@ def is_whole_request(data: bytes) -> bool:
 class DoorProtocol(web.RequestHandler):
     """aiohttp's protocol for one connection, with the express lane before it."""
 
-    __slots__ = ("_aligned", "_clock_s", "_express", "_handed_at_s", "_whole_request")
+    __slots__ = (
+        "_aligned",
+        "_clock_s",
+        "_express",
+        "_from_loopback",
+        "_handed_at_s",
+        "_whole_request",
+    )
 
     def __init__(
         self, manager: web.Server, express: Express, loop: asyncio.AbstractEventLoop, **kwargs: Any
     ) -> None:
         super().__init__(manager, loop=loop, **kwargs)
         self._express = express
+        self._from_loopback = False
         self._clock_s = loop.time
         self._handed_at_s = loop.time()
         self._aligned = True
         self._whole_request: bytes | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note from where the connection comes, which rights depend on."""
+        self._from_loopback = is_loopback_peer(transport)
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Answer a known lookup at once; hand everything else to aiohttp."""
@@ -58,7 +72,7 @@ class DoorProtocol(web.RequestHandler):
 
     def _known_response(self, data: bytes) -> bytes | None:
         try:
-            return self._express.response_to(data)
+            return self._express.response_to(data, from_loopback=self._from_loopback)
         except Exception:  # noqa: BLE001 - aiohttp's lane meets it again, and there it becomes a logged 500
             return None
 
@@ -81,7 +95,7 @@ class DoorProtocol(web.RequestHandler):
             return sent, reset
         self._aligned = True
         if isinstance(sent, KnownReply):
-            self._express.learn(data, sent.line, sent.until_s)
+            self._express.learn(data, sent.line, sent.until_s, from_loopback=self._from_loopback)
         return sent, reset
 
     def close(self) -> None:

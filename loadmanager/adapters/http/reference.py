@@ -16,15 +16,16 @@ all parameters and bodies at `/openapi.json`.
 
 Paths marked P are Apache Pulsar's, with its methods, bodies and statuses; the others are ours.
 Those marked L only the leader answers: every other sidecar sends the client there by 307, with the
-same path and query. The role is what a caller must be allowed where security is on; each includes
-the ones before it: `none`, `lookup`, `read`, `admin`.
+same path and query. The role is what a caller must be allowed (docs/security.md); each includes the
+ones before it: `none`, `lookup`, `read`, `admin`. Without configuration requests from the sidecar's
+own host may do everything, others `lookup`, and more with a token.
 
 Every refusal is `{"reason": ...}`. Beside what the tables say, every operation may answer:
 
 | status | when |
 |---|---|
 | 400 | a parameter or the body is malformed, or is given twice with different values |
-| 401, 403 | security is on, and the caller is nobody or may not |
+| 401, 403 | the caller has not shown, or has not, the role; or a web page asks (docs/security.md) |
 | 404 | there is nothing at this path |
 | 405 | the path has other methods, told in `Allow`; `HEAD` goes with `GET`, `OPTIONS` tells them |
 | 412 | a name in the path cannot be one |

@@ -371,10 +371,11 @@ class Wire(asyncio.Transport):
     written: bytearray = field(default_factory=bytearray)
     closed: bool = False
     protocol: DoorProtocol | None = None
+    peer: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         """Be a transport without a socket."""
-        super().__init__()
+        super().__init__({"peername": (self.peer, 40000)})
 
     def write(self, data: Any) -> None:
         """Keep what would go out."""
@@ -412,9 +413,9 @@ class Wire(asyncio.Transport):
         return [await read_reply(reader) for _ in range(self.responses)]
 
 
-def wired(door: OpenDoor) -> Wire:
-    """Return a connection to the door without sockets, so that chunks arrive as sent."""
-    wire = Wire()
+def wired(door: OpenDoor, peer: str = "127.0.0.1") -> Wire:
+    """Return a connection from ``peer`` without sockets, so that chunks arrive as sent."""
+    wire = Wire(peer=peer)
     runner = door.door._runner
     assert runner is not None
     assert runner.server is not None

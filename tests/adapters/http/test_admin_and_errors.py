@@ -297,7 +297,7 @@ async def test_a_port_in_use_is_an_error_that_leaves_nothing_open(
 ) -> None:
     other = await open_a_door()
     await other.door.stop()
-    with pytest.raises(OSError, match="address already in use"):
+    with pytest.raises(OSError, match="already in use"):
         await other.door.start("127.0.0.1", door.port)
     other.port = await other.door.start("127.0.0.1", 0)
     assert (await other.ask("/healthz")).status == 200

@@ -1,14 +1,19 @@
 """Who may ask for what over HTTP: TLS, bearer tokens, rights, and the record of changes."""
 
+from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard, Key
 from loadmanager.adapters.http.security.guard import Caller, Guard, Rights
+from loadmanager.adapters.http.security.origin import OwnNames
 from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles, client_context
 from loadmanager.adapters.http.security.tokens import KeyUnusable, TokenRefused, Tokens
 
 __all__ = [
     "Caller",
     "ClientTls",
+    "ClusterKeyGuard",
     "Guard",
+    "Key",
     "KeyUnusable",
+    "OwnNames",
     "Rights",
     "TlsFiles",
     "TokenRefused",

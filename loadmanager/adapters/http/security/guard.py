@@ -12,7 +12,13 @@ from aiohttp import web
 
 from loadmanager.adapters.http.replies import Refused, refusal_of
 from loadmanager.adapters.http.routes import Role
-from loadmanager.adapters.http.security.tokens import TokenRefused, Tokens
+from loadmanager.adapters.http.security.origin import (
+    READING,
+    OwnNames,
+    refuse_foreign_host,
+    refuse_foreign_page,
+)
+from loadmanager.adapters.http.security.tokens import Proven, TokenRefused, Tokens
 from loadmanager.core.errors import LoadManagerError
 
 # Changes are written down whatever [log] level says: it can be changed from here, too.
@@ -22,20 +28,22 @@ ANONYMOUS: Final = ""
 _EVERYONE: Final = "*"
 _SETTINGS: Final = "/admin/v2/brokers/configuration/"
 _RANK: Final[Mapping[Role, int]] = {role: rank for rank, role in enumerate(Role)}
-_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Somebody who asks: "" is who proved nothing.
 
-    ``until_s`` says how long a request with the same headers on any connection comes
-    from a caller with the same rights, on ``time.perf_counter``; 0 means not at all.
+    ``until_s`` says how long a request with the same headers, on any connection from as
+    near (this host, or elsewhere), comes from somebody who may look topics up, on
+    ``time.perf_counter``; 0 means not at all. ``refusal`` is what is answered instead of
+    what the role does not include.
     """
 
     name: str
     role: Role
     until_s: float
+    refusal: Refused | None = None
 
     def may(self, role: Role) -> bool:
         """Return whether the caller has at least this role."""
@@ -76,11 +84,23 @@ class Guard:
     Args:
         rights: who may do what.
         tokens: checks bearer tokens; without it they are not looked at.
+        names: those of this sidecar; what a web page of another one asks is refused.
+        local_only: callers without a name are all on this host, and may do what nobody
+            else may: then they must ask it by one of its names.
     """
 
-    def __init__(self, rights: Rights, tokens: Tokens | None = None) -> None:
+    def __init__(
+        self,
+        rights: Rights,
+        tokens: Tokens | None = None,
+        *,
+        names: OwnNames | None = None,
+        local_only: bool = False,
+    ) -> None:
         self._rights = rights
         self._tokens = tokens
+        self._names = names or OwnNames()
+        self._local_only = local_only
 
     def admit(self, request: web.BaseRequest, role: Role) -> Caller:
         """Return who is asking.
@@ -88,7 +108,8 @@ class Guard:
         Raises:
             Refused: 401 if a proof is missing or worthless, 403 if the caller may not.
         """
-        caller = self._caller(request)
+        refuse_foreign_page(request, self._names)
+        caller = self.caller(request)
         _allow(caller, role)
         return caller
 
@@ -106,7 +127,8 @@ class Guard:
         """
         name, status = ANONYMOUS, 500
         try:
-            caller = self._caller(request)
+            refuse_foreign_page(request, self._names)
+            caller = self.caller(request)
             name = caller.name
             _allow(caller, role)
             reply = await handle()
@@ -118,10 +140,15 @@ class Guard:
             return reply
         finally:
             # Sidecars ask the leader's for owners by POST: no change of an administrator's.
-            if request.method not in _READING and role is Role.ADMIN:
+            if request.method not in READING and role is Role.ADMIN:
                 _record(request, name, status)
 
-    def _caller(self, request: web.BaseRequest) -> Caller:
+    def caller(self, request: web.BaseRequest) -> Caller:
+        """Return who is asking, and what they may do.
+
+        Raises:
+            Refused: a proof is worthless, or the request is for another host.
+        """
         offered = request.headers.get("Authorization")
         if offered is not None and self._tokens is not None:
             return self._bearer(offered, self._tokens)
@@ -129,25 +156,38 @@ class Guard:
         if name:
             # The proof is the connection's; the same headers on another one prove nothing.
             return Caller(name, self._rights.of(name), until_s=0.0)
+        if self._local_only:
+            refuse_foreign_host(request, self._names)
         return Caller(ANONYMOUS, self._rights.anonymous, math.inf)
 
     def _bearer(self, offered: str, tokens: Tokens) -> Caller:
-        scheme, _, token = offered.strip().partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            raise _unauthorized("the Authorization header must be: Bearer and a token")
-        try:
-            proven = tokens.proven(token.strip())
-        except TokenRefused as error:
-            raise _unauthorized(str(error), 'Bearer error="invalid_token"') from None
+        proven = proof_in(offered, tokens)
         until_s = time.perf_counter() + tokens.left_s(proven)
         return Caller(proven.subject, self._rights.of(proven.subject), until_s)
+
+
+def proof_in(offered: str, tokens: Tokens) -> Proven:
+    """Return what the value of an ``Authorization`` header proves.
+
+    Raises:
+        Refused: nothing.
+    """
+    scheme, _, token = offered.strip().partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise unauthorized("the Authorization header must be: Bearer and a token")
+    try:
+        return tokens.proven(token.strip())
+    except TokenRefused as error:
+        raise unauthorized(str(error), 'Bearer error="invalid_token"') from None
 
 
 def _allow(caller: Caller, role: Role) -> None:
     if caller.may(role):
         return
+    if caller.refusal is not None:
+        raise caller.refusal
     if caller.name == ANONYMOUS:
-        raise _unauthorized("this needs a proof of who is asking")
+        raise unauthorized("this needs a proof of who is asking")
     raise Refused(403, f"{caller.name} may not do this; it needs the role {role.value}")
 
 
@@ -174,7 +214,8 @@ def _told_path(path: str, status: int) -> str:
     return path
 
 
-def _unauthorized(reason: str, challenge: str = "Bearer") -> Refused:
+def unauthorized(reason: str, challenge: str = "Bearer") -> Refused:
+    """Return a refusal for want of a proof."""
     return Refused(401, reason, {"WWW-Authenticate": challenge})
 
 

@@ -45,10 +45,14 @@ class TokenRefused(LoadManagerError):
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Who a token says the caller is, and until when (seconds since 1970, inf for ever)."""
+    """Who a token says the caller is, and until when (seconds since 1970, inf for ever).
+
+    ``right`` is its claim of that name, "" without one: tokens of the cluster's key have it.
+    """
 
     subject: str
     until_s: float
+    right: str = ""
 
 
 class Tokens:
@@ -60,6 +64,7 @@ class Tokens:
         claim: which claim names the caller.
         audience: what the token's ``aud`` must hold; "" does not look at it.
         leeway_s: how far clocks may be apart.
+        checks_issue: whether a token of later than now (``iat``) is refused.
         clock: seconds since 1970.
     """
 
@@ -71,6 +76,7 @@ class Tokens:
         claim: str = "sub",
         audience: str = "",
         leeway_s: float = 5.0,
+        checks_issue: bool = True,
         clock: Callable[[], float] = _wall_s,
     ) -> None:
         self._key = key
@@ -78,6 +84,7 @@ class Tokens:
         self._claim = claim
         self._audience = audience
         self._leeway_s = leeway_s
+        self._checks_issue = checks_issue
         self._clock = clock
         # Under a digest: how long a look-up takes then tells nothing about a token.
         self._proven: Recent[bytes, Proven] = Recent(_MAX_REMEMBERED)
@@ -144,7 +151,11 @@ class Tokens:
                 algorithms=self._algorithms,
                 audience=self._audience or None,
                 leeway=self._leeway_s,
-                options={"verify_aud": bool(self._audience), "verify_sub": False},
+                options={
+                    "verify_aud": bool(self._audience),
+                    "verify_iat": self._checks_issue,
+                    "verify_sub": False,
+                },
             )
         except jwt.InvalidTokenError as error:
             raise TokenRefused(f"the token is refused: {_why(error)}") from None
@@ -159,7 +170,8 @@ class Tokens:
         until_s = float("inf") if expires is None else float(expires) + self._leeway_s
         if until_s <= self._clock():
             raise TokenRefused("the token is refused: it has expired")
-        return Proven(subject, until_s)
+        right = claims.get("right")
+        return Proven(subject, until_s, right if isinstance(right, str) else "")
 
 
 def _check_dates(claims: Mapping[str, Any]) -> None:

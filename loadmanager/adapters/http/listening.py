@@ -1,0 +1,60 @@
+"""The sockets that the HTTP server listens on."""
+
+import errno
+import socket
+from typing import Any, Final
+
+# What a host without one of the two protocols answers, or one where it is switched off.
+_NO_PROTOCOL: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+
+
+def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Return sockets that listen on ``host``; "" is all addresses, IPv4 and IPv6 where present.
+
+    With port 0 all of them have the port that the first one got.
+
+    Raises:
+        OSError: none of the addresses can be listened on, or one of them is taken.
+    """
+    opened: list[socket.socket] = []
+    absent: OSError | None = None
+    try:
+        for family, address in _addresses(host):
+            try:
+                opened.append(_listening(family, (address[0], port, *address[2:]), backlog))
+            except OSError as error:
+                if error.errno not in _NO_PROTOCOL:
+                    raise
+                absent = error
+            else:
+                port = opened[0].getsockname()[1]
+        if absent is not None and not opened:
+            raise absent
+    except OSError:
+        for one in opened:
+            one.close()
+        raise
+    return opened
+
+
+def _addresses(host: str) -> list[tuple[int, tuple[Any, ...]]]:
+    """Return each family and address, IPv4 first."""
+    found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    different = dict.fromkeys((int(one[0]), one[4]) for one in found)
+    return sorted(different, key=lambda one: one[0] != socket.AF_INET)
+
+
+def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # IPv4 has a socket of its own, and its addresses are then written as IPv4's.
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(address)
+        one.listen(backlog)
+    except OSError as error:
+        one.close()
+        why = (error.strerror or str(error)).lower()
+        raise OSError(error.errno, f"{address[0]} port {address[1]}: {why}") from error
+    return one

@@ -1,0 +1,123 @@
+"""Rights without configuration: this host, others, and tokens of the cluster's own key.
+
+The right of a token stands in it, as its claim ``right``; it is signed with a key that
+all sidecars of the cluster read in ZooKeeper.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import jwt
+from aiohttp import web
+
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.http.replies import Refused, unavailable
+from loadmanager.adapters.http.routes import Role
+from loadmanager.adapters.http.security.guard import (
+    ANONYMOUS,
+    Caller,
+    Guard,
+    Rights,
+    proof_in,
+    unauthorized,
+)
+from loadmanager.adapters.http.security.origin import (
+    OwnNames,
+    asked_hosts,
+    is_forwarded,
+    is_loopback_peer,
+    refuse_foreign_host,
+)
+from loadmanager.adapters.http.security.tokens import Proven, Tokens
+
+ALGORITHM: Final = "HS256"
+RIGHTS: Final = (Role.LOOKUP, Role.READ, Role.ADMIN)
+_HOW: Final = "make one with: loadmanager token --right read|admin (docs/security.md)"
+_RETRY_AFTER_S: Final = 1.0
+
+Key = Callable[[], bytes | None]
+"""Returns the cluster's key, None while it is not known."""
+
+
+def sign(key: bytes, *, name: str, right: Role, valid_s: int) -> str:
+    """Return a token for ``name`` that ends after ``valid_s``."""
+    now_s = SystemClock().wall_ms() // 1000
+    claims = {"sub": name, "right": right.value, "iat": now_s, "exp": now_s + valid_s}
+    return jwt.encode(claims, key, ALGORITHM)
+
+
+class ClusterKeyGuard(Guard):
+    """Admits requests where nothing says who may do what.
+
+    Requests of this host without a token may do everything, those of others look topics
+    up. A token that proves nothing leaves its bearer what others may: Pulsar's clients
+    send tokens of Pulsar's.
+
+    Args:
+        key: the cluster's key.
+        names: those of this sidecar.
+    """
+
+    def __init__(self, key: Key, names: OwnNames) -> None:
+        super().__init__(Rights(anonymous=Role.LOOKUP), names=names)
+        self._key = key
+        self._known: bytes | None = None
+        self._signed: Tokens | None = None
+
+    def caller(self, request: web.BaseRequest) -> Caller:
+        """Return who is asking, and what they may do.
+
+        Raises:
+            Refused: the request is for another host, and without a proof.
+        """
+        offered = request.headers.get("Authorization")
+        if offered is None:
+            return self._nameless(request)
+        try:
+            proven = self._proven(offered)
+        except Refused as refusal:
+            self._nameless(request)
+            return Caller(ANONYMOUS, Role.LOOKUP, math.inf, refusal)
+        return Caller(proven.subject, Role(proven.right), self._until_s(request))
+
+    def _nameless(self, request: web.BaseRequest) -> Caller:
+        refusal = unauthorized(f"from elsewhere this needs a token; {_HOW}")
+        if is_loopback_peer(request.transport):
+            refuse_foreign_host(request, self._names)
+            hosts = asked_hosts(request)
+            local = bool(hosts) and all(map(self._names.is_local, hosts))
+            if local and not is_forwarded(request):
+                return Caller(ANONYMOUS, Role.ADMIN, math.inf)
+            refusal = unauthorized(
+                "this needs a token, or to be asked for as localhost and without a proxy's "
+                f"headers; {_HOW}"
+            )
+        return Caller(ANONYMOUS, Role.LOOKUP, math.inf, refusal)
+
+    def _until_s(self, request: web.BaseRequest) -> float:
+        """Return how long such headers may look up: for ever, if it takes no proof to do so."""
+        try:
+            return self._nameless(request).until_s
+        except Refused:
+            return 0.0
+
+    def _proven(self, offered: str) -> Proven:
+        key = self._key()
+        if key is None:
+            raise unavailable(
+                "the key that tokens are checked with has not been read from ZooKeeper yet",
+                _RETRY_AFTER_S,
+            )
+        if self._signed is None or key != self._known:
+            self._known, self._signed = key, Tokens(key, (ALGORITHM,), checks_issue=False)
+        try:
+            proven = proof_in(offered, self._signed)
+        except Refused as refused:
+            raise Refused(401, f"{refused}; {_HOW}", refused.headers) from None
+        if proven.right not in RIGHTS or not math.isfinite(proven.until_s):
+            raise unauthorized(
+                f"the token has no right of lookup, read or admin, or no end; {_HOW}",
+                'Bearer error="invalid_token"',
+            )
+        return proven

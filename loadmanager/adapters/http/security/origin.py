@@ -1,0 +1,127 @@
+"""Where a request comes from: this host or elsewhere, under which name, from a web page or not."""
+
+from asyncio import BaseTransport
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+from aiohttp import web
+
+from loadmanager.adapters.http.replies import Refused
+
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_FORWARDED: Final = frozenset({"forwarded", "via", "x-real-ip"})
+_FORWARDED_PREFIXES: Final = ("x-forwarded-", "x-envoy-")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNames:
+    """The host names under which this sidecar is asked, in small letters.
+
+    Attributes:
+        local: those that only this host uses for itself, beside localhost.
+        advertised: those that others know it by.
+    """
+
+    local: frozenset[str] = frozenset()
+    advertised: frozenset[str] = frozenset()
+
+    def is_local(self, host: str) -> bool:
+        """Return whether nobody but this host decides where the name leads."""
+        return (
+            host in self.local
+            or host == "localhost"
+            or host.endswith(".localhost")
+            or is_loopback_address(host)
+        )
+
+    def is_own(self, host: str) -> bool:
+        """Return whether no stranger can have pointed the name at this sidecar.
+
+        An address is looked up by nobody, so it cannot be pointed at another host.
+        """
+        return self.is_local(host) or host in self.advertised or _is_address(host)
+
+
+def is_loopback_address(text: str) -> bool:
+    """Return whether the text is an address of this host alone."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
+def is_loopback_peer(transport: BaseTransport | None) -> bool:
+    """Return whether the other end of a connection is on this host."""
+    peer = None if transport is None else transport.get_extra_info("peername")
+    return isinstance(peer, tuple) and bool(peer) and is_loopback_address(str(peer[0]))
+
+
+def host_of(authority: str) -> str:
+    """Return the host in ``host:port`` or ``[host]:port``, in small letters."""
+    host = authority.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].removesuffix(".")
+
+
+def asked_hosts(request: web.BaseRequest) -> tuple[str, ...]:
+    """Return the hosts that a request says it is for; none if it says nothing."""
+    named = [host_of(value) for value in request.headers.getall("Host", [])]
+    if not request.raw_path.startswith("/"):
+        # An absolute target counts more than the header; neither may be a stranger's.
+        named.append(host_of(request.raw_path.partition("://")[2].partition("/")[0]))
+    return tuple(named)
+
+
+def is_forwarded(request: web.BaseRequest) -> bool:
+    """Return whether a proxy says that it passes on somebody else's request."""
+    names = [name.lower() for name in request.headers]
+    return any(name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES) for name in names)
+
+
+def refuse_foreign_host(request: web.BaseRequest, names: OwnNames) -> None:
+    """Refuse a request for a host that this sidecar is not.
+
+    A web page can reach this host under a name of its own that leads here.
+
+    Raises:
+        Refused: the request names such a host.
+    """
+    for host in asked_hosts(request):
+        if not names.is_own(host):
+            raise Refused(
+                403,
+                f"Host {host!r} is no name of this sidecar; ask it as localhost, add the name to "
+                "[sidecar] local_names, or send a token",
+            )
+
+
+def refuse_foreign_page(request: web.BaseRequest, names: OwnNames) -> None:
+    """Refuse a change that a page of another site has a browser ask for.
+
+    Raises:
+        Refused: the browser says that it is so.
+    """
+    if request.method in READING:
+        return
+    if request.headers.get("Sec-Fetch-Site", "").strip().lower() == "cross-site":
+        raise Refused(403, "Sec-Fetch-Site: cross-site; pages of other sites may change nothing")
+    for origin in request.headers.getall("Origin", []):
+        scheme, _, authority = origin.strip().lower().partition("://")
+        own = scheme in {"http", "https"} and names.is_own(host_of(authority))
+        if not own or authority != request.headers.get("Host", "").strip().lower():
+            raise Refused(
+                403, f"Origin {origin!r} is not this sidecar's; pages of others may change nothing"
+            )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
