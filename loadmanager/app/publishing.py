@@ -19,6 +19,7 @@ from loadmanager.ports import BrokerError, BrokerStats, Disconnected, HostProbe,
 log = structlog.get_logger()
 
 _RETRY_S = 0.2
+_MOST_LOGGED = 5
 
 
 @dataclass(slots=True)
@@ -34,6 +35,7 @@ class Sampler:
     intention: Intention
     broker_class: str = ""
     window_s: float | None = field(default=None, init=False)
+    _left_out: tuple[str, ...] = field(default=(), init=False)
 
     async def sample(self) -> LoadReport:
         """Return the report as of now.
@@ -43,8 +45,19 @@ class Sampler:
         """
         stats = await self.parts.broker.stats()
         self.window_s = stats.window_s
+        self._tell_left_out(stats.left_out)
         usage = self.probe.sample(broker_process_id=stats.process_id)
         return self._report(stats, usage)
+
+    def _tell_left_out(self, left_out: tuple[str, ...]) -> None:
+        """Count figures that are outside their bounds at each sample, log them when they change."""
+        for _ in left_out:
+            self.parts.metrics.malformed("stats")
+        if left_out and left_out != self._left_out:
+            log.warning(
+                "broker.stats.figures_refused", count=len(left_out), first=left_out[:_MOST_LOGGED]
+            )
+        self._left_out = left_out
 
     def _report(self, stats: BrokerStats, usage: HostUsage) -> LoadReport:
         identity = self.parts.identity

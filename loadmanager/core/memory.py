@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Self
 
+from loadmanager.core.bounds import COUNT, TIME_S, TOTAL, Bound
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId
 
@@ -74,7 +75,7 @@ class Memory:
         """Return the memory in a JSON object.
 
         Raises:
-            MalformedContent: a field has a wrong type.
+            MalformedContent: a field has a wrong type, or a figure is outside its bound.
         """
         if not isinstance(found, dict):
             raise MalformedContent(where, ascii(found)[:80], "an object")
@@ -82,14 +83,14 @@ class Memory:
         if not isinstance(order, list) or not all(isinstance(item, str) for item in order):
             raise MalformedContent(where, "turnOrder", "a list of texts")
         return cls(
-            usage=_mapping(where, found, "usage", float),
-            high_hits=_mapping(where, found, "highHits", int),
-            low_hits=_mapping(where, found, "lowHits", int),
+            usage=mapping_of(where, found, "usage", TOTAL),
+            high_hits=mapping_of(where, found, "highHits", COUNT),
+            low_hits=mapping_of(where, found, "lowHits", COUNT),
             rounds_over=_whole(where, found, "roundsOver"),
-            planned=_mapping(where, found, "planned", str),
+            planned=_texts(where, found, "planned"),
             turn=_whole(where, found, "turn"),
             turn_order=tuple(order),
-            shed_at_s=_mapping(where, found, "shedAtS", float),
+            shed_at_s=mapping_of(where, found, "shedAtS", TIME_S),
         )
 
 
@@ -97,16 +98,29 @@ def _dropped(mapping: Mapping[BrokerId, Any], brokers: Collection[BrokerId]) -> 
     return {broker: value for broker, value in mapping.items() if broker not in brokers}
 
 
-def _mapping(where: str, found: Mapping[str, Any], name: str, kind: type) -> Mapping[Any, Any]:
+def mapping_of(where: str, found: Mapping[str, Any], name: str, bound: Bound) -> Mapping[Any, Any]:
+    """Return the figures in an object of a JSON object; an absent one is empty.
+
+    Raises:
+        MalformedContent: it is no object, or one of its figures is outside ``bound``.
+    """
     value = found.get(name, {})
-    kinds = (int, float) if kind is float else (kind,)
-    if not isinstance(value, dict) or not all(type(item) in kinds for item in value.values()):
-        raise MalformedContent(where, name, f"an object of {kind.__name__} values")
+    if not isinstance(value, dict) or not all(map(bound.holds, value.values())):
+        raise MalformedContent(where, name, f"an object of values, each {bound.expected}")
+    return MappingProxyType(
+        value if bound.whole else {key: float(item) for key, item in value.items()}
+    )
+
+
+def _texts(where: str, found: Mapping[str, Any], name: str) -> Mapping[Any, Any]:
+    value = found.get(name, {})
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise MalformedContent(where, name, "an object of texts")
     return MappingProxyType(value)
 
 
 def _whole(where: str, found: Mapping[str, Any], name: str) -> int:
     value = found.get(name, 0)
-    if type(value) is not int or value < 0:
-        raise MalformedContent(where, f"{name} = {ascii(value)[:80]}", "a whole number, 0 or more")
+    if type(value) is not int or not COUNT.holds(value):
+        raise MalformedContent(where, f"{name} = {ascii(value)[:80]}", COUNT.expected)
     return value

@@ -12,6 +12,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
+from loadmanager.core.bounds import EPOCH, HASH
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_broker, parse_bundle
 from loadmanager.core.wire.fields import parse_object, to_json
@@ -80,8 +81,8 @@ def decode_orders(where: str, data: bytes) -> Orders:
     """
     document = _unpack(where, data)
     epoch = document.get("epoch")
-    if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
-        raise MalformedContent(where, f"epoch = {epoch!r}", "a whole number, 0 or more")
+    if type(epoch) is not int or not EPOCH.holds(epoch):
+        raise MalformedContent(where, f"epoch = {epoch!a:.80}", EPOCH.expected)
     bundles = _bundles_in(where, document, "bundles")
     handovers = {
         _bundle(where, bundle): _broker(where, broker)
@@ -125,9 +126,9 @@ def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
         if not isinstance(ranges, dict):
             raise MalformedContent(where, f"bundles.{namespace} = {ranges!r}", "ranges to tokens")
         for hash_range, token in ranges.items():
-            if token is not None and (not isinstance(token, int) or isinstance(token, bool)):
-                what = f"token of {namespace}/{hash_range} = {token!r}"
-                raise MalformedContent(where, what, "a whole number or null")
+            if token is not None and not EPOCH.holds(token):
+                what = f"token of {namespace}/{hash_range} = {token!a:.80}"
+                raise MalformedContent(where, what, f"{EPOCH.expected}, or null")
             tokens[_bundle(where, f"{namespace}/{hash_range}")] = mzxid if token is None else token
     return OwnedList(MappingProxyType(tokens), _bundles_in(where, document, "loading"))
 
@@ -151,10 +152,10 @@ def _bundles_in(where: str, document: Mapping[str, Any], key: str) -> frozenset[
 def _split_order(where: str, bundle: str, order: object) -> SplitOrder:
     fields = order if isinstance(order, dict) else {}
     algorithm, positions = fields.get("algorithm"), fields.get("positions", [])
-    whole = isinstance(positions, list) and all(type(at) is int for at in positions)
+    whole = isinstance(positions, list) and all(map(HASH.holds, positions))
     if not isinstance(algorithm, str) or not whole:
         what = f"splits.{bundle} = {order!r:.80}"
-        raise MalformedContent(where, what, "an algorithm and a list of positions")
+        raise MalformedContent(where, what, f"an algorithm and positions, each {HASH.expected}")
     return SplitOrder(algorithm, tuple(positions))
 
 

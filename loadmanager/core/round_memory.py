@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from loadmanager.core.bounds import TIME_MS, TIME_S
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
-from loadmanager.core.memory import Memory
+from loadmanager.core.memory import Memory, mapping_of
 
 HOUR_S: Final = 3600.0
 _CLOCK_SLACK_S: Final = 60.0
@@ -78,18 +79,18 @@ class RoundMemory:
         """Return the memory in a JSON object.
 
         Raises:
-            MalformedContent: a field has a wrong type.
+            MalformedContent: a field has a wrong type, or a figure is outside its bound.
         """
         if not isinstance(found, dict):
             raise MalformedContent(where, ascii(found)[:80], "an object")
-        moved = _numbers(where, found, "movedAtS")
-        started = _numbers(where, found, "startedAtMs")
+        moved = mapping_of(where, found, "movedAtS", TIME_S)
+        started = mapping_of(where, found, "startedAtMs", TIME_MS)
         try:
             return cls(
                 shedder=Memory.from_json(f"{where}: shedder", found.get("shedder", {})),
                 placement=Memory.from_json(f"{where}: placement", found.get("placement", {})),
                 moved_at_s={parse_bundle(name): float(at_s) for name, at_s in moved.items()},
-                started_at_ms={parse_broker(name): int(at) for name, at in started.items()},
+                started_at_ms={parse_broker(name): at for name, at in started.items()},
             )
         except InvalidName as problem:
             raise MalformedContent(where, str(problem), problem.expected) from None
@@ -104,12 +105,3 @@ def shifted(memory: RoundMemory, by_s: float) -> RoundMemory:
         moved_at_s=moved_at_s,
         shedder=replace(memory.shedder, shed_at_s=shed_at_s),
     )
-
-
-def _numbers(where: str, found: Mapping[str, Any], name: str) -> Mapping[str, float]:
-    value = found.get(name, {})
-    if not isinstance(value, dict) or not all(
-        type(item) in {int, float} for item in value.values()
-    ):
-        raise MalformedContent(where, name, "an object of numbers")
-    return value

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loadmanager.core.averages import LONG_SAMPLES, Rates
+from loadmanager.core.bounds import RATE, TIME_MS
 from loadmanager.core.durations import HOUR_MS
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BundleId, parse_bundle
@@ -21,7 +22,6 @@ HOURS: Final = 168
 MOST_BUNDLES: Final = 1_000_000
 MOST_LINE_BYTES: Final = 16_384
 _PIECE_BYTES: Final = 2**20
-_MOST_AMOUNT: Final = 1e15
 _GZIP: Final = 31
 _THURSDAY_HOURS: Final = 72  # 1970 began on a Thursday, a week begins on Monday.
 
@@ -181,9 +181,9 @@ def _head(fields: Fields) -> SeedHead:
         fields.refuse("format", f"{FORMAT}, the only one this version knows")
     return SeedHead(
         cluster=fields.text("cluster"),
-        made_at_ms=fields.count("made_at_ms", default=None),
-        since_ms=fields.count("since_ms", default=None),
-        until_ms=fields.count("until_ms", default=None),
+        made_at_ms=fields.count("made_at_ms", None, TIME_MS),
+        since_ms=fields.count("since_ms", None, TIME_MS),
+        until_ms=fields.count("until_ms", None, TIME_MS),
     )
 
 
@@ -203,14 +203,15 @@ def _bundle_of(fields: Fields, hour: int) -> tuple[BundleId, Expected]:
     if not 0 < samples <= LONG_SAMPLES:
         fields.refuse("samples", f"from 1 to {LONG_SAMPLES}")
     mean, factor = _rates(fields, "mean"), _factor(fields, hour)
-    now = Rates(*(rate * factor for rate in mean.row()))
+    # No broker would believe more, and the successor is told this figure as an average.
+    now = Rates(*(min(rate * factor, RATE.most) for rate in mean.row()))
     return bundle, Expected(now, _rates(fields, "long"), samples, fields.count("topics"))
 
 
 def _rates(fields: Fields, name: str) -> Rates:
     rates = fields.rates(name)
-    if len(rates) != 4 or max(rates) > _MOST_AMOUNT:  # noqa: PLR2004 - messages, bytes, in, out
-        fields.refuse(name, f"four numbers up to {_MOST_AMOUNT:g}")
+    if len(rates) != 4:  # noqa: PLR2004 - messages, bytes, in, out
+        fields.refuse(name, f"four numbers, each {RATE.expected}")
     return Rates(*rates)
 
 
@@ -222,6 +223,6 @@ def _factor(fields: Fields, hour: int) -> float:
     factor = hours[hour] if hours else None
     if factor is None:
         return 1.0
-    if not isinstance(factor, int | float) or not 0.0 <= factor <= _MOST_AMOUNT:
-        fields.refuse("hours", f"factors from 0 to {_MOST_AMOUNT:g} or null")
+    if not RATE.holds(factor):
+        fields.refuse("hours", f"factors, each {RATE.expected}, or null")
     return float(factor)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
-from loadmanager.core.history.schema import TIMES_END_MS
+from loadmanager.core.bounds import TIMES_END_MS
 from loadmanager.pipeline.contract import PipelineError, Table
 from loadmanager.pipeline.doubled import standing
 from loadmanager.pipeline.files import Files, literal

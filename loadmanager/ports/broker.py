@@ -46,13 +46,15 @@ class BrokerStats:
     """What a broker did over its last window, per bundle it serves.
 
     ``process_id`` is the broker's on the same host, for probes that measure one
-    process tree; None when the broker does not tell.
+    process tree; None when the broker does not tell. ``left_out`` names the figures of
+    bundles that are outside their bounds, which count as 0.
     """
 
     window_s: float
     bundles: Mapping[BundleId, BundleStats]
     version: str = ""
     process_id: int | None = None
+    left_out: tuple[str, ...] = ()
 
 
 class BrokerControl(Protocol):

@@ -18,6 +18,7 @@ from snapshot_samples import report
 from loadmanager.adapters.http import HttpDoor
 from loadmanager.adapters.http.admin.cost_models import CostModels
 from loadmanager.cli import main
+from loadmanager.core.bounds import TIME_MS
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import CostDocument, Quality, Term, decode_costs, encode_costs
 from loadmanager.core.ids import BrokerId, Namespace
@@ -129,7 +130,7 @@ def test_what_is_no_model_is_not_sent(tmp_path: Path) -> None:
     for command in ("publish", "show"):
         got = run("cost-model", command, str(file), "--url", "http://127.0.0.1:9")
         assert got.exit_code == 2
-        assert got.stderr == f"{file}: since_ms = -1; expected a whole number, 0 or more\n"
+        assert got.stderr == f"{file}: since_ms = -1; expected {TIME_MS.expected}\n"
 
 
 def test_the_sidecar_says_what_is_wrong_with_a_body(cluster: Cluster) -> None:

@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_refused_or_left_out(tmp_path: Path) -> None:
     document["brokers"][B2]["cpu"]["usage"] = -1
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps(document))
-    message = f'{file}: brokers["b2:8080"].cpu.usage = -1; expected a finite number, 0 or more'
+    message = f'{file}: brokers["b2:8080"].cpu.usage = -1; expected a finite number from 0 to 1e+15'
     refused = decide(file)
     assert (refused.exit_code, refused.stderr) == (2, message + "\n")
     taken = decide(file, "--lenient", "--json")

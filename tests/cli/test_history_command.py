@@ -66,7 +66,7 @@ def test_bad_lines_are_told_with_their_places_and_lines_that_miss_or_repeat_coun
     found = json.loads(done.output)
     assert (found["lines"], found["missing"], found["repeated"]) == (3, 1, 1)
     assert [fault.partition(": ")[0] for fault in found["faults"]] == [f"{path}:2", f"{path}:5"]
-    assert "records = -7; expected a whole number, 0 or more" in found["faults"][0]
+    assert "records = -7; expected a whole number from 0 to 2^60" in found["faults"][0]
 
 
 @pytest.mark.parametrize("cut", [30, -5])

@@ -72,7 +72,7 @@ def big(document: dict[str, Any]) -> dict[str, Any]:
     [
         (lambda d: d.update(format=2), "format = 2; expected 1"),
         (lambda d: d.pop("format"), "format is missing"),
-        (lambda d: d.update(until_ms=-1), "until_ms = -1; expected a whole number"),
+        (lambda d: d.update(until_ms=-1), "until_ms = -1; expected milliseconds since 1970"),
         (lambda d: d.update(since_ms=1_001), "until_ms = 1000; expected since_ms (1001) or later"),
         (lambda d: d.update(made_at_ms="now"), "made_at_ms = 'now'"),
         (lambda d: d.update(cluster="x" * 201), "at most 200 characters"),
@@ -95,7 +95,7 @@ def big(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: big(d).update(brokers=["a:1"] * 10_001), "at most 10000 brokers"),
         (lambda d: big(d).pop("minutes"), "classes.big.minutes is missing"),
         (lambda d: big(d)["typical"].update(msgs_per_s=1), "classes.big.typical.msgs_per_s"),
-        (lambda d: big(d)["typical"].update(topics=1e16), "a number from 0 to 1e+15"),
+        (lambda d: big(d)["typical"].update(topics=1e16), "a finite number from 0 to 1e+15"),
         (lambda d: big(d)["resources"].update(gpu={}), "none but cpu, memory"),
         (lambda d: big(d)["resources"]["cpu"].update(messages={}), "none but msgs_in_per_s"),
         (

@@ -104,7 +104,7 @@ def test_small_orders_are_plain_json_for_people_to_read() -> None:
         (zlib.compress(b"{}" * 9000)[:-5], "a whole zlib stream"),
         (zlib.compress(b"\0" * (33 * 1024 * 1024)), "a whole zlib stream below 32 MiB"),
         (b"{", "a JSON object"),
-        (b"{}", "epoch = None; expected a whole number, 0 or more"),
+        (b"{}", "epoch = None; expected a whole number from 0 to 2^63 - 1"),
         (b'{"epoch":true}', "epoch = True; expected a whole number"),
         (b'{"epoch":-1}', "epoch = -1; expected a whole number"),
         (b'{"epoch":1,"bundles":[]}', "bundles = []; expected a JSON object"),
@@ -113,11 +113,11 @@ def test_small_orders_are_plain_json_for_people_to_read() -> None:
         (b'{"epoch":1,"handovers":{"nope":"b1:1"}}', "bundle 'nope'"),
         (
             b'{"epoch":1,"splits":{"t/ns/0x00000000_0x80000000":{"algorithm":"x","positions":["1"]}}}',
-            "expected an algorithm and a list of positions",
+            "expected an algorithm and positions, each a whole number from 0 to 2^32",
         ),
         (
             b'{"epoch":1,"splits":{"t/ns/0x00000000_0x80000000":[]}}',
-            "expected an algorithm and a list of positions",
+            "expected an algorithm and positions, each a whole number from 0 to 2^32",
         ),
         (
             b'{"epoch":1,"handovers":{"t/ns/0x00000000_0x80000000":7}}',
@@ -136,8 +136,14 @@ def test_orders_that_are_none_say_where_and_what_was_expected(content: bytes, sa
     ("content", "says"),
     [
         (b'{"bundles":{"t/ns":["0x00000000_0x80000000"]}}', "expected ranges to tokens"),
-        (b'{"bundles":{"t/ns":{"0x00000000_0x80000000":"7"}}}', "a whole number or null"),
-        (b'{"bundles":{"t/ns":{"0x00000000_0x80000000":true}}}', "a whole number or null"),
+        (
+            b'{"bundles":{"t/ns":{"0x00000000_0x80000000":"7"}}}',
+            "2.63 - 1, or null",
+        ),
+        (
+            b'{"bundles":{"t/ns":{"0x00000000_0x80000000":true}}}',
+            "2.63 - 1, or null",
+        ),
         (b'{"bundles":{"t/ns":{"0x8_0x9":1}}}', "bundle 't/ns/0x8_0x9'"),
     ],
 )

@@ -5,13 +5,24 @@ The prose and the schemas for other languages are in ``docs/broker-contract.md``
 that the contract can grow; fields it knows must have exactly the promised type.
 """
 
+import json
 from collections.abc import Mapping
 from heapq import nlargest
-from typing import Annotated, Final, Self, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from loadmanager.core.bounds import (
+    CLOCK_S,
+    COUNT,
+    EPOCH,
+    PROCESS_ID,
+    RATE,
+    SIZE_BYTES,
+    WINDOW_S,
+    Bound,
+)
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import (
     BundleId,
@@ -27,11 +38,23 @@ PREFIX: Final = "/loadmanager-broker/v1"
 # A bundle is cut long before it has so many, and reading them takes a tenth of a second
 # in which the sidecar does nothing else. The busiest tell as well where to cut.
 MAX_TOPICS: Final = 5_000
-MAX_INT64: Final = 2**63 - 1
+# An end of a lease is at most so far after the clock that it is reckoned from.
+_LONGEST_LEASE_S: Final = 86_400.0
 
-Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+def _within(bound: Bound, beyond: float = 0.0) -> Any:
+    most = bound.most + beyond if beyond else bound.most
+    return Field(ge=bound.least, le=most, allow_inf_nan=None if bound.whole else False)
+
+
+Epoch = Annotated[int, _within(EPOCH)]
+Count = Annotated[int, _within(COUNT)]
+SizeBytes = Annotated[int, _within(SIZE_BYTES)]
+ClockSeconds = Annotated[float, _within(CLOCK_S)]
+LeaseEndSeconds = Annotated[float, _within(CLOCK_S, beyond=_LONGEST_LEASE_S)]
+WindowSeconds = Annotated[float, _within(WINDOW_S)]
+Rate = Annotated[float, _within(RATE)]
+ProcessId = Annotated[int, _within(PROCESS_ID)]
 Bundle = Annotated[BundleId, AfterValidator(parse_bundle)]
 PulsarUrl = Annotated[str, Field(max_length=512, pattern=r"^(pulsar(\+ssl)?://\S+)?$")]
 Incarnation = Annotated[str, Field(min_length=1, max_length=200)]
@@ -61,23 +84,23 @@ class LeaseRequest(Body):
     ``incarnation`` is the one whose clock ``untilSeconds`` is on.
     """
 
-    agent_epoch: Count
-    until_seconds: Seconds | None
+    agent_epoch: Epoch
+    until_seconds: LeaseEndSeconds | None
     incarnation: Incarnation | None
 
 
 class LoadRequest(Body):
     """Body of ``PUT /bundles/...``."""
 
-    agent_epoch: Count
-    fencing_token: Count
+    agent_epoch: Epoch
+    fencing_token: Epoch
 
 
 class UnloadRequest(Body):
     """Query of ``DELETE /bundles/...``."""
 
-    agent_epoch: Count
-    fencing_token: Count
+    agent_epoch: Epoch
+    fencing_token: Epoch
     next_owner_url: PulsarUrl = ""
 
 
@@ -85,8 +108,8 @@ class LeaseAnswer(Body):
     """Answer to ``PUT /lease``."""
 
     incarnation: Incarnation
-    clock_seconds: Seconds
-    serving: Mapping[Bundle, Count]
+    clock_seconds: ClockSeconds
+    serving: Mapping[Bundle, Epoch]
 
     @classmethod
     def of(cls, state: BrokerState) -> Self:
@@ -119,7 +142,7 @@ class BundleStatsBody(RatesBody):
     topics: Count = 0
     producer_count: Count = 0
     consumer_count: Count = 0
-    cache_size: Count = 0
+    cache_size: SizeBytes = 0
 
     @classmethod
     def of(cls, stats: BundleStats) -> Self:
@@ -152,9 +175,9 @@ class BundleStatsBody(RatesBody):
 class StatsAnswer(Body):
     """Answer to ``GET /stats``."""
 
-    window_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    window_seconds: WindowSeconds
     version: str = ""
-    process_id: Annotated[int, Field(gt=0, le=MAX_INT64)] | None = None
+    process_id: ProcessId | None = None
     bundles: Mapping[Bundle, BundleStatsBody]
 
     @classmethod
@@ -167,9 +190,10 @@ class StatsAnswer(Body):
             bundles={bundle: BundleStatsBody.of(one) for bundle, one in stats.bundles.items()},
         )
 
-    def to_stats(self) -> BrokerStats:
-        """Return what the answer tells."""
+    def to_stats(self, left_out: tuple[str, ...] = ()) -> BrokerStats:
+        """Return what the answer tells; ``left_out`` names the figures that were not usable."""
         return BrokerStats(
+            left_out=left_out,
             window_s=self.window_seconds,
             bundles={bundle: one.to_stats() for bundle, one in self.bundles.items()},
             version=self.version,
@@ -226,8 +250,8 @@ class PublishAnswer(Body):
 
     incarnation: str
     bundle: Bundle
-    fencing_token: Count
-    clock_seconds: Seconds
+    fencing_token: Epoch
+    clock_seconds: ClockSeconds
 
 
 _Parsed = TypeVar("_Parsed", bound=Body)
@@ -241,9 +265,50 @@ def parsed(model: type[_Parsed], content: bytes, where: str) -> _Parsed:
             message names the first such field and ``where`` the content came from.
     """
     try:
-        return model.model_validate_json(content, by_alias=True, by_name=False)
+        return _validated(model, content)
     except ValidationError as error:
         raise _malformed(error, where) from None
+
+
+def parsed_stats(content: bytes, where: str) -> BrokerStats:
+    """Return a broker's statistics; a bundle's figure outside its bound counts as 0.
+
+    Such figures are named in ``left_out``: one bundle that is measured wrongly does not
+    take the others with it.
+
+    Raises:
+        MalformedContent: as for `parsed`, for all else that is wrong.
+    """
+    try:
+        return _validated(StatsAnswer, content).to_stats()
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False)
+        if not all(_is_figure_of_bundle(fault) for fault in faults):
+            raise _malformed(error, where) from None
+        malformed = _malformed(error, where)
+    try:
+        document = json.loads(content)
+        for fault in faults:
+            _, bundle, figure = fault["loc"]
+            document["bundles"][bundle][figure] = 0
+        answer = _validated(StatsAnswer, json.dumps(document).encode())
+    except (ValueError, LookupError):
+        # Python's reader of JSON takes a number of thousands of digits for none.
+        raise malformed from None
+    return answer.to_stats(tuple(str(_fault_of(fault, where)) for fault in faults))
+
+
+def _is_figure_of_bundle(fault: Any) -> bool:
+    place, found = fault["loc"], fault["input"]
+    return (
+        len(place) == len(("bundles", "bundle", "figure"))
+        and place[0] == "bundles"
+        and type(found) in {int, float}
+    )
+
+
+def _validated(model: type[_Parsed], content: bytes) -> _Parsed:
+    return model.model_validate_json(content, by_alias=True, by_name=False)
 
 
 def parsed_query(model: type[_Parsed], query: Mapping[str, str], where: str) -> _Parsed:
@@ -270,7 +335,10 @@ def _topic_of(bundle: BundleId, name: str, where: str) -> TopicName:
 
 
 def _malformed(error: ValidationError, where: str) -> MalformedContent:
-    first = error.errors(include_url=False, include_context=False)[0]
+    return _fault_of(error.errors(include_url=False, include_context=False)[0], where)
+
+
+def _fault_of(first: Any, where: str) -> MalformedContent:
     field = ".".join(str(part)[:200] for part in first["loc"]) or "content"
     expected = first["msg"].removeprefix("Input should be ")
     if first["type"] == "missing":

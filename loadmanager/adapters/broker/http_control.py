@@ -14,10 +14,10 @@ from loadmanager.adapters.broker.contract import (
     LeaseAnswer,
     LeaseRequest,
     LoadRequest,
-    StatsAnswer,
     TopicsAnswer,
     UnloadRequest,
     parsed,
+    parsed_stats,
 )
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, TopicName
@@ -91,7 +91,10 @@ class HttpBrokerControl:
         """Return the traffic of each bundle over the last window."""
         url = f"{self.root}/stats"
         content = await self._command("GET", url, _OK)
-        return _read(StatsAnswer, content, f"GET {url}").to_stats()
+        try:
+            return parsed_stats(content, f"GET {url}")
+        except MalformedContent as error:
+            raise BrokerRefused(str(error)) from None
 
     async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
         """Return the topics that the broker has open in ``bundle``, idle ones too."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, is_dataclass
 from dataclasses import fields as members
 from typing import Any, Final, TypeVar
 
+from loadmanager.core.bounds import RATE, TIME_MS
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.scores import RESOURCES
@@ -34,7 +35,6 @@ MOST_BYTES: Final = 8 * 2**20
 MOST_CLASSES: Final = 100
 MOST_BROKERS: Final = 10_000
 _MOST_TEXT: Final = 200
-_MOST_AMOUNT: Final = 1e15
 
 _Read = TypeVar("_Read")
 
@@ -150,7 +150,7 @@ def costs_of(fields: Fields) -> CostDocument:
     """Return the document in an object that was read; raises as `decode_costs`."""
     if fields.count("format", default=None) != FORMAT:
         fields.refuse("format", f"{FORMAT}, the only one this version knows")
-    since_ms, until_ms = fields.count("since_ms", default=None), fields.count("until_ms", None)
+    since_ms, until_ms = (fields.count(name, None, TIME_MS) for name in ("since_ms", "until_ms"))
     if until_ms < since_ms:
         fields.refuse("until_ms", f"since_ms ({since_ms}) or later")
     classes = _each(fields, "classes", MOST_CLASSES, _class_costs)
@@ -164,7 +164,7 @@ def costs_of(fields: Fields) -> CostDocument:
     _check_length(fields, "cluster", fields.text("cluster"))
     return CostDocument(
         cluster=fields.text("cluster"),
-        made_at_ms=fields.count("made_at_ms", default=None),
+        made_at_ms=fields.count("made_at_ms", None, TIME_MS),
         since_ms=since_ms,
         until_ms=until_ms,
         classes=classes,
@@ -235,8 +235,8 @@ def _each(
 
 def _amount(fields: Fields, name: str) -> float:
     value = fields.rate(name, default=-1.0)
-    if not 0.0 <= value <= _MOST_AMOUNT:
-        fields.refuse(name, f"a number from 0 to {_MOST_AMOUNT:g}")
+    if value < 0.0:
+        fields.refuse(name, RATE.expected)
     return value
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from loadmanager.core.bounds import TIMES_END_MS, TOTAL
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.schema import (
     ENVELOPE,
-    TIMES_END_MS,
     VERSION,
     Columns,
     Field,
@@ -62,7 +62,9 @@ _RULES: Final = f"""
   when a reader of the former version would misread something.
 - **columns** are an object of lists of one length: the first items of all lists belong together,
   and so on. In Spark: `inline(arrays_zip(bundles.bundle, ...))`, after comparing the lengths.
-- Numbers are finite. They are written so that reading gives the same 64 bits.
+- Numbers are finite: a number is at most {TOTAL.most:g}, a whole number at most 2^60, which sums
+  over all bundles of a cluster stay below. They are written so that reading gives the same 64
+  bits.
 - A **time** is a whole number of milliseconds since 1970 in UTC, on the wall clock of who wrote
   it: 0 or more, and less than {TIMES_END_MS} (the year 2100). A line with a later one is spoilt:
   a clock that far ahead says nothing, and nobody can reckon days and minutes with it.

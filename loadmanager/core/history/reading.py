@@ -3,20 +3,17 @@
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from loadmanager.core.bounds import MOST_INT64
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import ENVELOPE, TIMES_END_MS, VERSION, Columns, Field, Type
+from loadmanager.core.history.schema import BOUNDS, ENVELOPE, VERSION, Columns, Field, Type
 from loadmanager.core.wire.fields import Fields, is_unicode, parse_fields
 
 _WORDS: Final[Mapping[Type, str]] = {
     Type.TEXT: "text",
-    Type.COUNT: "a whole number, 0 or more",
-    Type.TIME: "milliseconds since 1970, a whole number before the year 2100",
-    Type.RATE: "a finite number, 0 or more",
     Type.FLAG: "true or false",
+    **{kind: bound.expected for kind, bound in BOUNDS.items()},
 }
-_MAX_COUNT: Final = 2**63 - 1
-_MOST: Final[Mapping[Type, int]] = {Type.TIME: TIMES_END_MS - 1}
 
 
 def read_line(where: str, line: bytes) -> Mapping[str, Any]:
@@ -81,7 +78,7 @@ def _surely_fit(values: list[object], kind: Type) -> bool:
         return False
     numbers = cast("list[float]", values)
     # A sum takes less time than a search, and none of them is larger than it.
-    return min(numbers) >= 0 and sum(numbers) <= _MOST.get(kind, _MAX_COUNT)
+    return min(numbers) >= 0 and sum(numbers) <= min(BOUNDS[kind].most, MOST_INT64)
 
 
 def _expected(known: Field) -> str:
@@ -95,6 +92,4 @@ def _fits(value: object, known: Field) -> bool:
         return isinstance(value, str) and is_unicode(value)
     if known.type is Type.FLAG:
         return isinstance(value, bool)
-    if type(value) is int:
-        return 0 <= value <= _MOST.get(known.type, _MAX_COUNT)
-    return known.type is Type.RATE and type(value) is float and 0.0 <= value < float("inf")
+    return BOUNDS[known.type].holds(value)

@@ -11,12 +11,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from loadmanager.core.bounds import TIME_MS, TOTAL, TOTAL_COUNT, Bound
+
 VERSION: Final = 1
 """Grows when a reader of the former version would misread a line; new fields do not."""
-
-
-TIMES_END_MS: Final = 4_102_444_800_000
-"""The beginning of the year 2100 in UTC: what a clock says from there on is taken for a fault."""
 
 
 class Type(StrEnum):
@@ -24,12 +22,18 @@ class Type(StrEnum):
 
     TEXT = "text"
     COUNT = "count"
-    """A whole number, 0 or more and below 2**63."""
+    """A whole number within `TOTAL_COUNT`."""
     TIME = "time"
-    """Milliseconds since 1970, a whole number below `TIMES_END_MS`."""
+    """Milliseconds since 1970, a whole number within `TIME_MS`."""
     RATE = "rate"
-    """A finite number, 0 or more."""
+    """A finite number within `TOTAL`."""
     FLAG = "flag"
+
+
+BOUNDS: Final[Mapping[Type, Bound]] = MappingProxyType(
+    {Type.COUNT: TOTAL_COUNT, Type.TIME: TIME_MS, Type.RATE: TOTAL}
+)
+"""The bounds of each type of number: sums over bundles are told as well as single figures."""
 
 
 class Stream(StrEnum):

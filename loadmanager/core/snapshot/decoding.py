@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Rates
+from loadmanager.core.bounds import DURATION_S, EPOCH, TIME_MS, TOTAL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import CostDocument, costs_of
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
@@ -95,8 +96,8 @@ class _Reading:
             reports=self._reports(),
             taken_at_ms=self._taken_at_ms(),
             cluster=fields.text("cluster", ""),
-            epoch=fields.count("epoch"),
-            age_s=self._each("ageSeconds", parse_broker, _rate),
+            epoch=fields.count("epoch", bound=EPOCH),
+            age_s=self._each("ageSeconds", parse_broker, _age),
             averages=self._each_if_there("bundles", parse_bundle, _averages),
             running=self._each_if_there("runningLoad", parse_broker, _running),
             boundaries=self._each("boundaries", parse_namespace, _boundaries),
@@ -106,10 +107,12 @@ class _Reading:
             policies=self._policies(),
             memory=self._memory(),
             membership_changed_ago_s=(
-                fields.rate("membershipChangedSecondsAgo") if has_changed else None
+                fields.rate("membershipChangedSecondsAgo", 0.0, DURATION_S) if has_changed else None
             ),
             departed_ago_s=(
-                fields.rates("departedSecondsAgo") if "departedSecondsAgo" in self._found else ()
+                fields.rates("departedSecondsAgo", DURATION_S)
+                if "departedSecondsAgo" in self._found
+                else ()
             ),
             in_force=self._in_force(),
             costs=self._costs(),
@@ -165,7 +168,7 @@ class _Reading:
     def _taken_at_ms(self) -> int:
         if "takenAtMs" not in self._found and "memory" in self._found:
             self._fields.refuse("takenAtMs", "the wall clock's milliseconds, as memory holds times")
-        return self._fields.count("takenAtMs")
+        return self._fields.count("takenAtMs", bound=TIME_MS)
 
     def _unowned(self) -> tuple[BundleId, ...]:
         bundles = []
@@ -212,8 +215,8 @@ class _Reading:
         )
 
 
-def _rate(entry: Fields, _name: str, place: str) -> float:
-    return entry.rate(place)
+def _age(entry: Fields, _name: str, place: str) -> float:
+    return entry.rate(place, bound=DURATION_S)
 
 
 def _broker(entry: Fields, _name: str, place: str) -> BrokerId:
@@ -248,7 +251,7 @@ def _boundaries(entry: Fields, namespace: Namespace, place: str) -> Boundaries:
 
 def _running(entry: Fields, _broker: BrokerId, place: str) -> RunningLoad:
     one = entry.inner(place)
-    return RunningLoad(one.rate("load"), one.rate("bytesPerS"))
+    return RunningLoad(one.rate("load", bound=TOTAL), one.rate("bytesPerS", bound=TOTAL))
 
 
 def _averages(entry: Fields, _bundle: BundleId, place: str) -> BundleAverages:

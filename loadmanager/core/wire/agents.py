@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from loadmanager.core.bounds import TIME_MS
 from loadmanager.core.wire.fields import parse_fields, to_json
 
 
@@ -58,6 +59,6 @@ def decode_agent(where: str, data: bytes) -> AgentRecord:
         host=fields.text("host", ""),
         process_id=fields.count("processId"),
         sidecar_url=fields.text("sidecarUrl", ""),
-        registered_at_ms=fields.count("registeredAtMs"),
+        registered_at_ms=fields.count("registeredAtMs", bound=TIME_MS),
         take_overs=fields.count("takeOvers"),
     )

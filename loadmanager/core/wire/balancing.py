@@ -1,6 +1,7 @@
 """How far the leader goes by itself, as it stands in ZooKeeper."""
 
 from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.bounds import TIME_MS
 from loadmanager.core.wire.fields import parse_fields, to_json
 
 
@@ -28,7 +29,7 @@ def decode_balancing(where: str, data: bytes) -> Balancing:
         fields.refuse("mode", " or ".join(BalancingMode))
     return Balancing(
         mode=BalancingMode(mode),
-        since_ms=fields.count("sinceMs", default=0),
+        since_ms=fields.count("sinceMs", bound=TIME_MS),
         by=fields.text("by", default=""),
         reason=fields.text("reason", default=""),
     )

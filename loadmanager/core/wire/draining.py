@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from loadmanager.core.bounds import TIME_MS
 from loadmanager.core.wire.fields import parse_fields, to_json
 
 
@@ -30,7 +31,7 @@ def decode_drain_mark(where: str, data: bytes) -> DrainMark:
     """
     fields = parse_fields(where, data)
     return DrainMark(
-        since_ms=fields.count("sinceMs", default=0),
+        since_ms=fields.count("sinceMs", bound=TIME_MS),
         by=fields.text("by", default=""),
         reason=fields.text("reason", default=""),
     )

@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
+from loadmanager.core.bounds import COUNT, RATE, Bound
 from loadmanager.core.errors import MalformedContent
 
 OURS: Final = "loadmanager"
 """The nested object that holds what we add to Pulsar's forms."""
 
-_MAX_COUNT: Final = 2**63 - 1
 _SHOWN: Final = 80
 
 
@@ -65,35 +65,24 @@ class Fields:
             self.refuse(name, "true or false")
         return value
 
-    def rate(self, name: str, default: float = 0.0) -> float:
-        """Return a finite number that is not negative."""
+    def rate(self, name: str, default: float = 0.0, bound: Bound = RATE) -> float:
+        """Return a finite number within ``bound``."""
         value = self._found.get(name)
-        if type(value) is float and 0.0 <= value < float("inf"):
+        if type(value) is float and bound.least <= value <= bound.most:
             return value
         if value is None:
             return default
-        if type(value) is not int or not 0 <= value <= _MAX_COUNT:
-            self.refuse(name, "a finite number, 0 or more")
+        if not bound.holds(value):
+            self.refuse(name, bound.expected)
         return float(value)
 
-    def number(self, name: str, default: float = 0.0) -> float:
-        """Return a finite number."""
-        value = self._found.get(name)
-        if value is None:
-            return default
-        if type(value) is float and abs(value) < float("inf"):
-            return value
-        if type(value) is not int or abs(value) > _MAX_COUNT:
-            self.refuse(name, "a finite number")
-        return float(value)
-
-    def count(self, name: str, default: int | None = 0) -> int:
-        """Return a whole number, 0 or more and below 2**63."""
+    def count(self, name: str, default: int | None = 0, bound: Bound = COUNT) -> int:
+        """Return a whole number within ``bound``."""
         value = self._found.get(name)
         if value is None and default is not None:
             return default
-        if type(value) is not int or not 0 <= value <= _MAX_COUNT:
-            self.refuse(name, "a whole number, 0 or more")
+        if type(value) is not int or not bound.holds(value):
+            self.refuse(name, bound.expected)
         return value
 
     def inner(self, name: str) -> "Fields":
@@ -116,14 +105,14 @@ class Fields:
             self.refuse(name, "a list of texts")
         return tuple(value)
 
-    def rates(self, name: str) -> tuple[float, ...]:
-        """Return a list of finite numbers that are not negative."""
+    def rates(self, name: str, bound: Bound = RATE) -> tuple[float, ...]:
+        """Return a list of finite numbers within ``bound``."""
         value = self._found.get(name)
         if not isinstance(value, list):
             self.refuse(name, "a list of numbers")
         named = {str(position): item for position, item in enumerate(value)}
         items = Fields(self._where, named, f"{self._prefix}{name}.")
-        return tuple(items.rate(position) for position in named)
+        return tuple(items.rate(position, bound=bound) for position in named)
 
 
 def parse_object(where: str, data: bytes) -> dict[str, Any]:

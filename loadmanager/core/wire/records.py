@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from loadmanager.core.bounds import EPOCH
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.load import BrokerUrls
@@ -79,7 +80,7 @@ def decode_lock(where: str, data: bytes) -> LockRecord:
     return LockRecord(
         urls=urls,
         broker=broker_in(ours, "brokerId") if named else None,
-        epoch=ours.count("epoch"),
+        epoch=ours.count("epoch", bound=EPOCH),
         disabled=fields.flag("disabled", default=False),
         listeners=listeners_from(fields),
     )
@@ -113,7 +114,7 @@ def decode_leader(where: str, data: bytes) -> LeaderRecord:
         service_url=fields.text("serviceUrl"),
         sidecar_url=ours.text("sidecarUrl", ""),
         instance=ours.text("instanceId", ""),
-        epoch=ours.count("epoch"),
+        epoch=ours.count("epoch", bound=EPOCH),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from loadmanager.core.bounds import AMOUNT, LIMIT, SIZE_BYTES, TIME_MS, USAGE
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
@@ -83,8 +84,8 @@ def report_from(fields: Fields) -> LoadReport:
         broker=_broker_of(fields),
         urls=_urls_from(fields),
         sidecar_url=ours.text("sidecarUrl", ""),
-        reported_at_ms=fields.count("lastUpdate"),
-        started_at_ms=fields.count("startTimestamp"),
+        reported_at_ms=fields.count("lastUpdate", bound=TIME_MS),
+        started_at_ms=fields.count("startTimestamp", bound=TIME_MS),
         version=fields.text("brokerVersionString", ""),
         **resources,
         bundles=_bundles_from(fields),
@@ -172,11 +173,11 @@ def _broker_of(fields: Fields) -> BrokerId:
 
 def _usage_from(fields: Fields, name: str) -> ResourceUsage | None:
     resource = fields.inner(name)
-    limit = resource.number("limit")
+    limit = resource.rate("limit", bound=AMOUNT)
     if limit <= 0:
-        resource.number("usage")
+        resource.rate("usage", bound=AMOUNT)
         return None
-    return ResourceUsage(resource.rate("usage"), limit)
+    return ResourceUsage(resource.rate("usage", bound=USAGE), resource.rate("limit", bound=LIMIT))
 
 
 def _bundles_from(fields: Fields) -> Mapping[BundleId, BundleStats]:
@@ -200,7 +201,7 @@ def _stats_from(stats: Fields) -> BundleStats:
         topics=stats.count("topics"),
         producers=stats.count("producerCount"),
         consumers=stats.count("consumerCount"),
-        cache_size_bytes=stats.count("cacheSize"),
+        cache_size_bytes=stats.count("cacheSize", bound=SIZE_BYTES),
     )
 
 

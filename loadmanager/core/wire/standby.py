@@ -20,6 +20,7 @@ from loadmanager.core.averages import (
     Rates,
     Running,
 )
+from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.round_memory import RoundMemory
@@ -87,15 +88,17 @@ def decode_standby(where: str, data: bytes) -> Standby:
         RoundMemory.from_json(f"{where}: memory", found.get("memory", {})),
         {_name(where, name): _from_row(averages, name) for name in averages.names()},
         {_broker(where, name): _running(running, name) for name in running.names()},
-        {_broker(where, name): departed.rate(name) for name in departed.names()},
-        {_name(where, name): rests.rate(name) for name in rests.names()},
+        {_broker(where, name): departed.rate(name, bound=TIME_S) for name in departed.names()},
+        {_name(where, name): rests.rate(name, bound=TIME_S) for name in rests.names()},
     )
 
 
 def _running(running: Fields, name: str) -> Running:
-    row = running.rates(name)
+    row = running.rates(name, bound=TOTAL)
     if len(row) != _RUNNING_ROW:
         running.refuse(name, f"{_RUNNING_ROW} numbers: start in ms, load, bytes per second")
+    if not TIME_MS.holds(int(row[0])):
+        running.refuse(name, f"first {TIME_MS.expected}")
     return Running(int(row[0]), row[1], row[2])
 
 
@@ -113,9 +116,11 @@ def _to_row(averages: BundleAverages) -> list[float]:
 
 
 def _from_row(averages: Fields, name: str) -> BundleAverages:
-    row = averages.rates(name)
+    row = averages.rates(name, bound=RATE)
     if len(row) != _ROW:
         averages.refuse(name, f"{_ROW} numbers: samples short and long, topics, eight rates")
+    if not COUNT.holds(int(row[2])):
+        averages.refuse(name, f"third {COUNT.expected}")
     short = Average(SHORT_SAMPLES, min(int(row[0]), SHORT_SAMPLES), Rates(*row[3:7]))
     long = Average(LONG_SAMPLES, min(int(row[1]), LONG_SAMPLES), Rates(*row[7:11]))
     return BundleAverages(short, long, int(row[2]))

@@ -1,5 +1,6 @@
 """How many partitions a topic has, in the form of Pulsar's partitioned-topics nodes."""
 
+from loadmanager.core.bounds import PARTITIONS
 from loadmanager.core.wire.fields import parse_fields, to_json
 
 
@@ -12,6 +13,6 @@ def decode_partitions(where: str, data: bytes) -> int:
     """Return the number of partitions in a node's content.
 
     Raises:
-        MalformedContent: there is no whole number of partitions, 0 or more.
+        MalformedContent: there is no whole number of partitions within its bound.
     """
-    return parse_fields(where, data).count("partitions")
+    return parse_fields(where, data).count("partitions", bound=PARTITIONS)

@@ -116,6 +116,58 @@ def test_the_fields_are_the_documented_ones(name: str, model: type[BaseModel]) -
         assert coded["properties"][field].get("default") == default
 
 
+def bounds_in(schema: Any, where: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return the least and the most of each figure of a schema, by its path."""
+    if "$ref" in schema:
+        schema = resolved(schema)
+    found = {}
+    if {"integer", "number"} & set(
+        kind if isinstance(kind := schema.get("type"), list) else [kind]
+    ):
+        found[where] = (schema.get("minimum"), schema.get("maximum"))
+    for name, inner in schema.get("properties", {}).items():
+        found |= bounds_in(inner, f"{where}.{name}")
+    inner = schema.get("additionalProperties")
+    if isinstance(inner, dict):
+        found |= bounds_in(inner, f"{where}.*")
+    for choice in [*schema.get("oneOf", ()), *schema.get("anyOf", ())]:
+        found |= bounds_in(choice, where)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("LeaseRequest", LeaseRequest),
+        ("Lease", LeaseAnswer),
+        ("LoadRequest", LoadRequest),
+        ("Stats", StatsAnswer),
+        ("Topics", TopicsAnswer),
+        ("Published", PublishAnswer),
+    ],
+)
+def test_every_figure_has_the_documented_bounds(name: str, model: type[BaseModel]) -> None:
+    coded = inlined(model.model_json_schema(by_alias=True))
+    documented = bounds_in(CONTRACT["components"]["schemas"][name])
+    assert documented
+    assert all(None not in bounds for bounds in documented.values())
+    assert bounds_in(coded) == documented
+
+
+def inlined(schema: dict[str, Any]) -> Any:
+    """Return a schema of pydantic's with its definitions in their places."""
+    definitions = schema.get("$defs", {})
+
+    def within(node: Any) -> Any:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                return within(definitions[node["$ref"].rpartition("/")[2]])
+            return {key: within(value) for key, value in node.items() if key != "$defs"}
+        return [within(one) for one in node] if isinstance(node, list) else node
+
+    return within(schema)
+
+
 def test_the_documented_number_of_topics_is_the_one_that_is_read() -> None:
     schema = CONTRACT["components"]["schemas"]["Topics"]["properties"]["topics"]
     assert schema["maxProperties"] == MAX_TOPICS

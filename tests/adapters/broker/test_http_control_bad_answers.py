@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from loadmanager.adapters.broker.contract import parsed_stats
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.core.ids import parse_bundle, parse_topic, topic_from_parts
 from loadmanager.core.load import BundleStats, TopicTraffic
@@ -138,19 +140,60 @@ async def test_an_answer_that_is_none_is_refused_with_the_field_that_is_wrong(
     ("content", "told"),
     [
         ({**STATS, "windowSeconds": 0}, r"windowSeconds is 0.*; expected .*greater"),
+        ({**STATS, "windowSeconds": 1e-300}, r"windowSeconds is 1e-300; expected .*greater"),
+        ({**STATS, "windowSeconds": 1e9}, r"windowSeconds is 1000000000.0; expected .*less"),
+        ({**STATS, "processId": 2**31}, r"processId is 2147483648; expected .*less"),
+        (
+            b'{"windowSeconds":2,"bundles":{"t/n/0x00000000_0x80000000":'
+            b'{"msgRateIn":1,"msgRateOut":1,"msgThroughputIn":1,"msgThroughputOut":1,"topics":'
+            + b"9" * 5000
+            + b"}}}",
+            r"",
+        ),
         ({**STATS, "bundles": {BUNDLE: {**RATES, "msgRateIn": "1"}}}, r"msgRateIn is '1'"),
-        ({**STATS, "bundles": {BUNDLE: {**RATES, "msgRateIn": -0.5}}}, r"msgRateIn is -0\.5"),
-        ({**STATS, "bundles": {BUNDLE: {**RATES, "topics": 1.0}}}, r"topics is 1\.0"),
+        ({**STATS, "bundles": {BUNDLE: {**RATES, "topics": True}}}, r"topics is True"),
         ({**STATS, "bundles": {BUNDLE: {}}}, r"msgRateIn is missing"),
         ({**STATS, "bundles": {"nonsense": RATES}}, r"bundles\.nonsense"),
         ({**STATS, "processId": 0}, r"processId is 0"),
         ({**STATS, "version": 3}, r"version is 3"),
     ],
 )
-async def test_stats_that_are_none_are_refused(content: dict[str, Any], told: str) -> None:
+async def test_stats_that_are_none_are_refused(content: bytes | dict[str, Any], told: str) -> None:
     async with control_of(always(200, content)) as control:
         with pytest.raises(BrokerRefused, match=r"GET http://.*/v1/stats: .*" + told):
             await control.stats()
+
+
+OTHER = parse_bundle("t/n/0x80000000_0xffffffff")
+
+
+@pytest.mark.parametrize(
+    ("figure", "value"),
+    [
+        ("msgRateIn", -0.5),
+        ("msgRateIn", 4e307),
+        ("msgRateOut", 1.1e15),
+        ("msgThroughputIn", float("nan")),
+        ("msgThroughputOut", float("inf")),
+        ("msgThroughputOut", 10**400),
+        ("topics", 1.0),
+        ("producerCount", 2**62),
+        ("consumerCount", 2**40 + 1),
+        ("cacheSize", 2**50 + 1),
+        ("cacheSize", -1),
+    ],
+)
+async def test_a_figure_of_a_bundle_outside_its_bound_is_left_out_and_named(
+    figure: str, value: float
+) -> None:
+    content = {**STATS, "bundles": {BUNDLE: {**RATES, figure: value}, OTHER: RATES}}
+    async with control_of(always(200, content)) as control:
+        stats = await control.stats()
+    within = {**STATS, "bundles": {BUNDLE: {**RATES, figure: 0}, OTHER: RATES}}
+    assert stats.bundles == parsed_stats(json.dumps(within).encode(), "x").bundles
+    (told,) = stats.left_out
+    assert re.match(rf"GET http://.*/stats: bundles\.{BUNDLE}\.{figure} is .*; expected ", told)
+    assert len(told) < 400
 
 
 TOPIC_NAME = "persistent://t/n/orders"

@@ -1,0 +1,100 @@
+"""The physical bounds of every figure that comes from outside, each declared once.
+
+A figure is checked where it is read. Inside, sums and products of figures within their
+bounds overflow nothing: a cluster has fewer than 2^20 bundles, so that a sum of counts
+stays below 2^60 and a sum of rates below 1e22.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least and the most that a figure may be, both included, and what it is.
+
+    ``whole`` figures are whole numbers; others may have a fraction. ``expected`` is how
+    an error message names what would have been accepted.
+    """
+
+    least: int | float
+    most: int | float
+    expected: str
+    whole: bool = False
+
+    def holds(self, value: object) -> bool:
+        """Return whether ``value`` is a number of the right kind within the bound."""
+        if type(value) is int:
+            # Arrow and Java keep whole numbers in 64 bits, also where they are amounts.
+            return self.least <= value <= min(self.most, MOST_INT64)
+        return type(value) is float and not self.whole and self.least <= value <= self.most
+
+
+def _whole(least: int, most: int, shown: str) -> Bound:
+    return Bound(least, most, f"a whole number from {least} to {shown}", whole=True)
+
+
+def _number(least: float, most: float, unit: str) -> Bound:
+    return Bound(least, most, f"{unit} from {least:g} to {most:g}")
+
+
+MOST_COUNT: Final = 2**40
+MOST_INT64: Final = 2**63 - 1
+
+TIMES_END_MS: Final = 4_102_444_800_000
+"""The beginning of the year 2100 in UTC: what a clock says from there on is taken for a fault."""
+
+COUNT: Final = _whole(0, MOST_COUNT, "2^40")
+"""Topics, producers, consumers, samples, rounds: things of one bundle, broker or process."""
+
+TOTAL_COUNT: Final = _whole(0, 2**60, "2^60")
+"""The sum of a count over bundles."""
+
+SIZE_BYTES: Final = _whole(0, 2**50, "2^50")
+"""The size of something that a broker holds in memory: up to a pebibyte."""
+
+EPOCH: Final = _whole(0, MOST_INT64, "2^63 - 1")
+"""Epochs, fencing tokens and other numbers that ZooKeeper counts in 63 bits."""
+
+PORT: Final = _whole(1, 65_535, "65535")
+PROCESS_ID: Final = _whole(1, 2**31 - 1, "2^31 - 1")
+PARTITIONS: Final = _whole(0, 2**20, "2^20")
+HASH: Final = _whole(0, 2**32, "2^32")
+"""A position in the range that topics are hashed to."""
+
+TIME_MS: Final = Bound(
+    0,
+    TIMES_END_MS - 1,
+    "milliseconds since 1970, a whole number before the year 2100",
+    whole=True,
+)
+"""A moment by a wall clock."""
+
+TIME_S: Final = _number(-TIMES_END_MS / 1000.0, TIMES_END_MS / 1000.0, "seconds")
+"""A moment on a clock that a leader shares with the next, which may count from any moment."""
+
+DURATION_S: Final = _number(0.0, TIMES_END_MS / 1000.0, "seconds")
+"""For how long something has lasted, or how long ago it was."""
+
+WINDOW_S: Final = _number(0.001, 86_400.0, "seconds")
+"""Over how long rates are means."""
+
+CLOCK_S: Final = _number(0.0, 1e12, "seconds")
+"""A reading of a broker's own monotonic clock, or a moment on it."""
+
+RATE: Final = _number(0.0, 1e15, "a finite number")
+"""Messages or bytes per second of one bundle or topic."""
+
+TOTAL: Final = _number(0.0, 1e24, "a finite number")
+"""A sum of rates over bundles, or any amount that is computed from bounded figures."""
+
+USAGE: Final = _number(0.0, 1e15, "a finite number")
+"""How much of a resource is used: percent of one core, MiB, or kbit/s."""
+
+AMOUNT: Final = _number(-1e15, 1e15, "a finite number")
+"""The same of a resource whose limit is unknown: nothing is computed from it."""
+
+LIMIT: Final = _number(0.001, 1e15, "a finite number, 0 or less if it is unknown, else")
+"""How much of a resource there is, where that is known, in the unit of its usage."""
+
+FRACTION: Final = _number(0.0, 1.0, "a fraction")
