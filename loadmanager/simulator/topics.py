@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.columns import Indices
-from loadmanager.core.hashing import murmur3
+from loadmanager.core.hashing import crc32
 from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.scenario.loads import Even, Hot, Load, LogNormal, Skew, Zipf
@@ -97,7 +97,7 @@ def topic_positions(namespace: Namespace, first: int, count: int) -> Counts:
     """Return where ``persistent://{namespace}/topic-{first}`` and so on lie on the circle."""
     prefix = f"persistent://{namespace}/topic-"
     numbers = range(first, first + count)
-    return np.fromiter((murmur3(f"{prefix}{n}") for n in numbers), dtype=np.int64, count=count)
+    return np.fromiter((crc32(f"{prefix}{n}") for n in numbers), dtype=np.int64, count=count)
 
 
 def weights(skew: Skew, count: int, rng: np.random.Generator) -> FloatArray:
@@ -185,5 +185,5 @@ def _traced_row(
     topic: str, cut: Mapping[Namespace, Boundaries], rows: Mapping[Namespace, slice]
 ) -> int:
     namespace = parse_full_topic(topic).namespace
-    inner = bisect_right(cut[namespace].bounds, murmur3(topic), 1, len(cut[namespace].bundles))
+    inner = bisect_right(cut[namespace].bounds, crc32(topic), 1, len(cut[namespace].bundles))
     return int(rows[namespace].start) + inner - 1

@@ -28,7 +28,7 @@ def test_a_bundle_has_the_topics_whose_names_hash_into_its_range() -> None:
     found = topics(load())
     cut = Boundaries.even(SPACE, 8)
     names = [parse_topic(f"persistent://{SPACE}/topic-{number}") for number in range(100)]
-    at = [cut.at(position(name, "murmur3")) for name in names]
+    at = [cut.at(position(name, "crc32")) for name in names]
     assert found.bundles == cut.bundles
     assert found.topics.tolist() == [at.count(bundle) for bundle in cut.bundles]
 
@@ -83,7 +83,7 @@ def test_topics_of_a_trace_fall_into_bundles_by_their_names() -> None:
     names = tuple(f"persistent://tenant/old/order-{number}" for number in range(20))
     found = topics(load(), traced=names)
     cut = Boundaries.even(Namespace("tenant/old"), 4)
-    at = [cut.at(position(parse_topic(name), "murmur3")) for name in names]
+    at = [cut.at(position(parse_topic(name), "crc32")) for name in names]
     assert [found.bundles[row] for row in found.traced] == at
     assert found.topics[8:].tolist() == found.producers[8:].tolist()
     assert found.topics[8:].sum() == 20
