@@ -31,6 +31,7 @@ from loadmanager.app.quota_requests import QuotaRequests
 from loadmanager.app.steering import SteeringRequests
 from loadmanager.app.topic_requests import PartitionRequests, TopicRequests
 from loadmanager.config import Config
+from loadmanager.config.model import chroot_of
 from loadmanager.joining import Application
 
 
@@ -72,5 +73,5 @@ def internal_configuration(config: Config) -> dict[str, str]:
     return {
         "zookeeperServers": servers,
         "configurationStoreServers": servers,
-        "metadataStoreUrl": f"zk:{servers}{config.zookeeper.chroot}",
+        "metadataStoreUrl": f"zk:{servers}{chroot_of(config)}",
     }

@@ -21,13 +21,14 @@ from loadmanager.adapters.http.listening import listening_sockets
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.administering import admin_routes
+from loadmanager.app.agreement import Conditions
 from loadmanager.app.endings import first_leaf
 from loadmanager.app.identity import Identity
 from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.service import Sidecar
-from loadmanager.config import Config, ZookeeperSettings
-from loadmanager.config.model import own_url
+from loadmanager.config import Config
+from loadmanager.config.model import chroot_of, own_url
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history import Origin
 from loadmanager.core.load import BrokerUrls
@@ -65,7 +66,7 @@ async def _run(config: Config) -> None:
                 stop,
                 host=config.sidecar.listen_host,
                 port=port,
-                hash_name=config.cluster.hash,
+                conditions=conditions_of(config),
                 leave_s=_LEAVE_S,
             )
     except* (LoadManagerError, OSError) as failed:
@@ -76,9 +77,7 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
     """Join all parts of one sidecar that will listen on ``port``."""
     metrics = Metrics(REGISTRY, config.cluster.name)
     clock = SystemClock()
-    coordination = ZooKeeperCoordination(
-        zookeeper_options(config.zookeeper), metrics.coordination_asked
-    )
+    coordination = ZooKeeperCoordination(zookeeper_options(config), metrics.coordination_asked)
     broker = HttpBrokerControl(config.broker.control_url, config.broker.control_timeout_s)
     leader_line = make_leader_line(config)
     identity = make_identity(config, port, clock)
@@ -203,11 +202,18 @@ def make_identity(config: Config, port: int, clock: Clock) -> Identity:
     )
 
 
-def zookeeper_options(settings: ZookeeperSettings) -> ZooKeeperOptions:
+def conditions_of(config: Config) -> Conditions:
+    """Return what the configuration says that the whole cluster has to share."""
+    chroot = "" if config.zookeeper.chroot else chroot_of(config)
+    return Conditions(config.cluster.hash, default_chroot=chroot)
+
+
+def zookeeper_options(config: Config) -> ZooKeeperOptions:
     """Return how to reach ZooKeeper and log in there."""
+    settings = config.zookeeper
     return ZooKeeperOptions(
         hosts=settings.hosts,
-        chroot=settings.chroot,
+        chroot=chroot_of(config),
         session_timeout_s=settings.session_timeout_s,
         digest_user=settings.digest_user,
         digest_password=settings.digest_password.get_secret_value(),

@@ -1,7 +1,10 @@
 """What all members of a cluster must agree on before any of them may act."""
 
+from dataclasses import dataclass
+
 import structlog
 
+from loadmanager.app.chroot import refuse_nodes_of_others
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName, position
@@ -21,7 +24,7 @@ class ClusterDisagrees(LoadManagerError):
 
 
 class TopicHash:
-    """The hash function of this cluster, known once `agree_on_hash` has read it."""
+    """The hash function of this cluster, known once `agree` has read it."""
 
     def __init__(self, name: HashName | None = None) -> None:
         self.name: HashName | None = name
@@ -37,42 +40,54 @@ class TopicHash:
         return position(topic, self.name)
 
 
-async def agree_on_hash(
-    coordination: Coordination, clock: Clock, configured: HashName | None
-) -> HashName:
-    """Return the recorded hash function of the cluster; record one for a new cluster.
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a sidecar was configured with that the whole cluster has to share.
 
-    ``configured`` must be the recorded one; None stands for whichever is recorded, and
-    for Pulsar's in a new cluster.
+    ``hash_name`` None stands for the recorded hash, and for Pulsar's in a new cluster.
+    ``default_chroot`` is where the nodes are when no chroot is configured, empty when
+    one is.
+    """
+
+    hash_name: HashName | None = None
+    default_chroot: str = ""
+
+
+async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) -> HashName:
+    """Return the cluster's hash function once the nodes are seen to be this cluster's.
 
     Two members with different functions would each find another bundle for a topic,
     and both be sure of it. Waits for the service for as long as it takes, and says so.
 
     Raises:
         ClusterDisagrees: the cluster uses another function.
+        ChrootRefused: the nodes are Pulsar's, or the cluster's are somewhere else.
         MalformedContent: the record cannot be read.
     """
     told_at_s = clock.monotonic_s() - _TELL_EVERY_S + _PATIENCE_S
     while True:
         try:
-            founded_with = configured or DEFAULT_HASH
-            await coordination.create(znodes.CLUSTER, to_json({"hash": founded_with}))
-            log.info("cluster.record.created", hash=founded_with)
-        except NodeExists:
-            pass
+            await refuse_nodes_of_others(coordination, wanted.default_chroot)
+            data = await _recorded(coordination, wanted.hash_name or DEFAULT_HASH)
         except CoordinationError as error:
             if clock.monotonic_s() - told_at_s >= _TELL_EVERY_S:
                 told_at_s = clock.monotonic_s()
                 log.warning("coordination.service.awaited", error=str(error))
             await clock.sleep(_RETRY_S)
             continue
-        try:
-            node = await coordination.get(znodes.CLUSTER)
-        except CoordinationError:
-            await clock.sleep(_RETRY_S)
-            continue
-        if node is not None:
-            return _agreed(node.data, configured)
+        if data is not None:
+            return _agreed(data, wanted.hash_name)
+
+
+async def _recorded(coordination: Coordination, founded_with: HashName) -> bytes | None:
+    """Return the cluster's record, made now for a new cluster; None if it was just deleted."""
+    try:
+        await coordination.create(znodes.CLUSTER, to_json({"hash": founded_with}))
+        log.info("cluster.record.created", hash=founded_with)
+    except NodeExists:
+        pass
+    node = await coordination.get(znodes.CLUSTER)
+    return None if node is None else node.data
 
 
 def _agreed(data: bytes, configured: HashName | None) -> HashName:

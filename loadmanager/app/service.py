@@ -6,12 +6,11 @@ from typing import Protocol
 
 import structlog
 
-from loadmanager.app.agreement import agree_on_hash
+from loadmanager.app.agreement import Conditions, agree
 from loadmanager.app.dynamic_settings import DynamicSettings
 from loadmanager.app.electing import Election
 from loadmanager.app.member import Member
 from loadmanager.app.parts import Parts
-from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BrokerId
 from loadmanager.ports import CoordinationError, SessionState
 
@@ -60,7 +59,7 @@ class Sidecar:
         *,
         host: str,
         port: int,
-        hash_name: HashName | None,
+        conditions: Conditions,
         leave_s: float,
     ) -> None:
         """Serve until ``stop`` is set, then leave in order.
@@ -70,6 +69,7 @@ class Sidecar:
 
         Raises:
             ClusterDisagrees: the cluster hashes topics in another way.
+            ChrootRefused: the nodes below the chroot are not this cluster's.
             Displaced: another sidecar took over this broker.
             OSError: the address cannot be listened on.
         """
@@ -79,7 +79,7 @@ class Sidecar:
             await parts.coordination.start()
             watch = parts.coordination.on_session(self._show_session)
             stopping = asyncio.ensure_future(stop.wait())
-            working = asyncio.ensure_future(self._work(hash_name))
+            working = asyncio.ensure_future(self._work(conditions))
             try:
                 await asyncio.wait({stopping, working}, return_when=asyncio.FIRST_COMPLETED)
                 if not working.done():
@@ -100,10 +100,9 @@ class Sidecar:
             await self._close()
             log.info("sidecar.service.stopped")
 
-    async def _work(self, hash_name: HashName | None) -> None:
+    async def _work(self, conditions: Conditions) -> None:
         parts = self._parts
-        agreed = await agree_on_hash(parts.coordination, parts.clock, hash_name)
-        parts.topic_hash.name = agreed
+        parts.topic_hash.name = await agree(parts.coordination, parts.clock, conditions)
         parts.picture.open()
         self._dynamic.open()
         log.info("sidecar.service.started", broker=parts.identity.broker)

@@ -162,7 +162,10 @@ class ZookeeperSettings(Section):
 
     hosts: Hosts = Field("127.0.0.1:2181", description="Servers of the ensemble.")
     chroot: Chroot = Field(
-        "", description="Path below which all nodes live, for a shared ensemble."
+        "",
+        description="Path below which all nodes live; sidecars make it. Empty: "
+        "/loadmanager/{[cluster] name}. /: the root, where version 0.1 kept them. A path that "
+        "Pulsar uses is refused.",
     )
     session_timeout_s: float = Field(
         10,

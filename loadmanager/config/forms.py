@@ -74,8 +74,8 @@ Hosts = Annotated[
 
 Chroot = Annotated[
     str,
-    Field(pattern=r"^(/[^\s/]+)*$"),
-    Form("empty, or an absolute path without a slash at the end"),
+    Field(pattern=r"^(/|(/[^\s/]+)*)$"),
+    Form("empty, / for the root, or an absolute path without a slash at the end"),
 ]
 
 Secret = Annotated[SecretStr, Field(strict=False)]

@@ -141,6 +141,11 @@ def _given(values: dict[str, Any], section: str, key: str) -> Any:
     return found.get(key) if isinstance(found, dict) else getattr(found, key, None)
 
 
+def chroot_of(config: Config) -> str:
+    """Return the path in ZooKeeper below which the cluster's nodes are; / is the root."""
+    return config.zookeeper.chroot or f"/loadmanager/{config.cluster.name}"
+
+
 def contradictions(config: Config) -> Iterator[Contradiction]:
     """Yield every value that does not go with another one."""
     yield from timing_contradictions(config.report, config.leader)

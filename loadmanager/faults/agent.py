@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 from prometheus_client import CollectorRegistry
 
+from loadmanager.app.agreement import Conditions
 from loadmanager.app.endings import first_leaf
 from loadmanager.app.identity import Identity
 from loadmanager.app.parts import Parts
@@ -188,7 +189,7 @@ class Agent:
                     self.stop,
                     host="127.0.0.1",
                     port=7750,
-                    hash_name=config.cluster.hash,
+                    conditions=Conditions(config.cluster.hash),
                     leave_s=10.0,
                 )
         except* Exception as failed:  # noqa: BLE001 - a process may die of anything; the story looks at it

@@ -172,6 +172,9 @@ class Coordination(Protocol):
     async def get(self, path: str) -> Node | None:
         """Return the node, or None if there is none."""
 
+    async def get_from_root(self, path: str) -> Node | None:
+        """Return the node at a path of the whole service, whatever the chroot."""
+
     async def children(self, path: str) -> tuple[str, ...]:
         """Return the names of the children, sorted; none for a missing node."""
 

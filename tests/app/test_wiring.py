@@ -133,17 +133,17 @@ def test_the_identity_tells_an_address_that_others_can_reach() -> None:
 
 def test_zookeeper_s_secrets_reach_its_options() -> None:
     config = make_config(zookeeper={"digest_user": "me", "digest_password": "s3cret"})
-    options = zookeeper_options(config.zookeeper)
+    options = zookeeper_options(config)
     assert (options.digest_user, options.digest_password) == ("me", "s3cret")
     assert options.hosts == config.zookeeper.hosts
 
 
 def test_access_and_host_name_checks_reach_zookeeper_s_options() -> None:
     login = {"digest_user": "me", "digest_password": "s3cret"}
-    options = zookeeper_options(make_config(zookeeper=login).zookeeper)
+    options = zookeeper_options(make_config(zookeeper=login))
     assert (options.tls_verify_hostname, options.creator_only) == (True, None)
     section = {**login, "tls_verify_hostname": False, "creator_only": False}
-    options = zookeeper_options(make_config(zookeeper=section).zookeeper)
+    options = zookeeper_options(make_config(zookeeper=section))
     assert (options.tls_verify_hostname, options.creator_only) == (False, False)
 
 

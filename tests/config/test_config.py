@@ -167,7 +167,10 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         (("host.cores=0",), "a number above 0 up to 4096"),
         (("host.memory_limit_mib=-1",), "a number above 0"),
         (("shedding.enabled=yes",), "true or false"),
-        (("zookeeper.chroot=/a/",), "empty, or an absolute path without a slash at the end"),
+        (
+            ("zookeeper.chroot=/a/",),
+            "empty, / for the root, or an absolute path without a slash at the end",
+        ),
         (("zookeeper.hosts=a:1, b:2",), "host:port, or several separated by commas"),
         (("cluster.hash=md5",), 'one of "murmur3", "crc32"'),
         (("placement.settings=3",), "a table of keys with plain values"),

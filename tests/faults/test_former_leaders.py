@@ -57,7 +57,7 @@ async def late_orders(cluster: FaultCluster, asked: Path) -> Sequence[str]:
     stop = Stop(asked)
     try:
         await stop.done()
-        async with epoch_witness(cluster.servers.hosts) as witness:
+        async with epoch_witness(f"{cluster.servers.hosts}/loadmanager/faults") as witness:
             await witness.depose()
             former.send(signal.SIGCONT, sidecar=True)
             return await witness.written_late(LATE_WITHIN_S)

@@ -64,7 +64,7 @@ class EpochWitness:
 
 @asynccontextmanager
 async def epoch_witness(hosts: str) -> AsyncIterator[EpochWitness]:
-    """Yield a witness with a session of its own."""
+    """Yield a witness with a session of its own; a chroot may follow the hosts."""
     client = KazooClient(hosts=hosts)
     await asyncio.to_thread(client.start)
     try:

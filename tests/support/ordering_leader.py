@@ -78,7 +78,12 @@ class OrderingLeader:
 def _parts(zookeeper: str, broker: BrokerControl) -> Parts:
     clock, metrics = SystemClock(), Metrics(CollectorRegistry())
     coordination = ZooKeeperCoordination(
-        ZooKeeperOptions(hosts=zookeeper, session_timeout_s=10.0, reconnect_delay_max_s=0.1)
+        ZooKeeperOptions(
+            hosts=zookeeper,
+            chroot="/loadmanager/demo",
+            session_timeout_s=10.0,
+            reconnect_delay_max_s=0.1,
+        )
     )
     return Parts(
         identity=Identity(

@@ -88,6 +88,14 @@ class LinkedCoordination:
         except NodeMissing:
             return None
 
+    async def get_from_root(self, path: str) -> Node | None:
+        """Return the node at a path of the whole service."""
+        self._record.require_connected()
+        try:
+            return await self._link.get(check_path(path))
+        except NodeMissing:
+            return None
+
     async def children(self, path: str) -> tuple[str, ...]:
         """Return the sorted names of the children."""
         where = self._request_at(path)

@@ -1,0 +1,89 @@
+"""Refusing a chroot whose nodes are not this cluster's."""
+
+from typing import Final
+
+from loadmanager.core import znodes
+from loadmanager.core.errors import LoadManagerError, MalformedContent
+from loadmanager.core.wire.fields import OURS, parse_fields
+from loadmanager.ports import Coordination, Disconnected, Node, SessionLost
+from loadmanager.ports.coordination import CoordinationError
+
+LEDGERS: Final = "/managed-ledgers"
+"""Where Pulsar keeps what its topics consist of; nothing of ours has this path."""
+
+
+class ChrootRefused(LoadManagerError):
+    """The nodes below the chroot belong to something else, or the cluster's are elsewhere."""
+
+
+async def refuse_nodes_of_others(coordination: Coordination, default_chroot: str) -> None:
+    """Return if this cluster may keep its nodes in the chroot.
+
+    Args:
+        coordination: a session below the chroot.
+        default_chroot: the chroot if it is the default one, empty if it was configured.
+            A cluster of version 0.1 kept its nodes at the root by default.
+
+    Raises:
+        ChrootRefused: Pulsar uses these paths, or the root has a cluster of version 0.1.
+        CoordinationError: the service could not be asked.
+    """
+    if await _exists(coordination, LEDGERS):
+        raise _of_pulsar(f"{LEDGERS} exists in it")
+    if _is_of_pulsar(await coordination.get(znodes.LEADER)):
+        raise _of_pulsar(f"{znodes.LEADER} in it was written by a Pulsar broker")
+    if default_chroot and await coordination.get(znodes.CLUSTER) is None:
+        await _refuse_cluster_at_root(coordination, default_chroot)
+
+
+async def _refuse_cluster_at_root(coordination: Coordination, default_chroot: str) -> None:
+    try:
+        node = await coordination.get_from_root(znodes.CLUSTER)
+    except (Disconnected, SessionLost):
+        raise
+    except CoordinationError:
+        return  # Not readable with this login: then no sidecar of this cluster wrote it.
+    if _is_record(node):
+        raise ChrootRefused(
+            f"[zookeeper] chroot is not set, which means {default_chroot}, and there is a cluster "
+            f"of version 0.1 at ZooKeeper's root ({znodes.CLUSTER}). To go on with it, set "
+            '[zookeeper] chroot = "/". To begin a new cluster, without the namespaces and '
+            "policies of the old one, stop all sidecars of the old one and set [zookeeper] "
+            f'chroot = "{default_chroot}"'
+        )
+
+
+async def _exists(coordination: Coordination, path: str) -> bool:
+    try:
+        return await coordination.get(path) is not None
+    except (Disconnected, SessionLost):
+        raise
+    except CoordinationError:
+        return True  # Only a node that exists can be refused to this login.
+
+
+def _is_of_pulsar(node: Node | None) -> bool:
+    """Return whether a broker of Pulsar leads: its node has an address, and nothing of ours."""
+    if node is None:
+        return False
+    try:
+        names = parse_fields(znodes.LEADER, node.data).names()
+    except MalformedContent:
+        return False
+    return "serviceUrl" in names and OURS not in names
+
+
+def _is_record(node: Node | None) -> bool:
+    if node is None:
+        return False
+    try:
+        return "hash" in parse_fields(znodes.CLUSTER, node.data).names()
+    except MalformedContent:
+        return False
+
+
+def _of_pulsar(why: str) -> ChrootRefused:
+    return ChrootRefused(
+        f"the [zookeeper] chroot is that of a Pulsar cluster: {why}. Both would change the same "
+        "nodes; expected a path of its own, such as the default, /loadmanager/{[cluster] name}"
+    )
