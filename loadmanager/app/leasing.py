@@ -22,7 +22,7 @@ from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId
-from loadmanager.ports import BrokerError, BrokerState, Disconnected, StaleAgent
+from loadmanager.ports import BrokerError, BrokerRefused, BrokerState, Disconnected, StaleAgent
 
 log = structlog.get_logger()
 
@@ -31,6 +31,9 @@ CLOCK_DRIFT_FRACTION: Final = 0.02
 
 Clocks that are being set by slewing differ by a thousandth; on one host they are the same.
 """
+
+MOST_RESTARTS: Final = 3
+"""How often a broker may turn out to have restarted while one lease is renewed."""
 
 
 class MembershipEnded(LoadManagerError):
@@ -81,6 +84,7 @@ class LeaseKeeper:
         self._over_at_s = earlier_end_s
         self._answering = False
         self._refusing = False
+        self._complaint = ""
 
     @property
     def leased_until_s(self) -> float:
@@ -119,14 +123,17 @@ class LeaseKeeper:
             if self._coordination.session.session_id != self._membership.session_id:
                 raise MembershipEnded("the session was replaced")
             if self._refusing and self._clock.monotonic_s() > self._over_at_s:
-                raise BrokerLost("it answers, but took no renewal until its lease had run out")
+                raise BrokerLost(
+                    f"it took no renewal until its lease had run out: {self._complaint}"
+                )
             try:
                 await self._extend()
             except Disconnected:
                 log.debug("lease.renewal.skipped", why="the session is in doubt")
             except BrokerError as error:
                 self._metrics.lease_renewals.labels(result="failed").inc()
-                log.warning("lease.renewal.failed", error=str(error))
+                self._complaint = str(error)
+                log.warning("lease.renewal.failed", error=self._complaint)
                 if self._clock.monotonic_s() > self._over_at_s:
                     raise BrokerLost(str(error)) from error
 
@@ -149,10 +156,14 @@ class LeaseKeeper:
         self._metrics.lease_renewals.labels(result="renewed").inc()
 
     async def _lease_until(self, until_s: float) -> None:
-        """Have the broker serve until ``until_s`` on our clock; never shorten its lease."""
+        """Have the broker serve until ``until_s`` on our clock; never shorten its lease.
+
+        Raises:
+            BrokerRefused: each answer comes from another process.
+        """
         self._refusing = True
-        named: str | None = None
-        while named != self._incarnation:
+        longest = (0.0, 0.0)
+        for _ in range(1 + MOST_RESTARTS):
             # Once, unless the broker turns out to have restarted: the new process does
             # not take a time on the clock of the former one.
             named = self._incarnation
@@ -160,8 +171,17 @@ class LeaseKeeper:
             left_s = until_s - self._broker_clock_read_at_s
             over_at_s = until_s + CLOCK_DRIFT_FRACTION * max(left_s, 0.0)
             self._over_at_s = max(self._over_at_s, over_at_s)
+            longest = max(longest, (self._leased_until_s, self._over_at_s))
             await self._renew(until_s=max(self._broker_clock_s + left_s, 0.0))
-        self._refusing = False
+            if named == self._incarnation:
+                self._refusing = False
+                return
+        # Not believed: the one process that it may be serves on until the lease is over.
+        self._leased_until_s, self._over_at_s, self._refusing = *longest, True
+        raise BrokerRefused(
+            f"PUT lease: its incarnation changed with each of {1 + MOST_RESTARTS} answers; "
+            "expected one that is drawn at the start of the process"
+        )
 
     async def _renew(self, *, until_s: float | None) -> BrokerState:
         asked_at = self._ownerships.commands_done

@@ -1,6 +1,8 @@
 """A broker that refuses every command of its agent: it is left out, and comes back by itself."""
 
 import asyncio
+import itertools
+from dataclasses import replace
 
 import pytest
 from stories import place_all, story
@@ -10,6 +12,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import Cluster
 from loadmanager.faults.host import Host
+from loadmanager.ports import BrokerState
 
 HIGHEST_EPOCH = 2**63 - 1
 
@@ -169,3 +172,37 @@ async def test_a_sidecar_that_is_refused_from_its_start_on_registers_nothing_for
     assert "holds no lease" in _reasons(agent)
     host.restart_broker()
     await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
+
+
+@story()
+async def test_a_broker_whose_incarnation_changes_with_each_answer_is_asked_seldom(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    await asyncio.sleep(SESSION_S)
+    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    broker = agent.host.broker
+    renew, answers = broker.renew_lease, itertools.count()
+
+    async def as_another(
+        *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
+        state = await renew(agent_epoch=agent_epoch, until_s=until_s, incarnation=incarnation)
+        return replace(state, incarnation=f"another-{next(answers)}", serving={})
+
+    monkeypatch.setattr(broker, "renew_lease", as_another)
+    await cluster.until(
+        lambda: all(cluster.servers(b) not in ([], [agent.host]) for b in boundaries.bundles),
+        within_s=3 * SESSION_S,
+    )
+    assert "its incarnation changed with each" in _reasons(agent)
+    assert next(answers) < 60
+    await asyncio.sleep(20.0)
+    before = next(answers)
+    await asyncio.sleep(80.0)
+    # Some eight attempts, one or two questions and three changes each.
+    assert next(answers) - before < 70
+    monkeypatch.setattr(broker, "renew_lease", renew)
+    await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
+    await cluster.settled(boundaries.bundles)
