@@ -38,7 +38,7 @@ class TimedService(MemoryService):
     @property
     def nodes(self) -> Mapping[str, Znode]:
         """Every node by path, in no order: to look at, not to keep."""
-        return self._tree
+        return self.main.tree
 
     def go_down(self) -> None:
         """Lose the majority."""
@@ -91,12 +91,10 @@ class TimedService(MemoryService):
         self._heard_at_s[session_id] = self._clock()
         return super().apply(session_id, operations)
 
-    def exists(
-        self, session_id: int, path: str, trigger: Callable[[], None] | None = None
-    ) -> Stat | None:
+    def sync(self, session_id: int) -> None:
         """Note that the session was heard: this is what a heartbeat asks."""
         self._heard_at_s[session_id] = self._clock()
-        return super().exists(session_id, path, trigger)
+        super().sync(session_id)
 
     def _expire_after(self, delay_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -104,11 +102,13 @@ class TimedService(MemoryService):
 
     def _adopt(self, draft: Draft) -> None:
         elected = draft.changes.get(znodes.LEADER)
-        before = self._tree.get(znodes.LEADER)
+        before = self.main.tree.get(znodes.LEADER)
         if elected and (before is None or before.node.stat.czxid != elected.node.stat.czxid):
             self.epochs.append(decode_leader(znodes.LEADER, elected.node.data).epoch)
         if self.watchers:
-            changes = [(path, self._tree.get(path), node) for path, node in draft.changes.items()]
+            changes = [
+                (path, self.main.tree.get(path), node) for path, node in draft.changes.items()
+            ]
             super()._adopt(draft)
             for path, was, now in changes:
                 for watcher in self.watchers:

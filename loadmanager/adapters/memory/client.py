@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from loadmanager.adapters.coordination.client import LinkedCoordination
 from loadmanager.adapters.memory.link import Loss, MemoryLink
+from loadmanager.adapters.memory.server import Server
 from loadmanager.adapters.memory.service import MemoryService
 
 
@@ -42,6 +43,10 @@ class MemoryCoordination(LinkedCoordination):
     def reconnect(self) -> None:
         """Mend the connection: the same session, or LOST and a new one if it expired."""
         self._memory_link.reconnect()
+
+    def connect_to(self, server: Server) -> None:
+        """Break the connection, and connect to this server at the next turn of the loop."""
+        self._memory_link.connect_to(server)
 
     def expire(self) -> None:
         """Expire the session in the service.

@@ -1,12 +1,14 @@
 """The way from one session to the in-process service, with hooks that break it."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeVar
 
 from loadmanager.adapters.coordination.link import Trigger
+from loadmanager.adapters.memory.server import Server
 from loadmanager.adapters.memory.service import MemoryService
 from loadmanager.ports.coordination import (
     Connection,
@@ -73,6 +75,9 @@ class MemoryLink:
         self._connection = 0
         self._cut = False
         self._loss: Loss | None = None
+        self._wished = self._server = service.main
+        self._seen_zxid = 0
+        self._asked_zxid: float = 0
 
     # What `Link` asks for.
 
@@ -104,8 +109,9 @@ class MemoryLink:
         return await self._ask(lambda session: self._service.children(session, path, armed))
 
     async def sync(self, path: str) -> None:
-        """Make a round trip: there is one server, and it is up to date."""
-        await self._ask(lambda session: self._service.exists(session, path))
+        """Return when the server has applied what was committed before."""
+        del path
+        await self._ask(self._service.sync, by_leader=True)
 
     async def heartbeat(self) -> None:
         """Make a round trip."""
@@ -121,11 +127,14 @@ class MemoryLink:
 
     async def delete(self, path: str, version: int) -> None:
         """Delete the node."""
-        await self._ask(lambda session: self._service.apply_one(session, Delete(path, version)))
+        deletion = Delete(path, version)
+        await self._ask(lambda session: self._service.apply_one(session, deletion), by_leader=True)
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         """Apply all or none."""
-        stats = await self._ask(lambda session: self._service.apply(session, operations))
+        stats = await self._ask(
+            lambda session: self._service.apply(session, operations), by_leader=True
+        )
         pairs = zip(operations, stats, strict=True)
         return tuple(stat if isinstance(done, SetData) else None for done, stat in pairs)
 
@@ -140,6 +149,14 @@ class MemoryLink:
         self._cut = True
         self._drop()
 
+    def connect_to(self, server: Server) -> None:
+        """Break the connection, and connect to ``server`` from now on.
+
+        That is for as long as it is there and has what this client has seen.
+        """
+        self._wished = server
+        self._break()
+
     def reconnect(self) -> None:
         """Mend the link and connect."""
         self._cut = False
@@ -149,28 +166,49 @@ class MemoryLink:
         return None if trigger is None else QueuedTrigger(self, trigger)
 
     async def _write(self, operation: Create | SetData) -> Stat:
-        stat = await self._ask(lambda session: self._service.apply_one(session, operation))
+        stat = await self._ask(
+            lambda session: self._service.apply_one(session, operation), by_leader=True
+        )
         if stat is None:
             raise AssertionError(f"{operation} left no stat")
         return stat
 
-    async def _ask(self, request: Callable[[int], Answer]) -> Answer:
-        """Carry one request there and its answer back."""
+    async def _ask(self, request: Callable[[int], Answer], *, by_leader: bool = False) -> Answer:
+        """Carry one request there and its answer back.
+
+        One that goes through the leader is answered when the session's own server has
+        applied it, and so is everything that was asked after it.
+        """
         self._require_connected()
         connection, loss, self._loss = self._connection, self._loss, None
         await self._turn()
         if loss is Loss.REQUEST:
             self._break()
         self._require_still(connection)
+        server = self._server
+        if by_leader and not server.in_ensemble:
+            self._asked_zxid = math.inf  # Nothing is answered any more on this connection.
+        if not by_leader or not server.in_ensemble:
+            await self._reached(server, self._asked_zxid, connection)
+            self._require_still(connection)
         try:
             answer = request(self._state.session_id)
         finally:
             # An error is an answer too, and can be lost like one.
+            if by_leader:
+                self._asked_zxid = asked_zxid = self._service.zxid
             if loss is Loss.REPLY:
                 self._break()
+            if by_leader:
+                await self._reached(server, asked_zxid, connection)
+            seen_zxid = server.zxid
             await self._turn_back()
             self._require_still(connection)
+            self._seen_zxid = max(self._seen_zxid, seen_zxid)
         return answer
+
+    async def _reached(self, server: Server, zxid: float, connection: int) -> None:
+        await server.reached(zxid, lambda: connection == self._connection)
 
     def _require_connected(self) -> None:
         if self._state.connection is Connection.LOST:
@@ -191,9 +229,13 @@ class MemoryLink:
             except SessionLost:
                 self._become(Connection.LOST, self._state.session_id)
             else:
-                self._become(Connection.CONNECTED, self._state.session_id)
+                self._connected(self._state.session_id)
                 return
-        session_id = self._service.open_session(self._timeout_s, self._expired)
+        self._connected(self._service.open_session(self._timeout_s, self._expired))
+
+    def _connected(self, session_id: int) -> None:
+        self._asked_zxid = 0
+        self._server = self._service.attach(session_id, self._wished, self._seen_zxid)
         self._become(Connection.CONNECTED, session_id)
 
     def _break(self) -> None:
@@ -203,6 +245,7 @@ class MemoryLink:
 
     def _drop(self) -> None:
         self._connection += 1
+        self._server.wake()
         if self._state.connection is Connection.CONNECTED:
             self._service.silence(self._state.session_id)
             self._become(Connection.SUSPENDED, self._state.session_id)

@@ -8,21 +8,15 @@ that is silent for its timeout takes its ephemeral nodes along.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from loadmanager.adapters.coordination.link import Trigger
-from loadmanager.adapters.memory.tree import (
-    EMPTY_ROOT,
-    Draft,
-    Znode,
-    drafted,
-    ephemerals_of,
-)
+from loadmanager.adapters.memory.server import Server
+from loadmanager.adapters.memory.tree import EMPTY_ROOT, Draft, drafted, ephemerals_of
 from loadmanager.ports.coordination import (
     CommitRejected,
     Delete,
     Node,
-    NodeMissing,
     Operation,
     SessionLost,
     Stat,
@@ -33,33 +27,15 @@ from loadmanager.ports.coordination import (
 class _Session:
     timeout_s: float
     expired: Callable[[], None]
+    server: Server
     silent_since_s: float | None = None
-
-
-@dataclass(slots=True)
-class _Triggers:
-    """Who is to be told what, in the order they asked: a dict keeps it, a set does not."""
-
-    by_place: dict[tuple[str, str], dict[tuple[int, Trigger], None]] = field(default_factory=dict)
-
-    def arm(self, place: tuple[str, str], session_id: int, trigger: Trigger) -> None:
-        self.by_place.setdefault(place, {})[session_id, trigger] = None
-
-    def fire(self, place: tuple[str, str]) -> None:
-        for _, trigger in self.by_place.pop(place, {}):
-            trigger()
-
-    def forget(self, session_id: int) -> None:
-        for place, armed in list(self.by_place.items()):
-            kept = {key: None for key in armed if key[0] != session_id}
-            if kept:
-                self.by_place[place] = kept
-            else:
-                del self.by_place[place]
 
 
 class MemoryService:
     """What all `MemoryCoordination` objects of one test share.
+
+    Sessions are on the ``main`` server, which is always up to date, unless a test adds
+    another and lets it fall behind.
 
     Args:
         clock: monotonic seconds, for `expire_silent` alone.
@@ -67,11 +43,11 @@ class MemoryService:
 
     def __init__(self, *, clock: Callable[[], float] = lambda: 0.0) -> None:
         self._clock = clock
-        self._tree: dict[str, Znode] = {"/": EMPTY_ROOT}
+        self.main = Server({"/": EMPTY_ROOT}, 0)
+        self._others: list[Server] = []
         self._zxid = 0
         self._sessions: dict[int, _Session] = {}
         self._last_session_id = 0x1000
-        self._triggers = _Triggers()
 
     @property
     def zxid(self) -> int:
@@ -85,15 +61,39 @@ class MemoryService:
 
     def dump(self) -> dict[str, Node]:
         """Return every node but the root, by path, sorted: for a test's or checker's eyes."""
-        return {path: self._tree[path].node for path in sorted(self._tree) if path != "/"}
+        tree = self.main.tree
+        return {path: tree[path].node for path in sorted(tree) if path != "/"}
+
+    # Servers.
+
+    def add_server(self) -> Server:
+        """Add a server that has applied everything."""
+        server = Server(self.main.tree, self._zxid)
+        self._others.append(server)
+        return server
+
+    def remove_server(self, server: Server) -> None:
+        """Stop a server. Sessions on it have to `attach` to another before they ask again."""
+        self._others.remove(server)
+        server.stop()
+
+    def attach(self, session_id: int, server: Server, seen_zxid: int) -> Server:
+        """Connect a session to ``server``, or to the main one; return which.
+
+        As in ZooKeeper, none is connected to a server that is behind what it has seen.
+        """
+        session = self._session(session_id)
+        fit = server in self._others and server.in_ensemble and server.zxid >= seen_zxid
+        session.server = server if fit else self.main
+        return session.server
 
     # Sessions.
 
     def open_session(self, timeout_s: float, expired: Callable[[], None]) -> int:
         """Begin a session; ``expired`` is called when it ends without `close_session`."""
-        self._zxid += 1
         self._last_session_id += 1
-        self._sessions[self._last_session_id] = _Session(timeout_s, expired)
+        self._sessions[self._last_session_id] = _Session(timeout_s, expired, self.main)
+        self._adopt(self._draft(self._last_session_id))
         return self._last_session_id
 
     def resume_session(self, session_id: int) -> None:
@@ -109,7 +109,7 @@ class MemoryService:
         session = self._sessions.get(session_id)
         if session is not None:
             session.silent_since_s = self._clock()
-            self._triggers.forget(session_id)
+            session.server.triggers.forget(session_id)
 
     def close_session(self, session_id: int) -> None:
         """End a session at its own wish."""
@@ -143,26 +143,33 @@ class MemoryService:
 
     def get(self, session_id: int, path: str, trigger: Trigger | None = None) -> Node:
         """Return a node, and arm the trigger if it exists."""
-        self._session(session_id)
-        node = self._find(path).node
-        self._arm(("node", path), session_id, trigger)
+        server = self._session(session_id).server
+        node = server.find(path).node
+        if trigger is not None:
+            server.triggers.arm(("node", path), session_id, trigger)
         return node
 
     def exists(self, session_id: int, path: str, trigger: Trigger | None = None) -> Stat | None:
         """Return a node's stat, and arm the trigger in any case."""
-        self._session(session_id)
-        self._arm(("node", path), session_id, trigger)
-        znode = self._tree.get(path)
+        server = self._session(session_id).server
+        if trigger is not None:
+            server.triggers.arm(("node", path), session_id, trigger)
+        znode = server.tree.get(path)
         return None if znode is None else znode.node.stat
 
     def children(
         self, session_id: int, path: str, trigger: Trigger | None = None
     ) -> tuple[str, ...]:
         """Return the sorted names below a node, and arm the trigger if it exists."""
-        self._session(session_id)
-        names = tuple(sorted(self._find(path).children))
-        self._arm(("children", path), session_id, trigger)
+        server = self._session(session_id).server
+        names = tuple(sorted(server.find(path).children))
+        if trigger is not None:
+            server.triggers.arm(("children", path), session_id, trigger)
         return names
+
+    def sync(self, session_id: int) -> None:
+        """Let the leader hear of a session; its server has to reach the zxid of now."""
+        self._session(session_id)
 
     def apply(self, session_id: int, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         """Apply all operations or none, and return a stat for each create and set.
@@ -171,9 +178,13 @@ class MemoryService:
             CommitRejected: one of them cannot be applied.
         """
         self._session(session_id)
-        self._zxid += 1  # A refused transaction uses up its id as well.
-        draft = Draft(self._tree, self._zxid, session_id)
-        stats = drafted(draft, operations)
+        draft = self._draft(session_id)
+        try:
+            stats = drafted(draft, operations)
+        except CommitRejected:
+            # A refused transaction uses up its id as well.
+            self._adopt(Draft(self.main.tree, draft.zxid, session_id))
+            raise
         self._adopt(draft)
         return tuple(stats)
 
@@ -190,30 +201,20 @@ class MemoryService:
             raise SessionLost(f"session {session_id:#x} has expired")
         return session
 
-    def _find(self, path: str) -> Znode:
-        znode = self._tree.get(path)
-        if znode is None:
-            raise NodeMissing(f"{path}: no such node")
-        return znode
-
-    def _arm(self, place: tuple[str, str], session_id: int, trigger: Trigger | None) -> None:
-        if trigger is not None:
-            self._triggers.arm(place, session_id, trigger)
+    def _draft(self, session_id: int) -> Draft:
+        self._zxid += 1
+        return Draft(self.main.tree, self._zxid, session_id)
 
     def _adopt(self, draft: Draft) -> None:
-        for path, znode in draft.changes.items():
-            if znode is None:
-                self._tree.pop(path, None)
-            else:
-                self._tree[path] = znode
-        for place in draft.touched:
-            self._triggers.fire(place)
+        """Commit a transaction: all servers of the ensemble take it in this order."""
+        self.main.receive(draft)
+        for server in self._others:
+            if server.in_ensemble:
+                server.receive(draft)
 
     def _end(self, session_id: int) -> None:
         """Remove a session with its ephemeral nodes, in one transaction."""
-        del self._sessions[session_id]
-        self._triggers.forget(session_id)
-        self._zxid += 1
-        draft = Draft(self._tree, self._zxid, session_id)
-        drafted(draft, [Delete(path) for path in ephemerals_of(self._tree, session_id)])
+        self._sessions.pop(session_id).server.triggers.forget(session_id)
+        draft = self._draft(session_id)
+        drafted(draft, [Delete(path) for path in ephemerals_of(self.main.tree, session_id)])
         self._adopt(draft)

@@ -77,6 +77,14 @@ class Draft:
                 _check_version(operation.path, self.find(operation.path), operation.version)
         return None
 
+    def apply_to(self, tree: dict[str, Znode]) -> None:
+        """Make its changes to a tree that is as the one it was drafted on."""
+        for path, znode in self.changes.items():
+            if znode is None:
+                tree.pop(path, None)
+            else:
+                tree[path] = znode
+
     def _create(self, operation: Create) -> Stat:
         parent_path, name = parent_of(operation.path), operation.path.rpartition("/")[2]
         if operation.path == "/" or self._has(operation.path):
