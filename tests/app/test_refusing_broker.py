@@ -49,7 +49,8 @@ async def test_its_bundles_are_served_by_others_once_its_lease_is_over(cluster: 
     await cluster.until(
         lambda: znodes.report(agent.host.name) not in cluster.service.nodes, within_s=3.0
     )
-    await cluster.settled(boundaries.bundles, within_s=SESSION_S)
+    await cluster.until(lambda: not agent.host.serving, within_s=SESSION_S)
+    await cluster.settled(boundaries.bundles, within_s=2.0)
     assert not agent.host.serving
     assert agent.coordination.session.session_id not in cluster.lock_sessions().values()
     # It is not listed again for a moment, whatever its agent tries.
