@@ -9,7 +9,7 @@ from loadmanager.app.leading import led_elsewhere
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
-from loadmanager.ports import CoordinationError, Unavailable, UnloadRefused
+from loadmanager.ports import CoordinationError, Unavailable, Unloaded, UnloadRefused
 
 _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
 _REASONS_TOLD: Final = 5
@@ -64,21 +64,23 @@ class UnloadRequests:
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
-    ) -> None:
+    ) -> Sequence[Unloaded]:
         """Have bundles move, a few at a time, and wait for them; see `UnloadService`."""
         self._desk()
         boundaries = await boundaries_of(self._parts.picture, namespace)
         whole = range_text is None
         bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
         staying: dict[BundleId, str] = {}
+        unloaded: list[Unloaded] = []
         most = max(self._tuning.now.planner.settings.in_flight_per_broker, 1)
         for first in range(0, len(bundles), most):
             if destination is not None:
                 self._check(destination)
             batch = bundles[first : first + most]
-            staying |= await self._unload(batch, destination)
+            staying |= await self._unload(batch, destination, unloaded)
         if staying:
             raise Unavailable(_told(staying))
+        return unloaded
 
     def _desk(self) -> UnloadDesk:
         desk = self._desks.desk
@@ -101,9 +103,13 @@ class UnloadRequests:
             )
 
     async def _unload(
-        self, bundles: Sequence[BundleId], destination: BrokerId | None
+        self,
+        bundles: Sequence[BundleId],
+        destination: BrokerId | None,
+        unloaded: list[Unloaded],
     ) -> Mapping[BundleId, str]:
-        desk = self._desk()
+        """Move these at the same time; return why some stay, and add the others to ``unloaded``."""
+        desk, began_s = self._desk(), self._parts.clock.monotonic_s()
         owners = dict(self._owners(bundles))
         # What is on its way to its first owner is that one's already.
         coming = {bundle: desk.planned(bundle) for bundle in bundles if bundle not in owners}
@@ -114,7 +120,8 @@ class UnloadRequests:
         except (CoordinationError, Deposed) as error:
             raise Unavailable(f"the order to unload was not written: {error}") from error
         moving = {bundle: owner for bundle, owner in owners.items() if bundle not in staying}
-        await self._until_arrived(moving, destination)
+        unloaded.extend(Unloaded(bundle=bundle) for bundle in bundles if bundle not in owners)
+        unloaded.extend(await self._until_arrived(moving, destination, began_s))
         return staying
 
     def _owners(
@@ -127,24 +134,31 @@ class UnloadRequests:
                 yield bundle, holding.broker
 
     async def _until_arrived(
-        self, moving: Mapping[BundleId, BrokerId], destination: BrokerId | None
-    ) -> None:
+        self, moving: Mapping[BundleId, BrokerId], destination: BrokerId | None, began_s: float
+    ) -> Sequence[Unloaded]:
         picture, clock = self._parts.picture, self._parts.clock
         deadline_s = clock.monotonic_s() + self._wait_s
+        arrived: list[Unloaded] = []
+        waiting = dict(moving)
         while True:
-            now_owning = dict(self._owners(list(moving), serving=True))
-            late = [
-                bundle
-                for bundle, source in moving.items()
-                if not self._was_cut(bundle)
-                and not _arrived(now_owning.get(bundle), source, destination)
-            ]
-            if not late:
-                return
+            now_owning = dict(self._owners(list(waiting), serving=True))
+            for bundle, source in list(waiting.items()):
+                owner = now_owning.get(bundle)
+                cut = self._was_cut(bundle)
+                if cut or _arrived(owner, source, destination):
+                    del waiting[bundle]
+                    took_s = clock.monotonic_s() - began_s
+                    target = None if cut else owner
+                    arrived.append(
+                        Unloaded(bundle=bundle, source=source, target=target, took_s=took_s)
+                    )
+            if not waiting:
+                return arrived
             left_s = deadline_s - clock.monotonic_s()
             if left_s <= 0:
                 where = f" at {destination}" if destination else " elsewhere"
-                raise Unavailable(f"{late[0]} did not arrive{where} within {self._wait_s:g} s")
+                first = next(iter(waiting))
+                raise Unavailable(f"{first} did not arrive{where} within {self._wait_s:g} s")
             await picture.changes.wait(left_s)
 
     def _was_cut(self, bundle: BundleId) -> bool:

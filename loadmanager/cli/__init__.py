@@ -33,9 +33,9 @@ from loadmanager.cli.steering import (
     observe_command,
     pause_command,
     resume_command,
-    unload_command,
 )
 from loadmanager.cli.top import top_command
+from loadmanager.cli.unload import unload_command
 from loadmanager.cli.zookeeper import zookeeper_command
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import IO, Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
@@ -23,6 +23,27 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 DEFAULT_URL: Final = "http://127.0.0.1:7750"
 _BAD_INPUT: Final = frozenset({400, 404, 412})
 _MOST_REDIRECTS: Final = 3
+
+
+class NotAnswered(click.ClickException):
+    """A question got no answer; a command that does not catch it ends with ``exit_code``.
+
+    ``refused`` is whether a sidecar said so; else none could be asked.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message alone."""
+        click.echo(self.message, file=file, err=True)
+
+
+class NotFound(NotAnswered):
+    """The input is wrong, or names something that does not exist."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +68,21 @@ class Reach:
         ``body`` is sent as JSON unless it is None.
 
         Raises:
-            click.exceptions.Exit: after a message; 2 for a question that has no answer, 1
-                if the sidecar cannot be reached, refuses, or has no leader to ask now.
+            NotFound: the question is wrong, or about something that does not exist.
+            NotAnswered: the sidecar cannot be reached, refuses, or has no leader to ask.
         """
         full = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
             return self._answer(full, method, body)
         except HTTPError as error:
             with error:
-                _end(_reason(error), 2 if error.code in _BAD_INPUT else 1)
+                kind = NotFound if error.code in _BAD_INPUT else NotAnswered
+                raise kind(_reason(error), refused=True) from None
         except (URLError, HTTPException, OSError) as error:
             why = error.reason if isinstance(error, URLError) else error
             slow = isinstance(why, socket.timeout)
-            _end(f"{self.url}: {f'no answer within {self.timeout_s:g} s' if slow else why}", 1)
+            told = f"no answer within {self.timeout_s:g} s" if slow else why
+            raise NotAnswered(f"{self.url}: {told}") from None
 
     def json(self, path: str, *, method: str = "GET", body: object = None, **query: str) -> Any:
         """Return the JSON that ``path`` answers, None for an empty answer; see `ask`."""
@@ -67,7 +90,9 @@ class Reach:
         try:
             return json.loads(content) if content.strip() else None
         except ValueError:
-            _end(f"{self.url}{path}: answered {content[:120]!r}; expected JSON", 1)
+            raise NotAnswered(
+                f"{self.url}{path}: answered {content[:120]!r}; expected JSON"
+            ) from None
 
     def _answer(
         self, full: str, method: str, body: object, redirects: int = _MOST_REDIRECTS
@@ -247,8 +272,3 @@ def _reason(error: HTTPError) -> str:
         answer = None
     reason = answer.get("reason") if isinstance(answer, dict) else None
     return reason if isinstance(reason, str) else f"{error.url}: answered {error.code} {text[:200]}"
-
-
-def _end(message: str, code: int) -> NoReturn:
-    click.echo(message, err=True)
-    raise click.exceptions.Exit(code)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadmanager.cli.asking import Reach, name_of, reaching, whole_segment
+from loadmanager.cli.asking import NotAnswered, Reach, name_of, reaching, whole_segment
 
 if TYPE_CHECKING:
     from loadmanager.core.load import ResourceUsage
@@ -105,8 +105,7 @@ def snapshot_of(reach: Reach) -> "Snapshot":
     try:
         return decode_snapshot(reach.url, content, lenient=True)
     except MalformedContent as error:
-        click.echo(str(error), err=True)
-        raise click.exceptions.Exit(1) from None
+        raise NotAnswered(str(error)) from None
 
 
 def leader_of(reach: Reach) -> dict[str, Any]:

@@ -1,38 +1,47 @@
-"""``loadmanager drain`` and ``loadmanager unload``: moving bundles by hand."""
+"""``loadmanager drain``, ``pause``, ``observe`` and ``resume``: what the leader may move."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import click
 
-from loadmanager.cli.asking import Reach, name_of, reaching, segment
+from loadmanager.cli.asking import NotFound, Reach, reaching, segment
 
+_MODES: Final[Mapping[str, str]] = {
+    "active": "rounds move and split bundles",
+    "observing": "rounds decide, and move nothing",
+    "paused": "rounds do nothing; `loadmanager resume` ends it",
+}
 _POLL_S: Final = 0.25
 _QUESTION_S: Final = 30.0
+_SEEN_WITHIN_S: Final = 10.0
+_BALANCING: Final = "/admin/v2/loadmanager/balancing"
+_REASON = click.option("--reason", default="", help="Why; kept with the state, and logged.")
 
 
 @click.command("drain")
 @click.argument("broker", metavar="BROKER")
-@click.option("--undo", is_flag=True, help="Let the broker take bundles again.")
-@click.option("--reason", default="", help="Why; whoever asks for the state is told.")
+@click.option("--undo", is_flag=True, help="End the drain: the broker takes bundles again.")
+@_REASON
 @click.option(
     "--timeout",
     "timeout_s",
     default=600.0,
     show_default=True,
     type=click.FloatRange(0, 86_400),
-    help="Seconds to wait until the broker is empty. It goes on being emptied afterwards.",
+    help="Seconds to wait until the broker is empty. The drain goes on afterwards.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the last state as JSON.")
 @reaching(_QUESTION_S, waits=False)
 def drain_command(
     *, broker: str, undo: bool, reason: str, timeout_s: float, as_json: bool, reach: Reach
 ) -> None:
-    """Empty a broker, and show how many bundles are left until none is.
+    """Move all bundles off a broker, and wait until it is empty.
 
-    The leader moves them a few at a time, each to the best other place. The broker
-    takes nothing more, also after a restart, until --undo. Ends with 1 if it is not
-    empty in time, with 2 if there is no such broker.
+    The leader moves them a few at a time, each to the best other broker, also while
+    balancing is paused. The broker takes no bundle, also after a restart, until --undo.
+    --undo moves nothing back by itself; it prints what happens next. Ends with 1 if the
+    broker is not empty in time, with 2 if there is no such broker.
 
     Example: loadmanager drain broker-1.example.org:8080 --reason "new disk"
     """
@@ -47,10 +56,8 @@ def drain_command(
 
     if undo:
         reach.ask(path, method="DELETE")
-        if not as_json:
-            click.echo(f"{broker} may take bundles again")
-            return
-        click.echo(json.dumps(state(), indent=2))
+        after = _undone(broker, state)
+        click.echo(json.dumps(after, indent=2) if as_json else _what_next(after, reach))
         return
     reach.ask(path, method="PUT", by=somebody(), reason=reason)
     last = _follow(broker, state, timeout_s)
@@ -59,40 +66,20 @@ def drain_command(
     if not _is_empty(last):
         click.echo(_why_not_empty(last, timeout_s), err=True)
         raise click.exceptions.Exit(1)
-
-
-@click.command("unload")
-@click.argument("bundle", metavar="BUNDLE|NAMESPACE")
-@click.option("--to", "destination", default="", metavar="BROKER", help="Where it is to go.")
-@reaching(60.0)
-def unload_command(*, bundle: str, destination: str, reach: Reach) -> None:
-    """Move a bundle to another broker, or all bundles of a namespace to other brokers.
-
-    Without --to each goes to the best place but the one it has. Returns when the next
-    owners serve. Ends with 2 if there is no such bundle or namespace, with 1 if nobody
-    can take it or --to names a broker that takes nothing.
-
-    Example: loadmanager unload public/default/0x00000000_0x08000000
-    """
-    parts = bundle.split("/")
-    if len(parts) not in {2, 3} or not all(parts):
-        expected = "tenant/namespace/0xLLLLLLLL_0xUUUUUUUU or tenant/namespace"
-        raise click.BadParameter(f"{bundle!r}; expected {expected}")
-    if destination and len(parts) == 2:  # noqa: PLR2004 - tenant and namespace
-        raise click.BadParameter("--to is for one bundle, not for a namespace")
-    query = {"destinationBroker": destination} if destination else {}
-    reach.ask(f"/admin/v2/namespaces/{name_of(bundle)}/unload", method="PUT", **query)
-    click.echo(f"{bundle} is unloaded")
+    if not as_json:
+        click.echo(
+            f"{broker} is empty. It takes no bundle until `loadmanager drain --undo {broker}`."
+        )
 
 
 @click.command("pause")
-@click.option("--reason", default="", help="Why; whoever asks for the state is told.")
+@_REASON
 @reaching()
 def pause_command(*, reason: str, reach: Reach) -> None:
-    """Let the leader's rounds move nothing and split nothing, until `loadmanager resume`.
+    """Stop balancing and automatic splits, until `loadmanager resume`.
 
-    It holds for every leader to come. Bundles that nobody owns are still placed, draining
-    brokers emptied, and what people ask for is done.
+    This holds for every later leader. Bundles without an owner are still placed, draining
+    brokers are still emptied, and `unload`, `split` and `merge` still work.
 
     Example: loadmanager pause --reason "load test until 17:00"
     """
@@ -100,10 +87,13 @@ def pause_command(*, reason: str, reach: Reach) -> None:
 
 
 @click.command("observe")
-@click.option("--reason", default="", help="Why; whoever asks for the state is told.")
+@_REASON
 @reaching()
 def observe_command(*, reason: str, reach: Reach) -> None:
-    """Let the leader's rounds decide and tell, and move nothing.
+    """Let the leader decide and record its decisions, but move nothing.
+
+    This holds for every later leader, until `loadmanager resume`. `loadmanager decisions
+    --kind observed` shows what would have moved.
 
     Example: loadmanager observe --reason "trying another strategy"
     """
@@ -111,10 +101,10 @@ def observe_command(*, reason: str, reach: Reach) -> None:
 
 
 @click.command("resume")
-@click.option("--reason", default="", help="Why; whoever asks for the state is told.")
+@_REASON
 @reaching()
 def resume_command(*, reason: str, reach: Reach) -> None:
-    """Let the leader's rounds move and split bundles again.
+    """Let the leader balance and split bundles again, after `pause` or `observe`.
 
     Example: loadmanager resume
     """
@@ -122,10 +112,9 @@ def resume_command(*, reason: str, reach: Reach) -> None:
 
 
 def _steer(word: str, reason: str, reach: Reach) -> None:
-    path = "/admin/v2/loadmanager/balancing"
-    reach.ask(f"{path}/{word}", method="PUT", by=somebody(), reason=reason)
-    state = reach.json(path)
-    click.echo(f"balancing is {state['mode']}")
+    reach.ask(f"{_BALANCING}/{word}", method="PUT", by=somebody(), reason=reason)
+    mode = reach.json(_BALANCING)["mode"]
+    click.echo(f"balancing is {mode}: {_MODES[mode]}")
 
 
 def _follow(
@@ -146,18 +135,55 @@ def _follow(
         time.sleep(_POLL_S)
 
 
+def _undone(broker: str, state: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the state when the broker's sidecar has seen the end of the drain, or soon."""
+    import time
+
+    deadline_s = time.monotonic() + _SEEN_WITHIN_S
+    try:
+        while (now := state())["draining"] and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+    except NotFound:
+        # Without its mark a broker that is not registered is unknown.
+        nothing = {"registered": False, "draining": False, "bundlesLeft": 0, "marked": None}
+        return {"broker": broker, **nothing}
+    return now
+
+
+def _what_next(state: Mapping[str, Any], reach: Reach) -> str:
+    broker = state["broker"]
+    if not state["registered"]:
+        return f"{broker} is not registered; it takes bundles again once it is."
+    if state["draining"]:
+        return (
+            f"{broker} is not marked any more, but still drains: it is stopping or unhealthy, or "
+            "its sidecar has not seen the change yet."
+        )
+    mode = reach.json(_BALANCING)["mode"]
+    rounds = (
+        "From the next round on, balancing moves bundles to it as the load requires."
+        if mode == "active"
+        else f"Balancing is {mode}: rounds move nothing to it until `loadmanager resume`."
+    )
+    return (
+        f"{broker} takes bundles again; it has {state['bundlesLeft']}.\n"
+        "Bundles without an owner may be placed on it at once. Those that were moved off it\n"
+        f"do not return by themselves.\n{rounds}"
+    )
+
+
 def _is_empty(state: Mapping[str, Any]) -> bool:
-    heeded = state["draining"] or not state["registered"]
-    return bool(heeded and state["bundlesLeft"] == 0)
+    seen = state["draining"] or not state["registered"]
+    return bool(seen and state["bundlesLeft"] == 0)
 
 
 def _why_not_empty(state: Mapping[str, Any], timeout_s: float) -> str:
     broker, left = state["broker"], state["bundlesLeft"]
     if state["marked"] is None:
-        return f"{broker}: somebody let it go again; {left} bundles are left"
+        return f"{broker}: the drain was undone meanwhile; {left} bundles are left"
     return (
-        f"{broker}: {left} bundles are left after {timeout_s:g} s; it goes on being emptied. "
-        "`loadmanager explain BUNDLE` tells why one stays"
+        f"{broker}: {left} bundles are left after {timeout_s:g} s; the drain goes on. "
+        "`loadmanager explain BUNDLE` prints why a bundle stays"
     )
 
 

@@ -83,7 +83,7 @@ from loadmanager.ports.lookup import (
 from loadmanager.ports.merges import MergeRefused, MergeService
 from loadmanager.ports.seeds import NoSeed, SeedSource, SeedUnreadable
 from loadmanager.ports.splits import BundleUnknown, SplitRefused, SplitService
-from loadmanager.ports.unloads import UnloadRefused, UnloadService
+from loadmanager.ports.unloads import Unloaded, UnloadRefused, UnloadService
 
 __all__ = [
     "Account",
@@ -163,6 +163,7 @@ __all__ = [
     "Unfit",
     "UnloadRefused",
     "UnloadService",
+    "Unloaded",
     "VersionMismatch",
     "Watch",
 ]

@@ -20,15 +20,19 @@ from loadmanager.ports import (
     LeaderElsewhere,
     NamespaceUnknown,
     Unavailable,
+    Unloaded,
     UnloadRefused,
 )
 
 
-async def unload(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> None:
-    """Ask the leader to unload ``bundle``, and wait until it says that it is done."""
+async def unload(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> Unloaded:
+    """Ask the leader to unload ``bundle``, and return where it went once that is done."""
     range_text = bundle.rpartition("/")[2]
     destination = to.name if to else None
-    await cluster.leader.app.unload_requests.unload(NAMESPACE, range_text, destination)
+    unloads = cluster.leader.app.unload_requests
+    (unloaded,) = await unloads.unload(NAMESPACE, range_text, destination)
+    assert unloaded.bundle == bundle
+    return unloaded
 
 
 @asynccontextmanager
@@ -69,10 +73,12 @@ async def test_an_unloaded_bundle_is_served_elsewhere_when_the_answer_comes(
     source = cluster.server(bundle)
     token = source.serving[bundle]
     async with looked_up(cluster, topics):
-        await unload(cluster, bundle)
+        unloaded = await unload(cluster, bundle)
         holding = cluster.leader.picture.live_owner(bundle)
         assert holding is not None
-        assert holding.broker != source.name
+        assert (unloaded.source, unloaded.target) == (source.name, holding.broker)
+        assert unloaded.target != unloaded.source
+        assert 0 < unloaded.took_s < 1
         await cluster.settled(boundaries.bundles, within_s=1.0)
         await asyncio.sleep(1.0)
     target = cluster.server(bundle)
@@ -95,7 +101,8 @@ async def test_a_bundle_goes_to_the_named_destination_and_stays_if_it_is_there(
         await cluster.settled(boundaries.bundles, within_s=1.0)
         assert cluster.server(bundle) is target
         token = target.serving[bundle]
-        await unload(cluster, bundle, target)
+        again = await unload(cluster, bundle, target)
+        assert again.source == again.target == target.name
         await asyncio.sleep(1.0)
     assert target.serving[bundle] == token
 
@@ -118,9 +125,12 @@ async def test_all_bundles_of_a_namespace_change_their_broker_a_few_at_a_time(
 
     watching = asyncio.ensure_future(watch())
     async with looked_up(cluster, topics):
-        await cluster.leader.app.unload_requests.unload(NAMESPACE, None, None)
+        unloaded = await cluster.leader.app.unload_requests.unload(NAMESPACE, None, None)
         await cluster.settled(boundaries.bundles, within_s=1.0)
     watching.cancel()
+    assert {one.bundle: one.target for one in unloaded} == {
+        bundle: cluster.server(bundle).name for bundle in boundaries.bundles
+    }
     assert all(cluster.server(bundle) is not before[bundle] for bundle in boundaries.bundles)
     assert 0 < most <= 10
 
@@ -128,8 +138,9 @@ async def test_all_bundles_of_a_namespace_change_their_broker_a_few_at_a_time(
 @story()
 async def test_what_nobody_owns_is_unloaded_already(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
-    await unload(cluster, boundaries.bundles[0])
-    await unload(cluster, boundaries.bundles[0], cluster.hosts[1])
+    nothing = Unloaded(bundle=boundaries.bundles[0])
+    assert await unload(cluster, boundaries.bundles[0]) == nothing
+    assert await unload(cluster, boundaries.bundles[0], cluster.hosts[1]) == nothing
     await cluster.leader.app.unload_requests.unload(NAMESPACE, None, None)
     assert cluster.lock_sessions() == {}
 

@@ -2,20 +2,26 @@
 
 import asyncio
 import json
+import socket
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from aiohttp import web
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpDoor
 from loadmanager.adapters.http.admin.drains import Drains
 from loadmanager.adapters.http.admin.unloads import Unloads
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.replies import json_reply
+from loadmanager.adapters.http.routes import Role
 from loadmanager.cli import main
-from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.balancing import BalancingMode
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.wire import DrainMark
 from loadmanager.ports import (
     BrokerUnknown,
@@ -23,11 +29,16 @@ from loadmanager.ports import (
     DrainStatus,
     LeaderElsewhere,
     LookupService,
+    Unavailable,
+    Unloaded,
     UnloadRefused,
 )
 from loadmanager.telemetry.lookups import LookupMetrics
 
-BUNDLE = "public/default/0x00000000_0x40000000"
+BUNDLE = BundleId("public/default/0x00000000_0x40000000")
+RANGES = ["0x00000000_0x40000000", "0x40000000_0xffffffff"]
+B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
+MOVED = Unloaded(bundle=BUNDLE, source=B1, target=B2, took_s=0.0123)
 
 
 class NoLookup(LookupService):
@@ -43,18 +54,26 @@ class Application:
     left: int = 5
     stuck_at: int = 0
     let_go_at: int = -1
-    by: str = ""
+    stops: bool = False
+    unknown: bool = False
     marks: dict[str, DrainMark] = field(default_factory=dict)
+    mode: BalancingMode = BalancingMode.ACTIVE
+    went: Unloaded = MOVED
+    stuck: set[str] = field(default_factory=set)
     unloaded: list[tuple[str, str | None, str | None]] = field(default_factory=list)
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
-    ) -> None:
+    ) -> Sequence[Unloaded]:
         """See `UnloadService`."""
         if self.elsewhere:
             raise LeaderElsewhere(self.elsewhere)
         self._refuse()
         self.unloaded.append((namespace, range_text, destination))
+        if range_text in self.stuck:
+            raise Unavailable(f"no other broker can take {namespace}/{range_text} (isolated)")
+        bundle = BundleId(f"{namespace}/{range_text}")
+        return [replace(self.went, bundle=bundle)]
 
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
         """See `DrainService`."""
@@ -69,12 +88,14 @@ class Application:
         """See `DrainService`."""
         if broker in self.marks:
             self.left = max(self.left - 2, self.stuck_at)
+        if self.unknown:
+            raise BrokerUnknown(f"{broker}: no such broker is registered or marked")
         if self.left == self.let_go_at:
             self.marks.pop(broker, None)
         return DrainStatus(
             broker=broker,
             registered=True,
-            draining=broker in self.marks,
+            draining=broker in self.marks or self.stops,
             mark=self.marks.get(broker),
             bundles_left=self.left,
         )
@@ -82,6 +103,37 @@ class Application:
     def _refuse(self) -> None:
         if self.refuses is not None:
             raise self.refuses
+
+
+class Others(Resource):
+    """What is asked beside unloads and drains: a namespace's bundles, and the balancing mode."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    @operation(
+        "GET",
+        "/admin/v2/namespaces/{tenant}/{namespace}/bundles",
+        tag="namespaces",
+        summary="Bundles.",
+        role=Role.READ,
+        replies=(Reply(200, "Boundaries.", dict[str, Any]),),
+    )
+    async def bundles(self, _call: Call) -> web.StreamResponse:
+        """Return the boundaries of two bundles."""
+        return json_reply({"boundaries": ["0x00000000", "0x40000000", "0xffffffff"]})
+
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/balancing",
+        tag="balancing",
+        summary="The mode.",
+        role=Role.READ,
+        replies=(Reply(200, "The mode.", dict[str, Any]),),
+    )
+    async def balancing(self, _call: Call) -> web.StreamResponse:
+        """Return the mode."""
+        return json_reply({"mode": self._application.mode.value})
 
 
 Serve = Callable[[Application], str]
@@ -101,7 +153,11 @@ def serve() -> Iterator[Serve]:
             metrics=LookupMetrics(),
             registry=CollectorRegistry(),
             version="1",
-            more_routes=[*Unloads(application).routes(), *Drains(application).routes()],
+            more_routes=[
+                *Unloads(application).routes(),
+                *Drains(application).routes(),
+                *Others(application).routes(),
+            ],
         )
         doors.append(door)
         started = asyncio.run_coroutine_threadsafe(door.start("127.0.0.1", 0), loop)
@@ -121,18 +177,73 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
 
-def test_a_bundle_is_unloaded_by_way_of_any_sidecar(serve: Serve) -> None:
+def test_an_unload_by_way_of_any_sidecar_says_where_the_bundle_went(serve: Serve) -> None:
     leader = Application()
     follower = serve(Application(elsewhere=serve(leader)))
     got = run("unload", BUNDLE, "--to", "b2:8080", "--url", follower)
-    assert (got.exit_code, got.stdout) == (0, f"{BUNDLE} is unloaded\n")
+    told = f"{BUNDLE} moved from b1:8080 to b2:8080 in 0.012 s\n"
+    assert (got.exit_code, got.stdout) == (0, told)
     assert leader.unloaded == [("public/default", BUNDLE.rpartition("/")[2], "b2:8080")]
 
 
-def test_a_namespace_is_unloaded_whole(serve: Serve) -> None:
+@pytest.mark.parametrize(
+    ("went", "told"),
+    [
+        (Unloaded(bundle=BUNDLE), "has no owner; there is nothing to unload"),
+        (Unloaded(bundle=BUNDLE, source=B1, target=B1), "is on b1:8080 already"),
+        (Unloaded(bundle=BUNDLE, source=B1), "left b1:8080; it was split meanwhile"),
+    ],
+)
+def test_an_unload_that_moves_nothing_says_so(serve: Serve, went: Unloaded, told: str) -> None:
+    got = run("unload", BUNDLE, "--url", serve(Application(went=went)))
+    assert (got.exit_code, got.stdout) == (0, f"{BUNDLE} {told}\n")
+
+
+def test_an_unload_is_told_as_json(serve: Serve) -> None:
+    url = serve(Application())
+    assert json.loads(run("unload", BUNDLE, "--json", "--url", url).stdout) == {
+        "bundle": BUNDLE,
+        "source": "b1:8080",
+        "target": "b2:8080",
+        "tookS": 0.0123,
+    }
+    told = json.loads(run("unload", "public/default", "--json", "--url", url).stdout)
+    assert [one["bundle"].rpartition("/")[2] for one in told] == RANGES
+
+
+def test_each_bundle_of_a_namespace_is_unloaded_and_told(serve: Serve) -> None:
     leader = Application()
-    assert run("unload", "public/default", "--url", serve(leader)).exit_code == 0
-    assert leader.unloaded == [("public/default", None, None)]
+    got = run("unload", "public/default", "--url", serve(leader))
+    assert got.exit_code == 0
+    assert got.stdout.splitlines() == [
+        f"public/default/{one} moved from b1:8080 to b2:8080 in 0.012 s" for one in RANGES
+    ]
+    assert [one for _, one, _ in leader.unloaded] == RANGES
+
+
+def test_a_bundle_that_cannot_move_does_not_keep_the_others_of_its_namespace(
+    serve: Serve,
+) -> None:
+    stuck = f"public/default/{RANGES[0]}"
+    got = run("unload", "public/default", "--url", serve(Application(stuck={RANGES[0]})))
+    assert got.exit_code == 1
+    moved = f"public/default/{RANGES[1]} moved from b1:8080 to b2:8080 in 0.012 s"
+    assert got.stdout.splitlines() == [moved]
+    assert got.stderr.splitlines() == [
+        f"{stuck} did not move: no other broker can take {stuck} (isolated)",
+        "1 of 2 bundles of public/default did not move",
+    ]
+
+
+def test_an_unload_without_an_answer_says_how_to_see_what_became_of_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        got = run("unload", BUNDLE, "--url", url, "--timeout", "0.2")
+    assert got.exit_code == 1
+    assert got.stderr.splitlines() == [
+        f"{url}: no answer within 0.2 s",
+        f"{BUNDLE} may move all the same: `loadmanager explain {BUNDLE}`",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +270,8 @@ def test_what_is_no_bundle_is_refused_unasked(arguments: tuple[str, ...]) -> Non
 def test_a_drain_shows_its_progress_until_the_broker_is_empty(serve: Serve) -> None:
     application = Application()
     got = run("drain", "b1:8080", "--reason", "new disk", "--url", serve(application))
-    assert (got.exit_code, got.stdout) == (0, "")
+    told = "b1:8080 is empty. It takes no bundle until `loadmanager drain --undo b1:8080`.\n"
+    assert (got.exit_code, got.stdout) == (0, told)
     assert got.stderr.splitlines() == [f"b1:8080: {left} bundles left" for left in (3, 1, 0)]
     mark = application.marks["b1:8080"]
     assert mark.reason == "new disk"
@@ -176,24 +288,56 @@ def test_a_broker_that_is_not_empty_in_time_ends_with_1_and_stays_marked(serve: 
     application = Application(stuck_at=1)
     got = run("drain", "b1:8080", "--timeout", "0.5", "--url", serve(application))
     assert got.exit_code == 1
-    assert "1 bundles are left after 0.5 s; it goes on being emptied" in got.stderr
+    assert "1 bundles are left after 0.5 s; the drain goes on" in got.stderr
     assert application.marks
 
 
 def test_a_drain_that_somebody_else_undoes_ends_with_1(serve: Serve) -> None:
     got = run("drain", "b1:8080", "--url", serve(Application(let_go_at=3)))
     assert got.exit_code == 1
-    assert "somebody let it go again; 3 bundles are left" in got.stderr
+    assert "the drain was undone meanwhile; 3 bundles are left" in got.stderr
 
 
-def test_a_drain_is_undone(serve: Serve) -> None:
-    application = Application(marks={"b1:8080": DrainMark()})
+@pytest.mark.parametrize(
+    ("mode", "next_step"),
+    [
+        (
+            BalancingMode.ACTIVE,
+            "From the next round on, balancing moves bundles to it as the load requires.",
+        ),
+        (
+            BalancingMode.PAUSED,
+            "Balancing is paused: rounds move nothing to it until `loadmanager resume`.",
+        ),
+    ],
+)
+def test_after_a_drain_is_undone_it_says_what_happens_next(
+    serve: Serve, mode: BalancingMode, next_step: str
+) -> None:
+    application = Application(marks={"b1:8080": DrainMark()}, left=0, mode=mode)
     url = serve(application)
     got = run("drain", "b1:8080", "--undo", "--url", url)
-    assert (got.exit_code, got.stdout) == (0, "b1:8080 may take bundles again\n")
+    assert got.exit_code == 0
     assert application.marks == {}
+    lines = got.stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("b1:8080 takes bundles again; it has 0.", next_step)
     told = json.loads(run("drain", "b1:8080", "--undo", "--json", "--url", url).stdout)
     assert told["marked"] is None
+
+
+def test_a_broker_that_drains_for_another_reason_is_told_as_such(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.cli.steering._SEEN_WITHIN_S", 0.3)
+    got = run("drain", "b1:8080", "--undo", "--url", serve(Application(stops=True)))
+    assert got.exit_code == 0
+    assert "still drains: it is stopping or unhealthy" in got.stdout
+
+
+def test_a_drain_of_a_broker_that_is_gone_is_undone(serve: Serve) -> None:
+    got = run("drain", "b1:8080", "--undo", "--url", serve(Application(unknown=True)))
+    told = "b1:8080 is not registered; it takes bundles again once it is.\n"
+    assert (got.exit_code, got.stdout) == (0, told)
 
 
 def test_a_broker_that_nobody_knows_ends_with_2(serve: Serve) -> None:

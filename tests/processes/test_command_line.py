@@ -109,7 +109,8 @@ async def _change_namespaces(shell: Shell) -> None:
     assert len(rows) == 4
     await shell.until("bundles", NAMESPACE, "--json", holds='"owner": "127')
     others = [row["broker"] for row in (await shell.well("brokers", "--json")).json]
-    await shell.well("unload", bundle, "--to", others[0])
+    unloaded = (await shell.well("unload", bundle, "--to", others[0])).out
+    assert f" {others[0]} " in unloaded, "it moved there, or was there already"
     await shell.until("bundles", NAMESPACE, holds=f"{owner['bundle']}  {others[0]}")
     await shell.well("split", bundle)
     assert len((await shell.well("bundles", NAMESPACE, "--json")).json) == 5

@@ -1,9 +1,10 @@
 """Unloads that are only remembered."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.ports import Unavailable
+from loadmanager.ports import Unavailable, Unloaded
 
 
 @dataclass
@@ -15,8 +16,9 @@ class RecordedUnloads:
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
-    ) -> None:
+    ) -> Sequence[Unloaded]:
         assert destination is None
         self.asked.append(f"{namespace}/{range_text}")
         if self.refuses:
             raise Unavailable("no other broker can take it")
+        return []

@@ -1,6 +1,7 @@
 """Unloading by hand over HTTP: paths, destinations, statuses."""
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -9,20 +10,23 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpDoor
 from loadmanager.adapters.http.admin.unloads import Unloads
-from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.ports import (
     BundleUnknown,
     LeaderElsewhere,
     NamespaceUnknown,
     Unavailable,
+    Unloaded,
     UnloadRefused,
 )
 from loadmanager.telemetry.lookups import LookupMetrics
 from tests.adapters.http.conftest import FakeLookup
 
 RANGE = "0x00000000_0x40000000"
+B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 WHOLE = "/admin/v2/namespaces/public/default/unload"
 PATH = f"/admin/v2/namespaces/public/default/{RANGE}/unload"
+OURS = f"/admin/v2/loadmanager/namespaces/public/default/{RANGE}/unload"
 PUBLIC = Namespace("public/default")
 
 
@@ -35,11 +39,13 @@ class FakeUnloads:
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
-    ) -> None:
+    ) -> Sequence[Unloaded]:
         """Remember what was asked."""
         self.asked.append((namespace, range_text, destination))
         if self.refuses is not None:
             raise self.refuses
+        bundle = BundleId(f"{namespace}/{range_text}")
+        return [Unloaded(bundle=bundle, source=B1, target=destination or B2, took_s=0.01234)]
 
 
 @pytest.fixture
@@ -73,6 +79,19 @@ async def put(url: str) -> tuple[int, str, str]:
 async def test_an_unload_is_answered_204_when_it_is_done(url: str, unloads: FakeUnloads) -> None:
     assert await put(url + PATH) == (204, "", "")
     assert unloads.asked == [(PUBLIC, RANGE, None)]
+
+
+async def test_our_own_path_answers_with_where_the_bundle_went(url: str) -> None:
+    status, body, _ = await put(f"{url}{OURS}?destinationBroker=b3:8080")
+    assert (status, json.loads(body)) == (
+        200,
+        {
+            "bundle": f"{PUBLIC}/{RANGE}",
+            "source": "b1:8080",
+            "target": "b3:8080",
+            "tookS": 0.0123,
+        },
+    )
 
 
 async def test_a_whole_namespace_is_unloaded_by_the_shorter_path(

@@ -1,14 +1,14 @@
-"""Unloading bundles by hand, as Pulsar's admin REST has it."""
+"""Unloading bundles by hand: Pulsar's admin paths, and one that says where a bundle went."""
 
 from typing import Final
 
 from aiohttp import web
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
-from loadmanager.adapters.http.replies import empty_reply
+from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.adapters.http.routes import Role
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.ports import UnloadService
@@ -35,8 +35,25 @@ class BundleUnloadQuery(UnloadQuery):
     )
 
 
+class UnloadedBundle(BaseModel):
+    """Where a bundle went."""
+
+    bundle: str
+    source: str | None = Field(description="The former owner; null if it had none.")
+    target: str | None = Field(
+        description="The owner now; null if it has none, or was split meanwhile."
+    )
+    took_s: float = Field(
+        serialization_alias="tookS",
+        description="Seconds from the order until the new owner served it.",
+    )
+
+
 class Unloads(Resource):
-    """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/unload``."""
+    """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/unload``.
+
+    The same below ``/admin/v2/loadmanager`` answers with where the bundle went.
+    """
 
     def __init__(self, service: UnloadService) -> None:
         self._service = service
@@ -79,6 +96,34 @@ class Unloads(Resource):
         destination = _destination(query.destination)
         await self._service.unload(namespace_in(call), call.path["bundle"], destination)
         return empty_reply(204)
+
+    @operation(
+        "PUT",
+        "/admin/v2/loadmanager/namespaces/{tenant}/{namespace}/{bundle}/unload",
+        tag="bundles",
+        summary="Move one bundle to another broker, and return where it went.",
+        role=Role.ADMIN,
+        replies=(
+            Reply(200, "The next owner has it, or it has no owner.", UnloadedBundle),
+            Reply(404, "There is no such namespace, or it has no such bundle."),
+            Reply(409, "The destination is not registered, drains, or does not report."),
+        ),
+        query=BundleUnloadQuery,
+        leader=True,
+    )
+    async def unload_and_tell(self, call: Call) -> web.StreamResponse:
+        """Move a bundle as Pulsar's path does, and return its former and its new owner."""
+        query: BundleUnloadQuery = call.query
+        destination = _destination(query.destination)
+        (one,) = await self._service.unload(namespace_in(call), call.path["bundle"], destination)
+        return json_reply(
+            {
+                "bundle": one.bundle,
+                "source": one.source,
+                "target": one.target,
+                "tookS": round(one.took_s, 4),
+            }
+        )
 
 
 def _destination(text: str) -> BrokerId | None:

@@ -1,0 +1,93 @@
+"""``loadmanager unload``: moving bundles by hand, and saying where they went."""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import click
+
+from loadmanager.cli.asking import NotAnswered, Reach, name_of, reaching
+
+
+@click.command("unload")
+@click.argument("bundle", metavar="BUNDLE|NAMESPACE")
+@click.option(
+    "--to",
+    "destination",
+    default="",
+    metavar="BROKER",
+    help="The broker to move it to, whatever its load.  [default: the best one but its owner]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+@reaching(60.0)
+def unload_command(*, bundle: str, destination: str, as_json: bool, reach: Reach) -> None:
+    """Move a bundle, or each bundle of a namespace, to another broker.
+
+    Prints the former and the new owner of each bundle, and the time until the new owner
+    served it. The bundles of a namespace move one after the other; one that cannot move
+    stays where it is served, and the others go on. Ends with 2 if there is no such bundle
+    or namespace, with 1 if a bundle did not move.
+
+    Example: loadmanager unload public/default/0x00000000_0x08000000
+    """
+    import json
+
+    parts = bundle.split("/")
+    if len(parts) not in {2, 3} or not all(parts):
+        expected = "tenant/namespace/0xLLLLLLLL_0xUUUUUUUU or tenant/namespace"
+        raise click.BadParameter(f"{bundle!r}; expected {expected}")
+    if len(parts) == 3:  # noqa: PLR2004 - tenant, namespace, range
+        told = _unload(reach, bundle, destination)
+        click.echo(json.dumps(told, indent=2) if as_json else _where(told))
+        return
+    if destination:
+        raise click.BadParameter("--to is for one bundle, not for a namespace")
+    told_of_all = []
+    for told in _unload_all(reach, bundle):
+        told_of_all.append(told)
+        if not as_json:
+            click.echo(_where(told), err="error" in told)
+    failed = sum("error" in told for told in told_of_all)
+    if as_json:
+        click.echo(json.dumps(told_of_all, indent=2))
+    if failed:
+        message = f"{failed} of {len(told_of_all)} bundles of {bundle} did not move"
+        raise NotAnswered(message, refused=True)
+
+
+def _unload(reach: Reach, bundle: str, destination: str = "") -> Mapping[str, Any]:
+    path = f"/admin/v2/loadmanager/namespaces/{name_of(bundle)}/unload"
+    query = {"destinationBroker": destination} if destination else {}
+    try:
+        told: dict[str, Any] = reach.json(path, method="PUT", **query)
+    except NotAnswered as error:
+        if error.refused:
+            raise
+        hint = f"{bundle} may move all the same: `loadmanager explain {bundle}`"
+        raise NotAnswered(f"{error.message}\n{hint}") from None
+    return told
+
+
+def _unload_all(reach: Reach, namespace: str) -> Iterator[Mapping[str, Any]]:
+    found = reach.json(f"/admin/v2/namespaces/{name_of(namespace)}/bundles")
+    for low, high in pairwise(found["boundaries"]):
+        bundle = f"{namespace}/{low}_{high}"
+        try:
+            yield _unload(reach, bundle)
+        except NotAnswered as error:
+            if not error.refused:
+                raise
+            yield {"bundle": bundle, "error": error.message}
+
+
+def _where(told: Mapping[str, Any]) -> str:
+    bundle, source, target = told["bundle"], told.get("source"), told.get("target")
+    if "error" in told:
+        return f"{bundle} did not move: {told['error']}"
+    if source is None:
+        return f"{bundle} has no owner; there is nothing to unload"
+    if target is None:
+        return f"{bundle} left {source}; it was split meanwhile"
+    if source == target:
+        return f"{bundle} is on {target} already"
+    return f"{bundle} moved from {source} to {target} in {told['tookS']:.3f} s"
