@@ -21,9 +21,9 @@ from loadmanager.config.security import (
     SecuritySettings,
     TlsSettings,
     anonymous_right,
-    is_loopback,
     uses_cluster_key,
 )
+from loadmanager.core.hosts import is_loopback
 
 
 def make_guard(config: Config, key: Key) -> Guard:

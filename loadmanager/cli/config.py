@@ -138,7 +138,7 @@ def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
     help="Where to write the file; without it, it is printed.",
 )
 def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) -> None:
-    """Translate Pulsar's broker.conf, and tell what was ignored and why.
+    """Translate Pulsar's broker.conf, and report every key that was not taken.
 
     The file goes to standard output, everything that is told about it to standard error.
     It exits with 1 if a value means nothing here.
@@ -166,13 +166,8 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
         click.echo(imported.toml(), nl=False)
     else:
         _write(out, imported.toml())
-    for key, why in sorted(imported.ignored.items()):
-        click.echo(f"{broker_conf}: {key} ignored: {why}", err=True)
-    click.echo(
-        f"{len({one.source for one in imported.taken})} settings taken, "
-        f"{len(imported.ignored)} ignored, {len(imported.foreign)} keys not about load balancing",
-        err=True,
-    )
+    for line in imported.told():
+        click.echo(f"{broker_conf}: {line}", err=True)
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,16 +3,26 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 import javaproperties
 
+from loadmanager.config.deployment import EVERY_ADDRESS
 from loadmanager.config.describe import as_toml, keys_of, section_models
 from loadmanager.config.errors import ConfigError
-from loadmanager.config.pulsar_keys import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED, times
+from loadmanager.config.pulsar_keys import (
+    DEPLOYMENT,
+    MISSPELT,
+    SECURITY,
+    TRANSLATED,
+    UNUSED,
+    times,
+)
 from loadmanager.config.sources import Given
 from loadmanager.config.strategies import fields_of
+from loadmanager.core.hosts import is_loopback
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS
 
@@ -24,6 +34,7 @@ STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
 
 _WEB_PORT: Final = "8080"
 _ZOOKEEPER_PORT: Final = "2181"
+_CLOSE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +53,16 @@ class Imported:
     """What a ``broker.conf`` came to.
 
     ``ignored`` gives a reason for each load-balancer key that means nothing here;
-    ``foreign`` are the keys that are not about balancing or ownership at all.
+    ``foreign`` are the keys that are not about balancing or ownership at all, among them
+    ``security``; ``misspelt`` gives the key that each unknown one probably stands for.
     ``faults`` are values that no value of ours stands for, one text each.
     """
 
     taken: list[Taken] = field(default_factory=list)
     ignored: dict[str, str] = field(default_factory=dict)
     foreign: list[str] = field(default_factory=list)
+    security: list[str] = field(default_factory=list)
+    misspelt: dict[str, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def given(self, path: Path) -> Given:
@@ -58,6 +72,23 @@ class Imported:
             known = keys_of(one.section)[one.key]
             given.put(known, one.value, f"{path}: {one.source} -> {one.value}", one.subkey)
         return given
+
+    def told(self) -> Iterator[str]:
+        """Yield what became of the keys that were not taken, what endangers most first."""
+        for key in sorted(self.security):
+            yield f"{key} dropped: security is not carried over; see [security] and [tls]"
+        for key, meant in sorted(self.misspelt.items()):
+            yield f"{key} dropped: no such key; did you mean {meant}?"
+        for key, why in sorted(self.ignored.items()):
+            yield f"{key} ignored: {why}"
+        if self.foreign:
+            yield f"not about load balancing, dropped: {', '.join(sorted(self.foreign))}"
+        sources = {one.source for one in self.taken}
+        yield (
+            f"{len(sources)} settings taken, {len(self.security)} of security dropped, "
+            f"{len(self.misspelt)} misspelt, {len(self.ignored)} ignored, "
+            f"{len(self.foreign)} not about load balancing"
+        )
 
     def toml(self) -> str:
         """Return a configuration file with the keys that were taken, and where each is from."""
@@ -152,11 +183,20 @@ def _deploy(imported: Imported, found: Mapping[str, str], host: str) -> None:
         if port_key in found:
             address = f"{scheme}://{name}:{found[port_key]}"
             imported.taken.append(Taken("broker", key, address, port_key))
+    imported.taken.append(Taken("sidecar", "listen_host", *_listen_host(found)))
     imported.taken.append(Taken("cluster", "hash", "crc32", "as Pulsar places topics"))
     for key in ("metadataStoreUrl", "zookeeperServers"):
         if key in found:
             _reach_zookeeper(imported, key, found[key])
             return
+
+
+def _listen_host(found: Mapping[str, str]) -> tuple[str, str]:
+    """Return what to listen on and why; other hosts' sidecars must reach it."""
+    bound = found.get("bindAddress", "")
+    if bound and not is_loopback(bound):
+        return bound, "bindAddress"
+    return EVERY_ADDRESS[1], "so that the other sidecars reach it"
 
 
 def _reach_zookeeper(imported: Imported, key: str, url: str) -> None:
@@ -168,7 +208,9 @@ def _reach_zookeeper(imported: Imported, key: str, url: str) -> None:
     with_ports = [one if ":" in one else f"{one}:{_ZOOKEEPER_PORT}" for one in hosts.split(",")]
     imported.taken.append(Taken("zookeeper", "hosts", ",".join(with_ports), key))
     if chroot:
-        imported.taken.append(Taken("zookeeper", "chroot", slash + chroot, key))
+        imported.ignored[f"{slash}{chroot} in {key}"] = (
+            "Pulsar's own nodes are there; ours are below [zookeeper] chroot"
+        )
 
 
 def _give_to_strategies(imported: Imported, found: Mapping[str, str], key: str, text: str) -> None:
@@ -181,12 +223,43 @@ def _give_to_strategies(imported: Imported, found: Mapping[str, str], key: str, 
         "placement": found.get("loadBalancerLoadPlacementStrategy", _default_strategy("placement")),
     }
     if not is_of_strategies(right):
-        imported.foreign.append(key)
+        _drop(imported, key)
         return
     taken = list(for_strategies(right, text, chosen, source=key))
     imported.taken += taken
     if not taken:
         imported.ignored[key] = "not a setting of the chosen strategies"
+
+
+def _drop(imported: Imported, key: str) -> None:
+    meant = misspelt(key)
+    if meant:
+        imported.misspelt[key] = meant
+    elif SECURITY.match(key):
+        imported.security.append(key)
+    else:
+        imported.foreign.append(key)
+
+
+def misspelt(key: str) -> str:
+    """Return the key that an unknown one probably stands for, empty if there is none.
+
+    A known key with something after it is another key of Pulsar's, such as
+    ``allowAutoTopicCreationType``.
+    """
+    known = {name.casefold(): name for name in (*_all_keys(), *DEPLOYMENT)}
+    text = key.casefold()
+    close = get_close_matches(text, known, n=1, cutoff=_CLOSE)
+    if not close or (text != close[0] and text.startswith(close[0])):
+        return ""
+    return known[close[0]]
+
+
+def _all_keys() -> Iterator[str]:
+    yield from (*TRANSLATED, *UNUSED, *MISSPELT)
+    for kinds in STRATEGIES.values():
+        for kind in kinds.values():
+            yield from (name for name in fields_of(kind) if name.startswith("loadBalancer"))
 
 
 def _is_one(text: str) -> bool:

@@ -4,6 +4,7 @@ A key that is a setting of a strategy is not in the tables: the strategies decla
 themselves, and `loadmanager.config.strategies` reads it under Pulsar's name.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -178,6 +179,7 @@ MISSPELT: Final[Mapping[str, str]] = {
 DEPLOYMENT: Final = frozenset(
     {
         "advertisedAddress",
+        "bindAddress",
         "webServicePort",
         "webServicePortTls",
         "brokerServicePort",
@@ -187,3 +189,11 @@ DEPLOYMENT: Final = frozenset(
     }
 )
 """Keys that say where broker and ZooKeeper are; `loadmanager.config.pulsar_import` joins them."""
+
+SECURITY: Final = re.compile(
+    "(authenticat|authoriz|anonymousUserRole|superUserRoles|proxyRoles|token|tls|sasl|kinit|athenz"
+    "|brokerClient(Tls|Trust|Key|Authentication|Ssl)|bookkeeper(TLS|ClientAuthentication)"
+    "|encryption|zookeeper.*acl|kerberos|ssl)",
+    re.IGNORECASE,
+)
+"""Keys about who may do what, and about TLS: what they protect is open until set up here."""

@@ -1,12 +1,12 @@
 """Sections that say who may ask for what, and how that is kept from others."""
 
 from collections.abc import Iterator
-from ipaddress import ip_address
 from typing import Literal
 
 from pydantic import Field
 
 from loadmanager.config.forms import Names, Section
+from loadmanager.core.hosts import is_loopback
 
 FilePath = str
 
@@ -91,14 +91,6 @@ class SecuritySettings(Section):
 def uses_cluster_key(security: SecuritySettings, tls: TlsSettings) -> bool:
     """Return whether tokens are signed with the cluster's own key: nothing else is configured."""
     return security == SecuritySettings() and not tls.client_authorities_file
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether nobody but this machine reaches ``host``."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def anonymous_right(

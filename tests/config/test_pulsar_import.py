@@ -9,7 +9,8 @@ from loadmanager.cli import main
 from loadmanager.config import ConfigError, load_config
 from loadmanager.config.describe import keys_of
 from loadmanager.config.load import checked
-from loadmanager.config.pulsar_import import import_settings, read_broker_conf
+from loadmanager.config.model import chroot_of
+from loadmanager.config.pulsar_import import import_settings, misspelt, read_broker_conf
 from loadmanager.config.pulsar_keys import MISSPELT, TRANSLATED, UNUSED
 from loadmanager.config.strategies import fields_of
 from loadmanager.core.placement import PLACEMENTS
@@ -44,6 +45,29 @@ loadManagerClassName=org.apache.pulsar.broker.loadbalance.impl.ModularLoadManage
 """
 
 
+# Keys of Pulsar's that are not ours to read, with names like those that are.
+OTHER_KEYS = (
+    "allowAutoSubscriptionCreation",
+    "allowAutoTopicCreationType",
+    "backlogQuotaCheckIntervalInSeconds",
+    "brokerClientTlsEnabled",
+    "configurationMetadataStoreUrl",
+    "configurationStoreServers",
+    "defaultNumPartitions",
+    "exposeConsumerLevelMetricsInPrometheus",
+    "exposeTopicLevelMetricsInPrometheus",
+    "globalZookeeperServers",
+    "managedLedgerDefaultEnsembleSize",
+    "maxConcurrentNonPersistentMessagePerConnection",
+    "metadataStoreConfigPath",
+    "numHttpServerThreads",
+    "tlsEnabled",
+    "webServiceTlsProvider",
+    "zooKeeperOperationTimeoutSeconds",
+    "zooKeeperSessionTimeoutMillis",
+)
+
+
 def strategy_keys() -> set[str]:
     kinds = {*SHEDDERS.values(), *PLACEMENTS.values()}
     return {key for kind in kinds for key in fields_of(kind)}
@@ -57,7 +81,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("key", [known["key"] for known in PULSAR_KEYS])
 def test_every_key_of_pulsar_has_one_fate(key: str) -> None:
-    deployed = {"advertisedAddress"}
+    deployed = {"advertisedAddress", "bindAddress"}
     fates = [key in TRANSLATED, key in UNUSED, key in MISSPELT, key in deployed]
     told_by_strategies = key in strategy_keys() and not any(fates)
     assert sum([*fates, told_by_strategies]) == 1
@@ -91,7 +115,9 @@ def test_a_real_file_becomes_a_configuration_that_runs(tmp_path: Path) -> None:
     assert config.broker.id == "broker7.example.com:8080"
     assert config.broker.broker_url == "pulsar://broker7.example.com:6650"
     assert (config.cluster.name, config.cluster.hash) == ("prod-eu", "crc32")
-    assert (config.zookeeper.hosts, config.zookeeper.chroot) == ("zk1:2181,zk2:2181", "/pulsar")
+    assert config.zookeeper.hosts == "zk1:2181,zk2:2181"
+    assert chroot_of(config) == "/loadmanager/prod-eu"
+    assert config.sidecar.advertised_url == "http://broker7.example.com:7750"
     assert (config.leader.round_interval_s, config.shedding.grace_period_s) == (120, 900)
     assert (config.report.min_interval_s, config.report.max_interval_s) == (2.5, 900)
     assert config.leader.report_stale_s == 1800
@@ -109,7 +135,57 @@ def test_what_is_ignored_is_told_with_the_reason(tmp_path: Path) -> None:
     assert (
         "loadBalancerAvgShedderLowThreshold ignored: not a setting of the chosen strategies"
     ) in result.stderr
-    assert result.stderr.endswith("2 ignored, 1 keys not about load balancing\n")
+    assert "/pulsar in metadataStoreUrl ignored: Pulsar's own nodes are there" in result.stderr
+    assert "not about load balancing, dropped: managedLedgerDefaultEnsembleSize" in result.stderr
+    assert result.stderr.endswith("0 misspelt, 3 ignored, 1 not about load balancing\n")
+
+
+def test_every_key_that_is_dropped_is_told_those_of_security_first(tmp_path: Path) -> None:
+    dropped = {
+        "managedLedgerCacheSizeMB": "512",
+        "superUserRoles": "admin",
+        "authenticationEnabled": "true",
+        "brokerClientTlsEnabled": "true",
+        "tlsKeyFilePath": "/etc/secret.pem",
+        "loadBalancerSheddingIntervallMinutes": "2",
+        "zooKeeperServers": "zk9:2181",
+    }
+    text = BROKER_CONF + "".join(f"{key}={value}\n" for key, value in dropped.items())
+    result = CliRunner().invoke(main, ["config", "import", str(written(tmp_path, text))])
+    assert result.exit_code == 0, result.stderr
+    told = result.stderr.splitlines()
+    for key in dropped:
+        assert sum(key in line for line in told) == 1, key
+    assert [line.split()[1] for line in told[:4]] == [
+        "authenticationEnabled",
+        "brokerClientTlsEnabled",
+        "superUserRoles",
+        "tlsKeyFilePath",
+    ]
+    assert "did you mean loadBalancerSheddingIntervalMinutes?" in told[4]
+    assert "did you mean zookeeperServers?" in told[5]
+    assert "secret" not in result.stderr
+    assert "4 of security dropped, 2 misspelt" in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("bound", "listens_on"),
+    [
+        (None, "0.0.0.0"),  # noqa: S104 - compared with
+        ("0.0.0.0", "0.0.0.0"),  # noqa: S104 - compared with
+        ("10.0.0.7", "10.0.0.7"),
+        ("127.0.0.1", "0.0.0.0"),  # noqa: S104 - compared with
+    ],
+)
+def test_a_sidecar_listens_where_the_others_reach_it(bound: str | None, listens_on: str) -> None:
+    found = {"advertisedAddress": "b1"} | ({"bindAddress": bound} if bound else {})
+    config = checked(import_settings(found, "b1").given(Path("broker.conf")))
+    assert config.sidecar.listen_host == listens_on
+
+
+@pytest.mark.parametrize("key", OTHER_KEYS)
+def test_another_key_of_pulsar_is_not_taken_for_a_misspelt_one(key: str) -> None:
+    assert misspelt(key) == ""
 
 
 def test_a_switch_that_is_off_under_either_name_is_off() -> None:
