@@ -16,7 +16,13 @@ from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
-from loadmanager.adapters.http import DoorSettings, HttpDoor, HttpLeaderLine
+from loadmanager.adapters.http import (
+    DoorSettings,
+    HealthListener,
+    HttpDoor,
+    HttpLeaderLine,
+    LoopWatch,
+)
 from loadmanager.adapters.http.listening import listening_sockets
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
@@ -28,7 +34,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.service import Sidecar
 from loadmanager.config import Config
-from loadmanager.config.model import chroot_of, own_url
+from loadmanager.config.model import chroot_of, health_port, own_url
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history import Origin
 from loadmanager.core.load import BrokerUrls
@@ -134,6 +140,14 @@ def make_door(
         tls=make_tls(config.tls),
         tls_refresh_s=config.tls.refresh_interval_s,
         more_routes=admin_routes(config, parts, application, leader_line),
+        health=HealthListener(
+            application.answering.readiness,
+            port=health_port(config.sidecar),
+            watch=LoopWatch(
+                late=parts.metrics.event_loop_lag_seconds.observe,
+                stalled=parts.metrics.event_loop_stalls.inc,
+            ),
+        ),
     )
 
 

@@ -107,6 +107,11 @@ class BrokerSettings(Section):
 EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 
 
+# Neighbouring sidecars of one host have neighbouring ports: the next one would be taken.
+HEALTH_PORT_OFFSET = 1_000
+HIGHEST_PORT = 65_535
+
+
 class SidecarSettings(Section):
     """Where this sidecar answers lookups, admin calls and metrics."""
 
@@ -118,6 +123,16 @@ class SidecarSettings(Section):
     )
     listen_port: int = Field(
         7750, ge=0, le=65535, description="Port to listen on. 0: any free port, for tests."
+    )
+    health_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        examples=[8750],
+        description="Port on which a thread of its own answers probes (/healthz and /readyz), on "
+        "all addresses, without TLS and without tokens. Each sidecar of a host needs its own. "
+        "Unset: listen_port + 1000, so that sidecars with neighbouring ports do not collide. "
+        "0, or unset with listen_port 0: any free port.",
     )
     advertised_url: HttpUrl = Field(
         "",

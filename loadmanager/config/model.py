@@ -17,6 +17,8 @@ from loadmanager.config.balancing import (
 )
 from loadmanager.config.deployment import (
     EVERY_ADDRESS,
+    HEALTH_PORT_OFFSET,
+    HIGHEST_PORT,
     BrokerSettings,
     ClusterSettings,
     HostSettings,
@@ -146,6 +148,13 @@ def chroot_of(config: Config) -> str:
     return config.zookeeper.chroot or f"/loadmanager/{config.cluster.name}"
 
 
+def health_port(sidecar: SidecarSettings) -> int:
+    """Return the port that probes are answered on, 0 for any free one."""
+    if sidecar.health_port is not None:
+        return sidecar.health_port
+    return sidecar.listen_port + HEALTH_PORT_OFFSET if sidecar.listen_port else 0
+
+
 def contradictions(config: Config) -> Iterator[Contradiction]:
     """Yield every value that does not go with another one."""
     yield from timing_contradictions(config.report, config.leader)
@@ -216,6 +225,15 @@ def _addresses(config: Config) -> Iterator[Contradiction]:
             f"http://host:port that others can reach, because [sidecar] listen_host "
             f"({sidecar.listen_host}) names no single address",
             (("sidecar", "listen_host"),),
+        )
+    port = health_port(sidecar)
+    if port > HIGHEST_PORT or (port and port == sidecar.listen_port):
+        yield Contradiction(
+            "sidecar",
+            "health_port",
+            f"a port up to {HIGHEST_PORT} beside [sidecar] listen_port ({sidecar.listen_port}), "
+            f"not {port}",
+            (("sidecar", "listen_port"),),
         )
     if host.scope == "process" and host.cores is None:
         yield Contradiction(

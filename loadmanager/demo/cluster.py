@@ -152,7 +152,11 @@ class Cluster:
         """
         return {
             "broker": {"id": member.broker},
-            "sidecar": {"listen_host": HOST, "listen_port": int(member.sidecar_url.split(":")[-1])},
+            "sidecar": {
+                "listen_host": HOST,
+                "listen_port": int(member.sidecar_url.split(":")[-1]),
+                "health_port": 0,
+            },
             "cluster": {"name": "demo"},
             "zookeeper": {
                 "hosts": self.zookeeper,

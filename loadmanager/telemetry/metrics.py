@@ -37,6 +37,7 @@ LABEL_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 
 _ROUND_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _HAND_OVER_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_LAG_BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _OPERATION_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 5)
 
 _PULSAR_USAGE: Final = {
@@ -71,6 +72,7 @@ class Metrics:
         self._declare_owning()
         self._declare_reporting()
         self._declare_coordination()
+        self._declare_event_loop()
 
     def _declare_pulsar(self) -> None:
         labels = ("cluster", "broker", "metric")
@@ -214,6 +216,16 @@ class Metrics:
             "From a request to ZooKeeper to its reply.",
             _OPERATION_BOUNDS_S,
             "kind",
+        )
+
+    def _declare_event_loop(self) -> None:
+        self.event_loop_lag_seconds = self._histogram(
+            "event_loop_lag_seconds",
+            "How late the event loop runs what is due, looked at twice a second.",
+            _LAG_BOUNDS_S,
+        )
+        self.event_loop_stalls = self._counter(
+            "event_loop_stalls", "Times the event loop hung for so long that /healthz said 503."
         )
 
     def show_usage(self, report: LoadReport) -> None:

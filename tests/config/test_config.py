@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from loadmanager.config import Config, ConfigError, describe, load_config
 from loadmanager.config.dynamic import with_overrides
+from loadmanager.config.model import health_port
 from loadmanager.core.ids import BrokerId
 
 ID = {"LOADMANAGER_BROKER__ID": "b1:8080"}
@@ -321,3 +322,26 @@ def test_units_are_read_off_the_names() -> None:
     assert units["split.max_msgs_per_s"] == "messages per second"
     assert units["split.difference_percent"] == "percent"
     assert units["sidecar.listen_port"] == ""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "port"),
+    [
+        ((), 8750),
+        (("sidecar.listen_port=7751",), 8751),
+        (("sidecar.listen_port=0",), 0),
+        (("sidecar.health_port=0",), 0),
+        (("sidecar.health_port=7751",), 7751),
+        (("sidecar.listen_port=65000", "sidecar.health_port=9000"), 9000),
+    ],
+)
+def test_probes_have_a_port_beside_the_others(overrides: tuple[str, ...], port: int) -> None:
+    assert health_port(load_config(None, ID, overrides).sidecar) == port
+
+
+@pytest.mark.parametrize(
+    "overrides", [("sidecar.health_port=7750",), ("sidecar.listen_port=65000",)]
+)
+def test_a_port_for_probes_that_cannot_be_is_refused(overrides: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"health_port.*expected a port up to"):
+        load_config(None, ID, overrides)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from loadmanager.config import Config, load_config
+from loadmanager.config.model import health_port
 from loadmanager.core.ids import parse_broker
 
 Resource = dict[str, Any]
@@ -70,7 +71,7 @@ def test_every_port_that_is_named_exists(resources: list[Resource], pods: Resour
         for kind in ("startupProbe", "livenessProbe", "readinessProbe")
         if kind in c
     ]
-    assert probes == [("sidecar", "sidecar")] * 3 + [("broker", "broker")] * 2
+    assert probes == [("sidecar", "health")] * 3 + [("broker", "broker")] * 2
 
 
 def value_in_a_pod(variable: Resource, pods: Resource) -> str:
@@ -103,9 +104,11 @@ def config(resources: list[Resource], pods: Resource, tmp_path: Path) -> Config:
     return load_config(file, environment)
 
 
-def test_sidecar_starts_with_a_sound_configuration(config: Config) -> None:
+def test_sidecar_starts_with_a_sound_configuration(config: Config, pods: Resource) -> None:
     assert config.broker.id == parse_broker("broker-0.broker.pulsar.svc:8080")
     assert config.sidecar.advertised_url == "http://broker-0.broker.pulsar.svc:7750"
+    ports = {p["name"]: p["containerPort"] for p in container(pods, "sidecar")["ports"]}
+    assert ports == {"sidecar": config.sidecar.listen_port, "health": health_port(config.sidecar)}
     assert (config.host.scope, config.host.cores, config.host.memory_limit_mib) == (
         "process",
         2.0,

@@ -113,7 +113,7 @@ def sidecar_settings(host: Host) -> Mapping[str, Mapping[str, Any]]:
     listen_host, _, port = host.sidecar_url.removeprefix("http://").rpartition(":")
     return {
         "broker": {"id": host.broker, "control_timeout_s": 0.5},
-        "sidecar": {"listen_host": listen_host, "listen_port": int(port)},
+        "sidecar": {"listen_host": listen_host, "listen_port": int(port), "health_port": 0},
         "security": {"anonymous": "admin"},
         "cluster": {"name": "faults"},
         "zookeeper": {"hosts": host.hosts, "session_timeout_s": host.session_timeout_s},

@@ -1,6 +1,7 @@
 """The HTTP door: lookups, admin REST, metrics, and the line to the leader."""
 
 from loadmanager.adapters.http.door import DoorSettings, HttpDoor
+from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
 from loadmanager.adapters.http.leader_line import HttpLeaderLine
 from loadmanager.adapters.http.replies import Refused, json_reply, text_reply
 from loadmanager.adapters.http.routes import Handler, Route, Target
@@ -8,8 +9,10 @@ from loadmanager.adapters.http.routes import Handler, Route, Target
 __all__ = [
     "DoorSettings",
     "Handler",
+    "HealthListener",
     "HttpDoor",
     "HttpLeaderLine",
+    "LoopWatch",
     "Refused",
     "Route",
     "Target",

@@ -12,6 +12,7 @@ from loadmanager.adapters.http.admin.health import Health
 from loadmanager.adapters.http.answers import Answers
 from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.express import Express
+from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.leading import Leading
 from loadmanager.adapters.http.listening import listening_sockets
 from loadmanager.adapters.http.lookups import DoorMode, Lookups
@@ -70,6 +71,7 @@ class HttpDoor:
         guard: says who may do what; without it everybody may do everything.
         tls: the files to speak TLS with; without them it is plain HTTP.
         tls_refresh_s: how often those are looked at for changes.
+        health: answers probes beside the door, for as long as it is open.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class HttpDoor:
         guard: Guard | None = None,
         tls: TlsFiles | None = None,
         tls_refresh_s: float = 60.0,
+        health: HealthListener | None = None,
     ) -> None:
+        self._health = health
         self._guard = guard
         self._tls = tls
         self._tls_refresh_s = tls_refresh_s
@@ -117,7 +121,7 @@ class HttpDoor:
         """Listen on ``host``, "" for all addresses; return the port: a free one for 0.
 
         Raises:
-            OSError: the address cannot be listened on.
+            OSError: the address, or the port for probes, cannot be listened on.
             TlsFilesUnusable: TLS cannot be spoken with the files given.
         """
         server = DoorServer(
@@ -138,6 +142,12 @@ class HttpDoor:
             await runner.cleanup()
             raise
         self._runner = runner
+        if self._health is not None:
+            try:
+                self._health.start()
+            except OSError:
+                await self.stop()
+                raise
         if self._tls is not None:
             self._refreshing = asyncio.create_task(self._refresh(self._tls), name="tls files")
         bound = int(runner.addresses[0][1])
@@ -157,6 +167,8 @@ class HttpDoor:
         if runner is not None:
             await runner.cleanup()
             log.info("http.door.closed")
+        if self._health is not None:
+            await self._health.stop()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:

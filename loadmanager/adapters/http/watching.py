@@ -5,6 +5,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel, Field
 
+from loadmanager.adapters.http.health_answers import readiness_answer
 from loadmanager.adapters.http.operations import TEXT, Reply, Resource, operation
 from loadmanager.adapters.http.replies import bytes_reply, json_reply, text_reply
 from loadmanager.adapters.http.routes import Role, Target
@@ -72,10 +73,5 @@ class Watching(Resource):
     )
     async def ready(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         """Tell whether this sidecar can do its work, and if not, why."""
-        readiness = self._lookup.readiness()
-        told = {"troubles": list(readiness.troubles)} if readiness.troubles else {}
-        if readiness.ready:
-            return json_reply({"ready": True, "reasons": [], **told})
-        reasons = list(readiness.reasons)
-        reason = "; ".join(reasons) or "not ready"
-        return json_reply({"ready": False, "reasons": reasons, "reason": reason, **told}, 503)
+        status, body = readiness_answer(self._lookup.readiness())
+        return json_reply(body, status)

@@ -1,0 +1,90 @@
+"""What probes are told, from the last tick of the event loop."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from loadmanager.adapters.http.replies import SERVER_NAME
+from loadmanager.ports import Readiness
+
+_REASONS: Final[Mapping[int, str]] = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+_PATHS: Final = ("/healthz", "/readyz")
+
+
+class HealthAnswers:
+    """The last tick, and the responses that follow from it.
+
+    Ticks come from one thread and questions from another: a tick is one value, replaced
+    whole. Times are the monotonic clock's.
+    """
+
+    def __init__(self, stalled_after_s: float) -> None:
+        self._stalled_after_s = stalled_after_s
+        self._tick: tuple[float, Readiness] = (0.0, Readiness(ready=False))
+
+    def tick(self, now_s: float, readiness: Readiness) -> None:
+        """Note that the event loop runs, and how ready the service is."""
+        self._tick = (now_s, readiness)
+
+    def silent_s(self, now_s: float) -> float:
+        """Return how long ago the last tick was."""
+        return now_s - self._tick[0]
+
+    def is_stalled(self, now_s: float) -> bool:
+        """Return whether the event loop counts as hanging."""
+        return self.silent_s(now_s) > self._stalled_after_s
+
+    def response_to(self, line: bytes, now_s: float) -> bytes:
+        """Return the whole response to a request with this first line."""
+        method, _, rest = line.decode("latin-1").partition(" ")
+        target, _, version = rest.partition(" ")
+        path = target.partition("?")[0]
+        if not version.startswith("HTTP/1."):
+            return _response(400, _refusal("the request is not valid HTTP"))
+        if path not in _PATHS:
+            return _response(404, _refusal(f"there is nothing here but {' and '.join(_PATHS)}"))
+        if method not in {"GET", "HEAD"}:
+            return _response(405, _refusal(f"{method} is not for this path"))
+        status, body = self._answer(path, now_s)
+        return _response(status, body, with_body=method == "GET")
+
+    def _answer(self, path: str, now_s: float) -> tuple[int, bytes | dict[str, Any]]:
+        readiness = self._tick[1]
+        stalled = self.is_stalled(now_s)
+        why = f"the event loop has not run for {self.silent_s(now_s):.0f} s"
+        if path == "/healthz":
+            return (503, _refusal(why)) if stalled else (200, b"ok")
+        if stalled:
+            readiness = Readiness(ready=False, reasons=(why, *readiness.reasons))
+        return readiness_answer(readiness)
+
+
+def readiness_answer(readiness: Readiness) -> tuple[int, dict[str, Any]]:
+    """Return status and body of an answer to ``/readyz``."""
+    told = {"troubles": list(readiness.troubles)} if readiness.troubles else {}
+    if readiness.ready:
+        return 200, {"ready": True, "reasons": [], **told}
+    reasons = list(readiness.reasons)
+    reason = "; ".join(reasons) or "not ready"
+    return 503, {"ready": False, "reasons": reasons, "reason": reason, **told}
+
+
+def _refusal(reason: str) -> dict[str, Any]:
+    return {"reason": reason}
+
+
+def _response(status: int, body: bytes | dict[str, Any], *, with_body: bool = True) -> bytes:
+    text = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
+    kind = "text/plain; charset=utf-8" if isinstance(body, bytes) else "application/json"
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
+        f"Content-Type: {kind}\r\nContent-Length: {len(text)}\r\n"
+        f"Server: {SERVER_NAME}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (text if with_body else b"")

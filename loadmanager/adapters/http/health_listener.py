@@ -1,0 +1,214 @@
+"""Liveness and readiness on a port and a thread of their own.
+
+Probes must be answered while the event loop is busy with a flood of requests, and must fail
+once it hangs. So the event loop leaves a tick twice a second, together with the readiness at
+that moment, and another thread answers from the last tick. That thread shares nothing else
+with the service: one more loop, one small server, no tokens, no TLS.
+"""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final, cast
+
+import structlog
+
+from loadmanager.adapters.http.health_answers import HealthAnswers
+from loadmanager.adapters.http.listening import listening_sockets
+from loadmanager.ports import Readiness
+
+STALLED_AFTER_S: Final = 5.0
+_TICK_S: Final = 0.5
+_CONNECTION_S: Final = 2.0
+_MAX_CONNECTIONS: Final = 64
+_MAX_REQUEST_BYTES: Final = 8_192
+_STOP_S: Final = 2.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopWatch:
+    """What is told of the event loop: how late each tick came (seconds), and each stall."""
+
+    late: Callable[[float], None]
+    stalled: Callable[[], None]
+
+
+class HealthListener:
+    """Answers ``/healthz`` and ``/readyz`` whatever the event loop is busy with.
+
+    Args:
+        readiness: called on the event loop.
+        port: 0 takes any free one.
+        watch: see `LoopWatch`; ``stalled`` is called on the other thread.
+        stalled_after_s: the loop counts as hanging when its last tick is older.
+    """
+
+    def __init__(
+        self,
+        readiness: Callable[[], Readiness],
+        *,
+        port: int,
+        watch: LoopWatch,
+        stalled_after_s: float = STALLED_AFTER_S,
+    ) -> None:
+        self._readiness = readiness
+        self._port = port
+        self._watch = watch
+        self._answers = HealthAnswers(stalled_after_s)
+        self._ticking: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+
+    def start(self) -> int:
+        """Listen on all addresses, and return the port; call it on the event loop to be watched.
+
+        Raises:
+            OSError: the port cannot be listened on; the message names the key.
+        """
+        listening = _listening(self._port)
+        self._answers.tick(monotonic(), self._readiness_now())
+        self._ticking = asyncio.create_task(self._tick(), name="health ticks")
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(listening)), name="health", daemon=True
+        )
+        self._thread.start()
+        port = int(listening[0].getsockname()[1])
+        log.info("http.health.opened", port=port)
+        return port
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        thread, self._thread = self._thread, None
+        if self._ticking is not None:
+            self._ticking.cancel()
+        if thread is None:
+            return
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None and thread.is_alive():
+            loop.call_soon_threadsafe(stop.set)
+        await asyncio.to_thread(thread.join, _STOP_S)
+
+    async def _tick(self) -> None:
+        while True:
+            before_s = monotonic()
+            await asyncio.sleep(_TICK_S)
+            now_s = monotonic()
+            self._watch.late(max(0.0, now_s - before_s - _TICK_S))
+            self._answers.tick(now_s, self._readiness_now())
+
+    def _readiness_now(self) -> Readiness:
+        try:
+            return self._readiness()
+        except Exception:
+            log.exception("http.readiness.failed")
+            return Readiness(ready=False, reasons=("readiness cannot be told; see the log",))
+
+    async def _serve(self, listening: list[socket.socket]) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self._stop = stop = asyncio.Event()
+        probes: dict[_Probe, None] = {}
+        servers = [
+            await loop.create_server(lambda: _Probe(self._answers, probes), sock=one)
+            for one in listening
+        ]
+        watching = asyncio.create_task(self._look())
+        try:
+            await stop.wait()
+        finally:
+            watching.cancel()
+            for server in servers:
+                server.close()
+            for probe in list(probes):
+                probe.abort()
+
+    async def _look(self) -> None:
+        """Write down when the event loop hangs and when it goes on, and feed systemd's watchdog."""
+        stalled_since_s: float | None = None
+        while True:
+            now_s = monotonic()
+            silent_s = self._answers.silent_s(now_s)
+            if not self._answers.is_stalled(now_s):
+                notify_watchdog()
+                if stalled_since_s is not None:
+                    log.warning("http.loop.recovered", stalled_s=round(now_s - stalled_since_s, 1))
+                    stalled_since_s = None
+            elif stalled_since_s is None:
+                stalled_since_s = now_s - silent_s
+                self._watch.stalled()
+                log.error("http.loop.stalled", silent_s=round(silent_s, 1))
+            await asyncio.sleep(_TICK_S)
+
+
+class _Probe(asyncio.Protocol):
+    """One connection: one request, one answer; the oldest gives way when there are too many."""
+
+    def __init__(self, answers: HealthAnswers, probes: "dict[_Probe, None]") -> None:
+        self._answers = answers
+        self._probes = probes
+        self._got = b""
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Give the client a moment to ask."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._deadline = asyncio.get_running_loop().call_later(_CONNECTION_S, self.abort)
+        if len(self._probes) >= _MAX_CONNECTIONS:
+            next(iter(self._probes)).abort()
+        self._probes[self] = None
+
+    def data_received(self, data: bytes) -> None:
+        """Answer once the head is whole."""
+        self._got += data
+        if self._transport is None or self._transport.is_closing():
+            return
+        if b"\r\n\r\n" in self._got:
+            line = self._got.partition(b"\r\n")[0]
+            self._transport.write(self._answers.response_to(line, monotonic()))
+            self._transport.close()
+        elif len(self._got) > _MAX_REQUEST_BYTES:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Forget the connection."""
+        self._probes.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._probes.pop(self, None)
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def notify_watchdog() -> None:
+    """Tell systemd that the service is alive, if it runs us and has a watchdog."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address or not os.environ.get("WATCHDOG_USEC"):
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as told:
+            told.sendto(b"WATCHDOG=1", address)
+    except OSError as error:
+        log.warning("http.watchdog.unreachable", why=str(error))
+
+
+def _listening(port: int) -> list[socket.socket]:
+    try:
+        return listening_sockets("", port, _MAX_CONNECTIONS)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"[sidecar] health_port: {error.strerror}; expected a free port, "
+            "another one for each sidecar of a host",
+        ) from None

@@ -1,0 +1,92 @@
+"""The shipped probes and a sidecar that is stopped, in real processes."""
+
+import asyncio
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from cluster_processes import ProcessCluster, process_cluster
+from waiting import eventually
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+DOCKERFILE = Path(__file__).parents[2] / "deploy" / "Dockerfile"
+
+
+def shipped_probe(port: int) -> tuple[list[str], Mapping[str, str], float]:
+    """Return the image's health check for this port: command, environment, timeout in seconds."""
+    text = DOCKERFILE.read_text(encoding="utf-8")
+    found = re.search(r"HEALTHCHECK .*--timeout=(\d+)s.*\\\n\s*CMD (\[.*\])", text)
+    url = re.search(r"HEALTH_URL=(http://127\.0\.0\.1:)8750(\S+)", text)
+    assert found is not None
+    assert url is not None
+    command = [part.strip(",") for part in shlex.split(found[2].strip("[]"))]
+    assert command[0] == "python3"
+    environment = {**os.environ, "HEALTH_URL": f"{url[1]}{port}{url[2]}"}
+    return [sys.executable, *command[1:]], environment, float(found[1])
+
+
+def exit_code(port: int) -> int:
+    """Run the shipped probe; what takes longer than its timeout has failed."""
+    command, environment, timeout_s = shipped_probe(port)
+    try:
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return -1
+    return ended.returncode
+
+
+def health_port_of(processes: ProcessCluster) -> tuple[int, int]:
+    """Return the process id of the only sidecar, and the port that it answers probes at."""
+    (sidecar,) = (one for one in processes.children.started if one.name.startswith("sidecar"))
+    found = re.search(r"http\.health\.opened.*port=(\d+)", plain(sidecar.log_path.read_text()))
+    assert found is not None
+    return sidecar.process.pid, int(found[1])
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+async def test_the_shipped_probe_fails_while_the_sidecar_is_stopped_and_passes_again(
+    tmp_path: Path,
+) -> None:
+    async with process_cluster(tmp_path, brokers=1, bundles=4) as processes:
+        await processes.start()
+        pid, port = health_port_of(processes)
+        assert exit_code(port) == 0
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert exit_code(port) != 0
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await eventually(lambda: exit_code(port) == 0)
+
+
+async def test_two_sidecars_with_one_port_for_probes_are_told_which_key_it_is(
+    tmp_path: Path,
+) -> None:
+    async with process_cluster(tmp_path, brokers=1, bundles=4) as processes:
+        await processes.start()
+        _, port = health_port_of(processes)
+        keys = ("broker.id=localhost:1", "sidecar.listen_port=0", f"sidecar.health_port={port}")
+        ended = await asyncio.to_thread(agent, *keys)
+        assert ended.returncode == 1
+        assert "[sidecar] health_port: " in ended.stderr
+        assert f" port {port}: address already in use" in ended.stderr
+        assert exit_code(port) == 0
+
+
+def agent(*keys: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "loadmanager", "agent"]
+    for key in keys:
+        command += ["--set", key]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
