@@ -1,15 +1,39 @@
 """``loadmanager decisions`` and ``loadmanager plan``: what the leader did, and what it would do."""
 
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import click
 
 from loadmanager.cli.asking import Reach, reaching
+from loadmanager.cli.moments import MOMENT
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+_KINDS: Final = ("move", "placement", "drain", "unload", "observed", "left-alone")
+_WIDTH: Final = 80
+_INDENT: Final = " " * 12
+"""As wide as the column of the times."""
 
 
 @click.command("decisions")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(_KINDS),
+    help="Only this kind: a move of a round, the placement of a bundle without an owner, the drain "
+    "of a broker, an unload by hand, what the leader would have moved if it did not only observe, "
+    "or what it left alone. May be given again.",
+)
+@click.option("--bundle", default="", metavar="BUNDLE", help="Only those about this bundle.")
+@click.option("--broker", default="", metavar="BROKER", help="Only moves from or to this broker.")
+@click.option(
+    "--namespace", default="", metavar="TENANT/NAMESPACE", help="Only those about its bundles."
+)
+@click.option(
+    "--since", metavar="TIME", type=MOMENT, help="Only newer ones: 10m, 2h, 2026-11-01T06:00Z."
+)
 @click.option(
     "--limit",
     default=50,
@@ -19,33 +43,98 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead
 )
 @_JSON
 @reaching()
-def decisions_command(*, limit: int, as_json: bool, reach: Reach) -> None:
-    """List what the leader decided lately: moves, and what it left alone and why.
+def decisions_command(
+    *,
+    kinds: tuple[str, ...],
+    bundle: str,
+    broker: str,
+    namespace: str,
+    since: datetime | None,
+    limit: int,
+    as_json: bool,
+    reach: Reach,
+) -> None:
+    """List the leader's last decisions: what moved, what was left alone, and why.
 
-    Example: loadmanager decisions --limit 20
+    A leader keeps the last 2,000 decisions of its own term; the history of all terms is
+    recorded where [history] is configured. Times are in UTC.
+
+    Example: loadmanager decisions --kind move --kind drain --since 30m
     """
     import json
+    from urllib.parse import urlencode
 
-    from loadmanager.cli.tables import print_table
-
-    told = reach.json("/admin/v2/loadmanager/decisions", limit=str(limit))
+    query: dict[str, object] = {
+        "limit": limit,
+        "kind": [one.replace("-", "_") for one in kinds],
+        "subject": bundle,
+        "broker": broker,
+        "namespace": namespace,
+        "sinceMs": 0 if since is None else int(since.timestamp() * 1000),
+    }
+    asked = urlencode({name: value for name, value in query.items() if value}, doseq=True)
+    told = reach.json(f"/admin/v2/loadmanager/decisions?{asked}")
     if as_json:
         click.echo(json.dumps(told, indent=2))
         return
-    rows = [
-        (
-            _time(one["atMs"]),
-            one["round"] if one["round"] is not None else "",
-            one["subject"] or "the round",
-            one["outcome"],
-            _way(one),
-            one["meaning"],
-            one["detail"],
-        )
-        for one in told["decisions"]
-    ]
-    columns = ["when", "round>", "what", "outcome", "way", "because", "numbers"]
-    print_table(f"{len(rows)} decisions", columns, rows)
+    decisions = told["decisions"]
+    if not decisions:
+        click.echo("No decision of this leader's term fits.")
+        return
+    click.echo("\n".join((*decision_lines(decisions), "", *_legend(decisions))))
+    if told["next"] is not None:
+        click.echo(f"\nThese are the newest {limit}; --limit shows more.")
+
+
+def decision_lines(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield decisions as lines of at most 80 columns; names are never broken."""
+    date = ""
+    for one in decisions:
+        at = datetime.fromtimestamp(one["atMs"] / 1000, UTC)
+        if date != f"{at:%Y-%m-%d}":
+            date = f"{at:%Y-%m-%d}"
+            yield f"{date}  kind        bundle, from -> to, numbers"
+        what = one["subject"] or "the whole round"
+        kind = one["kind"].replace("_", "-")
+        line = f"{at:%H:%M:%S}    {kind:<10}  {what:<34}"
+        whole = f"{line}  {one['code']}"
+        fits = len(whole) <= _WIDTH
+        yield whole if fits else line.rstrip()
+        for below in ("" if fits else one["code"], *_ways(one), one["detail"]):
+            yield from _below(below)
+
+
+def _ways(one: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return from where to where, in two lines if the names are long."""
+    way = _way(one)
+    source, arrow, target = way.partition(" -> ")
+    return (way,) if len(_INDENT + way) <= _WIDTH else (source, arrow.lstrip() + target)
+
+
+def _below(text: str) -> Iterator[str]:
+    import textwrap
+
+    yield from textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=_INDENT,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _legend(decisions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what each code among the decisions says, once."""
+    meanings = {one["code"]: one["meaning"] for one in decisions}
+    for code, meaning in sorted(meanings.items()):
+        yield from _hanging(f"{code}: {meaning}")
+
+
+def _hanging(text: str) -> Iterator[str]:
+    import textwrap
+
+    yield from textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 @click.command("plan")
@@ -117,14 +206,8 @@ def plan_command(
         click.echo(f"\nBalancing is {told['balancing']['mode']}: a round would not do this now.")
 
 
-def _time(at_ms: int) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _way(one: dict[str, Any]) -> str:
+def _way(one: Mapping[str, Any]) -> str:
     source, target = one["source"], one["target"]
     if source and target:
-        return f"{source} → {target}"
-    return source or target or ""
+        return f"{source} -> {target}"
+    return f"-> {target}" if target else source or ""

@@ -10,10 +10,12 @@ import click
 from loadmanager.cli.tables import print_table
 
 _CANDIDATES_SHOWN: Final = 20
-_OUTCOMES: Final[Mapping[str, str]] = {
-    "moved": "moved",
+_KINDS: Final[Mapping[str, str]] = {
+    "move": "moved",
     "observed": "would have been moved (the leader only observes)",
-    "placed": "placed",
+    "placement": "placed",
+    "drain": "moved off a draining broker",
+    "unload": "unloaded",
     "left_alone": "left alone",
 }
 
@@ -68,7 +70,7 @@ def _decisions(account: Mapping[str, Any]) -> Iterator[str]:
             if one[end] is not None
         )
         what = f"{one['subject']}: " if one["subject"] != account["subject"] else ""
-        outcome = f"{what}{_OUTCOMES[one['outcome']]} {way}".rstrip()
+        outcome = f"{what}{_KINDS[one['kind']]} {way}".rstrip()
         yield f"\n{_when(one['atMs'])}, epoch {one['epoch']}, {where}: {outcome} ({one['code']})"
         yield from _meaning(one)
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
 
 import numpy as np
 
@@ -26,6 +27,22 @@ class Outcome(StrEnum):
     LEFT_ALONE = "left_alone"
 
 
+class Kind(StrEnum):
+    """What a decision is: what asked for the move, or that there was none."""
+
+    MOVE = "move"
+    OBSERVED = "observed"
+    PLACEMENT = "placement"
+    DRAIN = "drain"
+    UNLOAD = "unload"
+    LEFT_ALONE = "left_alone"
+
+
+_KINDS: Final[Mapping[Cause | Reason, Kind]] = MappingProxyType(
+    {Cause.UNOWNED: Kind.PLACEMENT, Cause.DRAINING: Kind.DRAIN, Cause.REQUESTED: Kind.UNLOAD}
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """One decision about one bundle, one broker, or, with an empty subject, one round.
@@ -45,6 +62,17 @@ class Decision:
     source: BrokerId | None = None
     target: BrokerId | None = None
     number: int = field(default=0, compare=False)
+
+    @property
+    def kind(self) -> Kind:
+        """What the decision is; a bundle without an owner is placed, whatever the cause."""
+        if self.outcome is Outcome.LEFT_ALONE:
+            return Kind.LEFT_ALONE
+        if self.outcome is Outcome.OBSERVED:
+            return Kind.OBSERVED
+        if self.source is None:
+            return Kind.PLACEMENT
+        return _KINDS.get(self.code, Kind.MOVE)
 
 
 @dataclass(frozen=True, slots=True)

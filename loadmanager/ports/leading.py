@@ -1,6 +1,6 @@
 """What a live leader tells about its decisions."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,14 +87,17 @@ class LedgerWish:
     """Which decisions are wanted: at most ``limit``, and those that fit all that is said.
 
     ``before`` leaves out that number and all later ones, 0 none: the last number of one
-    page is what the next page is before. ``broker`` is either end of a move. ``round`` 0
-    is any.
+    page is what the next page is before. ``broker`` is either end of a move, ``namespace``
+    that of the bundle. ``kinds`` empty and ``round`` 0 are any.
     """
 
     limit: int
     before: int = 0
     subject: str = ""
     broker: str = ""
+    namespace: str = ""
+    kinds: Collection[str] = ()
+    since_ms: int = 0
     outcome: str = ""
     round: int = 0
 
@@ -104,6 +107,9 @@ class LedgerWish:
             (not self.before or one.number < self.before)
             and (not self.subject or self.subject in {one.subject, one.source, one.target})
             and (not self.broker or self.broker in {one.source, one.target})
+            and (not self.namespace or one.subject.startswith(f"{self.namespace}/"))
+            and (not self.kinds or one.kind in self.kinds)
+            and one.at_ms >= self.since_ms
             and (not self.outcome or one.outcome == self.outcome)
             and (not self.round or one.round == self.round)
         )

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 from loadmanager.app.recollection import Recollection
 from loadmanager.core.explaining import Decision, Outcome
@@ -55,6 +56,25 @@ def test_a_move_is_remembered_of_the_bundle_and_both_brokers() -> None:
     assert past.decisions(TEN) == [MOVED]
     assert past.about(A) == past.about(B1) == past.about(B2) == (MOVED,)
     assert past.about(B) == ()
+
+
+def test_decisions_are_found_by_kind_namespace_and_time() -> None:
+    clock = SetClock()
+    past = Recollection(clock, 4)
+    other = BundleId("t/n2/0x00000000_0x80000000")
+    past.round_done(plan(MOVE), [B1, B2])
+    clock.now_ms = 2000
+    past.placed([Move(B, B1, B2, Cause.REQUESTED), Move(other, B2, B1, Cause.DRAINING)])
+
+    def found(**wish: Any) -> list[str]:
+        return [one.subject for one in past.decisions(LedgerWish(limit=10, **wish))]
+
+    assert found() == [other, B, A]
+    assert found(kinds=["unload"]) == [B]
+    assert found(kinds=["drain", "move"]) == [other, A]
+    assert found(namespace="t/n") == [B, A]
+    assert found(since_ms=2000) == [other, B]
+    assert found(since_ms=2001) == []
 
 
 def test_the_last_move_outlives_later_refusals() -> None:

@@ -10,11 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 from snapshot_samples import hot_and_idle
-from telling_desk import B1, BUNDLE, BUNDLE_STORY, TellingDesk
+from telling_desk import AT_MS, B1, BUNDLE, BUNDLE_STORY, TellingDesk
 
 from loadmanager.adapters.http import HttpDoor
 from loadmanager.adapters.http.admin.accounts import Accounts
 from loadmanager.cli import main
+from loadmanager.cli.decisions import decision_lines
 from loadmanager.core.explaining import Candidate
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.snapshot import encode_snapshot
@@ -135,6 +136,61 @@ def test_a_bundle_on_its_way_and_one_of_nobody_are_told_as_such(serve: Serve) ->
     assert "... and 5 more (--json tells all)\n" in text
     assert text.endswith("leader of epoch 4; no round yet.\n")
     assert f"{BUNDLE} is reported by nobody.\n" in run("explain", "c/d", "--url", url).output
+
+
+def test_decisions_are_listed_in_80_columns_with_their_kind(serve: Serve) -> None:
+    got = run("decisions", "--url", serve(TellingDesk()))
+    assert got.exit_code == 0, got.output
+    assert got.output == (
+        "2023-11-14  kind        bundle, from -> to, numbers\n"
+        "22:14:20    left-alone  t/ns/0x00000000_0x20000000          no_improvement\n"
+        "            b1:8080 stands at 0.600, without it at 0.500\n"
+        "22:13:20    move        t/ns/0x00000000_0x20000000          overloaded\n"
+        "            b2:8080 -> b1:8080\n"
+        "\n"
+        "no_improvement: Wherever it went, that broker would stand about as high as its\n"
+        "  own does now.\n"
+        "overloaded: Its broker carried more than the strategy allows.\n"
+    )
+
+
+def test_decisions_are_filtered_and_a_full_page_says_so(serve: Serve) -> None:
+    url = serve(TellingDesk())
+    wishes = ("--kind", "move", "--kind", "drain", "--namespace", "t/ns", "--broker", "b2:8080")
+    text = run("decisions", *wishes, "--url", url).output
+    assert "22:13:20    move " in text
+    assert "left-alone" not in text
+    assert "These are the newest" not in text
+    assert "left-alone" not in run("decisions", "--kind", "move", "--url", url).output
+    last = run("decisions", "--limit", "1", "--url", url).output
+    assert last.endswith("\nThese are the newest 1; --limit shows more.\n")
+    for wish in (("--since", "1m"), ("--namespace", "t/other"), ("--bundle", "t/ns/x")):
+        none = run("decisions", *wish, "--url", url)
+        assert (none.exit_code, none.output) == (0, "No decision of this leader's term fits.\n")
+    told = json.loads(run("decisions", "--kind", "left-alone", "--json", "--url", url).output)
+    assert [one["kind"] for one in told["decisions"]] == ["left_alone"]
+    assert run("decisions", "--kind", "moves", "--url", url).exit_code == 2
+
+
+def test_long_names_in_decisions_are_kept_whole() -> None:
+    long = "pulsar-broker-0.pulsar-broker.production.svc.cluster.local:8080"
+    bundle = "a-tenant-with-a-long-name/and-such-a-namespace/0x00000000_0x20000000"
+    one = {
+        "atMs": AT_MS,
+        "kind": "drain",
+        "code": "draining",
+        "subject": bundle,
+        "source": long,
+        "target": long.replace("-0", "-1"),
+        "detail": "",
+    }
+    lines = list(decision_lines([one]))
+    assert [line.strip() for line in lines[1:]] == [
+        f"22:13:20    drain       {bundle}",
+        "draining",
+        long,
+        f"-> {long.replace('-0', '-1')}",
+    ]
 
 
 def test_json_is_the_leaders_answer(serve: Serve) -> None:

@@ -11,12 +11,14 @@ from loadmanager.core.explaining import (
     Decision,
     Explanation,
     Ground,
+    Kind,
     Known,
     Outcome,
     decisions_of,
     explain_broker,
     explain_bundle,
     move_decision,
+    refusal_decision,
 )
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
@@ -55,6 +57,29 @@ def known(
         memory=memory or RoundMemory(),
         refusals=by_subject if rounds else None,
     )
+
+
+@pytest.mark.parametrize(
+    ("move", "outcome", "kind"),
+    [
+        (Move(LOW, B1, B2, Cause.OVERLOADED), Outcome.MOVED, Kind.MOVE),
+        # A round whose orders were found to stand after all enters its moves as placed.
+        (Move(LOW, B1, B2, Cause.IMBALANCE), Outcome.PLACED, Kind.MOVE),
+        (Move(LOW, B1, B2, Cause.OVERLOADED), Outcome.OBSERVED, Kind.OBSERVED),
+        (Move(LOW, None, B2, Cause.UNOWNED), Outcome.PLACED, Kind.PLACEMENT),
+        (Move(LOW, None, B2, Cause.REQUESTED), Outcome.PLACED, Kind.PLACEMENT),
+        (Move(LOW, B1, B2, Cause.UNOWNED), Outcome.PLACED, Kind.PLACEMENT),
+        (Move(LOW, B1, B2, Cause.DRAINING), Outcome.PLACED, Kind.DRAIN),
+        (Move(LOW, B1, B2, Cause.REQUESTED), Outcome.PLACED, Kind.UNLOAD),
+    ],
+)
+def test_a_move_is_of_the_kind_that_asked_for_it(move: Move, outcome: Outcome, kind: Kind) -> None:
+    assert move_decision(move, outcome, at_ms=1, epoch=1).kind is kind
+
+
+def test_what_was_left_alone_is_a_kind_of_its_own() -> None:
+    refusal = Refusal(B1, Reason.DRAINING)
+    assert refusal_decision(refusal, at_ms=1, epoch=1).kind is Kind.LEFT_ALONE
 
 
 def test_a_bundle_is_told_with_its_load_its_brokers_score_and_its_chances() -> None:

@@ -46,6 +46,7 @@ async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: OpenDoor
         "epoch": 4,
         "round": 8,
         "subject": BUNDLE,
+        "kind": "left_alone",
         "outcome": "left_alone",
         "code": "no_improvement",
         "meaning": "Wherever it went, that broker would stand about as high as its own does now.",
@@ -98,6 +99,12 @@ async def test_a_full_page_of_decisions_names_the_next_and_filters_are_passed_on
     told = (await leader.ask(f"{ROOT}/decisions?outcome=moved&round=7&subject={BUNDLE}")).json()
     assert [one["outcome"] for one in told["decisions"]] == ["moved"]
     assert (await leader.ask(f"{ROOT}/decisions?broker=b9:1")).json()["decisions"] == []
+    assert (await leader.ask(f"{ROOT}/decisions?namespace=t/n")).json()["decisions"] == []
+    told = (await leader.ask(f"{ROOT}/decisions?kind=move&kind=drain&namespace=t/ns")).json()
+    assert [one["kind"] for one in told["decisions"]] == ["move"]
+    told = (await leader.ask(f"{ROOT}/decisions?sinceMs={AT_MS + 1}")).json()
+    assert [one["kind"] for one in told["decisions"]] == ["left_alone"]
+    assert (await leader.ask(f"{ROOT}/decisions?kind=moves")).status == 400
     assert (await leader.ask(f"{ROOT}/decisions?outcome=lost")).status == 400
     assert (await leader.ask(f"{ROOT}/decisions?round=1&round=2")).status == 400
 

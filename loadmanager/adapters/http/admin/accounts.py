@@ -38,6 +38,17 @@ class DecisionsQuery(Query):
     )
     subject: str = Field("", description="Only those about this bundle or broker.")
     broker: str = Field("", description="Only moves from or to this broker.")
+    namespace: str = Field("", description="Only those about bundles of this `tenant/namespace`.")
+    kinds: list[Literal["move", "observed", "placement", "drain", "unload", "left_alone"]] = Field(
+        [],
+        alias="kind",
+        description="Only those of this kind: a `move` of a round, one that was only `observed`, "
+        "the `placement` of a bundle without an owner, a `drain` of its broker, an `unload` by "
+        "hand, or something `left_alone`; repeatable.",
+    )
+    since_ms: Whole = Field(
+        0, alias="sinceMs", ge=0, le=2**62, description="Only those made at this time or later."
+    )
     outcome: Literal["", "moved", "observed", "placed", "left_alone"] = Field(
         "", description="Only those with this outcome."
     )
@@ -144,6 +155,7 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
         "epoch": decision.epoch,
         "round": decision.round,
         "subject": decision.subject,
+        "kind": decision.kind.value,
         "outcome": decision.outcome.value,
         "code": decision.code.value,
         "meaning": sentence(decision.code),
