@@ -88,7 +88,15 @@ class Election:
         session = self._coordination.session
         candidate = Candidate(self._identity.broker, self._identity.instance, session.session_id)
         connected = session.connection is Connection.CONNECTED and self._picture.complete
-        return judge(candidate, self._picture.incumbent, connected=connected)
+        standing = judge(candidate, self._picture.incumbent, connected=connected)
+        if standing is Standing.LEAD and self._won and self._is_ahead_of(self._won.epoch):
+            return Standing.CLEAR
+        return standing
+
+    def _is_ahead_of(self, epoch: int) -> bool:
+        """Say whether the election node tells of a later epoch: another hand wrote it."""
+        leader = self._picture.leader
+        return leader is not None and leader.epoch > epoch
 
     async def _next_turn(self) -> None:
         standing = self._standing()
@@ -128,7 +136,8 @@ class Election:
 
     async def _recover(self) -> None:
         node = await self._coordination.get(znodes.EPOCH)
-        if node is not None and node.data == self._identity.instance.encode():
+        ours = node is not None and node.data == self._identity.instance.encode()
+        if node is not None and ours and not self._is_ahead_of(node.stat.version):
             self._won = Term(node.stat.version, self._coordination.session.session_id)
         else:
             await self._clear()

@@ -19,6 +19,7 @@ from loadmanager.app.leasing import (
 from loadmanager.app.leaving import Leaving
 from loadmanager.app.locking import LockKeeper
 from loadmanager.app.membership import Membership
+from loadmanager.app.obedience import Obedience
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher, Sampler
@@ -32,10 +33,8 @@ from loadmanager.app.splitting import Splitter
 from loadmanager.app.succession import StandingBy, Succession
 from loadmanager.app.unleased import Unleased
 from loadmanager.core import znodes
-from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import LoadReport
-from loadmanager.core.orders import decode_orders
 from loadmanager.ports import BrokerError, Connection, CoordinationError, Node, StaleAgent
 
 log = structlog.get_logger()
@@ -78,7 +77,7 @@ class Member:
         self._lease: LeaseKeeper | None = None
         self._stopping = False
         self._tell_again_s = -math.inf
-        self._newest_epoch = 0
+        self._obedience = Obedience(parts, ownerships.obey)
         self._left_behind: dict[BundleId, int] = {}
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)
 
@@ -93,6 +92,8 @@ class Member:
             yield f"the broker holds no lease: {self._unleased.why}"
         elif self._lease.leased_until_s <= self._parts.clock.monotonic_s():
             yield "the broker holds no lease: it could not be renewed in time"
+        if self._obedience.refused:
+            yield f"the orders are not obeyed: {self._obedience.refused}"
 
     async def run(self) -> None:
         """Live until cancelled, or until a membership ends after `leave`.
@@ -182,7 +183,8 @@ class Member:
         await self._deregister_given_up()
         await self._release_left_behind()
         mark = znodes.draining(parts.identity.broker)
-        self._intention.mark_read(await parts.coordination.get(mark))
+        drained, _ = await asyncio.gather(parts.coordination.get(mark), self._obedience.learn())
+        self._intention.mark_read(drained)
         try:
             report = await self._sampler.sample()
             if self._unleased.refused:
@@ -195,7 +197,7 @@ class Member:
         )
         # Not before: they may change while it waits for its turn, and by former ones it would
         # stop what it serves and is to go on serving.
-        self._orders_changed(await parts.coordination.get(znodes.orders(parts.identity.broker)))
+        await self._obedience.read()
         parts.metrics.standing_by.set(0)
         self._tell_again_s = -math.inf
         earlier_end_s = self._lease.leased_until_s if self._lease else parts.clock.monotonic_s()
@@ -288,7 +290,7 @@ class Member:
         keeper = LockKeeper(parts, self._ownerships, membership)
         orders_path = znodes.orders(membership.broker)
         watches = (
-            parts.coordination.watch(orders_path, self._orders_changed),
+            parts.coordination.watch(orders_path, self._obedience.seen),
             parts.coordination.watch(znodes.draining(membership.broker), self._intention.mark_read),
         )
         try:
@@ -299,7 +301,8 @@ class Member:
                 tasks.create_task(self._compare_now_and_then(), name="comparison")
                 tasks.create_task(self._splitter.run(), name="splits")
                 tasks.create_task(self._guard_registration(membership), name="registration")
-                tasks.create_task(self._heed_disobedience(), name="obedience")
+                tasks.create_task(self._heed_disobedience(), name="disobedience")
+                tasks.create_task(self._obedience.run(), name="obedience")
                 try:
                     await lease.run()
                 except BrokerLost:
@@ -358,22 +361,3 @@ class Member:
         """
         await self._ownerships.disobeyed.wait()
         raise Displaced("the broker obeys a newer agent, and refused a command of this one")
-
-    def _orders_changed(self, node: Node | None) -> None:
-        if node is None:
-            return
-        path = znodes.orders(self._parts.identity.broker)
-        try:
-            orders = decode_orders(path, node.data)
-        except MalformedContent as error:
-            # The former orders stand: to own nothing would be the worst reading of garbage.
-            log.warning("znode.content.refused", path=path, error=str(error))
-            self._parts.metrics.malformed("orders")
-            return
-        if orders.epoch < self._newest_epoch:
-            # ZooKeeper's check keeps a former leader from writing; whoever did it is no leader.
-            log.error("orders.epoch.refused", epoch=orders.epoch, newest=self._newest_epoch)
-            self._parts.metrics.stale_orders.inc()
-            return
-        self._newest_epoch = orders.epoch
-        self._ownerships.obey(orders)

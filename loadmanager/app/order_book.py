@@ -174,7 +174,9 @@ class OrderBook:
             self._metrics.malformed("orders")
             return False
         splits = {b: order for b, order in self._splits.items() if b in bundles}
-        return orders.bundles == bundles and dict(orders.splits) == splits
+        ordered = orders.bundles == bundles and dict(orders.splits) == splits
+        # No agent obeys one of an epoch to come.
+        return ordered and orders.epoch <= self._term.epoch
 
     def _holder(self, bundle: BundleId) -> Iterator[BrokerId]:
         holding = self._picture.owners.get(bundle)

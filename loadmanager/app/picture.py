@@ -225,13 +225,14 @@ class ClusterPicture:
         self._leader_read = True
         self.leader, self.incumbent = None, None
         if node is not None:
+            session_id = node.stat.ephemeral_owner
             try:
                 record = decode_leader(znodes.LEADER, node.data)
             except MalformedContent as error:
                 log.warning("znode.content.refused", path=znodes.LEADER, error=str(error))
                 self._metrics.malformed("leader")
+                self.incumbent = Incumbent(None, "", session_id)
             else:
-                session_id = node.stat.ephemeral_owner
                 self.incumbent = Incumbent(record.broker, record.instance, session_id)
                 self.leader = LeaderInfo(
                     broker=record.broker,

@@ -47,9 +47,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """What the election node holds, and whose session holds it."""
+    """What the election node holds, and whose session holds it.
 
-    broker: BrokerId
+    ``broker`` is None in a node whose content cannot be read: only the session counts.
+    """
+
+    broker: BrokerId | None
     instance: str
     session_id: int
 

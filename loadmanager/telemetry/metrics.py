@@ -152,6 +152,9 @@ class Metrics:
         self.stale_orders = self._counter(
             "stale_orders", "Orders not obeyed because they are of an older leader than obeyed."
         )
+        self.orders_refused = self._gauge(
+            "orders_refused", "1 while the orders that stand are not obeyed, else 0."
+        )
         self.broker_leased = self._gauge(
             "broker_leased", "1 while the broker takes its leases from this sidecar, else 0."
         )
