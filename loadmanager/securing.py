@@ -1,8 +1,11 @@
 """From the configuration to who may do what, and to TLS."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from loadmanager.adapters.http import HttpLeaderLine
+from loadmanager.adapters.http.leader_line import Proof
 from loadmanager.adapters.http.routes import Role
 from loadmanager.adapters.http.security import (
     ClientTls,
@@ -15,6 +18,7 @@ from loadmanager.adapters.http.security import (
     TlsFiles,
     Tokens,
 )
+from loadmanager.adapters.http.security.cluster_key import sign
 from loadmanager.adapters.http.security.origin import host_of
 from loadmanager.config import Config
 from loadmanager.config.security import (
@@ -24,6 +28,8 @@ from loadmanager.config.security import (
     uses_cluster_key,
 )
 from loadmanager.core.hosts import is_loopback
+
+_OWN_TOKEN_S: Final = 60
 
 
 def make_guard(config: Config, key: Key) -> Guard:
@@ -68,8 +74,11 @@ def make_tls(tls: TlsSettings) -> TlsFiles | None:
     )
 
 
-def make_leader_line(config: Config) -> HttpLeaderLine:
+def make_leader_line(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> HttpLeaderLine:
     """Return the line to the leader's sidecar.
+
+    ``key`` returns the cluster's, None before it is known; ``is_sidecar`` says whether a
+    registered sidecar advertises a URL: others are shown no token.
 
     Raises:
         TlsFilesUnusable: a certificate or key to ask with cannot be used.
@@ -85,14 +94,27 @@ def make_leader_line(config: Config) -> HttpLeaderLine:
         )
 
     def token() -> str:
-        return Path(token_file).read_text(encoding="utf-8").strip() if token_file else ""
+        if not uses_cluster_key(config.security, tls):
+            return Path(token_file).read_text(encoding="utf-8").strip() if token_file else ""
+        known = key()
+        name = f"sidecar of {config.broker.id}"
+        return sign(known, name=name, right=Role.READ, valid_s=_OWN_TOKEN_S) if known else ""
+
+    def proof(url: str) -> Proof:
+        if not (own := token()):
+            return Proof()
+        if tls.certificate_file and not url.startswith("https:"):
+            return Proof(withheld="because this sidecar speaks TLS and the other one does not")
+        if not is_sidecar(url):
+            return Proof(withheld="because no registered sidecar advertises this URL")
+        return Proof(own)
 
     try:
         token()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise KeyUnusable(f"{token_file}: {why}; expected a file with a token") from None
-    return HttpLeaderLine(tls=client, token=token)
+    return HttpLeaderLine(tls=client, proof=proof)
 
 
 def _tokens(security: SecuritySettings) -> Tokens | None:

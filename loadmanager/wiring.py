@@ -24,10 +24,12 @@ from loadmanager.adapters.http import (
     LoopWatch,
 )
 from loadmanager.adapters.http.listening import listening_sockets
+from loadmanager.adapters.http.security import Key
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.administering import admin_routes
 from loadmanager.app.agreement import Conditions
+from loadmanager.app.cluster_key import ClusterKey
 from loadmanager.app.endings import first_leaf
 from loadmanager.app.identity import Identity
 from loadmanager.app.parts import Parts
@@ -35,6 +37,7 @@ from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.service import Sidecar
 from loadmanager.config import Config
 from loadmanager.config.model import chroot_of, health_port, own_url
+from loadmanager.config.security import uses_cluster_key
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history import Origin
 from loadmanager.core.load import BrokerUrls
@@ -85,7 +88,6 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
     clock = SystemClock()
     coordination = ZooKeeperCoordination(zookeeper_options(config), metrics.coordination_asked)
     broker = HttpBrokerControl(config.broker.control_url, config.broker.control_timeout_s)
-    leader_line = make_leader_line(config)
     identity = make_identity(config, port, clock)
     history = make_history(config, identity)
     parts = Parts(
@@ -98,6 +100,8 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
         history=history,
         seeds=SeedFile(config.history.seed) if config.history.seed else NoSeed(),
     )
+    key = ClusterKey(coordination, clock)
+    leader_line = make_leader_line(config, lambda: key.value, parts.picture.advertises)
     application = join(
         config,
         parts,
@@ -113,7 +117,7 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
         if isinstance(history, ThreadedHistory):
             await asyncio.to_thread(history.close, _LEAVE_S)
 
-    door = make_door(config, parts, application, leader_line)
+    door = make_door(config, parts, application, leader_line, lambda: key.value)
     application.retuning.follow(door_tuner(door))
     application.retuning.follow(lambda changed: change_level(changed.log.level))
     return Sidecar(
@@ -122,12 +126,17 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
         application.member,
         application.election,
         dynamic=application.dynamic,
+        key=key if uses_cluster_key(config.security, config.tls) else None,
         close=close,
     )
 
 
 def make_door(
-    config: Config, parts: Parts, application: Application, leader_line: HttpLeaderLine
+    config: Config,
+    parts: Parts,
+    application: Application,
+    leader_line: HttpLeaderLine,
+    key: Key,
 ) -> HttpDoor:
     """Return the HTTP server in front of the application."""
     return HttpDoor(
@@ -136,7 +145,7 @@ def make_door(
         registry=REGISTRY,
         version=__version__,
         settings=door_settings(config),
-        guard=make_guard(config, lambda: None),
+        guard=make_guard(config, key),
         tls=make_tls(config.tls),
         tls_refresh_s=config.tls.refresh_interval_s,
         more_routes=admin_routes(config, parts, application, leader_line),

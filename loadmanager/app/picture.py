@@ -118,6 +118,12 @@ class ClusterPicture:
         """Every registered broker whose report can be read."""
         return self._brokers.values  # type: ignore[return-value]  # names were parsed on reading
 
+    def advertises(self, sidecar_url: str) -> bool:
+        """Return whether a registered broker's sidecar says that it is reached there."""
+        return any(
+            known.report.sidecar_url.rstrip("/") == sidecar_url for known in self.brokers.values()
+        )
+
     @property
     def owners(self) -> Mapping[BundleId, Holding]:
         """Who lists each bundle as owned."""

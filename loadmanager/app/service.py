@@ -7,6 +7,7 @@ from typing import Protocol
 import structlog
 
 from loadmanager.app.agreement import Conditions, agree
+from loadmanager.app.cluster_key import ClusterKey
 from loadmanager.app.dynamic_settings import DynamicSettings
 from loadmanager.app.electing import Election
 from loadmanager.app.member import Member
@@ -32,7 +33,8 @@ class Door(Protocol):
 class Sidecar:
     """Joins the parts into one process: agent, possible leader, and door.
 
-    ``close`` gives back what the adapters hold, after everything else has ended.
+    ``key`` is what tokens are signed with, where nothing else is configured. ``close``
+    gives back what the adapters hold, after everything else has ended.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Sidecar:
         election: Election,
         *,
         dynamic: DynamicSettings,
+        key: ClusterKey | None = None,
         close: Callable[[], Awaitable[None]],
     ) -> None:
         self._parts = parts
@@ -50,6 +53,7 @@ class Sidecar:
         self._member = member
         self._election = election
         self._dynamic = dynamic
+        self._key = key
         self._close = close
         self._shown: set[BrokerId] = set()
 
@@ -110,6 +114,8 @@ class Sidecar:
             tasks.create_task(self._member.run(), name="member")
             tasks.create_task(self._election.run(), name="election")
             tasks.create_task(self._show(), name="gauges")
+            if self._key is not None:
+                tasks.create_task(self._key.run(), name="cluster key")
 
     async def _leave(self, within_s: float) -> None:
         log.info("sidecar.service.leaving")

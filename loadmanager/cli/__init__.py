@@ -34,6 +34,7 @@ from loadmanager.cli.steering import (
     pause_command,
     resume_command,
 )
+from loadmanager.cli.token import token_command
 from loadmanager.cli.top import top_command
 from loadmanager.cli.unload import unload_command
 from loadmanager.cli.zookeeper import zookeeper_command
@@ -77,6 +78,7 @@ main.add_section(
     observe_command,
     resume_command,
     isolation_commands,
+    token_command,
     config_commands,
     completion_command,
     show_commands_command,

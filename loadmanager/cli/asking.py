@@ -23,6 +23,11 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 DEFAULT_URL: Final = "http://127.0.0.1:7750"
 _BAD_INPUT: Final = frozenset({400, 404, 412})
 _MOST_REDIRECTS: Final = 3
+_HOW_TO_PROVE: Final = (
+    "\nPass a token: --token-file FILE, LOADMANAGER_TOKEN_FILE or token_file of a profile. Where "
+    "the\nsidecars have no [security], make one with their configuration:\n"
+    "  loadmanager token --right read|admin --config FILE > FILE"
+)
 
 
 class NotAnswered(click.ClickException):
@@ -77,7 +82,8 @@ class Reach:
         except HTTPError as error:
             with error:
                 kind = NotFound if error.code in _BAD_INPUT else NotAnswered
-                raise kind(_reason(error), refused=True) from None
+                how = _HOW_TO_PROVE if error.code == HTTPStatus.UNAUTHORIZED else ""
+                raise kind(_reason(error) + how, refused=True) from None
         except (URLError, HTTPException, OSError) as error:
             why = error.reason if isinstance(error, URLError) else error
             slow = isinstance(why, socket.timeout)

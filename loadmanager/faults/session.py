@@ -234,10 +234,14 @@ class ClientSession(LinkedCoordination):
         await asyncio.sleep(self.delay_commits_s)
         return await self._sent(lambda: super(ClientSession, self).commit(operations))
 
-    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, private: bool = False
+    ) -> Stat:
         """Send it."""
         return await self._sent(
-            lambda: super(ClientSession, self).create(path, data, ephemeral=ephemeral)
+            lambda: super(ClientSession, self).create(
+                path, data, ephemeral=ephemeral, private=private
+            )
         )
 
     async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:

@@ -194,8 +194,13 @@ class Coordination(Protocol):
             SessionLost: the session is gone.
         """
 
-    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, private: bool = False
+    ) -> Stat:
         """Create a node, and missing parents as persistent empty nodes.
+
+        A private node can be read and changed with this client's login alone, if it has
+        one, whatever holds for other nodes.
 
         A reply lost on the way is resolved inside: the method waits for the connection,
         at most for the session timeout, reads back, and counts an ephemeral node of this

@@ -113,12 +113,14 @@ class LinkedCoordination:
         self._record.require_connected()
         await self._link.heartbeat()
 
-    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, private: bool = False
+    ) -> Stat:
         """Create a node and missing parents."""
         where = self._request_at(path, data)
         session_id = self.session.session_id
         try:
-            return await self._create(where, data, ephemeral=ephemeral)
+            return await self._create(where, data, ephemeral=ephemeral, private=private)
         except NodeExists:
             if not ephemeral:
                 raise
@@ -203,10 +205,10 @@ class LinkedCoordination:
             case Check():
                 return Check(where, operation.version)
 
-    async def _create(self, where: str, data: bytes, *, ephemeral: bool) -> Stat:
+    async def _create(self, where: str, data: bytes, *, ephemeral: bool, private: bool) -> Stat:
         while True:
             try:
-                return await self._link.create(where, data, ephemeral=ephemeral)
+                return await self._link.create(where, data, ephemeral=ephemeral, private=private)
             except NodeMissing:
                 await self._make(parent_of(where))
                 # Somebody may delete the empty parent again: then make it again.

@@ -75,9 +75,12 @@ class CountedLink:
         """Make one round trip."""
         await self._told("heartbeat", self._link.heartbeat())
 
-    async def create(self, path: str, data: bytes, *, ephemeral: bool) -> Stat:
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool, private: bool = False
+    ) -> Stat:
         """Create a node."""
-        return await self._told("create", self._link.create(path, data, ephemeral=ephemeral))
+        made = self._link.create(path, data, ephemeral=ephemeral, private=private)
+        return await self._told("create", made)
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
         """Replace the content."""

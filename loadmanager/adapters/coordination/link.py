@@ -43,7 +43,9 @@ class Link(Protocol):
     async def heartbeat(self) -> None:
         """Make one round trip through the service's leader, ahead of waiting requests."""
 
-    async def create(self, path: str, data: bytes, *, ephemeral: bool) -> Stat:
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool, private: bool = False
+    ) -> Stat:
         """Create a node. Raises `NodeExists`, or `NodeMissing` for its parent."""
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import aiohttp
 
@@ -11,6 +12,33 @@ from loadmanager.adapters.http.security.tls import ClientTls
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
 from loadmanager.ports import LeaderInfo, NamespaceUnknown, NotLeader, Unavailable
+
+_MOST_BYTES_OF_A_DECISION: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a question to a sidecar carries to prove who asks.
+
+    ``withheld`` says why it carries no token, if there is one.
+    """
+
+    token: str = ""
+    withheld: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A sidecar's answer, read whole; ``retry_after`` and ``withheld`` are "" for none."""
+
+    status: int
+    retry_after: str
+    text: str
+    withheld: str
+
+
+class AnswerTooLong(ValueError):
+    """An answer of more bytes than any sidecar has to say."""
 
 
 class HttpLeaderLine:
@@ -24,8 +52,7 @@ class HttpLeaderLine:
             their timeout.
         tls: for leaders that speak TLS, looked after before each question; None trusts
             whom the system trusts.
-        token: returns what this sidecar proves its own name with, "" for nothing; may
-            raise OSError.
+        proof: returns what the sidecar at a URL is shown of who asks; may raise OSError.
     """
 
     def __init__(
@@ -35,12 +62,12 @@ class HttpLeaderLine:
         connect_timeout_s: float = 1.0,
         max_connections: int = 64,
         tls: ClientTls | None = None,
-        token: Callable[[], str] = str,
+        proof: Callable[[str], Proof] = lambda _: Proof(),
     ) -> None:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
         self._max_connections = max_connections
         self._tls = tls
-        self._token = token
+        self._proof = proof
         self._session: aiohttp.ClientSession | None = None
 
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
@@ -54,15 +81,21 @@ class HttpLeaderLine:
         """
         url = leader.sidecar_url.rstrip("/") + ASSIGN_PATH
         try:
-            status, retry_after, text = await self.ask("POST", url, {"bundle": bundle})
+            answer = await self.ask(
+                "POST",
+                leader.sidecar_url,
+                ASSIGN_PATH,
+                {"bundle": bundle},
+                most_bytes=_MOST_BYTES_OF_A_DECISION,
+            )
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"the leader at {leader.sidecar_url} does not answer: {what}") from (
                 error
             )
-        if status == 200:  # noqa: PLR2004 - HTTP
-            return _decision(text, url, leader)
-        raise _refusal(status, retry_after, text, url)
+        if answer.status == 200:  # noqa: PLR2004 - HTTP
+            return _decision(answer.text, url, leader)
+        raise _refusal(answer, url)
 
     async def close(self) -> None:
         """Give back connections."""
@@ -71,11 +104,18 @@ class HttpLeaderLine:
             await session.close()
 
     async def ask(
-        self, method: str, url: str, value: dict[str, str] | None = None
-    ) -> tuple[int, str, str]:
-        """Return status, ``Retry-After`` and body of an answer.
+        self,
+        method: str,
+        sidecar_url: str,
+        path: str,
+        value: dict[str, str] | None = None,
+        *,
+        most_bytes: int,
+    ) -> Answer:
+        """Return what the sidecar at a URL answers under a path.
 
         Raises:
+            AnswerTooLong: its body has more than ``most_bytes``.
             aiohttp.ClientError, OSError, ValueError: there is none.
         """
         if self._session is None:
@@ -86,16 +126,33 @@ class HttpLeaderLine:
                     ssl=True if self._tls is None else self._tls.context,
                 ),
                 timeout=self._timeout,
+                # What is counted is what arrives.
+                auto_decompress=False,
+                headers={"Accept-Encoding": "identity"},
             )
         if self._tls is not None:
             self._tls.refresh()
-        token = self._token()
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        base = sidecar_url.rstrip("/")
+        proof = self._proof(base)
+        headers = {"Authorization": f"Bearer {proof.token}"} if proof.token else {}
         # A leader never redirects; following one would ask somebody else.
         async with self._session.request(
-            method, url, json=value, headers=headers, allow_redirects=False
+            method, base + path, json=value, headers=headers, allow_redirects=False
         ) as response:
-            return response.status, response.headers.get("Retry-After", ""), await response.text()
+            body = await _read(response, most_bytes)
+            retry_after = response.headers.get("Retry-After", "")
+            text = body.decode(errors="replace")
+            return Answer(response.status, retry_after, text, proof.withheld)
+
+
+async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > most_bytes:
+            response.close()
+            raise AnswerTooLong(f"its answer has more than {most_bytes} bytes")
+    return bytes(body)
 
 
 def _decision(text: str, url: str, leader: LeaderInfo) -> BrokerId:
@@ -109,20 +166,24 @@ def _decision(text: str, url: str, leader: LeaderInfo) -> BrokerId:
     return broker
 
 
-def _refusal(
-    status: int, retry_after: str, text: str, url: str
-) -> NotLeader | NamespaceUnknown | Unavailable:
-    reason = _reason(text)
-    match status:
+def _refusal(answer: Answer, url: str) -> NotLeader | NamespaceUnknown | Unavailable:
+    reason = _reason(answer.text)
+    match answer.status:
         case 404 if reason is not None:
             return NamespaceUnknown(reason)
         case 409:
             return NotLeader(reason or f"{url}: does not lead")
         case 503:
-            wait_s = float(retry_after) if retry_after.isdecimal() else 1.0
+            wait_s = float(answer.retry_after) if answer.retry_after.isdecimal() else 1.0
             return Unavailable(reason or f"{url}: has no broker for the bundle", wait_s)
         case _:
-            return Unavailable(f"{url}: answered {status}: {reason or text[:120]!r}")
+            return Unavailable(told_refusal(url, answer))
+
+
+def told_refusal(url: str, answer: Answer) -> str:
+    """Return what a refusal says, for an error."""
+    said = f"{url}: answered {answer.status}: {_reason(answer.text) or answer.text[:120]!r}"
+    return f"{said}; asked without a token, {answer.withheld}" if answer.withheld else said
 
 
 def _reason(text: str) -> str | None:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from loadmanager.adapters.http.leader_line import HttpLeaderLine
+from loadmanager.adapters.http.leader_line import HttpLeaderLine, told_refusal
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_bundle, parse_full_topic
 from loadmanager.core.load import TopicTraffic
@@ -15,6 +15,8 @@ from loadmanager.core.wire.fields import Fields, parse_fields
 from loadmanager.ports import Unavailable
 
 TOPICS_PATH: Final = "/admin/v2/broker-stats/topics"
+# Some 400,000 topics of one broker.
+_MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 class HttpTopicLine:
@@ -27,16 +29,17 @@ class HttpTopicLine:
         self, sidecar_url: str, namespace: Namespace
     ) -> Mapping[BundleId, Mapping[TopicName, TopicTraffic]]:
         """Return the topics that another sidecar's broker has open; see `TopicLine`."""
-        url = f"{sidecar_url.rstrip('/')}{TOPICS_PATH}?namespace={quote(namespace, safe='')}"
+        path = f"{TOPICS_PATH}?namespace={quote(namespace, safe='')}"
+        url = sidecar_url.rstrip("/") + path
         try:
-            status, _, text = await self._line.ask("GET", url)
+            answer = await self._line.ask("GET", sidecar_url, path, most_bytes=_MOST_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             what = str(error) or type(error).__name__
             raise Unavailable(f"the sidecar at {sidecar_url} does not answer: {what}") from error
-        if status != 200:  # noqa: PLR2004 - HTTP
-            raise Unavailable(f"{url}: answered {status}: {text[:120]!r}")
+        if answer.status != 200:  # noqa: PLR2004 - HTTP
+            raise Unavailable(told_refusal(url, answer))
         try:
-            return topics_from(parse_fields(url, text.encode()))
+            return topics_from(parse_fields(url, answer.text.encode()))
         except (MalformedContent, InvalidName, json.JSONDecodeError) as error:
             raise Unavailable(f"{url}: {error}") from error
 

@@ -117,7 +117,14 @@ class MemoryLink:
         """Make a round trip."""
         await self.sync("/")
 
-    async def create(self, path: str, data: bytes, *, ephemeral: bool) -> Stat:
+    async def create(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        ephemeral: bool,
+        private: bool = False,  # noqa: ARG002 - there are no logins here
+    ) -> Stat:
         """Create a node."""
         return await self._write(Create(path, data, ephemeral))
 

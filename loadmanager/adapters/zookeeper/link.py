@@ -42,6 +42,7 @@ class KazooLink:
 
     def __init__(self, options: ZooKeeperOptions) -> None:
         self._session = KazooSession(options)
+        self._private_access_list = options.private_access_list()
 
     def open(self, changed: Callable[[SessionState], None]) -> None:
         """Begin connecting."""
@@ -77,11 +78,16 @@ class KazooLink:
         """Make a round trip through the leader."""
         await self._session.heartbeat()
 
-    async def create(self, path: str, data: bytes, *, ephemeral: bool) -> Stat:
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool, private: bool = False
+    ) -> Stat:
         """Create a node."""
+        access_list = self._private_access_list if private else None
         _, stat = await self._session.ask(
             path,
-            lambda client: client.create_async(path, data, ephemeral=ephemeral, include_data=True),
+            lambda client: client.create_async(
+                path, data, acl=access_list, ephemeral=ephemeral, include_data=True
+            ),
         )
         return _stat(stat)
 

@@ -126,6 +126,10 @@ class ZooKeeperOptions:
         restricted = self.has_login if self.creator_only is None else self.creator_only
         return CREATOR_ALL_ACL if restricted else OPEN_ACL_UNSAFE
 
+    def private_access_list(self) -> Any:
+        """Return the access list of nodes that this login alone may read, if there is one."""
+        return CREATOR_ALL_ACL if self.has_login else OPEN_ACL_UNSAFE
+
     def auth_data(self) -> list[tuple[str, str]]:
         """Return the digest login in kazoo's form."""
         if not self.digest_user:

@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -178,3 +179,27 @@ async def test_a_line_can_be_used_again_after_it_was_closed(leader: OpenDoor) ->
     for _ in range(2):
         assert await line.assign(leader_at(leader.url), BUNDLE) == "b1:8080"
         await line.close()
+
+
+async def test_an_answer_without_an_end_is_cut_off(line: LeaderLine) -> None:
+    async def pour(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        try:
+            while True:
+                writer.write(b" " * 65_536)
+                await writer.drain()
+        except OSError:
+            writer.close()
+
+    server = await asyncio.start_server(pour, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(Unavailable, match="its answer has more than 65536 bytes"):
+            await line.assign(leader_at(url), BUNDLE)
+
+
+async def test_what_is_packed_is_counted_as_it_arrives(serve: Serve, line: LeaderLine) -> None:
+    body = gzip.compress(b" " * 10_000_000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+    with pytest.raises(Unavailable, match="expected broker and epoch"):
+        await line.assign(leader_at(await serve(head % len(body) + body)), BUNDLE)

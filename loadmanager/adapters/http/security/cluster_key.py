@@ -106,7 +106,7 @@ class ClusterKeyGuard(Guard):
         key = self._key()
         if key is None:
             raise unavailable(
-                "the key that tokens are checked with has not been read from ZooKeeper yet",
+                "the key that tokens are checked with is not read from ZooKeeper yet",
                 _RETRY_AFTER_S,
             )
         if self._signed is None or key != self._known:

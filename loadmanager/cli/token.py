@@ -1,0 +1,189 @@
+"""``loadmanager token``: tokens of the cluster's own key."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from loadmanager.config import Config
+
+_SECTIONS: Final = frozenset({"broker", "cluster", "security", "tls", "zookeeper"})
+_DAY_S: Final = 86_400
+
+
+@click.command("token")
+@click.option(
+    "--right",
+    required=True,
+    type=click.Choice(["lookup", "read", "admin"]),
+    help="What the bearer may do; each includes the ones before it.",
+)
+@click.option(
+    "--days",
+    default=90,
+    show_default=True,
+    type=click.IntRange(1, 3650),
+    help="How long the token is good.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Who the bearer is, for the log of changes.  [default: the right]",
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The sidecars' TOML file, for ZooKeeper's hosts, chroot and login. The environment counts "
+    "as for a sidecar.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    metavar="SECTION.KEY=VALUE",
+    multiple=True,
+    help="Set one key, over file and environment. May be given several times.",
+)
+@click.option("--zookeeper", metavar="HOSTS", help="The same as --set zookeeper.hosts=HOSTS.")
+@click.option("--chroot", metavar="PATH", help="The same as --set zookeeper.chroot=PATH.")
+@click.option(
+    "--replace-key",
+    is_flag=True,
+    help="Have a new key made first: every token that was signed until now is void.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=15.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 3600),
+    help="Seconds to wait for ZooKeeper.",
+)
+def token_command(  # noqa: PLR0917 - one for each option
+    right: str,
+    days: int,
+    name: str | None,
+    config_file: Path | None,
+    overrides: tuple[str, ...],
+    zookeeper: str | None,
+    chroot: str | None,
+    timeout_s: float,
+    *,
+    replace_key: bool,
+) -> None:
+    """Print a token to ask sidecars with that have no [security] of their own.
+
+    It is signed with the key that the sidecars share in ZooKeeper, which is made if there
+    is none yet: a token can be made before the first sidecar runs. Whoever has a token may
+    do what it says until it ends or the key is replaced.
+
+    Example: loadmanager token --right admin --config /etc/loadmanager.toml > admin.jwt
+    """
+    from loadmanager.adapters.http.routes import Role
+    from loadmanager.adapters.http.security.cluster_key import sign
+    from loadmanager.config import ConfigError
+    from loadmanager.core.errors import LoadManagerError
+    from loadmanager.telemetry.logging import configure_logging
+
+    given = [("hosts", zookeeper), ("chroot", chroot)]
+    more = [f"zookeeper.{key}={value}" for key, value in given if value is not None]
+    try:
+        config = _config(config_file, (*overrides, *more))
+        _refuse_other_signers(config)
+        configure_logging("console", "error", sys.stderr)
+        key = asyncio.run(_key(config, timeout_s, replace_key=replace_key))
+    except ConfigError as error:
+        for fault in error.faults:
+            click.echo(fault, err=True)
+        raise click.exceptions.Exit(2) from None
+    except TimeoutError:
+        _end(f"ZooKeeper at {config.zookeeper.hosts}: no session within {timeout_s:g} s")
+    except LoadManagerError as error:
+        _end(str(error))
+    click.echo(sign(key, name=name or right, right=Role(right), valid_s=days * _DAY_S))
+
+
+def _config(path: Path | None, overrides: tuple[str, ...]) -> "Config":
+    """Return the sections that say where the key is; what one broker needs may be missing.
+
+    Raises:
+        ConfigError: they have a fault.
+    """
+    from loadmanager.config.load import checked
+    from loadmanager.config.sources import Setting, gather
+
+    given = gather(path, os.environ, overrides)
+    kept = {at: one for at, one in given.settings.items() if at[0] in _SECTIONS}
+    kept["broker", "id"] = Setting("localhost:8080", "of no importance here")
+    return checked(replace(given, settings=kept))
+
+
+def _refuse_other_signers(config: "Config") -> None:
+    from loadmanager.config.security import uses_cluster_key
+
+    security = config.security
+    if uses_cluster_key(security, config.tls):
+        return
+    if security.token_secret_key_file:
+        signer = f"the secret in {security.token_secret_key_file}"
+        option = f"--secret-key file://{security.token_secret_key_file}"
+    elif security.token_public_key_file:
+        signer = f"the private key that belongs to {security.token_public_key_file}"
+        option = "--private-key file://..."
+    else:
+        raise click.UsageError(
+            "[security] or [tls] client_authorities_file says who may do what, and names no key "
+            "that tokens are signed with; see docs/security.md"
+        )
+    raise click.UsageError(
+        f"[security] is set: tokens are signed with {signer}, for example by Pulsar's\n"
+        f"  bin/pulsar tokens create {option} --subject NAME\n"
+        f"The name stands in the claim {security.token_claim!r}, and admins, readers and lookers "
+        "in [security] say what it may do."
+    )
+
+
+async def _key(config: "Config", timeout_s: float, *, replace_key: bool) -> bytes:
+    """Return the cluster's key.
+
+    Raises:
+        TimeoutError: ZooKeeper did not answer in time.
+        LoadManagerError: the key can be neither read nor made.
+    """
+    from loadmanager.adapters.zookeeper import ZooKeeperCoordination
+    from loadmanager.app.chroot import refuse_nodes_of_others
+    from loadmanager.app.cluster_key import key_of_cluster
+    from loadmanager.core import znodes
+    from loadmanager.ports import Connection, NodeMissing, SessionState
+    from loadmanager.wiring import conditions_of, zookeeper_options
+
+    coordination = ZooKeeperCoordination(zookeeper_options(config))
+    connected = asyncio.Event()
+
+    def changed(state: SessionState) -> None:
+        if state.connection is Connection.CONNECTED:
+            connected.set()
+
+    coordination.on_session(changed)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await coordination.start()
+            await connected.wait()
+            await refuse_nodes_of_others(coordination, conditions_of(config).default_chroot)
+            if replace_key:
+                with contextlib.suppress(NodeMissing):
+                    await coordination.delete(znodes.KEY)
+            return await key_of_cluster(coordination)
+    finally:
+        await coordination.close()
+
+
+def _end(message: str) -> NoReturn:
+    click.echo(f"loadmanager token: {message}", err=True)
+    raise click.exceptions.Exit(1)
