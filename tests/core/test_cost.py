@@ -1,5 +1,7 @@
 from collections.abc import Callable
 
+import numpy as np
+
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
@@ -21,6 +23,15 @@ def test_a_bundle_never_measured_costs_as_much_as_the_mean(
     view = make_view({"a:1": (0.5, {1: 100.0, 2: 5.0}), "b:1": (0.5, {3: 100.0, 4: 7.0})})
     assert TrafficShare().usage(view, bundle(9), None).tolist() == [200.0, 0.0, 0.0, 0.0, 0.0]
     assert not TrafficShare().usage(make_view({"a:1": (0.0, {})}), bundle(9), None).any()
+
+
+def test_the_smallest_traffic_there_is_overflows_no_share(
+    make_view: MakeView, bundle: NameBundle
+) -> None:
+    view = make_view({"a:1": (0.5, {1: 1e15}), "b:1": (0.5, {2: 5e-324})})
+    with np.errstate(all="raise"):
+        usage = TrafficShare().usage(view, bundle(1), BrokerId("b:1"))
+    assert usage.tolist() == [400.0, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_an_idle_broker_has_no_cost_to_share(make_view: MakeView, bundle: NameBundle) -> None:

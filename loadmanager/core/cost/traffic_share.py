@@ -92,4 +92,7 @@ def _mean_usage(view: ClusterView) -> FloatArray:
 
 
 def _share(part: float, whole: float) -> float:
-    return min(float(part / whole), 1.0) if whole > 0 else 0.0
+    # Not divided first: by the smallest numbers that overflows.
+    if part >= whole:
+        return 1.0 if whole > 0 else 0.0
+    return float(part / whole)
