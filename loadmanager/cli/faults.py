@@ -111,7 +111,11 @@ def _print_totals(totals: "Totals", took_s: float, jobs: int) -> None:
         f"{counted['orders']} orders written in {counted['terms']} terms of leaders; "
         f"{counted['locks']} locks asked for, {counted['loads']} bundles loaded"
     )
-    click.echo(f"longest time without a server: {totals.longest_unserved_s:.1f} s undisturbed")
+    click.echo(
+        f"longest undisturbed times: {totals.longest_unserved_s:.1f} s without a server, "
+        f"{totals.longest_asked_s:.1f} s asked for and not served, "
+        f"{totals.longest_unled_s:.1f} s without a leader"
+    )
     click.echo("what happened:")
     for name, count in sorted(totals.happened.items(), key=lambda one: (-one[1], one[0])):
         click.echo(f"  {count:>8}  {name}")
@@ -153,6 +157,8 @@ def _print_json_totals(totals: "Totals", took_s: float, jobs: int) -> None:
                 "happened": dict(sorted(totals.happened.items())),
                 "counted": dict(sorted(totals.counted.items())),
                 "longest_unserved_s": totals.longest_unserved_s,
+                "longest_asked_s": totals.longest_asked_s,
+                "longest_unled_s": totals.longest_unled_s,
                 "failed_seeds": sorted(failure.seed for failure in totals.failures),
             }
         )

@@ -16,12 +16,16 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.host import CONTROL_TIMEOUT_S, Host
+from loadmanager.faults.leader_watch import is_healthy, led_within_s
 from loadmanager.faults.violation import Invariant, Tell
 
 LOOK_EVERY_S: Final = 0.5
 
 LAGS_TO_A_NEW_OWNER: Final = 4
 """A leader whose replies are late reads who is gone, what is ordered, and writes two orders."""
+
+_PLACED_S: Final = 10.0
+"""For a client's next question, the decision, the lock and the load, with a failure in each."""
 
 _RETRIES_S: Final = 4.0
 """A lost election, a lost order, a refused lock and a failed load, each tried again once."""
@@ -42,16 +46,25 @@ def served_again_within_s(config: Config) -> float:
     return SESSION_S + next_s + config.leader.tick_interval_s + _RETRIES_S
 
 
+def served_when_asked_within_s(config: Config) -> float:
+    """Return the bound for what a client asks for: there is a leader by then, and it decides."""
+    return led_within_s(config) + _PLACED_S
+
+
 @dataclass(slots=True)
 class AvailabilityWatch:
     """Looks every `LOOK_EVERY_S`, which is how exact its times are."""
 
     within_s: float
+    asked_within_s: float
     tell: Tell
     longest_s: float = 0.0
-    """The longest that the clock of the bound ran for any bundle."""
+    """The longest that the clock of the bound ran for any bundle that was served before."""
+    longest_asked_s: float = 0.0
+    """The longest that it ran for one that was only asked for."""
     _undisturbed_since_s: float = 0.0
     _wanted: set[BundleId] = field(default_factory=set)
+    _asked: dict[BundleId, float] = field(default_factory=dict)
     _missing_since_s: dict[BundleId, float] = field(default_factory=dict)
 
     def disturbed(self, at_s: float) -> None:
@@ -78,6 +91,7 @@ class AvailabilityWatch:
         self._missing_since_s = {
             bundle: self._missing_since_s.get(bundle, at_s) for bundle in missing
         }
+        self._look_at_asked(standing, served, at_s, lag_s)
         within_s = self.within_s + LAGS_TO_A_NEW_OWNER * lag_s
         for bundle in missing:
             since_s = max(self._missing_since_s[bundle], self._undisturbed_since_s)
@@ -85,6 +99,30 @@ class AvailabilityWatch:
             if at_s - since_s > within_s:
                 seen = f"served by nobody for {at_s - since_s:.1f} s; bound {within_s:.1f} s"
                 self.tell(Invariant.SERVED_AGAIN, bundle, seen)
+
+    def asked(self, bundle: BundleId, at_s: float) -> None:
+        """Expect a bundle that a client asks for, for as long as it does."""
+        self._asked.setdefault(bundle, at_s)
+
+    def answered(self, bundle: BundleId) -> None:
+        """Expect it no more on behalf of those who asked: they were told where it is."""
+        self._asked.pop(bundle, None)
+
+    def _look_at_asked(
+        self, standing: Container[BundleId], served: Container[BundleId], at_s: float, lag_s: float
+    ) -> None:
+        self._asked = {
+            bundle: since_s
+            for bundle, since_s in self._asked.items()
+            if bundle in standing and bundle not in served
+        }
+        within_s = self.asked_within_s + LAGS_TO_A_NEW_OWNER * lag_s
+        for bundle, asked_s in self._asked.items():
+            passed_s = at_s - max(asked_s, self._undisturbed_since_s)
+            self.longest_asked_s = max(self.longest_asked_s, passed_s)
+            if passed_s > within_s:
+                seen = f"asked for and not served for {passed_s:.1f} s; bound {within_s:.1f} s"
+                self.tell(Invariant.SERVED_WHEN_ASKED, bundle, seen)
 
     def cut(self, wholes: Iterable[BundleId], parts: Iterable[BundleId]) -> None:
         """Expect the parts of what was cut, if that was expected."""
@@ -101,12 +139,5 @@ class AvailabilityWatch:
 def anybody_fit(agents: Iterable[Agent], nodes: Container[str]) -> bool:
     """Return whether one broker could take a bundle now."""
     return any(
-        agent.host.obeys
-        and agent.coordination.in_touch
-        and not agent.coordination.lag_s
-        and not agent.stop.is_set()
-        and agent.application is not None
-        and agent.app.member.registered
-        and znodes.draining(agent.host.name) not in nodes
-        for agent in agents
+        is_healthy(agent) and znodes.draining(agent.host.name) not in nodes for agent in agents
     )

@@ -19,6 +19,8 @@ class Totals:
     happened: Counter[str] = field(default_factory=Counter)
     counted: Counter[str] = field(default_factory=Counter)
     longest_unserved_s: float = 0.0
+    longest_unled_s: float = 0.0
+    longest_asked_s: float = 0.0
     failures: list[SeedOutcome] = field(default_factory=list)
 
     def add(self, outcome: SeedOutcome) -> None:
@@ -29,6 +31,8 @@ class Totals:
         self.happened.update(outcome.happened)
         self.counted.update(outcome.counted)
         self.longest_unserved_s = max(self.longest_unserved_s, outcome.longest_unserved_s)
+        self.longest_unled_s = max(self.longest_unled_s, outcome.longest_unled_s)
+        self.longest_asked_s = max(self.longest_asked_s, outcome.longest_asked_s)
         if outcome.violation:
             self.failures.append(outcome)
 

@@ -11,11 +11,14 @@ from loadmanager.faults.operations import NAMESPACES
 from loadmanager.faults.scene import Scene
 from loadmanager.faults.topics import topic_of
 from loadmanager.faults.violation import Invariant
-from loadmanager.ports import BrokerUnreachable, LookupRefused, Owner
+from loadmanager.ports import BrokerUnreachable, LookupRefused, NamespaceUnknown, Owner
 
 _TOPICS: Final = 8
 _PUBLISH_EVERY_S: Final = 2.0
 _MEAN_PAUSE_S: Final = 0.5
+_ASK_AGAIN_S: Final = 2.0
+_PATIENCE_S: Final = 5.0
+"""After so long without an answer a client asks another sidecar."""
 _IDLE_FRACTION: Final = 0.05
 
 
@@ -26,6 +29,7 @@ class Clients:
         self._scene = scene
         self._rng = Random(scene.rng.randrange(2**32))  # noqa: S311 - to be repeatable
         self._topics = _weighed_topics(self._rng)
+        self._asking: set[TopicName] = set()
         self.asked = 0
         self.refused = 0
 
@@ -39,6 +43,7 @@ class Clients:
         """Look a topic up, and have the answer looked at."""
         self.asked += 1
         await agent.gate.passed()
+        self._scene.monitor.asked(agent, topic)
         try:
             owner = await agent.app.answering.find_owner(topic)
         except LookupRefused:
@@ -70,10 +75,33 @@ class Clients:
         topics = list(self._topics)
         while True:
             await asyncio.sleep(self._rng.expovariate(1.0 / _MEAN_PAUSE_S))
-            running = [one for one in self._scene.cluster.living if one.application is not None]
-            if running:
-                agent, topic = self._rng.choice(running), self._rng.choice(topics)
-                self._scene.begin(self.ask(agent, topic))
+            topic = self._rng.choice(topics)
+            if topic not in self._asking:
+                self._asking.add(topic)
+                self._scene.begin(self._ask_until_answered(topic))
+
+    async def _ask_until_answered(self, topic: TopicName) -> None:
+        """Ask one sidecar after another, as clients do, unless there is no such namespace."""
+        try:
+            while True:
+                if await self._is_answered(topic):
+                    return
+                await asyncio.sleep(_ASK_AGAIN_S)
+        finally:
+            self._asking.discard(topic)
+
+    async def _is_answered(self, topic: TopicName) -> bool:
+        running = [one for one in self._scene.cluster.living if one.application is not None]
+        if not running:
+            return False
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self.ask(self._rng.choice(running), topic)
+        except NamespaceUnknown:
+            return True
+        except (LookupRefused, TimeoutError):
+            return False
+        return True
 
     async def _publish_for_ever(self) -> None:
         while True:

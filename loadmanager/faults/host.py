@@ -1,19 +1,22 @@
 """One host of a virtual cluster: a broker, and what its sidecar reaches of it."""
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
 from loadmanager.adapters.broker.changes import Change
+from loadmanager.adapters.broker.contract import StatsAnswer, parsed_stats
 from loadmanager.adapters.broker.in_process import InProcessBroker
 from loadmanager.adapters.broker.serving_record import ServingInterval
+from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import HostUsage, ResourceUsage, TopicTraffic
 from loadmanager.faults.clocks import DriftingClock
 from loadmanager.faults.wires import Gate, sent
-from loadmanager.ports import BrokerState, BrokerStats, BrokerUnreachable
+from loadmanager.ports import BrokerRefused, BrokerState, BrokerStats, BrokerUnreachable
 
 T = TypeVar("T")
 
@@ -37,6 +40,12 @@ class Host:
         self.cut = False
         self.dead = False
         self.cpu_fraction = 0.1
+        self.figures: Mapping[str, object] = {}
+        """What its statistics say of every bundle instead of what is true, by field."""
+        self.window: object = None
+        """What they say of the time that they are means of, instead."""
+        self.claimed = False
+        """Whether the broker obeys a stranger, and so no agent any more, until it restarts."""
         self.life = 0
         self.watchers: list[Callable[[Host, Change], None]] = []
         self._drift_fraction = drift_fraction
@@ -58,7 +67,27 @@ class Host:
         self._clock = self._new_clock()
         self.broker.restart()
         self._clocks[self.broker.incarnation] = self._clock
-        self.dead = False
+        self.dead = self.claimed = False
+
+    async def claim_broker(self, agent_epoch: int) -> None:
+        """Let a stranger command the broker; raises as `BrokerControl.renew_lease`."""
+        await self.broker.renew_lease(agent_epoch=agent_epoch, until_s=None, incarnation=None)
+        self.claimed = True
+
+    async def stats(self) -> BrokerStats:
+        """Return the broker's statistics as a sidecar reads them off the wire."""
+        stats = await self.broker.stats()
+        if not self.figures and self.window is None:
+            return stats
+        answer = json.loads(StatsAnswer.of(stats).to_json())
+        for figures in answer["bundles"].values():
+            figures.update(self.figures)
+        if self.window is not None:
+            answer["windowSeconds"] = self.window
+        try:
+            return parsed_stats(json.dumps(answer).encode(), f"{self.name}: stats")
+        except MalformedContent as error:
+            raise BrokerRefused(str(error)) from None
 
     def freeze_broker(self) -> None:
         """Let the broker stand still; commands wait, and are done when it goes on."""
@@ -80,7 +109,8 @@ class Host:
     @property
     def obeys(self) -> bool:
         """Whether a command to the broker is carried out."""
-        return not (self.dead or self.cut or self.gate.shut or self.broker.faulty)
+        spoilt = self.figures or self.window is not None or self.broker.faulty
+        return not (self.dead or self.cut or self.gate.shut or self.claimed or spoilt)
 
     @property
     def serving(self) -> Mapping[BundleId, int]:
@@ -117,7 +147,7 @@ class BrokerLine:
 
     async def stats(self) -> BrokerStats:
         """See `BrokerControl`."""
-        return await self._asked(self._host.broker.stats)
+        return await self._asked(self._host.stats)
 
     async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
         """See `BrokerControl`."""

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from loadmanager.adapters.memory.tree import Znode
 from loadmanager.app.leasing import Displaced
 from loadmanager.core import znodes
-from loadmanager.core.ids import BundleId, Namespace
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import DEFAULT_HASH, position
+from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.core.wire import decode_boundaries
 from loadmanager.faults.agent import Agent
 from loadmanager.faults.answers_watch import AnswersWatch
@@ -15,9 +17,17 @@ from loadmanager.faults.availability_watch import (
     AvailabilityWatch,
     anybody_fit,
     served_again_within_s,
+    served_when_asked_within_s,
 )
 from loadmanager.faults.cluster import Cluster
 from loadmanager.faults.host import Host
+from loadmanager.faults.leader_watch import (
+    LeaderWatch,
+    anybody_healthy,
+    is_healthy,
+    led_within_s,
+    somebody_leads,
+)
 from loadmanager.faults.orders_watch import OrdersWatch
 from loadmanager.faults.serving_watch import ServingWatch
 from loadmanager.faults.trace import Trace
@@ -39,23 +49,29 @@ class Monitor:
         self.serving = ServingWatch(cluster.hosts, trace, self.tell)
         self.orders = OrdersWatch(cluster.service, trace, self.tell)
         self.answers = AnswersWatch(trace, self.tell)
-        self.availability = AvailabilityWatch(served_again_within_s(cluster.config), self.tell)
-        self._bundles: dict[Namespace, tuple[BundleId, ...]] = {}
+        self.availability = AvailabilityWatch(
+            served_again_within_s(cluster.config),
+            served_when_asked_within_s(cluster.config),
+            self.tell,
+        )
+        self.leaders = LeaderWatch(led_within_s(cluster.config), self.tell)
+        self._boundaries: dict[Namespace, Boundaries] = {}
         cluster.service.watchers.append(self._node_changed)
 
     @property
     def bundles(self) -> list[BundleId]:
         """The bundles of all namespaces, as their boundaries stand."""
-        return [bundle for bundles in self._bundles.values() for bundle in bundles]
+        return [bundle for one in self._boundaries.values() for bundle in one.bundles]
 
     @property
     def namespaces(self) -> Sequence[Namespace]:
         """The namespaces there are."""
-        return tuple(self._bundles)
+        return tuple(self._boundaries)
 
     def bundles_of(self, namespace: Namespace) -> tuple[BundleId, ...]:
         """Return the bundles of a namespace, none if there is none."""
-        return self._bundles.get(namespace, ())
+        boundaries = self._boundaries.get(namespace)
+        return boundaries.bundles if boundaries else ()
 
     def follow_host(self, host: Host) -> None:
         """Watch a broker."""
@@ -68,11 +84,21 @@ class Monitor:
 
     def answer_given(self, agent: Agent, owner: Owner) -> None:
         """Look at the answer of a lookup."""
+        self.availability.answered(owner.bundle)
         self.answers.answer_given(agent, owner, self._now_s())
+
+    def asked(self, agent: Agent, topic: TopicName) -> None:
+        """Take note of a client's question to a sidecar that can do something about it."""
+        if is_healthy(agent):
+            boundaries = self._boundaries.get(topic.namespace)
+            if boundaries is not None:
+                bundle = boundaries.at(position(topic, DEFAULT_HASH))
+                self.availability.asked(bundle, self._now_s())
 
     def disturbed(self) -> None:
         """Take note that something has just been broken."""
         self.availability.disturbed(self._now_s())
+        self.leaders.disturbed(self._now_s())
         self.answers.look_at_touch(self._cluster.living, self._now_s())
 
     async def run(self) -> None:
@@ -85,9 +111,13 @@ class Monitor:
         """Look at what should be served, and at who is in touch."""
         cluster, now_s = self._cluster, self._now_s()
         self.answers.look_at_touch(cluster.living, now_s)
-        fit = not cluster.service.down and anybody_fit(cluster.living, cluster.service.nodes)
-        lag_s = max((agent.coordination.lag_s for agent in cluster.living), default=0.0)
+        living, service = cluster.living, cluster.service
+        lag_s = max((agent.coordination.lag_s for agent in living), default=0.0)
+        fit = not service.down and anybody_fit(living, service.nodes)
         self.availability.look(self.bundles, cluster.hosts, fit, now_s, lag_s)
+        healthy = not service.down and anybody_healthy(living)
+        led = somebody_leads(living, service.nodes)
+        self.leaders.look(now_s, led=led, healthy=healthy, lag_s=lag_s)
 
     def raise_first(self) -> None:
         """Raise the first violation, if there was any."""
@@ -102,16 +132,16 @@ class Monitor:
 
     def _boundaries_changed(self, path: str, now: Znode | None) -> None:
         namespace = Namespace(path.removeprefix(_POLICIES))
-        before = self._bundles.get(namespace, ())
+        before = self.bundles_of(namespace)
         if now is None:
-            self._bundles.pop(namespace, None)
+            self._boundaries.pop(namespace, None)
             self.availability.forget(before)
             self._trace.add("namespace", f"{namespace} is gone")
             return
-        after = decode_boundaries(path, namespace, now.node.data, now.node.stat.version).bundles
-        self._bundles[namespace] = after
-        self.availability.cut(before, after)
-        self._trace.add("namespace", f"{namespace} {len(after)} bundles")
+        after = decode_boundaries(path, namespace, now.node.data, now.node.stat.version)
+        self._boundaries[namespace] = after
+        self.availability.cut(before, after.bundles)
+        self._trace.add("namespace", f"{namespace} {len(after.bundles)} bundles")
 
     def _process_ended(self, agent: Agent) -> None:
         """A process ends because it is asked to, killed or displaced, and for nothing else."""

@@ -3,11 +3,17 @@
 import asyncio
 from typing import Final
 
-from loadmanager.faults.agent import SESSION_S
+from loadmanager.adapters.memory.server import Server
+from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.scene import Happening, Scene
 from loadmanager.faults.wires import LossPlace
 
 LONGEST_LAG_S: Final = 2.0
+_CONNECTED_S: Final = 0.5
+"""After this, a client that changed servers has all its watches again."""
+_ELECTION_S: Final = (0.2, 2.0)
+_NOTICES_LATER_S: Final = 4.0
+"""How much later than the others have elected another one a deposed leader may notice."""
 _OUTAGES_S: Final = (0.2 * SESSION_S, 0.6 * SESSION_S, 1.5 * SESSION_S, 2.5 * SESSION_S)
 
 
@@ -53,8 +59,76 @@ async def scatter_events(scene: Scene) -> str:
     return f"{agent.url} by up to {lag_s:.3f} s"
 
 
+async def lag_server(scene: Scene) -> str:
+    """Have some sidecars connected to a server of the ensemble that falls behind."""
+    agents, lag_s = _some_agents(scene), scene.rng.uniform(0.05, LONGEST_LAG_S)
+    server = scene.cluster.service.add_server()
+    for agent in agents:
+        agent.coordination.connect_to(server)
+    scene.begin(_lag_after(scene, server, lag_s))
+    return f"{' '.join(agent.url for agent in agents)} by {lag_s:.3f} s"
+
+
+async def _lag_after(scene: Scene, server: Server, lag_s: float) -> None:
+    await asyncio.sleep(_CONNECTED_S)
+    if server in scene.cluster.service.others:
+        scene.monitor.disturbed()
+        scene.cluster.service.lag(server, lag_s)
+
+
+async def depose_server(scene: Scene) -> str:
+    """Let the ensemble's leader lose the others, who elect another; it answers reads meanwhile."""
+    service = scene.cluster.service
+    if service.down:
+        return ""
+    agents, server = _some_agents(scene), service.add_server()
+    for agent in agents:
+        agent.coordination.connect_to(server)
+    election_s = scene.rng.uniform(*_ELECTION_S)
+    notices_s = election_s + scene.rng.uniform(0.0, _NOTICES_LATER_S)
+    scene.begin(_depose(scene, server, election_s, notices_s))
+    return f"{' '.join(agent.url for agent in agents)} for {notices_s:.3f} s"
+
+
+async def _depose(scene: Scene, server: Server, election_s: float, notices_s: float) -> None:
+    service = scene.cluster.service
+    await asyncio.sleep(_CONNECTED_S)
+    if server not in service.others:
+        return
+    scene.monitor.disturbed()
+    server.leave_ensemble()
+    for agent in scene.cluster.living:
+        if agent.coordination.is_on(server):
+            service.mute(agent.coordination.session.session_id)
+        elif not service.down:
+            agent.coordination.lose_connection()
+    service.go_down()
+    await asyncio.sleep(election_s)
+    end_outage(scene)
+    await asyncio.sleep(notices_s - election_s)
+    scene.monitor.disturbed()
+    stop_server(scene, server)
+
+
+def stop_server(scene: Scene, server: Server) -> None:
+    """Stop a server, if it runs; its clients connect to another."""
+    if server not in scene.cluster.service.others:
+        return
+    scene.cluster.service.remove_server(server)
+    for agent in scene.cluster.agents:
+        if agent.coordination.is_on(server):
+            agent.coordination.lose_connection()
+            agent.coordination.connect_again()
+
+
+def _some_agents(scene: Scene) -> list[Agent]:
+    agents = scene.cluster.living or scene.cluster.agents[-1:]
+    return scene.rng.sample(agents, scene.rng.randint(1, len(agents)))
+
+
 async def hurry(scene: Scene) -> str:
     """Let no message be late any more."""
+    scene.cluster.service.hurry()
     for agent in scene.cluster.agents:
         agent.coordination.delay_replies(0.0)
         agent.coordination.scatter_events(0.0)
@@ -90,6 +164,12 @@ def end_outage(scene: Scene) -> None:
             agent.coordination.connect_again()
 
 
+def stop_servers(scene: Scene) -> None:
+    """Stop all servers but the one that is always up to date."""
+    for server in scene.cluster.service.others:
+        stop_server(scene, server)
+
+
 async def _come_up_after(scene: Scene, lasts_s: float) -> None:
     await asyncio.sleep(lasts_s)
     end_outage(scene)
@@ -102,6 +182,8 @@ NETWORK_FAULTS: Final = (
     Happening("reconnect all sidecars", 7, reconnect),
     Happening("delay a session", 1, delay_replies, harms=True),
     Happening("scatter a session's events", 1, scatter_events, harms=True),
+    Happening("let a server of the ensemble lag", 1, lag_server, harms=True),
+    Happening("depose the ensemble's leader", 1, depose_server, harms=True),
     Happening("let no message be late", 3, hurry),
     Happening("lose writes", 3, lose_writes, harms=True),
     Happening("take the service down", 1, service_outage, harms=True),

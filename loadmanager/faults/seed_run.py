@@ -24,7 +24,7 @@ from loadmanager.faults.broker_faults import BROKER_FAULTS, mend_brokers
 from loadmanager.faults.clients import Clients
 from loadmanager.faults.cluster import Cluster, make_config
 from loadmanager.faults.monitor import Monitor
-from loadmanager.faults.network_faults import NETWORK_FAULTS, end_outage, hurry
+from loadmanager.faults.network_faults import NETWORK_FAULTS, end_outage, hurry, stop_servers
 from loadmanager.faults.operations import OPERATIONS, create_namespace, unmark_draining
 from loadmanager.faults.process_faults import PROCESS_FAULTS, start
 from loadmanager.faults.scene import Happening, Scene
@@ -35,6 +35,8 @@ from loadmanager.faults.virtual_time import run
 
 STEPS: Final = 40
 DRIFT_FRACTION: Final = 0.01
+HALF_TICK_S: Final = SESSION_S / 4
+"""Half of the longest tick with which ZooKeeper grants such sessions: two ticks at least."""
 VIRTUAL_LIMIT_S: Final = 3_600.0
 CPU_LIMIT_S: Final = 60.0
 
@@ -62,6 +64,8 @@ class SeedOutcome:
     happened: dict[str, int] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
     longest_unserved_s: float = 0.0
+    longest_unled_s: float = 0.0
+    longest_asked_s: float = 0.0
     violation: str = ""
     invariant: str = ""
     last_lines: tuple[str, ...] = ()
@@ -113,6 +117,7 @@ class _SeedRun:
         rng = Random(self._seed)  # noqa: S311 - to be repeatable
         cluster = Cluster(config, Random(rng.randrange(2**32)))  # noqa: S311 - the same
         cluster.drift_fraction = DRIFT_FRACTION
+        cluster.service.early_s = lambda: cluster.rng.uniform(0.0, HALF_TICK_S)
         cluster.build = build
         monitor = Monitor(cluster, self._trace)
         self._scene = scene = Scene(cluster, monitor, rng)
@@ -142,10 +147,11 @@ class _SeedRun:
         """Return what was done and found."""
         scene, clients = self._scene, self._clients
         counted: dict[str, int] = {}
-        longest_s = 0.0
+        longest_s = unled_s = asked_s = 0.0
         if scene is not None and clients is not None:
             monitor = scene.monitor
             longest_s = monitor.availability.longest_s
+            unled_s, asked_s = monitor.leaders.longest_s, monitor.availability.longest_asked_s
             counted = {
                 "lookups": clients.asked,
                 "answers": monitor.answers.answered,
@@ -163,6 +169,8 @@ class _SeedRun:
             happened=dict(scene.counts) if scene else {},
             counted=counted,
             longest_unserved_s=longest_s,
+            longest_unled_s=unled_s,
+            longest_asked_s=asked_s,
             violation=str(found) if found else "",
             invariant=found.invariant.value if found else "",
             last_lines=self._trace.last_lines if found else (),
@@ -217,6 +225,7 @@ class _SeedRun:
         cluster.losses.lost = frozenset()
         end_outage(scene)
         await hurry(scene)
+        stop_servers(scene)
         for agent in cluster.agents:
             if agent.alive:
                 agent.coordination.freeze_at_next_commit = None

@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from loadmanager.adapters.memory import MemoryService
+from loadmanager.adapters.memory.server import Server
 from loadmanager.adapters.memory.tree import Draft, Znode
 from loadmanager.core import znodes
 from loadmanager.core.wire import decode_leader
 from loadmanager.ports import Operation, Stat
+
+_EPOCH_BITS: Final = 32
 
 NodeChanged = Callable[[str, Znode | None, Znode | None], None]
 """Called with a path, the node before and the node after, None where there is none."""
@@ -19,12 +23,18 @@ class TimedService(MemoryService):
     A client that lives pings every third of its timeout, so a session whose connection
     breaks was heard at most that long ago. While the service is down no time counts, and
     when it is up again every session has its whole timeout, as with a new leader of an
-    ensemble. ``epochs`` are those of every leader elected; ``watchers`` are told of each
+    ensemble. That leader counts transactions from its own epoch on, in the upper half of
+    their ids. ``epochs`` are those of every leader elected; ``watchers`` are told of each
     change of a node in the moment it is made, before any client.
+
+    ``early_s`` draws how much sooner than its timeout a session ends that is not heard any
+    more: a follower tells the leader only every half tick of whom it has heard.
     """
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: asyncio.get_running_loop().time())
+        self.early_s: Callable[[], float] = lambda: 0.0
+        self._lags_s: dict[Server, float] = {}
         self.epochs: list[int] = []
         self.watchers: list[NodeChanged] = []
         self._down = False
@@ -45,14 +55,30 @@ class TimedService(MemoryService):
         self._down = True
 
     def come_up(self) -> None:
-        """Have a majority again: each session's time begins anew."""
+        """Have a majority again, with a new leader: each session's time begins anew."""
         self._down = False
+        self._zxid = ((self._zxid >> _EPOCH_BITS) + 1) << _EPOCH_BITS
         now_s = self._clock()
         for session_id, session in self._sessions.items():
             self._heard_at_s[session_id] = now_s
             if session.silent_since_s is not None:
                 session.silent_since_s = now_s
                 self._expire_after(session.timeout_s)
+
+    def lag(self, server: Server, lag_s: float) -> None:
+        """Let a server apply each transaction so much later than it is committed."""
+        self._lags_s[server] = lag_s
+        server.hold()
+
+    def hurry(self) -> None:
+        """Let all servers catch up, and fall behind no more."""
+        lags_s, self._lags_s = self._lags_s, {}
+        for server in lags_s:
+            server.catch_up()
+
+    def lag_s_of(self, server: Server) -> float:
+        """Return how late a server applies transactions."""
+        return self._lags_s.get(server, 0.0)
 
     def lives(self, session_id: int) -> bool:
         """Return whether the session has not ended."""
@@ -74,7 +100,8 @@ class TimedService(MemoryService):
         session = self._sessions.get(session_id)
         if session is not None and session.silent_since_s is None:
             pinged_at_s = self._clock() - session.timeout_s / 3
-            session.silent_since_s = max(self._heard_at_s.get(session_id, 0.0), pinged_at_s)
+            heard_at_s = max(self._heard_at_s.get(session_id, 0.0), pinged_at_s)
+            session.silent_since_s = heard_at_s - self.early_s()
             self._expire_after(session.silent_since_s + session.timeout_s - self._clock())
 
     def unmute(self, session_id: int) -> None:
@@ -115,3 +142,6 @@ class TimedService(MemoryService):
                     watcher(path, was, now)
         else:
             super()._adopt(draft)
+        loop = asyncio.get_running_loop()
+        for server, lag_s in self._lags_s.items():
+            loop.call_later(lag_s, server.apply_next)

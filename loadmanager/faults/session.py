@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from loadmanager.adapters.coordination.client import LinkedCoordination
 from loadmanager.adapters.coordination.link import Trigger
 from loadmanager.adapters.memory.link import Loss, MemoryLink
+from loadmanager.adapters.memory.server import Server
 from loadmanager.faults.service import TimedService
 from loadmanager.faults.wires import Gate, Losses, LossPlace, Wire, sent
 from loadmanager.ports import Connection, Node, Operation, SessionState, Stat, Watch
@@ -65,13 +66,27 @@ class FaultyLink(MemoryLink):
         else:
             loop.call_soon(trigger)
 
+    @property
+    def server_lag_s(self) -> float:
+        """How late the server applies transactions that this client is connected to."""
+        return self._timed.lag_s_of(self._server)
+
+    @property
+    def heard(self) -> bool:
+        """Whether the client's server belongs to the ensemble."""
+        return self._server.in_ensemble
+
+    def is_on(self, server: Server) -> bool:
+        """Return whether the client is connected to ``server``."""
+        return self._server is server and self._state.connection is Connection.CONNECTED
+
     def drop(self) -> None:
         """Lose the connection without being cut."""
         self._drop()
 
     def wake(self) -> None:
         """Find out what became of the connection meanwhile, unless the process is frozen."""
-        if self._process.shut:
+        if self._process.shut or (self.is_on(self._server) and not self.heard):
             return
         if self._state.connection is not Connection.CONNECTED:
             self._connect()
@@ -130,12 +145,14 @@ class ClientSession(LinkedCoordination):
     def in_touch(self) -> bool:
         """Whether what the service tells reaches the process."""
         connected = self.session.connection is Connection.CONNECTED
-        return connected and not self._gate.shut and not self.swallowing
+        heard = self._faulty.heard and not self.swallowing
+        return connected and heard and not self._gate.shut
 
     @property
     def lag_s(self) -> float:
         """How late messages from the service are at most."""
-        return max(self._faulty.way_back.lag_s, self._faulty.scatter_s)
+        link = self._faulty
+        return max(link.way_back.lag_s, link.scatter_s, link.server_lag_s)
 
     def suspend(self) -> None:
         """Cut the connection until `reconnect`; the session's time begins to run."""
@@ -148,6 +165,14 @@ class ClientSession(LinkedCoordination):
             self._faulty.network.open()
             self._faulty.wake()
         self._faulty.reconnect()
+
+    def is_on(self, server: Server) -> bool:
+        """Return whether the client is connected to this server of the ensemble."""
+        return self._faulty.is_on(server)
+
+    def connect_to(self, server: Server) -> None:
+        """Connect to this server of the ensemble, now or as soon as that can be."""
+        self._faulty.connect_to(server)
 
     def lose_connection(self) -> None:
         """Break the connection; the client connects again as soon as the service is up."""

@@ -11,7 +11,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.faults.seed_run import HAPPENINGS, run_seed
 from loadmanager.faults.violation import Invariant
-from loadmanager.ports import Check, Operation, Stat
+from loadmanager.ports import Check, Node, Operation, Stat, Watch
 
 SEEDS = range(60)
 
@@ -30,6 +30,10 @@ SUCCESSIONS = {
     "start missing sidecars": 1,
     "move a bundle": 4,
 }
+
+
+DEATHS = {"kill a sidecar": 2, "start missing sidecars": 2, "move a bundle": 1}
+QUESTIONS = {"create a namespace": 2, "move a bundle": 1}
 
 
 def without_self_fencing(parts: Parts) -> Parts:
@@ -55,6 +59,34 @@ def without_epoch_check(parts: Parts) -> Parts:
     return parts
 
 
+def without_changes_of_the_leader(parts: Parts) -> Parts:
+    """Let watches tell who leads once, and never that this has changed."""
+    return _deaf_to(parts, lambda path: path == znodes.LEADER)
+
+
+def without_changes_of_orders(parts: Parts) -> Parts:
+    """Let watches tell of a broker's orders once, and never that there are others."""
+    return _deaf_to(parts, lambda path: path.startswith(znodes.ORDERS))
+
+
+def _deaf_to(parts: Parts, unheard: Callable[[str], bool]) -> Parts:
+    watch = parts.coordination.watch
+
+    def watch_once(path: str, callback: Callable[[Node | None], None]) -> Watch:
+        told: list[Node] = []
+
+        def tell(node: Node | None) -> None:
+            if not told or not unheard(path):
+                callback(node)
+            if node is not None:
+                told.append(node)
+
+        return watch(path, tell)
+
+    parts.coordination.watch = watch_once  # type: ignore[method-assign] # that is the point
+    return parts
+
+
 def first_caught(
     build: Callable[[Parts], Parts], weights: Mapping[str, int], why: Invariant
 ) -> int:
@@ -76,3 +108,11 @@ def test_a_sidecar_that_does_not_fence_its_broker_is_caught_serving_twice() -> N
 
 def test_a_leader_that_writes_without_the_check_of_its_epoch_is_caught() -> None:
     first_caught(without_epoch_check, SUCCESSIONS, Invariant.ORDERS_OF_THE_TERM)
+
+
+def test_sidecars_that_do_not_hear_that_the_leader_is_gone_are_caught_without_one() -> None:
+    first_caught(without_changes_of_the_leader, DEATHS, Invariant.SOMEBODY_LEADS)
+
+
+def test_sidecars_that_do_not_hear_of_orders_are_caught_serving_nothing_that_is_asked_for() -> None:
+    first_caught(without_changes_of_orders, QUESTIONS, Invariant.SERVED_WHEN_ASKED)

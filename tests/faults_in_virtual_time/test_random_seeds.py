@@ -8,7 +8,7 @@ from loadmanager.faults.campaign import Totals, outcomes
 from loadmanager.faults.seed_run import HAPPENINGS, run_seed
 
 QUICK_SEEDS = range(8)
-MANY_SEEDS = range(1000, 2000)
+MANY_SEEDS = range(1000, 1300)
 
 
 @pytest.mark.parametrize("seed", QUICK_SEEDS)
@@ -19,12 +19,12 @@ def test_no_fault_breaks_a_promise_and_peace_mends_all(seed: int) -> None:
 
 @pytest.mark.simulated
 @pytest.mark.timeout(2400)
-def test_no_seed_of_a_thousand_breaks_a_promise_and_everything_happens_in_them() -> None:
+def test_no_seed_of_three_hundred_breaks_a_promise_and_everything_happens_in_them() -> None:
     totals = Totals()
     for outcome in outcomes(MANY_SEEDS, jobs=len(os.sched_getaffinity(0))):
         totals.add(outcome)
     assert totals.seeds == len(MANY_SEEDS)
     assert [f"{one.seed}: {one.violation}" for one in totals.failures] == []
     assert {one.name for one in HAPPENINGS} <= totals.happened.keys()
-    assert totals.counted["answers"] > 100_000
-    assert totals.counted["terms"] > 2_000
+    assert totals.counted["answers"] > 30_000
+    assert totals.counted["terms"] > 500

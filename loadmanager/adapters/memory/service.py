@@ -66,6 +66,11 @@ class MemoryService:
 
     # Servers.
 
+    @property
+    def others(self) -> tuple[Server, ...]:
+        """The servers beside the main one."""
+        return tuple(self._others)
+
     def add_server(self) -> Server:
         """Add a server that has applied everything."""
         server = Server(self.main.tree, self._zxid)

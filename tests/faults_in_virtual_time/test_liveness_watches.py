@@ -1,0 +1,152 @@
+"""What is promised of time: that somebody leads, and that what is asked for is served."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from loadmanager.core import znodes
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.faults.agent import SESSION_S, Agent
+from loadmanager.faults.availability_watch import AvailabilityWatch, served_when_asked_within_s
+from loadmanager.faults.cluster import Cluster, make_config
+from loadmanager.faults.leader_watch import LAGS_TO_A_LEADER, LeaderWatch, led_within_s
+from loadmanager.faults.monitor import Monitor
+from loadmanager.faults.topics import topic_of
+from loadmanager.faults.trace import Trace
+from loadmanager.faults.violation import Invariant
+from loadmanager.faults.virtual_time import run
+
+WHOLE = BundleId("acme/orders/0x00000000_0xffffffff")
+NAMESPACE = Namespace("acme/orders")
+
+Told = list[tuple[Invariant, str]]
+
+
+def _leader_watch() -> tuple[LeaderWatch, Told]:
+    told: Told = []
+    watch = LeaderWatch(16.0, lambda invariant, subject, _: told.append((invariant, subject)))
+    watch.look(1000.0, led=True, healthy=True)
+    return watch, told
+
+
+def test_the_bounds_are_made_of_the_settings() -> None:
+    config = make_config(leader={"tick_interval_s": 1.5})
+    assert led_within_s(config) == SESSION_S + 1.5 + 5.0
+    assert served_when_asked_within_s(config) == led_within_s(config) + 10.0
+
+
+def test_that_nobody_leads_is_told_of_after_the_bound() -> None:
+    watch, told = _leader_watch()
+    watch.look(1016.0, led=False, healthy=True)
+    assert not told
+    watch.look(1016.5, led=False, healthy=True)
+    assert told == [(Invariant.SOMEBODY_LEADS, znodes.LEADER)]
+    assert watch.longest_s == 16.5
+
+
+def test_the_bound_of_a_leader_does_not_run_where_nobody_can_lead() -> None:
+    watch, told = _leader_watch()
+    for at_s in range(1001, 1100):
+        watch.look(float(at_s), led=False, healthy=at_s % 10 != 0)
+    assert not told
+
+
+def test_the_bound_of_a_leader_runs_anew_after_each_fault_and_each_leader() -> None:
+    watch, told = _leader_watch()
+    watch.disturbed(1010.0)
+    watch.look(1026.0, led=False, healthy=True)
+    watch.look(1026.5, led=True, healthy=True)
+    watch.look(1042.5, led=False, healthy=True)
+    assert not told
+    watch.look(1043.0, led=False, healthy=True)
+    assert told
+
+
+def test_the_bound_of_a_leader_is_later_where_replies_are_late() -> None:
+    watch, told = _leader_watch()
+    watch.look(1016.0 + LAGS_TO_A_LEADER * 1.5, led=False, healthy=True, lag_s=1.5)
+    assert not told
+    watch.look(1016.5 + LAGS_TO_A_LEADER * 1.5, led=False, healthy=True, lag_s=1.5)
+    assert told
+
+
+def _availability() -> tuple[AvailabilityWatch, Told]:
+    told: Told = []
+    watch = AvailabilityWatch(
+        25.0, 26.0, lambda invariant, subject, _: told.append((invariant, subject))
+    )
+    watch.asked(WHOLE, 1000.0)
+    return watch, told
+
+
+def test_what_is_asked_for_and_not_served_is_told_of_after_the_bound() -> None:
+    watch, told = _availability()
+    watch.asked(WHOLE, 1020.0)
+    watch.look([WHOLE], [], fit=True, at_s=1026.0)
+    assert not told
+    watch.look([WHOLE], [], fit=True, at_s=1026.5)
+    assert told == [(Invariant.SERVED_WHEN_ASKED, WHOLE)]
+
+
+@pytest.mark.parametrize("what", ["no broker is fit", "a fault", "an answer", "deleted"])
+def test_the_bound_of_what_is_asked_for_does_not_run(what: str) -> None:
+    watch, told = _availability()
+    if what == "a fault":
+        watch.disturbed(1010.0)
+    elif what == "an answer":
+        watch.answered(WHOLE)
+    watch.look(
+        [] if what == "deleted" else [WHOLE], [], fit=what != "no broker is fit", at_s=1010.0
+    )
+    watch.look([WHOLE], [], fit=True, at_s=1036.0)
+    assert not told
+
+
+def _watched(tell: Callable[[Cluster, Monitor, Agent], Awaitable[None]]) -> Told:
+    async def program() -> Told:
+        cluster = Cluster(make_config(), Random(1))  # noqa: S311 - to be repeatable
+        monitor = Monitor(cluster, Trace())
+        agent = cluster.start(cluster.add_host())
+        await cluster.ready()
+        await cluster.make_namespace(1, NAMESPACE)
+        await tell(cluster, monitor, agent)
+        await cluster.close()
+        return [(found.invariant, found.subject) for found in monitor.violations]
+
+    return run(program())
+
+
+async def _look_for(monitor: Monitor, lasts_s: float) -> None:
+    for _ in range(round(lasts_s / 0.5)):
+        monitor.look()
+        await asyncio.sleep(0.5)
+
+
+def test_a_healthy_sidecar_that_does_not_lead_is_seen() -> None:
+    async def tell(cluster: Cluster, monitor: Monitor, agent: Agent) -> None:
+        await _look_for(monitor, 1.0)
+        operator = await cluster.operator()
+        await operator.delete(znodes.LEADER)
+        another = replace(agent.parts.identity, broker=BrokerId("other:8080"), instance="other")
+        await operator.create(znodes.LEADER, another.leader_content(1), ephemeral=True)
+        await _look_for(monitor, 18.0)
+        assert agent.app.member.registered
+
+    assert _watched(tell) == [(Invariant.SOMEBODY_LEADS, znodes.LEADER)]
+
+
+def test_a_question_to_a_healthy_sidecar_counts_and_no_other_does() -> None:
+    async def tell(_: Cluster, monitor: Monitor, agent: Agent) -> None:
+        topic = topic_of(WHOLE)
+        agent.coordination.suspend()
+        monitor.asked(agent, topic)
+        agent.coordination.reconnect()
+        await _look_for(monitor, 30.0)
+        assert not monitor.violations
+        monitor.asked(agent, topic)
+        await _look_for(monitor, 28.0)
+
+    assert _watched(tell) == [(Invariant.SERVED_WHEN_ASKED, WHOLE)]
