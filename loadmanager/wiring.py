@@ -148,6 +148,7 @@ def make_door(
         guard=make_guard(config, key),
         tls=make_tls(config.tls),
         tls_refresh_s=config.tls.refresh_interval_s,
+        count_failure=parts.metrics.unexpected_errors.labels("request").inc,
         more_routes=admin_routes(config, parts, application, leader_line),
         health=HealthListener(
             application.answering.readiness,

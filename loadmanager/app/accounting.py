@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -35,7 +35,8 @@ from loadmanager.ports import Account, LeaderElsewhere, LedgerWish, SubjectUnkno
 class Look:
     """What the leader of ``epoch`` sees and remembers at one moment, by its own clock.
 
-    ``unowned`` are the bundles it is about to place. ``planner`` is what it decides
+    ``unowned`` are the bundles it is about to place, ``left_out`` the brokers that it decides
+    without, with the error that their report caused. ``planner`` is what it decides
     with, as far as ``balancing`` lets it. ``costs`` is the cost model that is published.
     """
 
@@ -47,6 +48,7 @@ class Look:
     balancing: Balancing
     costs: CostDocument | None
     unowned: tuple[BundleId, ...]
+    left_out: Mapping[BrokerId, str] = field(default_factory=dict)
 
     @property
     def steered(self) -> Planner:
@@ -94,6 +96,11 @@ class Accounting:
         """Return why a bundle or a broker is where it is."""
         desk = self._desk()
         look = desk.look()
+        if subject in look.left_out:
+            raise SubjectUnknown(
+                f"{subject}: left out of all decisions until it reports something else, because "
+                f"its report makes them fail: {look.left_out[BrokerId(subject)]}"
+            )
         past = desk.recollection
         known = Known(
             view=look.view, planner=look.steered, memory=look.memory, refusals=past.refusals

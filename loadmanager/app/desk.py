@@ -14,6 +14,7 @@ from loadmanager.app.costing import Costing
 from loadmanager.app.deciding import Deciding
 from loadmanager.app.electing import Term
 from loadmanager.app.hand_overs import HandOvers
+from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
@@ -59,7 +60,15 @@ class Desk:
         self._chronicle = chronicle = Chronicle(
             parts, term.epoch, self._tally, base_every_rounds=base_every_rounds
         )
-        self._viewing = Viewing(parts, self.book, self._constraints, self._tally, chronicle)
+        self._harmful = HarmfulReports(parts)
+        self._viewing = Viewing(
+            parts,
+            self.book,
+            self._constraints,
+            self._tally,
+            chronicle=chronicle,
+            harmful=self._harmful,
+        )
         self._splits = SplitDesk(parts, self.book, self._tally, tuning, chronicle)
         self.recollection = Recollection(parts.clock, term.epoch)
         self._steering = Steering(parts)
@@ -97,6 +106,7 @@ class Desk:
             reconciler=Reconciler(parts, self._hand_overs, self.recollection),
             inheritance=self._inheritance,
             chronicle=chronicle,
+            harmful=self._harmful,
         )
 
     def look(self) -> Look:
@@ -110,6 +120,7 @@ class Desk:
             balancing=self._steering.balancing,
             costs=self._costing.document,
             unowned=self._placing.unowned,
+            left_out=self._harmful.brokers,
         )
 
     async def run(self) -> None:
@@ -117,6 +128,7 @@ class Desk:
 
         Raises:
             Deposed: somebody else leads (in an exception group).
+            TermGivenUp: three rounds in a row failed unexpectedly (in an exception group).
             CoordinationError: the orders of the former leader cannot be read.
         """
         self._constraints.open()
@@ -141,6 +153,7 @@ class Desk:
             self._costing.close()
             self._placing.end(self._term.epoch)
             self._chronicle.ended()
+            self._harmful.end()
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide who is to own ``bundle``; a bundle under way keeps its plan.

@@ -1,11 +1,14 @@
 """Standing for election, and noticing when the term is over."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
+from loadmanager.app.endings import first_leaf
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
@@ -26,6 +29,8 @@ log = structlog.get_logger()
 
 _RECHECK_S = 30.0
 _RETRY_S = 0.2
+_AFTER_ERROR_S = 1.0
+STAND_BACK_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,10 @@ class Term:
 
 class Deposed(LoadManagerError):
     """The epoch has moved on: somebody else leads."""
+
+
+class TermGivenUp(LoadManagerError):
+    """This leader cannot do its work, and another may be able to."""
 
 
 class Election:
@@ -66,6 +75,8 @@ class Election:
         self._eligible = eligible
         self._lead = lead
         self._won: Term | None = None
+        self._unexpected = parts.unexpected
+        self._held_back_until_s = -math.inf
 
     async def run(self) -> None:
         """Campaign, lead and follow until cancelled."""
@@ -75,6 +86,9 @@ class Election:
             except CoordinationError as error:
                 log.debug("election.turn.failed", error=str(error) or type(error).__name__)
                 await self._clock.sleep(_RETRY_S)
+            except Exception as error:  # noqa: BLE001 - no error of one turn ends the sidecar
+                self._unexpected.caught("election", error)
+                await self._clock.sleep(_AFTER_ERROR_S)
 
     async def resign(self) -> None:
         """Give up the election node, so that others need not wait for the session to end."""
@@ -100,9 +114,12 @@ class Election:
 
     async def _next_turn(self) -> None:
         standing = self._standing()
-        if standing is Standing.CAMPAIGN and self._eligible():
+        held_back_s = self._held_back_until_s - self._clock.monotonic_s()
+        if standing is Standing.CAMPAIGN and held_back_s > 0:
+            await self._picture.changes.wait(min(held_back_s, _RECHECK_S))
+        elif standing is Standing.CAMPAIGN and self._eligible():
             await self._campaign()
-        elif standing is Standing.CLEAR:
+        elif standing is Standing.CLEAR or (standing is Standing.LEAD and held_back_s > 0):
             await self._clear()
         elif standing is Standing.LEAD and self._won is None:
             # The commit that elected us lost its reply: the epoch node knows.
@@ -195,17 +212,25 @@ class Election:
             self._won = None
             log.info("leadership.term.ended", epoch=term.epoch)
         if not leading.cancelled():
-            _tell_end(leading.exception())
+            self._tell_end(leading.exception())
             await self._clock.sleep(_RETRY_S)
 
+    def _tell_end(self, error: BaseException | None) -> None:
+        """Log why a term ended early; a leader that cannot do its work stands back for a while.
 
-def _tell_end(error: BaseException | None) -> None:
-    """Log why a term ended early; what is no fault of the cluster's goes on up."""
-    if error is None:
-        return
-    group = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("term", [error])
-    expected, rest = group.split((Deposed, CoordinationError))
-    if expected is not None:
-        log.warning("leadership.term.broken", why=str(expected.exceptions))
-    if rest is not None:
-        raise rest
+        The next turn deletes its election node, so that others may campaign at once.
+        """
+        if error is None:
+            return
+        group = BaseExceptionGroup("term", [error])
+        expected, rest = group.split((Deposed, CoordinationError))
+        if expected is not None:
+            log.warning("leadership.term.broken", why=str(expected.exceptions))
+        if rest is None:
+            return
+        given_up, unexpected = rest.split(TermGivenUp)
+        if unexpected is not None:
+            self._unexpected.caught("term", first_leaf(unexpected))
+        self._held_back_until_s = self._clock.monotonic_s() + STAND_BACK_S
+        why = str(first_leaf(given_up or rest))
+        log.error("leadership.term.given_up", why=why, stand_back_s=STAND_BACK_S)

@@ -24,7 +24,7 @@ def leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
     return found
 
 
-def first_leaf(group: BaseExceptionGroup[Exception]) -> BaseException:
+def first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the first exception in a group of groups."""
     first: BaseException = group
     while isinstance(first, BaseExceptionGroup):

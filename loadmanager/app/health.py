@@ -34,7 +34,10 @@ class HealthWatch:
         while True:
             await clock.sleep(self._rules.interval_s or _IDLE_S)
             if self._rules.interval_s:
-                self._learn(await self._complaint())
+                try:
+                    self._learn(await self._complaint())
+                except Exception as error:  # noqa: BLE001 - no error of one question ends the sidecar
+                    self._parts.unexpected.caught("health", error)
 
     async def _complaint(self) -> str:
         """Return what is wrong with the broker, "" if nothing."""

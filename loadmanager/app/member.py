@@ -117,6 +117,12 @@ class Member:
                 self._stands_by(waiting)
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
                 self._tell_end("broker.membership.ended", ended)
+            except* Exception as unexpected:  # noqa: BLE001 - no error ends the sidecar
+                # Whatever it works on may be half done: all of it begins anew from what
+                # ZooKeeper and the broker say.
+                for error in leaves(unexpected):
+                    self._parts.unexpected.caught("membership", error)
+                self._tell_end("broker.membership.ended", unexpected)
             finally:
                 self._membership = None
                 self._left_behind.update(self._ownerships.tokens)
@@ -222,6 +228,11 @@ class Member:
             raise
         except* (BrokerError, BrokerLost):
             self._unleased.refusal()
+            await self._give_up(membership)
+            raise
+        except* (CoordinationError, MembershipEnded):
+            raise
+        except* Exception:
             await self._give_up(membership)
             raise
 

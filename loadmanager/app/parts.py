@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from loadmanager.app.agreement import TopicHash
 from loadmanager.app.identity import Identity
 from loadmanager.app.picture import ClusterPicture
+from loadmanager.app.unexpected import Unexpected
 from loadmanager.ports import (
     BrokerControl,
     Clock,
@@ -30,3 +31,8 @@ class Parts:
     topic_hash: TopicHash = field(default_factory=TopicHash)
     history: HistorySink = field(default_factory=NoHistory)
     seeds: SeedSource = field(default_factory=NoSeed)
+    unexpected: Unexpected = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make what counts unexpected errors."""
+        object.__setattr__(self, "unexpected", Unexpected(self.clock, self.metrics))

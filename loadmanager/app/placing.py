@@ -5,6 +5,7 @@ import asyncio
 from loadmanager.app.absences import Absences
 from loadmanager.app.changes import Changes
 from loadmanager.app.deciding import Deciding
+from loadmanager.app.electing import Deposed
 from loadmanager.app.emptying import Emptying
 from loadmanager.app.hand_overs import HandOvers
 from loadmanager.app.order_book import OrderBook
@@ -18,6 +19,7 @@ from loadmanager.ports import CoordinationError
 
 _POLL_S = 5.0
 _RETRY_S = 0.2
+_AFTER_ERROR_S = 1.0
 
 
 class Placing:
@@ -88,7 +90,14 @@ class Placing:
         self._parts.picture.changes.subscribe(self._work.tell)
         try:
             while True:
-                await self._turn()
+                try:
+                    await self._turn()
+                except Deposed:
+                    raise
+                except Exception as error:  # noqa: BLE001 - who waits is told, and it goes on
+                    self._parts.unexpected.caught("placing", error)
+                    self._wanted.refuse_all("the leader failed unexpectedly; its log says how")
+                    await self._parts.clock.sleep(_AFTER_ERROR_S)
         finally:
             self._parts.picture.changes.unsubscribe(self._work.tell)
 

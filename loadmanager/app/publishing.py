@@ -114,6 +114,11 @@ class Publisher:
             except BrokerError as error:
                 log.warning("broker.stats.missing", error=str(error))
                 continue
+            except Exception as error:  # noqa: BLE001 - the next sample may be sound
+                # Without any, the report grows old, and the leader gives the bundles away.
+                self.sampler.parts.unexpected.caught("report", error)
+                await self._clock.sleep(_RETRY_S)
+                continue
             self._metrics.show_usage(report)
             now_s = self._clock.monotonic_s()
             reason = due(self._tuning.now.report_rules, last, report, now_s, jitter)

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.deciding import Deciding
-from loadmanager.app.electing import Term
+from loadmanager.app.electing import Deposed, Term, TermGivenUp
 from loadmanager.app.hand_overs import HandOvers
+from loadmanager.app.harmful_reports import HarmfulReports, Trial
 from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.parts import Parts
 from loadmanager.app.placing import Placing
@@ -22,6 +24,8 @@ from loadmanager.core.tally import LoadTally
 from loadmanager.ports import Connection, CoordinationError
 
 log = structlog.get_logger()
+
+MOST_FAILED_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,7 @@ class Rounds:
     reconciler: Reconciler
     inheritance: Inheritance
     chronicle: Chronicle
+    harmful: HarmfulReports
 
     async def inherit(self) -> None:
         """Carry on from what the former leader left; raises as `Inheritance.take`."""
@@ -49,26 +54,48 @@ class Rounds:
         """Sample for ever; raises `Deposed`."""
         while True:
             await self._pause(lambda: self.tuning.now.rhythm.tick_interval_s)
-            self.tally.weigh(self.tuning.now.planner.weights)
-            self.viewing.take_reports()
-            self.tally.sample()
-            self.chronicle.ticked(self.hand_overs.book.assigned)
-            self.hand_overs.observe()
             try:
-                await self.placing.adopt_parts()
+                await self._tick()
             except CoordinationError as error:
                 log.warning("bundle.split.unread", error=str(error))
+            except Deposed:
+                raise
+            except Exception as error:  # noqa: BLE001 - no error of one tick ends the sidecar
+                await self._search("tick", error)
+
+    async def _tick(self) -> None:
+        self.tally.weigh(self.tuning.now.planner.weights)
+        self.viewing.take_reports()
+        self.tally.sample()
+        self.chronicle.ticked(self.hand_overs.book.assigned)
+        self.hand_overs.observe()
+        await self.placing.adopt_parts()
 
     async def run(self) -> None:
-        """Look for moves, and for what does not agree, for ever; raises `Deposed`."""
+        """Look for moves, and for what does not agree, for ever.
+
+        Raises:
+            Deposed: somebody else leads.
+            TermGivenUp: rounds fail, and nobody knows why.
+        """
+        failed_in_a_row = 0
         while True:
             await self._pause(lambda: self.tuning.now.rhythm.round_interval_s)
             started_s = self.parts.clock.monotonic_s()
+            unexpected = False
             try:
-                outcome = await self._round()
+                outcome = await self._round_without_harmful()
             except CoordinationError as error:
                 outcome = "failed"
                 log.warning("round.orders.failed", error=str(error))
+            except Deposed:
+                raise
+            except Exception as error:  # noqa: BLE001 - no error of one round ends the sidecar
+                outcome, unexpected = "failed", True
+                self.parts.unexpected.caught("round", error)
+            failed_in_a_row = failed_in_a_row + 1 if unexpected else 0
+            if failed_in_a_row == MOST_FAILED_ROUNDS:
+                raise TermGivenUp(f"{failed_in_a_row} rounds in a row failed unexpectedly")
             self.parts.metrics.rounds.labels(outcome).inc()
             took_s = self.parts.clock.monotonic_s() - started_s
             self.parts.metrics.round_duration_seconds.observe(took_s)
@@ -81,6 +108,30 @@ class Rounds:
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
         await wait_out(self.parts.clock, interval_s, self.parts.clock.sleep)
+
+    async def _round_without_harmful(self) -> str:
+        """Do one round, and if reports make it fail once more without them."""
+        try:
+            return await self._round()
+        except (CoordinationError, Deposed):
+            raise
+        except Exception as error:
+            if not await self._search("round", error):
+                raise
+        return await self._round()
+
+    async def _search(self, place: str, error: Exception) -> bool:
+        """Count an unexpected error, and return whether reports were found that cause it."""
+        trial = Trial(
+            planner=self.deciding.planner,
+            memory=self.deciding.memory,
+            assigned=self.hand_overs.book.assigned,
+            policies=self.viewing.policies,
+        )
+        found = await self.harmful.search(trial)
+        if found or place != "round":
+            self.parts.unexpected.caught(place, error)
+        return found
 
     async def _round(self) -> str:
         doubtful = self.parts.coordination.session.connection is not Connection.CONNECTED
@@ -96,7 +147,7 @@ class Rounds:
                 await self._cut()
             if plan.moves:
                 await self.hand_overs.order({m.bundle: m.target for m in plan.moves}, state)
-        except CoordinationError:
+        except Exception:
             self.deciding.undo(plan)
             raise
         if not state.done:

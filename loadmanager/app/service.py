@@ -128,22 +128,28 @@ class Sidecar:
 
     async def _show(self) -> None:
         """Keep the gauges that nobody's doing changes: ages and sizes."""
-        parts = self._parts
         while True:
-            now_s = parts.clock.monotonic_s()
-            brokers = parts.picture.brokers
-            for broker, known in brokers.items():
-                parts.metrics.report_aged(broker, now_s - known.seen_at_s)
-            parts.metrics.brokers_departed(self._shown - brokers.keys())
-            self._shown = set(brokers)
-            parts.metrics.picture_changed(
-                brokers=len(brokers),
-                bundles=len(parts.picture.owners),
-                namespaces=parts.picture.namespaces,
-            )
-            leader = parts.picture.leader
-            parts.metrics.leader_epoch.set(leader.epoch if leader else 0)
-            await parts.clock.sleep(_SHOW_EVERY_S)
+            try:
+                self._show_once()
+            except Exception as error:  # noqa: BLE001 - a wrong gauge ends nothing
+                self._parts.unexpected.caught("gauges", error)
+            await self._parts.clock.sleep(_SHOW_EVERY_S)
+
+    def _show_once(self) -> None:
+        parts = self._parts
+        now_s = parts.clock.monotonic_s()
+        brokers = parts.picture.brokers
+        for broker, known in brokers.items():
+            parts.metrics.report_aged(broker, now_s - known.seen_at_s)
+        parts.metrics.brokers_departed(self._shown - brokers.keys())
+        self._shown = set(brokers)
+        parts.metrics.picture_changed(
+            brokers=len(brokers),
+            bundles=len(parts.picture.owners),
+            namespaces=parts.picture.namespaces,
+        )
+        leader = parts.picture.leader
+        parts.metrics.leader_epoch.set(leader.epoch if leader else 0)
 
     def _show_session(self, state: SessionState) -> None:
         self._parts.metrics.session_changed(state.connection.value)

@@ -4,10 +4,12 @@ from collections.abc import Collection
 
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.constraints import Constraints
+from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.policies import Policies
 from loadmanager.core.tally import LoadTally
 
 
@@ -20,18 +22,23 @@ class Viewing:
         book: OrderBook,
         constraints: Constraints,
         tally: LoadTally,
+        *,
         chronicle: Chronicle,
+        harmful: HarmfulReports,
     ) -> None:
         self._parts = parts
         self._book = book
         self._constraints = constraints
         self._tally = tally
         self._chronicle = chronicle
+        self._harmful = harmful
         self._taken: dict[BrokerId, int] = {}
 
     def take_reports(self) -> None:
-        """Count what was reported since the last time, and forget who left."""
-        brokers = self._parts.picture.brokers
+        """Count what was reported since the last time; forget who left or is left out."""
+        left_out = self._harmful.current()
+        known_brokers = self._parts.picture.brokers
+        brokers = {name: known for name, known in known_brokers.items() if name not in left_out}
         for broker, known in brokers.items():
             if self._taken.get(broker) != known.mzxid:
                 self._taken[broker] = known.mzxid
@@ -41,6 +48,11 @@ class Viewing:
             del self._taken[broker]
             self._tally.forget(broker, self._parts.clock.monotonic_s())
             self._chronicle.forgot(broker)
+
+    @property
+    def policies(self) -> Policies:
+        """What operators decreed, as far as it was read."""
+        return self._constraints.policies
 
     def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
         """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from loadmanager.adapters.memory.tree import Znode
 from loadmanager.app.leasing import Displaced
@@ -81,6 +82,7 @@ class Monitor:
         """Watch a sidecar process to its end."""
         self.orders.follow(agent)
         agent.task.add_done_callback(lambda _: self._process_ended(agent))
+        agent.parts.unexpected.followers.append(partial(self._error_caught, agent))
 
     def answer_given(self, agent: Agent, owner: Owner) -> None:
         """Look at the answer of a lookup."""
@@ -142,6 +144,11 @@ class Monitor:
         self._boundaries[namespace] = after
         self.availability.cut(before, after.bundles)
         self._trace.add("namespace", f"{namespace} {len(after.bundles)} bundles")
+
+    def _error_caught(self, agent: Agent, place: str, error: BaseException) -> None:
+        """A sidecar that goes on after an unexpected error has a fault all the same."""
+        name = agent.parts.identity.instance
+        self.tell(Invariant.NOTHING_UNHEARD, f"{name}: {place}", f"went on after {error!r}")
 
     def _process_ended(self, agent: Agent) -> None:
         """A process ends because it is asked to, killed or displaced, and for nothing else."""

@@ -28,6 +28,18 @@ from loadmanager.telemetry.lookups import LookupMetrics
 LABEL_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "change": ("acquired", "released", "lost"),
     "leadership": ("gained", "lost"),
+    "place": (
+        "election",
+        "gauges",
+        "health",
+        "membership",
+        "placing",
+        "report",
+        "request",
+        "round",
+        "term",
+        "tick",
+    ),
     "mode": ("active", "observing", "paused"),
     "phase": tuple(phase.value for phase in Phase if phase is not Phase.FREE),
     # Direct memory is only known of brokers that run on Java, so it is never missed.
@@ -67,6 +79,11 @@ class Metrics:
         self._gauge("build_info", "Always 1; the version is the label.", "version").labels(
             __version__
         ).set(1)
+        self.unexpected_errors = self._counter(
+            "unexpected_errors",
+            "Errors that no code expected, by the place that went on after them.",
+            "place",
+        )
         self._declare_pulsar()
         self._declare_leading()
         self._declare_owning()
@@ -97,6 +114,10 @@ class Metrics:
         )
         self.leader_changes = self._counter(
             "leader_changes", "Times this sidecar gained or lost the lead.", "leadership"
+        )
+        self.brokers_left_out = self._gauge(
+            "brokers_left_out",
+            "Brokers that this leader leaves out because their reports make decisions fail.",
         )
         self.rounds = self._counter("rounds", "Rounds of the leader, by outcome.", "outcome")
         self.round_duration_seconds = self._histogram(

@@ -17,6 +17,7 @@ B1 = BrokerId("b1:8080")
 
 LABELS = {
     *("broker", "change", "cluster", "kind", "leadership", "metric", "mode", "outcome", "phase"),
+    "place",
     *("reason", "resource", "result", "session", "strategy", "version", "what"),
 }
 

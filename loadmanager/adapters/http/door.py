@@ -1,7 +1,7 @@
 """The HTTP door: one server for lookups, admin calls, the leader's line and metrics."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -72,6 +72,7 @@ class HttpDoor:
         tls: the files to speak TLS with; without them it is plain HTTP.
         tls_refresh_s: how often those are looked at for changes.
         health: answers probes beside the door, for as long as it is open.
+        count_failure: called for each request that failed unexpectedly.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class HttpDoor:
         tls: TlsFiles | None = None,
         tls_refresh_s: float = 60.0,
         health: HealthListener | None = None,
+        count_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self._health = health
+        self._count_failure = count_failure
         self._guard = guard
         self._tls = tls
         self._tls_refresh_s = tls_refresh_s
@@ -130,6 +133,7 @@ class HttpDoor:
             max_body_bytes=self._settings.max_body_bytes,
             max_url_bytes=self._settings.max_url_bytes,
             keepalive_s=self._settings.keepalive_s,
+            count_failure=self._count_failure,
         )
         runner = web.ServerRunner(server, shutdown_timeout=self._settings.stop_s)
         await runner.setup()

@@ -1,6 +1,7 @@
 """One connection: the express lane first, aiohttp behind it, and refusals as JSON."""
 
 import asyncio
+import math
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -15,6 +16,7 @@ from loadmanager.adapters.http.security.origin import is_loopback_peer
 # aiohttp's error tells a long header from a long URL by nothing but the limit.
 _HEADER_OVER_URL_BYTES: Final = 8_192
 _END: Final = b"\r\n\r\n"
+_TRACE_EVERY_S: Final = 60.0
 
 log = structlog.get_logger()
 
@@ -36,16 +38,23 @@ class DoorProtocol(web.RequestHandler):
         "_aligned",
         "_clock_s",
         "_express",
+        "_failures",
         "_from_loopback",
         "_handed_at_s",
         "_whole_request",
     )
 
     def __init__(
-        self, manager: web.Server, express: Express, loop: asyncio.AbstractEventLoop, **kwargs: Any
+        self,
+        manager: web.Server,
+        express: Express,
+        failures: "Failures",
+        loop: asyncio.AbstractEventLoop,
+        **kwargs: Any,
     ) -> None:
         super().__init__(manager, loop=loop, **kwargs)
         self._express = express
+        self._failures = failures
         self._from_loopback = False
         self._clock_s = loop.time
         self._handed_at_s = loop.time()
@@ -124,12 +133,26 @@ class DoorProtocol(web.RequestHandler):
         """
         refused = _parse_refusal(self, status, exc)
         if refused is None:
-            refused = _unexpected(request, status, exc)
+            refused = self._unexpected(request, status, exc)
         if request.writer.output_size > 0:
             raise ConnectionError("a response was begun already")
         response = refusal_reply(refused)
         response.force_close()
         return response
+
+    def _unexpected(
+        self, request: web.BaseRequest, status: int, exc: BaseException | None
+    ) -> Refused:
+        reason_id = secrets.token_hex(6)
+        log.error(
+            "http.request.failed",
+            method=request.method,
+            path=request.raw_path,
+            reason_id=reason_id,
+            error=repr(exc),
+            exc_info=self._failures.trace_of(exc),
+        )
+        return Refused(status, f"an unexpected error; it is in the log under {reason_id}")
 
 
 def _parse_refusal(
@@ -147,16 +170,27 @@ def _parse_refusal(
     return Refused(400, f"the request is not valid HTTP: {first_line}")
 
 
-def _unexpected(request: web.BaseRequest, status: int, exc: BaseException | None) -> Refused:
-    reason_id = secrets.token_hex(6)
-    log.error(
-        "http.request.failed",
-        method=request.method,
-        path=request.raw_path,
-        reason_id=reason_id,
-        exc_info=exc,
-    )
-    return Refused(status, f"an unexpected error; it is in the log under {reason_id}")
+class Failures:
+    """The requests of one server that failed unexpectedly.
+
+    Args:
+        clock_s: a monotonic clock.
+        count: called for each of them.
+    """
+
+    def __init__(self, clock_s: Callable[[], float], count: Callable[[], None]) -> None:
+        self._clock_s = clock_s
+        self._count = count
+        self._traced_at_s = -math.inf
+
+    def trace_of(self, error: BaseException | None) -> BaseException | None:
+        """Count a failure, and return it if its trace is to be logged: once a minute at most."""
+        self._count()
+        now_s = self._clock_s()
+        if now_s - self._traced_at_s < _TRACE_EVERY_S:
+            return None
+        self._traced_at_s = now_s
+        return error
 
 
 class DoorServer(web.Server):
@@ -170,6 +204,7 @@ class DoorServer(web.Server):
         max_body_bytes: int,
         max_url_bytes: int,
         keepalive_s: float,
+        count_failure: Callable[[], None],
     ) -> None:
         loop = asyncio.get_running_loop()
 
@@ -185,6 +220,7 @@ class DoorServer(web.Server):
 
         super().__init__(handler, request_factory=request_of, loop=loop)
         self._express = express
+        self._failures = Failures(loop.time, count_failure)
         self._event_loop = loop
         self._keepalive_s = keepalive_s
         self._max_url_bytes = max_url_bytes
@@ -194,6 +230,7 @@ class DoorServer(web.Server):
         return DoorProtocol(
             self,
             self._express,
+            self._failures,
             self._event_loop,
             keepalive_timeout=self._keepalive_s,
             access_log=None,

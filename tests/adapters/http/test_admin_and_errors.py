@@ -7,6 +7,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from loadmanager.adapters.http import DoorSettings, Route, Target, text_reply
+from loadmanager.adapters.http.protocol import Failures
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, TopicName
 from loadmanager.ports import LeaderInfo
@@ -256,6 +257,24 @@ async def test_an_unexpected_error_is_told_by_an_id_that_is_in_the_log(door: Ope
     }
     assert "secret" not in got.text
     assert isinstance(event["exc_info"], ZeroDivisionError)
+
+
+async def test_of_failed_requests_each_is_counted_and_one_a_minute_has_its_trace(
+    door: OpenDoor,
+) -> None:
+    door.lookup.breaks = True
+    with capture_logs() as logs:
+        for _ in range(3):
+            got = await door.ask("/lookup/v2/topic/persistent/public/default/x")
+            assert got.status == 500
+    events = [entry for entry in logs if entry["event"] == "http.request.failed"]
+    assert [entry["exc_info"] is not None for entry in events] == [True, False, False]
+    assert all("ZeroDivisionError" in entry["error"] for entry in events)
+    times_s, counted = iter((0.0, 59.9, 60.0)), []
+    failures = Failures(lambda: next(times_s), lambda: counted.append(1))
+    error = ValueError("x")
+    assert [failures.trace_of(error) for _ in range(3)] == [error, None, error]
+    assert len(counted) == 3
 
 
 async def test_others_can_add_routes(open_a_door: OpenADoor) -> None:
