@@ -1,21 +1,26 @@
 """``loadmanager top``: the cluster as it changes."""
 
-from typing import TYPE_CHECKING, Any, Final
+import itertools
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from loadmanager.cli.asking import Reach, reaching
+from loadmanager.cli.asking import NotAnswered, Reach, reaching
+from loadmanager.cli.terminal import Keys, ended_by_signals
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
+    from rich.console import Console, RenderableType
 
-    from loadmanager.core.snapshot import Snapshot
+    from loadmanager.cli.top_screen import Look
 
-_BAR: Final = 20
-_BUSY: Final = 0.6
-_FULL: Final = 0.85
-_USAGES: Final = ("cpuFraction", "memoryFraction", "bandwidthInFraction", "bandwidthOutFraction")
+_POLL_S: Final = 0.05
+_MOVES: Final = ("move", "placement", "drain", "unload")
+_WIDTH: Final = 80
 
 
 @click.command("top")
@@ -42,134 +47,113 @@ _USAGES: Final = ("cpuFraction", "memoryFraction", "bandwidthInFraction", "bandw
 )
 @reaching()
 def top_command(*, interval_s: float, times: int | None, most_bundles: int, reach: Reach) -> None:
-    """Show brokers and the busiest bundles, and go on showing them.
+    """Show brokers, the last moves and the busiest bundles, and keep them up to date.
 
-    On a terminal the picture is drawn anew in place; elsewhere each look is printed.
+    On a terminal the picture is redrawn in place, and q or Ctrl-C ends it; elsewhere each
+    picture is printed. If the sidecar does not answer for a while, the last picture stays
+    and the reason is shown.
 
     Example: loadmanager top --interval 5
     """
-    import itertools
-    import sys
-    import time
-
     from rich.console import Console
-    from rich.live import Live
 
     looks = itertools.count(1) if times is None else range(1, times + 1)
-    console = Console(width=None if sys.stdout.isatty() else 120)
+
+    def wait_s(number: int) -> float:
+        return 0.0 if number == times else interval_s
+
+    on_terminal = sys.stdout.isatty()
+    console = Console(width=None if on_terminal else _WIDTH)
+    show = _Shown(reach, most_bundles, console)
     try:
-        if not sys.stdout.isatty():
-            for number in looks:
-                console.print(_look(reach, most_bundles))
-                if number != times:
-                    time.sleep(interval_s)
-            return
-        with Live(console=console, auto_refresh=False, screen=times is None) as live:
-            for number in looks:
-                live.update(_look(reach, most_bundles), refresh=True)
-                if number != times:
-                    time.sleep(interval_s)
+        with ended_by_signals():
+            if on_terminal:
+                _redraw(show, looks, wait_s, whole_screen=times is None)
+            else:
+                _print(show, looks, wait_s)
     except KeyboardInterrupt:
         return
 
 
-def _look(reach: Reach, most_bundles: int) -> "RenderableType":
+class _Shown:
+    """Looks at the cluster, and draws them."""
+
+    def __init__(self, reach: Reach, most_bundles: int, console: "Console") -> None:
+        self._reach = reach
+        self._most_bundles = most_bundles
+        self.console = console
+
+    def look(self) -> "Look":
+        """Ask for the cluster as it is now; raises as `Reach.ask`."""
+        from urllib.parse import urlencode
+
+        from loadmanager.cli.cluster import broker_rows, leader_of, snapshot_of
+        from loadmanager.cli.top_screen import Look
+
+        snapshot, leader = snapshot_of(self._reach), leader_of(self._reach).get("brokerId", "")
+        asked = urlencode([("limit", 5), *(("kind", kind) for kind in _MOVES)])
+        moves = self._reach.json(f"/admin/v2/loadmanager/decisions?{asked}")["decisions"]
+        rows = list(broker_rows(snapshot, leader))
+        return Look(snapshot=snapshot, leader=leader, brokers=rows, moves=moves)
+
+    def draw(self, look: "Look", height: int | None = None) -> "RenderableType":
+        """Return the picture of a look."""
+        from loadmanager.cli.top_screen import draw
+
+        return draw(look, self._most_bundles, width=self.console.width, height=height)
+
+
+def _print(show: _Shown, looks: Iterable[int], wait_s: Callable[[int], float]) -> None:
+    for number in looks:
+        try:
+            show.console.print(show.draw(show.look()))
+        except NotAnswered as error:
+            if number == 1:
+                raise
+            error.show()
+        time.sleep(wait_s(number))
+
+
+def _redraw(
+    show: _Shown, looks: Iterable[int], wait_s: Callable[[int], float], *, whole_screen: bool
+) -> None:
     from rich.console import Group
-
-    from loadmanager.cli.cluster import broker_rows, leader_of, snapshot_of
-
-    snapshot, leader = snapshot_of(reach), leader_of(reach).get("brokerId", "")
-    rows = list(broker_rows(snapshot, leader))
-    return Group(_title(snapshot, leader, rows), _brokers(rows), *_bundles(snapshot, most_bundles))
-
-
-def _title(snapshot: "Snapshot", leader: str, rows: list[dict[str, Any]]) -> "Text":
+    from rich.live import Live
     from rich.text import Text
 
-    used = [row["used"] for row in map(_with_use, rows) if row["used"] is not None]
-    mean = sum(used) / len(used) if used else 0.0
-    imbalance = f"{max(used) / mean:.2f}" if mean > 0 else "-"
-    return Text(
-        f"{snapshot.cluster}   leader {leader or 'none'}   term {snapshot.epoch}   "
-        f"{len(rows)} brokers   {len(snapshot.owners)} bundles owned   "
-        f"{len(snapshot.in_flight)} under way   {len(snapshot.unowned)} waiting   "
-        f"busiest {imbalance} times the mean",
-        style="bold",
-    )
+    last = show.look()
+    console = show.console
+    live = Live(console=console, auto_refresh=False, screen=whole_screen)
+    with Keys() as keys, live:
+        for number in looks:
+            trouble = []
+            if number > 1:
+                answer = _in_background(show.look)
+                while answer.empty():
+                    if keys.quits_within(_POLL_S):
+                        return
+                told = answer.get()
+                if isinstance(told, NotAnswered):
+                    trouble = [Text(f"no news: {told.message}", style="bold red", no_wrap=True)]
+                elif isinstance(told, BaseException):
+                    raise told
+                else:
+                    last = told
+            height = console.height if whole_screen else None
+            live.update(Group(*trouble, show.draw(last, height)), refresh=True)
+            if keys.quits_within(wait_s(number)):
+                return
 
 
-def _with_use(row: dict[str, Any]) -> dict[str, Any]:
-    known = [row[usage] for usage in _USAGES if row[usage] is not None]
-    return {**row, "used": max(known, default=None)}
+def _in_background(look: Callable[[], "Look"]) -> "queue.SimpleQueue[Look | BaseException]":
+    """Return where the answer will be; keys work while a sidecar is slow."""
+    answer: queue.SimpleQueue[Look | BaseException] = queue.SimpleQueue()
 
+    def ask() -> None:
+        try:
+            answer.put(look())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the answer raises it
+            answer.put(error)
 
-def _brokers(rows: list[dict[str, Any]]) -> "RenderableType":
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("broker", "", "most used resource"):
-        table.add_column(name, no_wrap=True)
-    for name in ("bundles", "topics", "msg/s", "MB/s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in sorted(map(_with_use, rows), key=lambda row: -(row["used"] or 0.0)):
-        marks = "".join(
-            mark
-            for mark, holds in (
-                ("★", row["leads"]),
-                ("↓", row["draining"]),
-                ("!", not row["healthy"]),
-            )
-            if holds
-        )
-        table.add_row(
-            Text(row["broker"]),
-            marks,
-            _bar(row["used"]),
-            str(row["bundles"]),
-            str(row["topics"]),
-            f"{row['msgsInPerS'] + row['msgsOutPerS']:,.0f}",
-            f"{(row['bytesInPerS'] + row['bytesOutPerS']) / 1e6:,.2f}",
-        )
-    return table
-
-
-def _bar(used: float | None) -> "Text":
-    from rich.text import Text
-
-    if used is None:
-        return Text("unknown", style="dim")
-    style = "red" if used >= _FULL else "yellow" if used >= _BUSY else "green"
-    full = min(round(used * _BAR), _BAR)
-    return Text.assemble(("█" * full, style), ("░" * (_BAR - full), "dim"), f" {used:4.0%}")
-
-
-def _bundles(snapshot: "Snapshot", most: int) -> "list[RenderableType]":
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    loads = [
-        (stats, bundle, broker)
-        for broker, report in snapshot.reports.items()
-        for bundle, stats in report.bundles.items()
-    ]
-    loads.sort(key=lambda one: (-one[0].bytes_per_s, -one[0].msgs_per_s, one[1]))
-    if not loads or not most:
-        return []
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("busiest bundles", no_wrap=True)
-    table.add_column("owner", no_wrap=True)
-    for name in ("topics", "msg/s", "MB/s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for stats, bundle, broker in loads[:most]:
-        going = snapshot.in_flight.get(bundle)
-        table.add_row(
-            Text(bundle),
-            Text(broker if going is None else f"{broker} → {going}"),
-            str(stats.topics),
-            f"{stats.msgs_per_s:,.0f}",
-            f"{stats.bytes_per_s / 1e6:,.2f}",
-        )
-    return [table]
+    threading.Thread(target=ask, daemon=True).start()
+    return answer

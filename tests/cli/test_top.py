@@ -1,0 +1,236 @@
+"""``loadmanager top``: figures first at 80 columns, and a terminal that is given back."""
+
+import asyncio
+import io
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from prometheus_client import CollectorRegistry
+from rich.console import Console
+from snapshot_samples import hot_and_idle
+from telling_desk import TellingDesk
+
+from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http.admin.accounts import Accounts
+from loadmanager.cli import main
+from loadmanager.cli.cluster import broker_rows
+from loadmanager.cli.top_screen import Look, draw
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.load import ResourceUsage
+from loadmanager.core.snapshot import Snapshot, encode_snapshot
+from loadmanager.ports import LeaderInfo, LookupService
+from loadmanager.telemetry.lookups import LookupMetrics
+
+LEAVE_SCREEN = b"\x1b[?1049l"
+SHOW_CURSOR = b"\x1b[?25h"
+MOVE = {
+    "atMs": 1_700_000_000_000,
+    "kind": "drain",
+    "subject": "t/ns/0x00000000_0x20000000",
+    "source": "b1:8080",
+    "target": "b2:8080",
+}
+
+
+def lines(look: Look, most_bundles: int = 10, **size: Any) -> list[str]:
+    console = Console(file=io.StringIO(), width=80, record=True)
+    console.print(draw(look, most_bundles, **size))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def look(snapshot: Snapshot, *moves: dict[str, Any]) -> Look:
+    rows = list(broker_rows(snapshot, "b1:8080"))
+    return Look(snapshot=snapshot, leader="b1:8080", brokers=rows, moves=moves)
+
+
+def line_of(text: list[str], begin: str) -> str:
+    return next(line for line in text if line.startswith(begin))
+
+
+def test_figures_come_before_the_bar_and_the_scarcest_resource_is_named() -> None:
+    snapshot = hot_and_idle()
+    (hot, report), *_ = snapshot.reports.items()
+    full = replace(report, memory=ResourceUsage(95, 100))
+    text = lines(look(replace(snapshot, reports={**snapshot.reports, hot: full})))
+    row = line_of(text, "b1:8080")
+    assert row.split()[:5] == ["b1:8080", "★", "80%", "memory", "95%"]
+    assert row.endswith("████████░░")
+    assert max(map(len, text)) <= 80
+
+
+def test_figures_are_kept_whole_beside_names_of_any_length() -> None:
+    snapshot = hot_and_idle()
+    long = BrokerId("pulsar-broker-0.pulsar-broker.production.svc.cluster.local:8080")
+    (_, report), *others = snapshot.reports.items()
+    text = lines(look(replace(snapshot, reports={long: report, **dict(others)})))
+    assert max(map(len, text)) <= 80
+    assert " 80%  cpu 80%" in line_of(text, "pulsar-broker-0")
+
+
+def test_the_last_moves_are_shown_with_both_brokers_if_they_fit() -> None:
+    text = lines(look(hot_and_idle(), MOVE))
+    assert line_of(text, "22:13:20") == (
+        "22:13:20  drain  t/ns/0x00000000_0x20000000  b1:8080 -> b2:8080"
+    )
+    long = {**MOVE, "source": "broker-1.production.example.org:8080"}
+    assert line_of(lines(look(hot_and_idle(), long)), "22:13:20").split()[-1] == "b2:8080"
+
+
+@pytest.mark.parametrize("height", [24, 16, 14])
+def test_the_picture_is_no_higher_than_the_terminal(height: int) -> None:
+    text = lines(look(hot_and_idle(), *[MOVE] * 5), height=height)
+    assert len(text) <= height
+    assert line_of(text, "b1:8080")
+
+
+class Lookups(LookupService):
+    """An application that nobody looks anything up in, which knows the leader."""
+
+    @property
+    def leader(self) -> LeaderInfo | None:
+        """The leader."""
+        return LeaderInfo(
+            broker=BrokerId("b1:8080"),
+            service_url="http://b1:8080",
+            sidecar_url="http://b1:7750",
+            instance="x",
+            epoch=4,
+        )
+
+
+@pytest.fixture
+def desk() -> TellingDesk:
+    return TellingDesk(content=encode_snapshot(hot_and_idle()))
+
+
+@pytest.fixture
+def url(desk: TellingDesk) -> Iterator[str]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    door = HttpDoor(
+        Lookups(),  # type: ignore[abstract]  # its other methods are never called
+        metrics=LookupMetrics(),
+        registry=CollectorRegistry(),
+        version="1",
+        more_routes=Accounts(desk).routes(),
+    )
+    try:
+        port = asyncio.run_coroutine_threadsafe(door.start("127.0.0.1", 0), loop).result(10)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        asyncio.run_coroutine_threadsafe(door.stop(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+class Terminal:
+    """A terminal of 24 lines in which `loadmanager top` runs."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.fd, inner = pty.openpty()
+        termios.tcsetwinsize(inner, (24, 80))
+        self.modes = termios.tcgetattr(inner)
+        self._inner = inner
+        self.shown = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "loadmanager", "top", *arguments],
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm-256color"},
+        )
+
+    def until(self, text: bytes, within_s: float = 30.0) -> None:
+        """Read until ``text`` was shown."""
+        deadline_s = time.monotonic() + within_s
+        while text not in self.shown:
+            assert time.monotonic() < deadline_s, self.shown
+            if select.select([self.fd], [], [], 0.2)[0]:
+                self.shown += os.read(self.fd, 65536)
+
+    def ended(self) -> int:
+        """Return how the process ended, once what it had to say is read."""
+        code = self.process.wait(30)
+        while select.select([self.fd], [], [], 0.2)[0]:
+            self.shown += os.read(self.fd, 65536)
+        return code
+
+    def is_given_back(self) -> bool:
+        """Say whether modes, screen and cursor are as they were."""
+        left = self.shown.rfind(LEAVE_SCREEN) > 0 and self.shown.rfind(SHOW_CURSOR) > 0
+        return left and termios.tcgetattr(self._inner) == self.modes
+
+    def close(self) -> None:
+        """End it in any case."""
+        self.process.kill()
+        self.process.wait(30)
+        os.close(self.fd)
+        os.close(self._inner)
+
+
+@pytest.fixture
+def terminal(url: str) -> Iterator[Terminal]:
+    shown = Terminal("--url", url, "--interval", "0.3")
+    yield shown
+    shown.close()
+
+
+def test_q_ends_it_and_gives_the_terminal_back(terminal: Terminal) -> None:
+    terminal.until(b"busiest bundles")
+    assert termios.tcgetattr(terminal._inner) != terminal.modes
+    os.write(terminal.fd, b"xq")
+    assert terminal.ended() == 0
+    assert terminal.is_given_back()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 0), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)],
+)
+def test_a_signal_ends_it_and_gives_the_terminal_back(
+    terminal: Terminal, number: signal.Signals, code: int
+) -> None:
+    terminal.until(b"busiest bundles")
+    terminal.process.send_signal(number)
+    assert terminal.ended() == code
+    assert terminal.is_given_back()
+
+
+def test_without_an_answer_for_a_while_the_last_picture_stays(
+    terminal: Terminal, desk: TellingDesk
+) -> None:
+    terminal.until(b"busiest bundles")
+    desk.away = True
+    terminal.shown = b""
+    terminal.until(b"no news: no leader is at work")
+    terminal.until(b"busiest bundles")
+    desk.away = False
+    terminal.shown = b""
+    terminal.until(b"busiest bundles")
+    assert terminal.process.poll() is None
+
+
+def test_elsewhere_than_on_a_terminal_each_picture_is_printed(url: str, desk: TellingDesk) -> None:
+    got = CliRunner().invoke(main, ["top", "--url", url, "--times", "2", "--interval", "0.2"])
+    assert got.exit_code == 0, got.output
+    assert got.output.count("busiest bundles") == 2
+    assert "\x1b" not in got.output
+    assert max(map(len, got.output.splitlines())) <= 80
+    desk.away = True
+    got = CliRunner().invoke(main, ["top", "--url", url, "--times", "1"])
+    assert (got.exit_code, got.stderr) == (1, "no leader is at work\n")
