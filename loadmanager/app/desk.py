@@ -26,6 +26,7 @@ from loadmanager.app.seeding import Seeding
 from loadmanager.app.split_desk import SplitDesk
 from loadmanager.app.steering import Steering
 from loadmanager.app.tuning import Tuning
+from loadmanager.app.untaken import Untaken
 from loadmanager.app.viewing import Viewing
 from loadmanager.app.wanted import why
 from loadmanager.core.ids import BrokerId, BundleId
@@ -60,6 +61,7 @@ class Desk:
         self._chronicle = chronicle = Chronicle(
             parts, term.epoch, self._tally, base_every_rounds=base_every_rounds
         )
+        untaken = Untaken(parts, self.book)
         self._harmful = HarmfulReports(parts)
         self._viewing = Viewing(
             parts,
@@ -68,6 +70,7 @@ class Desk:
             self._tally,
             chronicle=chronicle,
             harmful=self._harmful,
+            untaken=untaken,
         )
         self._splits = SplitDesk(parts, self.book, self._tally, tuning, chronicle)
         self.recollection = Recollection(parts.clock, term.epoch)
@@ -90,6 +93,7 @@ class Desk:
             hand_overs=self._hand_overs,
             splits=self._splits,
             tuning=tuning,
+            untaken=untaken,
         )
         self._inheritance = Inheritance(parts, term, self._tally, self._splits)
         self._seeding = Seeding(parts, self._tally, cluster=cluster, max_age_days=seed_max_age_days)
@@ -103,7 +107,7 @@ class Desk:
             hand_overs=self._hand_overs,
             splits=self._splits,
             placing=self._placing,
-            reconciler=Reconciler(parts, self._hand_overs, self.recollection),
+            reconciler=Reconciler(parts, self._hand_overs, untaken, self.recollection),
             inheritance=self._inheritance,
             chronicle=chronicle,
             harmful=self._harmful,

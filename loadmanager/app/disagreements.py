@@ -21,6 +21,9 @@ class Kind(StrEnum):
     STRAY_LOCK = "stray_lock"
     """A lock that no broker lists: nobody will drop it."""
 
+    LOCKS_UNTAKEN = "locks_untaken"
+    """A broker that takes no lock of what it is ordered to own: it gets nothing for a while."""
+
     STUCK_HAND_OVER = "stuck_hand_over"
     """A bundle that its planned owner has not got for too long."""
 

@@ -12,12 +12,14 @@ from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.split_desk import SplitDesk
 from loadmanager.app.tuning import Tuning
+from loadmanager.app.untaken import Untaken
 from loadmanager.app.wanted import Wanted
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
 from loadmanager.ports import CoordinationError
 
 _POLL_S = 5.0
+_UNTAKEN_POLL_S = 1.0
 _RETRY_S = 0.2
 _AFTER_ERROR_S = 1.0
 
@@ -35,6 +37,7 @@ class Placing:
         hand_overs: HandOvers,
         splits: SplitDesk,
         tuning: Tuning,
+        untaken: Untaken,
     ) -> None:
         self._parts = parts
         self._book = book
@@ -42,6 +45,7 @@ class Placing:
         self._deciding = deciding
         self._hand_overs = hand_overs
         self._splits = splits
+        self._untaken = untaken
         self._wanted = Wanted(parts.metrics)
         self._work = Changes()
         self._emptying = Emptying(parts, book, tuning)
@@ -54,7 +58,8 @@ class Placing:
     def planned(self, bundle: BundleId) -> BrokerId | None:
         """Return the registered broker that is to own ``bundle``."""
         planned = self._book.assigned.get(bundle)
-        return planned if planned in self._parts.picture.brokers else None
+        passed_over = planned in self._untaken.passed_over
+        return planned if planned in self._parts.picture.brokers and not passed_over else None
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide who is to own ``bundle``; see `Desk.assign`."""
@@ -112,12 +117,15 @@ class Placing:
         # What has a plan goes to nobody else, unless its broker is surely not there: while
         # the picture is being completed nobody can tell.
         planless = [bundle for bundle in self._wanted if bundle not in self._book.assigned]
-        bundles = [b for b in dict.fromkeys([*planless, *orphans]) if b not in awaited]
         try:
+            await self._untaken.look()
+            everything = dict.fromkeys([*planless, *orphans, *self._untaken.bundles()])
+            bundles = [bundle for bundle in everything if bundle not in awaited]
             emptied = await self._empty_draining()
             if not bundles:
                 if not emptied:
-                    await self._work.wait(min([_POLL_S, *awaited.values()]))
+                    poll_s = _UNTAKEN_POLL_S if self._untaken.waiting else _POLL_S
+                    await self._work.wait(min([poll_s, *awaited.values()]))
                 return
             choices = self._deciding.choose(bundles)
             await self._hand_overs.order(choices.placed)

@@ -17,6 +17,7 @@ from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.splitting import parts_of
+from loadmanager.app.untaken import Untaken
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
@@ -30,9 +31,12 @@ _LOOK_AGAIN_S = 1.0
 class Reconciler:
     """Looks once a round, for one term."""
 
-    def __init__(self, parts: Parts, hand_overs: HandOvers, recollection: Recollection) -> None:
+    def __init__(
+        self, parts: Parts, hand_overs: HandOvers, untaken: Untaken, recollection: Recollection
+    ) -> None:
         self._parts = parts
         self._hand_overs = hand_overs
+        self._untaken = untaken
         self._book: OrderBook = hand_overs.book
         self._recollection = recollection
         self._suspects: set[tuple[BundleId, BrokerId]] = set()
@@ -52,6 +56,7 @@ class Reconciler:
             Disagreement(Kind.STUCK_HAND_OVER, bundle, f"awaited at {broker}", mended=False)
             for bundle, broker in stuck.items()
         ]
+        found += self._untaken.disagreements()
         found += await self._recall_what_is_no_bundle()
         found += [
             Disagreement(Kind.STRAY_LOCK, bundle, znodes.lock(bundle), mended=False)

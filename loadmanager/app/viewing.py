@@ -1,12 +1,16 @@
 """The leader's view of the cluster: what was reported, and what is ordered."""
 
 from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
 
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.constraints import Constraints
 from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
+from loadmanager.app.untaken import Untaken
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.policies import Policies
@@ -25,6 +29,7 @@ class Viewing:
         *,
         chronicle: Chronicle,
         harmful: HarmfulReports,
+        untaken: Untaken,
     ) -> None:
         self._parts = parts
         self._book = book
@@ -32,6 +37,7 @@ class Viewing:
         self._tally = tally
         self._chronicle = chronicle
         self._harmful = harmful
+        self._untaken = untaken
         self._taken: dict[BrokerId, int] = {}
 
     def take_reports(self) -> None:
@@ -60,8 +66,18 @@ class Viewing:
         ordered = self._book.assigned
         if afresh:
             ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
-        return self._tally.view(
+        view = self._tally.view(
             self._parts.clock.monotonic_s(),
             in_flight=ordered,
             policies=self._constraints.policies,
         )
+        return self._without_passed_over(view)
+
+    def _without_passed_over(self, view: ClusterView) -> ClusterView:
+        """Return the view in which brokers that take no lock are given none, as draining ones."""
+        passed_over = self._untaken.passed_over
+        if not passed_over:
+            return view
+        brokers = view.brokers
+        out = np.array([name in passed_over for name in brokers.names], dtype=np.bool_)
+        return replace(view, brokers=brokers.having(draining=brokers.draining | out))

@@ -95,8 +95,8 @@ REASONS: Final[Mapping[Reason, Telling]] = MappingProxyType(
             "Its sidecar registering it again.",
         ),
         Reason.DRAINING: Telling(
-            "The broker is draining (marked, stopping or unhealthy): it gives bundles away.",
-            "The end of its draining: no mark, and good health for a while.",
+            "The broker is draining (marked, stopping, unhealthy) or takes no locks: it gets none.",
+            "No mark, good health for a while, and locks taken in time.",
         ),
         Reason.REPORT_STALE: Telling(
             "The broker's load report is too old, so it neither takes nor sheds anything.",

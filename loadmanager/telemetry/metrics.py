@@ -138,6 +138,9 @@ class Metrics:
         self.moves_in_flight = self._gauge(
             "moves_in_flight", "Bundles ordered to another broker that it does not own yet."
         )
+        self.brokers_passed_over = self._gauge(
+            "brokers_passed_over", "Registered brokers that take no locks and get no bundles now."
+        )
         self.bundles_awaiting_return = self._gauge(
             "bundles_awaiting_return", "Bundles without an owner kept for brokers to come back."
         )
