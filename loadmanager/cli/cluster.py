@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from loadmanager.core.load import ResourceUsage
     from loadmanager.core.snapshot import Snapshot
 
+_WIDE = 140
+"""Columns that the whole table of brokers takes."""
+
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
@@ -24,13 +27,18 @@ def brokers_command(*, as_json: bool, reach: Reach) -> None:
     """
     import json
 
-    from loadmanager.cli.tables import print_table
+    from loadmanager.cli.tables import print_table, terminal_width
 
     snapshot = snapshot_of(reach)
     leader = leader_of(reach)
     rows = list(broker_rows(snapshot, leader.get("brokerId", "")))
     if as_json:
         click.echo(json.dumps(rows, indent=2))
+        return
+    if (terminal_width() or _WIDE) < _WIDE:
+        names = ("broker", "bundles>", "topics>", "msg/s>", "MB/s>", "CPU>", "mem>", "net>")
+        columns = [*names, "age>", "state"]
+        print_table(f"{len(rows)} brokers", columns, [_short(row) for row in rows])
         return
     columns = [
         *("broker", "state", "bundles>", "topics>", "msg/s in>", "msg/s out>", "MB/s in>"),
@@ -144,24 +152,48 @@ def _fraction(usage: "ResourceUsage | None") -> float | None:
     return None if usage is None else usage.fraction
 
 
-def _shown(row: dict[str, Any]) -> list[str]:
+def _state(row: dict[str, Any]) -> str:
     states = (
         ("leader", row["leads"]),
         ("draining", row["draining"]),
         ("unhealthy", not row["healthy"]),
     )
-    state = " ".join(word for word, holds in states if holds)
+    return " ".join(word for word, holds in states if holds)
+
+
+def _percent(*fractions: float | None) -> str:
+    known = [fraction for fraction in fractions if fraction is not None]
+    return f"{max(known):.0%}" if known else "-"
+
+
+def _short(row: dict[str, Any]) -> list[str]:
+    """Return what fits 80 columns: both directions together, of the network the fuller one."""
+    return [
+        row["broker"],
+        str(row["bundles"]),
+        str(row["topics"]),
+        f"{row['msgsInPerS'] + row['msgsOutPerS']:,.0f}",
+        f"{(row['bytesInPerS'] + row['bytesOutPerS']) / 1e6:,.2f}",
+        _percent(row["cpuFraction"]),
+        _percent(row["memoryFraction"]),
+        _percent(row["bandwidthInFraction"], row["bandwidthOutFraction"]),
+        f"{row['reportAgeS']:.0f} s",
+        _state(row),
+    ]
+
+
+def _shown(row: dict[str, Any]) -> list[str]:
     usages = ("cpuFraction", "memoryFraction", "bandwidthInFraction", "bandwidthOutFraction")
     return [
         row["broker"],
-        state,
+        _state(row),
         str(row["bundles"]),
         str(row["topics"]),
         f"{row['msgsInPerS']:,.0f}",
         f"{row['msgsOutPerS']:,.0f}",
         f"{row['bytesInPerS'] / 1e6:,.2f}",
         f"{row['bytesOutPerS'] / 1e6:,.2f}",
-        *("-" if row[usage] is None else f"{row[usage]:.0%}" for usage in usages),
+        *(_percent(row[usage]) for usage in usages),
         f"{row['reportAgeS']:.0f} s",
         row["version"],
     ]

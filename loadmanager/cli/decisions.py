@@ -187,7 +187,7 @@ def plan_command(
         click.echo(json.dumps(told, indent=2))
         return
     moves = [
-        (one["bundle"], one["source"] or "nobody", one["target"], one["meaning"])
+        (one["bundle"], one["source"] or "(no owner)", one["target"], one["meaning"])
         for one in told["moves"]
     ]
     if not moves:

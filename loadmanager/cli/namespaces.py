@@ -107,7 +107,7 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
     cells = [
         (
             str(row["bundle"]).rpartition("/")[2],
-            row["owner"] or "nobody",
+            row["owner"] or "none",
             row["underWayTo"] or "",
             row["topics"],
             f"{row['msgsPerS']:,.0f}",
@@ -115,7 +115,7 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
         )
         for row in rows
     ]
-    columns = ["bundle", "owner", "under way to", "topics>", "msg/s>", "MB/s>"]
+    columns = ["bundle", "owner", "moving to", "topics>", "msg/s>", "MB/s>"]
     print_table(f"{namespace}: {len(rows)} bundles", columns, cells)
 
 

@@ -1,52 +1,80 @@
-"""Tables for people: with lines on a terminal that has rich, in plain columns elsewhere."""
+"""Tables for people, in aligned columns; on a terminal they keep to its width."""
 
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import click
+
+_GAP: Final = "  "
+_LEAST_WRAPPED: Final = 24
+"""Columns that a text needs to be wrapped beside the others rather than below them."""
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that is written to, None for a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, or nothing without rows; a column of which a ``>`` ends the name is right."""
     cells = [[str(cell) for cell in row] for row in rows]
-    if not cells:
-        return
-    if sys.stdout.isatty() and find_spec("rich") is not None:
-        _print_rich(title, columns, cells)
-    else:
-        click.echo("\n".join(["", title, *plain_lines(columns, cells)]))
+    if cells:
+        click.echo("\n".join(["", title, *plain_lines(columns, cells, terminal_width())]))
 
 
-def plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table in aligned columns, two blanks apart, without lines."""
+def plain_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+) -> list[str]:
+    """Return a table in aligned columns, two blanks apart, without lines.
+
+    Columns that do not fit into ``width`` follow below each row, with their names. No
+    name and no figure is broken; a text in the last column is wrapped.
+    """
     right = [name.endswith(">") for name in columns]
-    table = [[name.removesuffix(">") for name in columns], *rows]
+    names = [name.removesuffix(">") for name in columns]
+    table = [names, *rows]
     widths = [max(len(row[place]) for row in table) for place in range(len(columns))]
-    return [
-        "  ".join(
-            cell.rjust(width) if to_the_right else cell.ljust(width)
-            for cell, width, to_the_right in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in table
-    ]
+    fitting = len(columns) if width is None else _fitting(widths, width)
+    left = 0 if width is None else width - sum(widths[:fitting]) - len(_GAP) * fitting
+    wrapped = fitting == len(columns) - 1 and not right[-1] and left >= _LEAST_WRAPPED
+    lines: list[str] = []
+    for row in table:
+        beside = textwrap.wrap(row[-1], left) if wrapped else []
+        cells = [
+            cell.rjust(cells_width) if to_the_right else cell.ljust(cells_width)
+            for cell, cells_width, to_the_right in zip(
+                row[:fitting], widths, right[:fitting], strict=False
+            )
+        ]
+        lines.append(_GAP.join([*cells, *beside[:1]]).rstrip())
+        indent = " " * (sum(widths[:fitting]) + len(_GAP) * fitting)
+        lines += [f"{indent}{more}" for more in beside[1:]]
+        if width is not None and not wrapped and row is not names:
+            lines += _below(names[fitting:], row[fitting:], width)
+    return lines
 
 
-def _print_rich(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
-) -> None:  # pragma: no cover - needs a terminal
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _fitting(widths: Sequence[int], width: int) -> int:
+    """Return how many of the first columns fit, at least one."""
+    used = 0
+    for place, cells_width in enumerate(widths):
+        used += cells_width + (len(_GAP) if place else 0)
+        if used > width:
+            return max(place, 1)
+    return len(widths)
 
-    table = Table(title=title, title_justify="left")
-    for name in columns:
-        table.add_column(
-            name.removesuffix(">"),
-            justify="right" if name.endswith(">") else "left",
-            overflow="fold",
-        )
-    for row in rows:
-        # Names hold brackets, which rich would take for markup.
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+
+def _below(names: Sequence[str], cells: Sequence[str], width: int) -> Iterator[str]:
+    for name, cell in zip(names, cells, strict=True):
+        if cell:
+            yield from textwrap.wrap(
+                f"{name}: {cell}" if name else cell,
+                width,
+                initial_indent="    ",
+                subsequent_indent="      ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
