@@ -22,6 +22,7 @@ from loadmanager.app.naming import Naming
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher, Sampler
+from loadmanager.app.reachability import Reachability
 from loadmanager.app.retuning import Retuning, tuned_by
 from loadmanager.app.split_requests import SplitRequests
 from loadmanager.app.splitting import Splitter
@@ -46,6 +47,7 @@ class Application:
     leading: Leading
     election: Election
     answering: Answering
+    reachability: Reachability
     split_requests: SplitRequests
     merge_requests: MergeRequests
     unload_requests: UnloadRequests
@@ -86,6 +88,7 @@ def join(
     sampler = Sampler(parts, probe, Intention(), config.history.broker_class)
     publisher = Publisher(parts, sampler, tuning, draw=rng.random)
     member = make_member(config, parts, ownerships, publisher, tuning)
+    reachability = Reachability(parts)
     leading = Leading(open_desk, parts.metrics)
     answering = Answering(
         parts,
@@ -94,9 +97,14 @@ def join(
         leading,
         mode=LookupMode(config.lookup.mode),
         tuning=tuning,
-        unready=member.unready,
+        unready=lambda: (*member.unready(), *reachability.unready()),
     )
-    election = Election(parts, eligible=lambda: member.registered, lead=leading.lead)
+    election = Election(
+        parts,
+        eligible=lambda: member.registered,
+        lead=leading.lead,
+        barred=lambda: bool(reachability.why),
+    )
     split_requests = SplitRequests(parts, leading, _SPLIT_WAIT_S)
     accounting = Accounting(parts, leading, config.cluster.name)
     unload_requests = UnloadRequests(
@@ -110,6 +118,7 @@ def join(
         leading,
         election,
         answering,
+        reachability,
         split_requests,
         MergeRequests(parts, leading, tuning=tuning, wait_s=_MERGE_WAIT_S),
         unload_requests,

@@ -127,6 +127,7 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
         application.election,
         dynamic=application.dynamic,
         key=key if uses_cluster_key(config.security, config.tls) else None,
+        reachability=application.reachability,
         close=close,
     )
 

@@ -58,7 +58,8 @@ class Election:
 
     ``eligible`` says whether this agent may lead now: one whose broker is not
     registered leaves it to others. ``lead`` runs for the length of a term and is
-    cancelled at its end.
+    cancelled at its end. ``barred`` says whether it has to give up the lead, if it has it,
+    because the others could not reach it.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Election:
         *,
         eligible: Callable[[], bool],
         lead: Callable[[Term], Awaitable[None]],
+        barred: Callable[[], bool] = lambda: False,
     ) -> None:
         self._coordination = parts.coordination
         self._picture = parts.picture
@@ -74,6 +76,7 @@ class Election:
         self._clock = parts.clock
         self._eligible = eligible
         self._lead = lead
+        self._barred = barred
         self._won: Term | None = None
         self._unexpected = parts.unexpected
         self._held_back_until_s = -math.inf
@@ -94,9 +97,7 @@ class Election:
         """Give up the election node, so that others need not wait for the session to end."""
         self._eligible = lambda: False
         if self._won is not None and self._standing() is Standing.LEAD:
-            # Not the node of whoever may have been elected meanwhile.
-            check = Check(znodes.EPOCH, self._won.epoch)
-            await self._coordination.commit([check, Delete(znodes.LEADER)])
+            await self._vacate(self._won)
 
     def _standing(self) -> Standing:
         session = self._coordination.session
@@ -117,13 +118,15 @@ class Election:
         held_back_s = self._held_back_until_s - self._clock.monotonic_s()
         if standing is Standing.CAMPAIGN and held_back_s > 0:
             await self._picture.changes.wait(min(held_back_s, _RECHECK_S))
-        elif standing is Standing.CAMPAIGN and self._eligible():
+        elif standing is Standing.CAMPAIGN and self._eligible() and not self._barred():
             await self._campaign()
         elif standing is Standing.CLEAR or (standing is Standing.LEAD and held_back_s > 0):
             await self._clear()
         elif standing is Standing.LEAD and self._won is None:
             # The commit that elected us lost its reply: the epoch node knows.
             await self._recover()
+        elif standing is Standing.LEAD and self._won is not None and self._barred():
+            await self._give_up(self._won)
         elif standing is Standing.LEAD and self._won is not None:
             await self._lead_while_elected(self._won)
         elif not await self._picture.changes.wait(_RECHECK_S):
@@ -158,6 +161,19 @@ class Election:
             self._won = Term(node.stat.version, self._coordination.session.session_id)
         else:
             await self._clear()
+
+    async def _vacate(self, term: Term) -> None:
+        # Not the node of whoever may have been elected meanwhile.
+        check = Check(znodes.EPOCH, term.epoch)
+        await self._coordination.commit([check, Delete(znodes.LEADER)])
+
+    async def _give_up(self, term: Term) -> None:
+        try:
+            await self._vacate(term)
+            log.warning("leadership.term.given_up", epoch=term.epoch)
+        except CommitRejected as rejected:
+            log.debug("election.node.changed", error=str(rejected))
+        await self._picture.changes.wait(_RETRY_S)
 
     async def _clear(self) -> None:
         # Whose node is judged to be ours: the picture may show another's before it is read.
@@ -201,7 +217,7 @@ class Election:
                 session_id = self._coordination.session.session_id
                 if session_id != term.session_id:
                     break
-                if self._standing() not in {Standing.LEAD, Standing.DOUBT}:
+                if self._standing() not in {Standing.LEAD, Standing.DOUBT} or self._barred():
                     break
                 changed = asyncio.ensure_future(self._picture.changes.wait(_RECHECK_S))
                 await asyncio.wait({leading, changed}, return_when=asyncio.FIRST_COMPLETED)

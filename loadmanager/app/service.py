@@ -12,6 +12,7 @@ from loadmanager.app.dynamic_settings import DynamicSettings
 from loadmanager.app.electing import Election
 from loadmanager.app.member import Member
 from loadmanager.app.parts import Parts
+from loadmanager.app.reachability import Reachability
 from loadmanager.core.ids import BrokerId
 from loadmanager.ports import CoordinationError, SessionState
 
@@ -45,6 +46,7 @@ class Sidecar:
         election: Election,
         *,
         dynamic: DynamicSettings,
+        reachability: Reachability,
         key: ClusterKey | None = None,
         close: Callable[[], Awaitable[None]],
     ) -> None:
@@ -54,6 +56,7 @@ class Sidecar:
         self._election = election
         self._dynamic = dynamic
         self._key = key
+        self._reachability = reachability
         self._close = close
         self._shown: set[BrokerId] = set()
 
@@ -113,6 +116,7 @@ class Sidecar:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._member.run(), name="member")
             tasks.create_task(self._election.run(), name="election")
+            tasks.create_task(self._reachability.run(), name="reachability")
             tasks.create_task(self._show(), name="gauges")
             if self._key is not None:
                 tasks.create_task(self._key.run(), name="cluster key")

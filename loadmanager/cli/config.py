@@ -30,18 +30,17 @@ def config_commands() -> None:
     help="Set one key, over file and environment. May be given several times.",
 )
 def check(path: Path | None, overrides: tuple[str, ...]) -> None:
-    """Tell every mistake in a configuration at once; exit with 1 if there is one.
+    """Report all errors of a configuration at once; exit with 1 if there is one.
 
     Example: loadmanager config check --config sidecar.toml --set log.level=debug
     """
     import os
 
-    from loadmanager.config import ConfigError, load_config
-    from loadmanager.config.planning import check_strategies
+    from loadmanager.config import ConfigError
+    from loadmanager.config.load import check_config
 
     try:
-        checked = load_config(path, os.environ, overrides)
-        check_strategies(checked)
+        checked = check_config(path, os.environ, overrides)
     except ConfigError as error:
         for fault in error.faults:
             click.echo(fault, err=True)
@@ -149,7 +148,6 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
 
     from loadmanager.config import ConfigError
     from loadmanager.config.load import checked
-    from loadmanager.config.planning import check_strategies
     from loadmanager.config.pulsar_import import (
         import_settings,
         read_broker_conf,
@@ -157,7 +155,7 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
 
     try:
         imported = import_settings(read_broker_conf(broker_conf), host or socket.getfqdn())
-        check_strategies(checked(imported.given(broker_conf)))
+        checked(imported.given(broker_conf))
     except ConfigError as error:
         for fault in error.faults:
             click.echo(fault, err=True)

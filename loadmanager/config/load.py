@@ -1,15 +1,18 @@
 """Reading a configuration and telling all that is wrong with it at once."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_of
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.model import Config, Contradiction
 from loadmanager.config.sources import Given, Setting, gather
+from loadmanager.config.strategies import make_placement, make_shedder
+from loadmanager.core.hosts import unreachable
 
 _Key = tuple[str, str]
 _Settings = Mapping[_Key, Setting]
@@ -31,6 +34,25 @@ def load_config(
     return checked(gather(path, environ, overrides))
 
 
+def check_config(
+    path: Path | None, environ: Mapping[str, str], overrides: Sequence[str] = ()
+) -> Config:
+    """Return the settings as `load_config` does, if a sidecar becomes ready with them.
+
+    One that advertises a URL which other hosts cannot reach starts, for it may be alone,
+    and does not become ready.
+
+    Raises:
+        ConfigError: as `load_config`.
+    """
+    given = gather(path, environ, overrides)
+    config, faults = _check(given.settings)
+    faults = [*given.faults, *faults, *_unreachable(given.settings)]
+    if config is None or faults:
+        raise ConfigError(faults)
+    return config
+
+
 def checked(given: Given) -> Config:
     """Return the configuration that was given.
 
@@ -43,6 +65,19 @@ def checked(given: Given) -> Config:
     return config
 
 
+def _unreachable(settings: _Settings) -> list[str]:
+    """Return why other hosts could not reach the sidecar, whatever else is wrong."""
+    sections = ("broker", "sidecar", "security", "tls")
+    try:
+        config = Config.model_validate(
+            _nested({at: one for at, one in settings.items() if at[0] in sections})
+        )
+    except ValidationError:
+        return []  # One of these keys is wrong itself, and told.
+    why = unreachable(config.sidecar.advertised_url, [config.broker.id])
+    return [why] if why else []
+
+
 def _check(settings: _Settings) -> tuple[Config | None, list[str]]:
     """Return the configuration, or the faults of single keys and of keys together.
 
@@ -50,14 +85,38 @@ def _check(settings: _Settings) -> tuple[Config | None, list[str]]:
     faulty ones are set aside and the rest is checked again with defaults in their place.
     """
     try:
-        return Config.model_validate(_nested(settings)), []
+        config = Config.model_validate(_nested(settings))
     except ValidationError as error:
         faults = _faults_by_key(settings, error)
         told = _told_contradictions(settings, error, frozenset())
+    else:
+        unknown = _strategy_faults(settings, ())
+        return (None if unknown else config), unknown
     if faults:
         sound = {at: setting for at, setting in settings.items() if at not in faults}
         told = _contradictions_among(sound, frozenset(faults))
-    return None, [*faults.values(), *told]
+    return None, [*faults.values(), *told, *_strategy_faults(settings, faults)]
+
+
+def _strategy_faults(settings: _Settings, faulty: Collection[_Key]) -> list[str]:
+    """Return the strategies and settings of strategies that do not exist."""
+    found: list[str] = []
+    for section, make in (("shedding", _shedder), ("placement", _placement)):
+        keys = {(section, "strategy"), (section, "settings")}
+        if keys.isdisjoint(faulty):
+            try:
+                make({at[1]: settings[at].value for at in keys & settings.keys()})
+            except ConfigError as error:
+                found += error.faults
+    return found
+
+
+def _shedder(values: Mapping[str, Any]) -> None:
+    make_shedder(SheddingSettings(**values))
+
+
+def _placement(values: Mapping[str, Any]) -> None:
+    make_placement(PlacementSettings(**values))
 
 
 def _nested(settings: _Settings) -> dict[str, dict[str, Any]]:

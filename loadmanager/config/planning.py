@@ -9,8 +9,6 @@ from loadmanager.config.balancing import (
     SheddingSettings,
     SplitSettings,
 )
-from loadmanager.config.errors import ConfigError
-from loadmanager.config.model import Config
 from loadmanager.config.strategies import make_placement, make_shedder
 from loadmanager.core import planner_settings
 from loadmanager.core.filters import Filters
@@ -69,25 +67,6 @@ def planner_of(
         ),
         weights=weights,
     )
-
-
-def check_strategies(config: Config) -> None:
-    """Refuse strategies and settings of theirs that do not exist.
-
-    Raises:
-        ConfigError: with all faults of shedding and placement.
-    """
-    faults: list[str] = []
-    for make in (
-        lambda: make_shedder(config.shedding),
-        lambda: make_placement(config.placement),
-    ):
-        try:
-            make()
-        except ConfigError as error:
-            faults += error.faults
-    if faults:
-        raise ConfigError(faults)
 
 
 def split_rules_of(split: SplitSettings, planner: PlannerSettings) -> SplitRules:

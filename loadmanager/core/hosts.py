@@ -1,7 +1,10 @@
 """Names and addresses of hosts, judged by their text: nothing is looked up."""
 
+from collections.abc import Iterable
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
+
+from loadmanager.core.ids import BrokerId
 
 
 def is_loopback(host: str) -> bool:
@@ -24,3 +27,21 @@ def host_of(url: str) -> str:
         return urlsplit(url if "://" in url else f"//{url}").hostname or ""
     except ValueError:
         return ""
+
+
+def unreachable(url: str, brokers: Iterable[BrokerId]) -> str:
+    """Return why the sidecars of ``brokers`` cannot reach the sidecar at ``url``, or nothing.
+
+    A broker whose id is no loopback address may be on another host, where a loopback URL
+    leads to that host itself.
+    """
+    if not is_loopback(host_of(url)):
+        return ""
+    elsewhere = sorted(broker for broker in brokers if not is_loopback(host_of(broker)))
+    if not elsewhere:
+        return ""
+    return (
+        f"[sidecar] advertised_url is {url}, a loopback address, and broker {elsewhere[0]} may be "
+        "on another host; expected a URL that the other hosts reach (set [sidecar] "
+        "advertised_url, or listen_host)"
+    )

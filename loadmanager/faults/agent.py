@@ -183,6 +183,7 @@ class Agent:
                     self.application.member,
                     self.application.election,
                     dynamic=self.application.dynamic,
+                    reachability=self.application.reachability,
                     close=self.line.close,
                 )
                 await sidecar.run(

@@ -28,6 +28,25 @@ def test_check_prints_each_fault_and_fails(runner: CliRunner) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "sidecar",
+    ["listen_host=127.0.0.1", "listen_host=localhost", "advertised_url=http://[::1]:7750"],
+)
+def test_check_refuses_a_url_that_other_hosts_cannot_reach(runner: CliRunner, sidecar: str) -> None:
+    for more in ((), ("--set", "log.level=loud")):
+        told = ["config", "check", "--set", "broker.id=b1:8080", "--set", f"sidecar.{sidecar}"]
+        result = runner.invoke(main, [*told, *more])
+        assert result.exit_code == 1
+        assert "[sidecar] advertised_url is http://" in result.stderr
+        assert "a loopback address, and broker b1:8080 may be on another host" in result.stderr
+        assert ("log.level" in result.stderr) is bool(more)
+
+
+def test_check_accepts_loopback_throughout(runner: CliRunner) -> None:
+    told = ["--set", "broker.id=localhost:8080", "--set", "sidecar.listen_host=127.0.0.1"]
+    assert runner.invoke(main, ["config", "check", *told]).exit_code == 0
+
+
 def test_check_reads_the_environment(runner: CliRunner) -> None:
     result = runner.invoke(main, ["config", "check"], env={"LOADMANAGER_BROKER__ID": "b9:1"})
     assert result.output == "The configuration of b9:1 is sound.\n"

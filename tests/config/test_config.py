@@ -250,18 +250,44 @@ def test_lists_and_tables_come_as_json_from_the_environment() -> None:
     environ = {
         **ID,
         "LOADMANAGER_HOST__NICS": '["eth0", "eth1"]',
-        "LOADMANAGER_SHEDDING__SETTINGS": '{"threshold": 0.2, "low": true}',
+        "LOADMANAGER_SHEDDING__STRATEGY": "ThresholdShedder",
+        "LOADMANAGER_SHEDDING__SETTINGS": '{"threshold": 0.2, "lower_boundary": true}',
         "LOADMANAGER_SHEDDING__SETTINGS__THRESHOLD": "0.3",
     }
     config = load_config(None, environ)
     assert config.host.nics == ("eth0", "eth1")
-    assert config.shedding.settings == {"threshold": 0.3, "low": True}
+    assert config.shedding.settings == {"threshold": 0.3, "lower_boundary": True}
 
 
 def test_one_entry_of_a_table_joins_those_of_the_file(file: Path) -> None:
-    file.write_text("[placement.settings]\na = 1\nb = 2\n")
-    config = load_config(file, ID, ["placement.settings.b=3", "placement.settings.c=word"])
-    assert config.placement.settings == {"a": 1, "b": 3, "c": "word"}
+    file.write_text('[shedding]\nstrategy = "uniform"\n[shedding.settings]\nmax_bundles = 2\n')
+    told = ["shedding.settings.max_bundles=3", "shedding.settings.max_share=0.5"]
+    config = load_config(file, ID, told)
+    assert config.shedding.settings == {"max_bundles": 3, "max_share": 0.5}
+
+
+def test_strategies_and_their_settings_are_told_together_with_all_other_faults(file: Path) -> None:
+    file.write_text(
+        '[shedding]\nstrategy = "Thresold"\n'
+        '[placement]\nstrategy = "LeastResourceUsageWithWeight"\n'
+        "[placement.settings]\ndiffrence = 0.1\n"
+        "[lookup]\nwait_s = -1\n"
+    )
+    for overrides in ([], ["log.level=loud"], ["leader.tick_interval_s=100"]):
+        with pytest.raises(ConfigError) as refused:
+            load_config(file, ID, overrides)
+        told = "\n".join(refused.value.faults)
+        assert "[shedding] strategy = 'Thresold'; expected one of" in told
+        assert "diffrence is unknown; did you mean difference?" in told
+        assert "wait_s" in told
+        assert all(one.partition("=")[0].partition(".")[2] in told for one in overrides)
+
+
+def test_settings_of_a_strategy_that_is_no_text_are_not_told_as_unknown() -> None:
+    given = {**ID, "LOADMANAGER_SHEDDING__SETTINGS": '{"threshold": 0.3}'}
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, given, ["shedding.strategy=3 4"])
+    assert len(refused.value.faults) == 1
 
 
 def test_an_empty_variable_sets_nothing() -> None:
