@@ -123,6 +123,7 @@ async def test_a_namespace_is_made_again_only_once_the_locks_of_its_bundles_are_
     await namespaces(cluster.leader).create(anew, {})
     await deleting
     owner.coordination.thaw()
+    await cluster.ready()
     await place_all(cluster, anew)
 
 
