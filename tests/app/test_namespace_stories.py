@@ -177,7 +177,7 @@ async def test_a_leader_that_dies_as_it_deletes_leaves_nothing_behind(cluster: C
     await cluster.until(lambda: not held(cluster), within_s=60.0)
 
 
-WRITES = 12
+WRITES = 11
 
 
 @pytest.mark.parametrize("place", list(LossPlace))

@@ -167,8 +167,12 @@ async def test_a_bundle_on_its_way_to_its_first_owner_is_unloaded_too(cluster: C
         ]
 
     await cluster.until(on_their_way)
-    bundle, _ = on_their_way()[0]
-    target = cluster.leader.host
+    bundle, ordered = on_their_way()[0]
+    target = others(cluster, ordered)[0]
+    desk = cluster.leader.app.leading.desk
+    assert desk is not None
+    # The order stands in the service before the leader has heard that it was written.
+    await cluster.until(lambda: desk.planned(bundle))
     await unload(cluster, bundle, target)
     assert cluster.server(bundle) is target
     await placing
