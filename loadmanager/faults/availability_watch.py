@@ -65,6 +65,7 @@ class AvailabilityWatch:
     _undisturbed_since_s: float = 0.0
     _wanted: set[BundleId] = field(default_factory=set)
     _asked: dict[BundleId, float] = field(default_factory=dict)
+    _erased: set[BundleId] = field(default_factory=set)
     _missing_since_s: dict[BundleId, float] = field(default_factory=dict)
 
     def disturbed(self, at_s: float) -> None:
@@ -86,7 +87,7 @@ class AvailabilityWatch:
         standing = list(bundles)
         # What a namespace left that is gone, and is not yet let go, is not wanted any more.
         self._wanted.update(bundle for bundle in standing if bundle in served)
-        expected = [bundle for bundle in standing if bundle in self._wanted]
+        expected = [b for b in standing if b in self._wanted and b not in self._erased]
         missing = [bundle for bundle in expected if bundle not in served]
         self._missing_since_s = {
             bundle: self._missing_since_s.get(bundle, at_s) for bundle in missing
@@ -130,6 +131,14 @@ class AvailabilityWatch:
         self._wanted.update(
             part for part in parts if any(share_positions(part, whole) for whole in gone)
         )
+
+    def erased(self, bundles: Iterable[BundleId]) -> None:
+        """Expect these no more until they are asked for or ordered: their orders are no more."""
+        self._erased.update(bundles)
+
+    def ordered(self, bundles: Iterable[BundleId]) -> None:
+        """Take note that a leader knows of these."""
+        self._erased.difference_update(bundles)
 
     def forget(self, bundles: Iterable[BundleId]) -> None:
         """Expect these no more, until they are served again: their namespace is gone."""

@@ -129,7 +129,7 @@ class Monitor:
     def _node_changed(self, path: str, was: Znode | None, now: Znode | None) -> None:
         if path.startswith(_POLICIES) and path.count("/") == _POLICIES.count("/") + 1:
             self._boundaries_changed(path, now)
-        self.orders.node_changed(path, now)
+        self.availability.ordered(self.orders.node_changed(path, now))
         self.answers.node_changed(path, was, now, self._now_s())
 
     def _boundaries_changed(self, path: str, now: Znode | None) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from loadmanager.adapters.memory.tree import Znode
 from loadmanager.core import znodes
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import decode_orders
 from loadmanager.core.wire import decode_lock
 from loadmanager.faults.agent import Agent
@@ -34,13 +34,21 @@ class OrdersWatch:
         self._told: dict[str, int] = {}
         self._read: dict[str, int] = {}
         self._acted: dict[str, int] = {}
+        self._foreign: set[bytes] = set()
         self.writes = 0
         self.locks = 0
 
+    def foreign(self, content: bytes) -> None:
+        """Expect these orders to be written by a stranger, and nobody to act on them."""
+        self._foreign.add(content)
+
     # --- in the service -------------------------------------------------------------
 
-    def node_changed(self, path: str, now: Znode | None) -> None:
-        """Look at a write of orders or of the epoch, in the moment it is applied."""
+    def node_changed(self, path: str, now: Znode | None) -> frozenset[BundleId]:
+        """Look at a write of orders or of the epoch, in the moment it is applied.
+
+        Return the bundles that a leader orders with it to one broker.
+        """
         if path == znodes.EPOCH and now is not None:
             epoch = now.node.stat.version
             self._trace.add("epoch", str(epoch))
@@ -49,14 +57,20 @@ class OrdersWatch:
             self._elected = max(self._elected, epoch)
         elif path.startswith(_ORDERS) and now is not None and now.node.data:
             self.writes += 1
-            self._orders_written(path, now)
+            return self._orders_written(path, now)
+        return frozenset()
 
-    def _orders_written(self, path: str, now: Znode) -> None:
-        epoch = decode_orders(path, now.node.data).epoch
+    def _orders_written(self, path: str, now: Znode) -> frozenset[BundleId]:
+        if now.node.data in self._foreign:
+            self._trace.add("orders", f"{path} by a stranger")
+            return frozenset()
+        orders = decode_orders(path, now.node.data)
+        epoch = orders.epoch
         self._trace.add("orders", f"{path} epoch {epoch}")
         if epoch != self._elected:
             seen = f"written in epoch {epoch} while {self._elected} is elected"
             self._tell(Invariant.ORDERS_OF_THE_TERM, path, seen)
+        return orders.bundles
 
     # --- at the sidecars ------------------------------------------------------------
 
@@ -71,7 +85,9 @@ class OrdersWatch:
     def _heard(
         self, epochs: dict[str, int], name: str, broker: BrokerId, path: str, node: Node | None
     ) -> None:
-        if path == znodes.orders(broker) and node is not None and node.data:
+        if path != znodes.orders(broker) or node is None or node.data in self._foreign:
+            return
+        if node.data:
             epochs[name] = decode_orders(path, node.data).epoch
 
     def _committed(self, name: str, operations: Sequence[Operation]) -> None:

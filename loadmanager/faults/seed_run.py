@@ -28,6 +28,7 @@ from loadmanager.faults.network_faults import NETWORK_FAULTS, end_outage, hurry,
 from loadmanager.faults.operations import OPERATIONS, create_namespace, unmark_draining
 from loadmanager.faults.process_faults import PROCESS_FAULTS, start
 from loadmanager.faults.scene import Happening, Scene
+from loadmanager.faults.strangers import STRANGERS
 from loadmanager.faults.trace import Entry, Trace, listen
 from loadmanager.faults.violation import Invariant, Violation
 from loadmanager.faults.virtual_loop import START_S, VirtualTimeError
@@ -40,7 +41,13 @@ HALF_TICK_S: Final = SESSION_S / 4
 VIRTUAL_LIMIT_S: Final = 3_600.0
 CPU_LIMIT_S: Final = 60.0
 
-HAPPENINGS: Final = (*PROCESS_FAULTS, *BROKER_FAULTS, *NETWORK_FAULTS, *OPERATIONS)
+HAPPENINGS: Final = (
+    *PROCESS_FAULTS,
+    *BROKER_FAULTS,
+    *NETWORK_FAULTS,
+    *STRANGERS,
+    *OPERATIONS,
+)
 """All that may happen at a step."""
 
 _PAUSES_S: Final = (0.0, 0.003, 0.01, 0.1, 0.5, 2.0, 2.0, 0.7 * SESSION_S)

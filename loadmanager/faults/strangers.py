@@ -1,0 +1,45 @@
+"""What somebody does to the nodes of the cluster who is none of its sidecars."""
+
+from typing import Final
+
+from loadmanager.core import znodes
+from loadmanager.core.orders import Orders, decode_orders, encode_orders
+from loadmanager.faults.scene import Happening, Scene
+
+_AHEAD: Final = (1, 1000, 2**31, 2**62)
+_MOST_RAISES: Final = 20
+
+
+async def write_orders(scene: Scene) -> str:
+    """Write orders for a broker under an epoch that no leader was elected for."""
+    rng, monitor = scene.rng, scene.monitor
+    host, nodes = scene.any_host(), scene.cluster.service.nodes
+    path = znodes.orders(host.name)
+    if path not in nodes:
+        return ""
+    elected = nodes[znodes.EPOCH].node.stat.version
+    bundles = monitor.bundles
+    some = frozenset(rng.sample(bundles, rng.randint(0, len(bundles))))
+    orders = Orders(elected + rng.choice(_AHEAD), some)
+    content = encode_orders(orders)
+    monitor.orders.foreign(content)
+    monitor.availability.erased(decode_orders(path, nodes[path].node.data).bundles - some)
+    operator = await scene.cluster.operator()
+    scene.begin(operator.set(path, content))
+    return f"{host.name} epoch {orders.epoch} {len(some)} bundles"
+
+
+async def raise_epoch(scene: Scene) -> str:
+    """Raise the epoch as often as many elections would: the leader's term is over."""
+    if znodes.EPOCH not in scene.cluster.service.nodes:
+        return ""
+    operator, times = await scene.cluster.operator(), scene.rng.randint(1, _MOST_RAISES)
+    for _ in range(times):
+        scene.begin(operator.set(znodes.EPOCH, b"a stranger"))
+    return f"{times} times"
+
+
+STRANGERS: Final = (
+    Happening("write a stranger's orders", 1, write_orders, harms=True),
+    Happening("raise the epoch", 1, raise_epoch, harms=True),
+)
