@@ -25,7 +25,12 @@ from loadmanager.faults.clients import Clients
 from loadmanager.faults.cluster import Cluster, make_config
 from loadmanager.faults.monitor import Monitor
 from loadmanager.faults.network_faults import NETWORK_FAULTS, end_outage, hurry, stop_servers
-from loadmanager.faults.operations import OPERATIONS, create_namespace, unmark_draining
+from loadmanager.faults.operations import (
+    MOST_BUNDLES,
+    OPERATIONS,
+    create_namespace,
+    unmark_draining,
+)
 from loadmanager.faults.process_faults import PROCESS_FAULTS, start
 from loadmanager.faults.scene import Happening, Scene
 from loadmanager.faults.strangers import STRANGERS
@@ -49,6 +54,9 @@ HAPPENINGS: Final = (
     *OPERATIONS,
 )
 """All that may happen at a step."""
+
+_FEW_BUNDLES: Final = {"max_bundles_per_namespace": 2 * MOST_BUNDLES}
+"""A broker that tells huge figures has its bundles split until they are too narrow for topics."""
 
 _PAUSES_S: Final = (0.0, 0.003, 0.01, 0.1, 0.5, 2.0, 2.0, 0.7 * SESSION_S)
 _ONE_LULL_IN: Final = 16
@@ -93,7 +101,7 @@ def run_seed(
     began_s = time.monotonic()
     found: Violation | None = None
     try:
-        program = one.play(config or make_config(), build)
+        program = one.play(config or make_config(split=_FEW_BUNDLES), build)
         run(program, limit_s=VIRTUAL_LIMIT_S, cpu_limit_s=CPU_LIMIT_S)
     except Violation as violation:
         found = violation
