@@ -16,21 +16,21 @@ DISPLACED: Final = 3
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="TOML file; see deploy/loadmanager.toml. The environment alone will do as well.",
+    help="TOML file; see deploy/loadmanager.toml. The environment may be used instead.",
 )
 @click.option(
     "--set",
     "overrides",
     metavar="SECTION.KEY=VALUE",
     multiple=True,
-    help="Set one key, over file and environment. May be given again.",
+    help="Set one key; overrides file and environment. May be given again.",
 )
 def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
-    """Run the sidecar of one broker until SIGTERM or SIGINT.
+    """Run the sidecar of a broker until SIGTERM or SIGINT.
 
-    On SIGTERM the broker's bundles are handed back in order before the process ends.
-    Exit code 3 says that another sidecar has taken over this broker: a supervisor must
-    not start this one again.
+    On SIGTERM the broker's bundles move to other brokers before the process ends. Exit
+    code 3 means that another sidecar has taken over this broker: a supervisor must not
+    start this one again.
 
     Example: loadmanager agent --config /etc/loadmanager.toml
     """

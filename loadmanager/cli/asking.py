@@ -144,26 +144,26 @@ _OPTIONS: Final = (
         "--url",
         envvar="LOADMANAGER_URL",
         callback=_check_url,
-        help=f"Any sidecar; it knows the leader's.  [default: {DEFAULT_URL}]",
+        help=f"Address of any sidecar of the cluster.  [default: {DEFAULT_URL}]",
     ),
     click.option(
         "--profile",
         envvar="LOADMANAGER_PROFILE",
         default="",
         metavar="NAME",
-        help="Whom to ask, from profiles.toml.  [default: default, if there is one]",
+        help="Profile in profiles.toml: address, token, CA.  [default: the one called default]",
     ),
     click.option(
         "--token-file",
         envvar="LOADMANAGER_TOKEN_FILE",
         default="",
-        help="A file with the bearer token to ask with.",
+        help="File with the bearer token to send.",
     ),
     click.option(
         "--ca-file",
         envvar="LOADMANAGER_CA_FILE",
         default="",
-        help="Who signs the sidecars' certificates.  [default: whom the system trusts]",
+        help="File with the CA certificates to trust.  [default: those of the system]",
     ),
 )
 

@@ -114,7 +114,7 @@ def broker(
     sidecar_url: str,
     sidecar_token_file: Path | None,
 ) -> None:
-    """Run an in-memory broker that a sidecar commands over the HTTP contract.
+    """Run an in-memory broker that implements the broker contract, for trials and tests.
 
     Of what is published over HTTP it keeps nothing: it burns CPU for each message, counts
     it and answers. With --pulsar-listen it also serves Pulsar's clients, and keeps what

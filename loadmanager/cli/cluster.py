@@ -21,7 +21,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead
 @_JSON
 @reaching()
 def brokers_command(*, as_json: bool, reach: Reach) -> None:
-    """List the brokers with their load, as the leader sees them.
+    """List the brokers with their load, as the leader sees it.
 
     Example: loadmanager brokers --url http://broker-1.example.org:7750
     """
@@ -51,9 +51,9 @@ def brokers_command(*, as_json: bool, reach: Reach) -> None:
 @_JSON
 @reaching()
 def leader_command(*, as_json: bool, reach: Reach) -> None:
-    """Tell which broker's sidecar leads.
+    """Print the broker whose sidecar is the leader.
 
-    Ends with 2 if nobody does.
+    Ends with 2 if there is no leader now.
 
     Example: loadmanager leader
     """
@@ -71,7 +71,7 @@ def leader_command(*, as_json: bool, reach: Reach) -> None:
 @_JSON
 @reaching()
 def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
-    """Tell which broker serves a topic, and in which bundle it is.
+    """Print the bundle of a topic, and the broker that serves it.
 
     A short name stands for persistent://public/default/NAME. Ends with 2 if the
     namespace does not exist, with 1 if no broker can serve it.

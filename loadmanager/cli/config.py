@@ -9,7 +9,7 @@ from loadmanager.cli.sections import SectionedGroup
 
 @click.group("config", cls=SectionedGroup)
 def config_commands() -> None:
-    """Check a configuration, or print all keys with their defaults.
+    """Check configuration files, and read or change the settings of a running cluster.
 
     Example: loadmanager config check --config /etc/loadmanager.toml
     """
@@ -20,17 +20,17 @@ def config_commands() -> None:
     "--config",
     "path",
     type=click.Path(path_type=Path),
-    help="The TOML file; without it only the environment and --set count.",
+    help="The TOML file; without it, only the environment and --set are read.",
 )
 @click.option(
     "--set",
     "overrides",
     metavar="SECTION.KEY=VALUE",
     multiple=True,
-    help="Set one key, over file and environment. May be given several times.",
+    help="Set one key; overrides file and environment. May be given again.",
 )
 def check(path: Path | None, overrides: tuple[str, ...]) -> None:
-    """Report all errors of a configuration at once; exit with 1 if there is one.
+    """Check a configuration and report all errors; ends with 1 if there is one.
 
     Example: loadmanager config check --config sidecar.toml --set log.level=debug
     """
@@ -61,7 +61,7 @@ def show_defaults() -> None:
 
 @config_commands.command("show-reference")
 def show_reference() -> None:
-    """Print the reference of all keys, and what becomes of Pulsar's.
+    """Print the reference of all keys, and the key that each of Pulsar's becomes.
 
     Example: loadmanager config show-reference > docs/configuration.md
     """
@@ -72,7 +72,7 @@ def show_reference() -> None:
 
 @config_commands.command("show-strategies")
 def show_strategies() -> None:
-    """Print the strategy guide: every shedder and placement, which to choose, and how they do.
+    """Print the strategy guide: every shedder and placement, measured, and which to choose.
 
     Example: loadmanager config show-strategies > docs/strategies.md
     """
@@ -102,10 +102,10 @@ def show_scenario_format() -> None:
     help="Recorded topic rates, CSV or Parquet, in place of the load of the scenarios.",
 )
 def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
-    """Tell every mistake in scenarios and their traces at once; exit with 1 if there is one.
+    """Check scenarios and their traces and report all errors; ends with 1 if there is one.
 
-    SCENARIO is a TOML file, or the name of one that comes with the package. What is allowed
-    and yet may be a mistake is told as well.
+    SCENARIO is a TOML file, or the name of one that comes with the package. Settings
+    that are allowed but probably wrong are reported as warnings.
 
     Example: loadmanager config check-scenario mine.toml --trace rates.csv
     """
@@ -139,8 +139,8 @@ def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
 def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) -> None:
     """Translate Pulsar's broker.conf, and report every key that was not taken.
 
-    The file goes to standard output, everything that is told about it to standard error.
-    It exits with 1 if a value means nothing here.
+    The configuration goes to standard output, the report to standard error. Ends with 1
+    if a value has no meaning here.
 
     Example: loadmanager config import /etc/pulsar/broker.conf > /etc/loadmanager.toml
     """

@@ -17,7 +17,7 @@ _FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 @click.group("cost-model", cls=SectionedGroup)
 def cost_model_group() -> None:
-    """Publish what traffic costs, so that the leader decides by it.
+    """Publish, show or remove the cost model that the leader decides with.
 
     Example: loadmanager cost-model publish /var/lib/loadmanager/pipeline/cost-model.json
     """
@@ -25,13 +25,15 @@ def cost_model_group() -> None:
 
 @cost_model_group.command("publish")
 @click.argument("file", metavar="FILE", type=_FILE)
-@click.option("--force", is_flag=True, help="Also if it was learned from another cluster.")
+@click.option(
+    "--force", is_flag=True, help="Publish it even if it was learned from another cluster."
+)
 @reaching()
 def publish_command(*, file: Path, force: bool, reach: Reach) -> None:
     """Publish a cost model; the leader uses it from its next round on.
 
     FILE is what `loadmanager pipeline costs` wrote; - reads stdin. It is checked before
-    anything is sent, and what is in it is told. Ends with 2 if it is no cost model.
+    anything is sent, and its content is printed. Ends with 2 if it is not a cost model.
 
     Example: loadmanager cost-model publish out/cost-model.json
     """
@@ -49,7 +51,7 @@ def publish_command(*, file: Path, force: bool, reach: Reach) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the document as JSON.")
 @reaching()
 def show_command(*, file: Path | None, as_json: bool, reach: Reach) -> None:
-    """Print what traffic costs: the published model, or that of FILE.
+    """Print the published cost model, or the one in FILE.
 
     Tells the terms with their 90 % intervals, how well they foretold what was held out,
     and which of them the leader decides by. Ends with 2 if none is published.
@@ -70,7 +72,7 @@ def show_command(*, file: Path | None, as_json: bool, reach: Reach) -> None:
 @cost_model_group.command("remove")
 @reaching()
 def remove_command(*, reach: Reach) -> None:
-    """Let the leader reckon by shares of the traffic again.
+    """Remove the cost model: the leader uses shares of the traffic again.
 
     Ends with 2 if no cost model is published.
 

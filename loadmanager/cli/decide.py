@@ -42,10 +42,14 @@ if TYPE_CHECKING:
     "--cost-model",
     "costs",
     metavar="FILE|none",
-    help="Reckon with this cost model; none: with shares of the traffic.",
+    help="Use this cost model; none: shares of the traffic.",
 )
 @click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="For equal choices."
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Seed of random choices.",
 )
 @click.option(
     "--rounds",
@@ -69,9 +73,9 @@ def decide(
     lenient: bool,
     as_json: bool,
 ) -> None:
-    """Tell what the leader would move on a snapshot, and why it would leave the rest.
+    """Decide on a snapshot as the leader would, offline, and print moves and reasons.
 
-    What the snapshot says was in force is used, unless told otherwise here. Strategies and
+    The settings in the snapshot are used, unless options change them. Strategies and
     their settings are in docs/strategies.md, the format is in docs/snapshot-format.md.
 
     Example: loadmanager decide --snapshot cluster.json --shedder AvgShedder --set low_hits=1

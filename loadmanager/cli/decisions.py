@@ -149,7 +149,11 @@ def _hanging(text: str) -> Iterator[str]:
     help="Try a setting, as with `loadmanager decide`. May be given again.",
 )
 @click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="For equal choices."
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Seed of random choices.",
 )
 @_JSON
 @reaching()
@@ -163,7 +167,7 @@ def plan_command(
     as_json: bool,
     reach: Reach,
 ) -> None:
-    """Tell what a round would do now, with other settings if you like; nothing is done.
+    """Print what a round would do now, also with other settings; nothing is changed.
 
     Ends with 2 if a strategy or setting does not exist.
 

@@ -14,7 +14,7 @@ _PATH = "/admin/v2/brokers/configuration"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @reaching()
 def get_command(*, name: str | None, as_json: bool, reach: Reach) -> None:
-    """Print what is set for the whole cluster: all of it, or one name.
+    """Print the settings made for the whole cluster: all, or one.
 
     Ends with 2 if NAME is not set.
 
@@ -42,11 +42,10 @@ def get_command(*, name: str | None, as_json: bool, reach: Reach) -> None:
 @click.argument("value", metavar="VALUE")
 @reaching()
 def set_command(*, name: str, value: str, reach: Reach) -> None:
-    """Set a dynamic key for all sidecars; they follow within seconds.
+    """Change a dynamic setting of the whole cluster; sidecars apply it within seconds.
 
-    NAME is section.key as in docs/configuration.md, or Pulsar's, and then VALUE is in
-    Pulsar's unit. Ends with 2 if it cannot be set while the sidecars run, or VALUE is
-    no value for it.
+    NAME is section.key as in docs/configuration.md, or Pulsar's name, and then VALUE is in
+    Pulsar's unit. Ends with 2 if NAME is not dynamic, or VALUE is not valid for it.
 
     Example: loadmanager config set leader.round_interval_s 120
     """
@@ -58,7 +57,7 @@ def set_command(*, name: str, value: str, reach: Reach) -> None:
 @click.argument("name", metavar="NAME")
 @reaching()
 def unset_command(*, name: str, reach: Reach) -> None:
-    """Let every sidecar use its own value again.
+    """Remove a setting of the whole cluster: each sidecar uses its own configuration again.
 
     Example: loadmanager config unset leader.round_interval_s
     """
@@ -71,12 +70,12 @@ def unset_command(*, name: str, reach: Reach) -> None:
     "--config",
     "path",
     type=click.Path(path_type=Path),
-    help="Show what this file and the environment say, instead of asking a sidecar.",
+    help="Print the settings of this file and the environment; no sidecar is asked.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @reaching()
 def show_command(*, path: Path | None, as_json: bool, reach: Reach) -> None:
-    """Print all settings in force on one sidecar, secrets hidden.
+    """Print all settings in force on one sidecar, with secrets hidden.
 
     Example: loadmanager config show --url http://broker-1.example.org:7750
     """

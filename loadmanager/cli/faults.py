@@ -47,7 +47,7 @@ _TOLD_LINES = 40
 def faults_command(
     *, seeds: int, first_seed: int, steps: int, jobs: int | None, as_json: bool
 ) -> None:
-    """Run the service through random faults, and watch that it keeps its promises.
+    """Run the service in simulated time under random faults, and check its promises.
 
     Sidecars, leaders, brokers, clients and the service between them run in one process
     and in virtual time, hours in a second. They are killed, frozen and cut off, messages

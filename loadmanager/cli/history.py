@@ -12,7 +12,7 @@ _DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 
 @click.group("history", cls=SectionedGroup)
 def history_group() -> None:
-    """Look at the files that [history] and --history write.
+    """Check and finish the files that [history] and --history write.
 
     Example: loadmanager history check /var/lib/loadmanager/history
     """
@@ -32,7 +32,7 @@ def format_command() -> None:
 @history_group.command("finish")
 @click.argument("directory", type=_DIRECTORY)
 def finish_command(directory: Path) -> None:
-    """Finish the files that killed writers left in DIRECTORY.
+    """Finish the files that killed processes left in DIRECTORY.
 
     A sidecar does it for its own when it starts; this is for brokers that never come
     back. Files of writers that run on this host are left alone: run it where they ran.
@@ -48,7 +48,7 @@ def finish_command(directory: Path) -> None:
 @click.argument("directory", type=_DIRECTORY)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check_command(*, directory: Path, as_json: bool) -> None:
-    """Read every finished file in DIRECTORY strictly, and count.
+    """Check every finished file in DIRECTORY, and count lines by kind.
 
     Tells files and lines that cannot be read, lines that are missing or there twice, and
     what writers had to give up. Ends with 1 if a file or a line cannot be read.

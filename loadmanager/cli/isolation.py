@@ -15,7 +15,7 @@ _CLUSTER = click.option(
 
 @click.group("isolation", cls=SectionedGroup)
 def isolation_commands() -> None:
-    """Keep namespaces on certain brokers.
+    """List, set and delete isolation policies, which keep namespaces on certain brokers.
 
     Example: loadmanager isolation list
     """
@@ -51,28 +51,45 @@ def list_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
                 f"{limits['usage_threshold']}%",
             )
         )
-    columns = ["policy", "namespaces", "primary", "secondary", "at least>", "busy from>"]
+    columns = ["policy", "namespaces", "primary", "secondary", "min brokers>", "usage>"]
     print_table(f"{len(rows)} isolation policies", columns, rows)
 
 
 @isolation_commands.command("set")
 @click.argument("name", metavar="POLICY")
-@click.option("--namespaces", required=True, multiple=True, metavar="REGEX", help="Whom it is for.")
-@click.option("--primary", required=True, multiple=True, metavar="REGEX", help="Their brokers.")
-@click.option("--secondary", multiple=True, metavar="REGEX", help="Brokers to fail over to.")
+@click.option(
+    "--namespaces",
+    required=True,
+    multiple=True,
+    metavar="REGEX",
+    help="Namespaces that the policy is for. May be given again.",
+)
+@click.option(
+    "--primary",
+    required=True,
+    multiple=True,
+    metavar="REGEX",
+    help="Their primary brokers. May be given again.",
+)
+@click.option(
+    "--secondary",
+    multiple=True,
+    metavar="REGEX",
+    help="Brokers to fail over to. May be given again.",
+)
 @click.option(
     "--min-brokers",
     default=1,
     show_default=True,
     type=click.IntRange(min=0),
-    help="With fewer primary brokers that can take more, the secondary ones take bundles, too.",
+    help="With fewer available primary brokers, secondary ones take bundles as well.",
 )
 @click.option(
     "--usage-threshold",
     default=100,
     show_default=True,
     type=click.IntRange(0, 100),
-    help="Percent of usage from which a primary broker cannot take more.",
+    help="Percent of usage from which a primary broker counts as not available.",
 )
 @_CLUSTER
 @reaching()
@@ -125,7 +142,7 @@ def delete_command(*, name: str, cluster: str | None, reach: Reach) -> None:
 @_JSON
 @reaching()
 def brokers_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
-    """List the brokers, and the policies each is named by.
+    """List the brokers with the isolation policies that name each.
 
     Example: loadmanager isolation brokers
     """

@@ -17,7 +17,7 @@ from loadmanager.cli.asking import Reach, reaching
 )
 @reaching()
 def snapshot_command(*, file: Path, reach: Reach) -> None:
-    """Take a snapshot of the cluster as its leader sees it now.
+    """Write a snapshot of the cluster as its leader sees it now.
 
     It holds load reports, averages, owners, orders, constraints, what the strategies
     remember, and the settings in force. See docs/snapshot-format.md.
@@ -40,7 +40,7 @@ def snapshot_command(*, file: Path, reach: Reach) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the leader's answer as it is.")
 @reaching()
 def explain_command(*, subject: str, as_json: bool, reach: Reach) -> None:
-    """Tell why a bundle or a broker was moved or left alone, and what it would take.
+    """Explain why a bundle or a broker was moved or left alone, and what would change it.
 
     Ends with 2 if the leader knows no such bundle or broker, with 1 if no leader answers.
 

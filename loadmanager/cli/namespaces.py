@@ -41,7 +41,11 @@ def list_command(*, tenant: str, as_json: bool, reach: Reach) -> None:
 
 @namespaces_commands.command("create")
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
-@click.option("--bundles", type=click.IntRange(1, 32768), help="How many; else the default.")
+@click.option(
+    "--bundles",
+    type=click.IntRange(1, 32768),
+    help="Number of bundles.  [default: that of the cluster]",
+)
 @reaching()
 def create_command(*, namespace: str, bundles: int | None, reach: Reach) -> None:
     """Create a namespace. Ends with 1 if it exists.
@@ -55,7 +59,9 @@ def create_command(*, namespace: str, bundles: int | None, reach: Reach) -> None
 
 @namespaces_commands.command("delete")
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
-@click.confirmation_option("--yes", prompt="Delete the namespace?", help="Do not ask.")
+@click.confirmation_option(
+    "--yes", prompt="Delete the namespace?", help="Do not ask for confirmation."
+)
 @reaching()
 def delete_command(*, namespace: str, reach: Reach) -> None:
     """Delete a namespace that has no topics. Ends with 1 if it has some.
@@ -71,7 +77,7 @@ def delete_command(*, namespace: str, reach: Reach) -> None:
 @_JSON
 @reaching()
 def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
-    """List the bundles of a namespace, who owns them, and their traffic.
+    """List the bundles of a namespace with their owners and traffic.
 
     Example: loadmanager bundles acme/orders
     """
@@ -121,15 +127,21 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
 
 @click.command("split")
 @click.argument("bundle", metavar="BUNDLE")
-@click.option("--algorithm", type=click.Choice(_SPLIT_ALGORITHMS), help="Where to cut.")
+@click.option(
+    "--algorithm",
+    type=click.Choice(_SPLIT_ALGORITHMS),
+    help="How the positions are chosen.  [default: that of the cluster]",
+)
 @click.option(
     "--at",
     "positions",
     multiple=True,
     metavar="POSITION",
-    help="A position to cut at, such as 0x40000000, for specified_positions_divide.",
+    help="A position to split at, such as 0x40000000, for specified_positions_divide.",
 )
-@click.option("--unload", is_flag=True, help="Let go of the parts, so that they are placed anew.")
+@click.option(
+    "--unload", is_flag=True, help="Unload the parts afterwards, so that they are placed again."
+)
 @reaching(60.0)
 def split_command(
     *,
@@ -139,10 +151,11 @@ def split_command(
     unload: bool,
     reach: Reach,
 ) -> None:
-    """Cut a bundle in parts. BUNDLE may end in LARGEST or HOT instead of a range.
+    """Split a bundle.
 
-    LARGEST is the namespace's bundle with the most topics, HOT the one with the most
-    traffic. Ends with 2 if there is no such bundle, with 1 if it cannot be cut now.
+    BUNDLE may end in LARGEST, the namespace's bundle with the most topics, or HOT, the one
+    with the most traffic. Ends with 2 if there is no such bundle, with 1 if it cannot be
+    split now.
 
     Example: loadmanager split acme/orders/HOT --algorithm flow_or_qps_equally_divide
     """
@@ -163,11 +176,11 @@ def split_command(
 @click.argument("neighbour", metavar="BUNDLE")
 @reaching(60.0)
 def merge_command(*, bundle: str, neighbour: str, reach: Reach) -> None:
-    """Make one bundle of two that are next to each other, such as two cold ones.
+    """Merge two adjacent bundles into one.
 
-    Both go to the owner of the busier one first; lookups wait while they are merged.
-    Ends with 2 if there is no such bundle or the two cannot be one, with 1 if something
-    else is under way with them, or it was not done in time.
+    Both move to the owner of the busier one first; lookups wait while they are merged.
+    Ends with 2 if there is no such bundle or the two cannot be merged, with 1 if one of
+    them is moving or being split, or the merge was not done in time.
 
     Example: loadmanager merge acme/orders/0x00000000_0x40000000
     acme/orders/0x40000000_0x80000000

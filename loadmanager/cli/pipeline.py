@@ -97,7 +97,7 @@ def pipeline_command(
     conf: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Turn history into tables, costs, replays and a report, on Spark.
+    """Turn history into tables, cost models, replays and a report, on Spark.
 
     JOBs run in the order given, in one Spark. docs/pipeline.md tells of them,
     docs/pipeline-tables.md of the tables they make. It needs its extra, which brings

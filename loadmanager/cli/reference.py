@@ -34,7 +34,7 @@ and options.
 
 @click.command("show-commands")
 def show_commands_command() -> None:
-    """Print the reference of all commands.
+    """Print docs/command-line.md, the reference of all commands.
 
     Example: loadmanager show-commands > docs/command-line.md
     """

@@ -25,9 +25,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.command("simulate")
 @click.argument("asked", metavar="[SCENARIO]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All shipped scenarios.")
-@click.option(
-    "--list", "listed", is_flag=True, help="Tell what scenarios and strategies there are."
-)
+@click.option("--list", "listed", is_flag=True, help="List the scenarios and strategies.")
 @click.option(
     "--strategy",
     "strategies",
@@ -101,7 +99,7 @@ def simulate_command(
     html: Path | None,
     history: Path | None,
 ) -> None:
-    """Simulate scenarios with strategies, and tell which does best, and by how much.
+    """Simulate scenarios with several strategies, and compare the strategies.
 
     SCENARIO is the name of a shipped one (--list tells them) or a TOML file. Strategies see
     only what a real leader sees, and decide with the code of a real leader. The same seed

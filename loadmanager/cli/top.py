@@ -30,12 +30,12 @@ _WIDTH: Final = 80
     default=2.0,
     show_default=True,
     type=click.FloatRange(0.2, 3600),
-    help="Seconds between two looks.",
+    help="Seconds between two updates.",
 )
 @click.option(
     "--times",
     type=click.IntRange(min=1),
-    help="Look so many times and end.  [default: until interrupted]",
+    help="End after so many updates.  [default: until q or Ctrl-C]",
 )
 @click.option(
     "--bundles",

@@ -23,9 +23,9 @@ from loadmanager.cli.stopping import stopped_by_signals
     help="ZooKeeper's unit of time; the shortest session is two of them.",
 )
 def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int) -> None:
-    """Run a single ZooKeeper server in the foreground.
+    """Run a single ZooKeeper server in the foreground, for trials and tests.
 
-    For a demo, a trial or a test, not for production. Needs PySpark's jars and Java:
+    Not for production. Needs PySpark's jars and Java:
     pip install 'loadmanager[demo]' brings both.
 
     \b
