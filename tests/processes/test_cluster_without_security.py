@@ -1,0 +1,136 @@
+"""Sidecars without [security], found at an address that is not loopback: they ask each other."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from ipaddress import ip_address
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.demo.children import Children
+from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member, Table
+from loadmanager.demo.settings import DemoSettings
+from loadmanager.demo.weights import topic_names
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+BUNDLES = 8
+NEW_KEY_BOUND_S = 30.0
+
+
+def address_of_this_host() -> str:
+    """Return an IPv4 address of this host that is not loopback."""
+    for addresses in psutil.net_if_addrs().values():
+        for one in addresses:
+            if one.family.name == "AF_INET" and not ip_address(one.address).is_loopback:
+                return str(one.address)
+    pytest.skip("needs an IPv4 address that is not loopback")
+
+
+class OpenCluster(Cluster):
+    """The demo's cluster, its brokers at another address and its sidecars as by default."""
+
+    def __init__(
+        self, settings: DemoSettings, children: Children, http: aiohttp.ClientSession
+    ) -> None:
+        super().__init__(settings, children, http)
+        self.address = address_of_this_host()
+        for member in self.members:
+            member.broker = BrokerId(f"{self.address}:{member.broker.rpartition(':')[2]}")
+
+    def _sidecar_settings(self, member: Member) -> Table:
+        told = super()._sidecar_settings(member)
+        return {**told, "sidecar": {"listen_port": told["sidecar"]["listen_port"]}}
+
+    def elsewhere(self, member: Member) -> str:
+        """Return where others ask a member's sidecar."""
+        return f"http://{self.address}:{member.sidecar_url.rpartition(':')[2]}"
+
+    async def token(self, right: str, *options: str) -> dict[str, str]:
+        """Return the headers of a token, made as people make it."""
+        zookeeper = f"127.0.0.1:{self._zookeeper_port}"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadmanager", "token", "--right", right, *options),
+            *("--zookeeper", zookeeper, "--set", "cluster.name=demo"),
+            env=dict(os.environ),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await process.communicate()
+        assert process.returncode == 0
+        return {"Authorization": f"Bearer {out.decode().strip()}"}
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, http: aiohttp.ClientSession) -> AsyncIterator[OpenCluster]:
+    try:
+        find_java()
+    except EmbeddedZooKeeperError as error:
+        pytest.skip(str(error))
+    settings = DemoSettings(data_dir=tmp_path, brokers=2, bundles=BUNDLES, topics=BUNDLES)
+    children = Children(tmp_path)
+    try:
+        cluster = OpenCluster(settings, children, http)
+        await cluster.start(lambda _: None)
+        yield cluster
+    finally:
+        await children.stop()
+
+
+async def status(http: aiohttp.ClientSession, url: str, **options: object) -> int:
+    async with http.get(url, **options) as answer:  # type: ignore[arg-type]
+        return answer.status
+
+
+async def test_clients_elsewhere_look_up_at_every_sidecar_and_do_nothing_else(
+    cluster: OpenCluster, http: aiohttp.ClientSession
+) -> None:
+    topics = topic_names(BUNDLES, Boundaries.even(Namespace(NAMESPACE), BUNDLES), HASH)
+    for number, topic in enumerate(topics):
+        # Every other question goes to a sidecar that has to ask the leader's.
+        url = cluster.elsewhere(cluster.members[number % 2])
+        path = f"{topic.domain}/{topic.namespace}/{topic.local}"
+        async with http.get(f"{url}/lookup/v2/topic/{path}") as answer:
+            assert answer.status == HTTPStatus.OK, await answer.text()
+            assert cluster.address in (await answer.json())["httpUrl"]
+    for member in cluster.members:
+        url = cluster.elsewhere(member)
+        # Each sidecar asks the other for its broker's topics, which takes the right to read.
+        assert await status(http, f"{url}/admin/v2/namespaces/{NAMESPACE}/topics") == HTTPStatus.OK
+        assert await status(http, f"{url}/readyz") == HTTPStatus.OK
+        assert await status(http, f"{url}/metrics") == HTTPStatus.UNAUTHORIZED
+        assert await status(http, f"{member.sidecar_url}/metrics") == HTTPStatus.OK
+        async with http.put(f"{url}/admin/v2/namespaces/{NAMESPACE}/unload") as refused:
+            assert refused.status == HTTPStatus.UNAUTHORIZED
+            assert "loadmanager token" in await refused.text()
+
+
+async def test_a_token_is_good_everywhere_until_the_key_is_replaced(
+    cluster: OpenCluster, http: aiohttp.ClientSession
+) -> None:
+    urls = [f"{cluster.elsewhere(member)}/metrics" for member in cluster.members]
+    former = await cluster.token("read")
+    for url in urls:
+        assert await status(http, url, headers=former) == HTTPStatus.OK
+    present = await cluster.token("read", "--replace-key")
+    async with asyncio.timeout(NEW_KEY_BOUND_S):
+        for url in urls:
+            while await status(http, url, headers=present) != HTTPStatus.OK:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            assert await status(http, url, headers=former) == HTTPStatus.UNAUTHORIZED
+    for member in cluster.members:
+        topics = f"{cluster.elsewhere(member)}/admin/v2/namespaces/{NAMESPACE}/topics"
+        assert await status(http, topics) == HTTPStatus.OK
