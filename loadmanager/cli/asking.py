@@ -7,12 +7,18 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.client import HTTPException
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
+from urllib.request import (
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    Request,
+    build_opener,
+)
 
 import click
 
@@ -121,6 +127,7 @@ class Reach:
             if method == "GET" or not leads_on or not location.startswith(("http://", "https://")):
                 raise
             error.close()
+            _refuse_to_leave_tls(full, location)
             return self._answer(location, method, body, redirects - 1)
 
 
@@ -267,7 +274,32 @@ def _context(ca_file: str, known: Profile) -> ssl.SSLContext:
 
 
 def _opener(tls: ssl.SSLContext | None) -> OpenerDirector:
-    return build_opener(*([] if tls is None else [HTTPSHandler(context=tls)]))
+    return build_opener(_Redirects, *([] if tls is None else [HTTPSHandler(context=tls)]))
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirects as urllib does, headers and all, but not from HTTPS to HTTP."""
+
+    def redirect_request(  # noqa: PLR0917 - urllib's signature
+        self,
+        req: Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> Request | None:
+        try:
+            _refuse_to_leave_tls(req.full_url, newurl)
+        except URLError:
+            fp.close()
+            raise
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _refuse_to_leave_tls(before: str, after: str) -> None:
+    if before.startswith("https:") and not after.startswith("https:"):
+        raise URLError(f"it sends on to {after}, which has no TLS; a token is not sent there")
 
 
 def _reason(error: HTTPError) -> str:

@@ -6,6 +6,7 @@ all sidecars of the cluster read in ZooKeeper.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import jwt
@@ -35,6 +36,24 @@ ALGORITHM: Final = "HS256"
 RIGHTS: Final = (Role.LOOKUP, Role.READ, Role.ADMIN)
 _HOW: Final = "make one with: loadmanager token --right read|admin (docs/security.md)"
 _RETRY_AFTER_S: Final = 1.0
+
+_LOCAL: Final = Caller(ANONYMOUS, Role.ADMIN, math.inf)
+_OTHER: Final = Caller(
+    ANONYMOUS,
+    Role.LOOKUP,
+    math.inf,
+    partial(unauthorized, f"from elsewhere this needs a token; {_HOW}"),
+)
+_NOT_QUITE_LOCAL: Final = Caller(
+    ANONYMOUS,
+    Role.LOOKUP,
+    math.inf,
+    partial(
+        unauthorized,
+        "this needs a token, or to be asked for as localhost and without a proxy's headers; "
+        f"{_HOW}",
+    ),
+)
 
 Key = Callable[[], bytes | None]
 """Returns the cluster's key, None while it is not known."""
@@ -78,22 +97,17 @@ class ClusterKeyGuard(Guard):
             proven = self._proven(offered)
         except Refused as refusal:
             self._nameless(request)
-            return Caller(ANONYMOUS, Role.LOOKUP, math.inf, refusal)
+            told = refusal
+            return Caller(ANONYMOUS, Role.LOOKUP, math.inf, lambda: told)
         return Caller(proven.subject, Role(proven.right), self._until_s(request))
 
     def _nameless(self, request: web.BaseRequest) -> Caller:
-        refusal = unauthorized(f"from elsewhere this needs a token; {_HOW}")
-        if is_loopback_peer(request.transport):
-            refuse_foreign_host(request, self._names)
-            hosts = asked_hosts(request)
-            local = bool(hosts) and all(map(self._names.is_local, hosts))
-            if local and not is_forwarded(request):
-                return Caller(ANONYMOUS, Role.ADMIN, math.inf)
-            refusal = unauthorized(
-                "this needs a token, or to be asked for as localhost and without a proxy's "
-                f"headers; {_HOW}"
-            )
-        return Caller(ANONYMOUS, Role.LOOKUP, math.inf, refusal)
+        if not is_loopback_peer(request.transport):
+            return _OTHER
+        refuse_foreign_host(request, self._names)
+        hosts = asked_hosts(request)
+        local = bool(hosts) and all(map(self._names.is_local, hosts))
+        return _LOCAL if local and not is_forwarded(request) else _NOT_QUITE_LOCAL
 
     def _until_s(self, request: web.BaseRequest) -> float:
         """Return how long such headers may look up: for ever, if it takes no proof to do so."""

@@ -36,14 +36,14 @@ class Caller:
 
     ``until_s`` says how long a request with the same headers, on any connection from as
     near (this host, or elsewhere), comes from somebody who may look topics up, on
-    ``time.perf_counter``; 0 means not at all. ``refusal`` is what is answered instead of
-    what the role does not include.
+    ``time.perf_counter``; 0 means not at all. ``refusal`` returns what is answered
+    instead of what the role does not include.
     """
 
     name: str
     role: Role
     until_s: float
-    refusal: Refused | None = None
+    refusal: Callable[[], Refused] | None = None
 
     def may(self, role: Role) -> bool:
         """Return whether the caller has at least this role."""
@@ -185,7 +185,7 @@ def _allow(caller: Caller, role: Role) -> None:
     if caller.may(role):
         return
     if caller.refusal is not None:
-        raise caller.refusal
+        raise caller.refusal()
     if caller.name == ANONYMOUS:
         raise unauthorized("this needs a proof of who is asking")
     raise Refused(403, f"{caller.name} may not do this; it needs the role {role.value}")

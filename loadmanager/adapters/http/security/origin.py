@@ -2,6 +2,7 @@
 
 from asyncio import BaseTransport
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
@@ -11,6 +12,7 @@ from loadmanager.adapters.http.replies import Refused
 
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _FORWARDED: Final = frozenset({"forwarded", "via", "x-real-ip"})
+_MOST_CACHED: Final = 4_096
 _FORWARDED_PREFIXES: Final = ("x-forwarded-", "x-envoy-")
 
 
@@ -43,6 +45,7 @@ class OwnNames:
         return self.is_local(host) or host in self.advertised or _is_address(host)
 
 
+@lru_cache(_MOST_CACHED)
 def is_loopback_address(text: str) -> bool:
     """Return whether the text is an address of this host alone."""
     try:
@@ -60,6 +63,7 @@ def is_loopback_peer(transport: BaseTransport | None) -> bool:
     return isinstance(peer, tuple) and bool(peer) and is_loopback_address(str(peer[0]))
 
 
+@lru_cache(_MOST_CACHED)
 def host_of(authority: str) -> str:
     """Return the host in ``host:port`` or ``[host]:port``, in small letters."""
     host = authority.strip().lower()
@@ -70,17 +74,20 @@ def host_of(authority: str) -> str:
 
 def asked_hosts(request: web.BaseRequest) -> tuple[str, ...]:
     """Return the hosts that a request says it is for; none if it says nothing."""
-    named = [host_of(value) for value in request.headers.getall("Host", [])]
-    if not request.raw_path.startswith("/"):
-        # An absolute target counts more than the header; neither may be a stranger's.
-        named.append(host_of(request.raw_path.partition("://")[2].partition("/")[0]))
-    return tuple(named)
+    named = tuple(map(host_of, request.headers.getall("Host", [])))
+    if request.raw_path.startswith("/"):
+        return named
+    # An absolute target counts more than the header; neither may be a stranger's.
+    return *named, host_of(request.raw_path.partition("://")[2].partition("/")[0])
 
 
 def is_forwarded(request: web.BaseRequest) -> bool:
     """Return whether a proxy says that it passes on somebody else's request."""
-    names = [name.lower() for name in request.headers]
-    return any(name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES) for name in names)
+    for header in request.headers:
+        name = header.lower()
+        if name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES):
+            return True
+    return False
 
 
 def refuse_foreign_host(request: web.BaseRequest, names: OwnNames) -> None:
