@@ -6,13 +6,16 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import structlog
 import uvloop
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from loadmanager import __version__
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
+from loadmanager.adapters.broker.secret import read_secret
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
@@ -47,6 +50,8 @@ from loadmanager.securing import make_guard, make_leader_line, make_tls
 from loadmanager.telemetry.history import HistoryMetrics
 from loadmanager.telemetry.logging import change_level
 from loadmanager.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
 
 _LEAVE_S = 10.0
 
@@ -87,7 +92,7 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
     metrics = Metrics(REGISTRY, config.cluster.name)
     clock = SystemClock()
     coordination = ZooKeeperCoordination(zookeeper_options(config), metrics.coordination_asked)
-    broker = HttpBrokerControl(config.broker.control_url, config.broker.control_timeout_s)
+    broker = make_broker_control(config)
     identity = make_identity(config, port, clock)
     history = make_history(config, identity)
     parts = Parts(
@@ -130,6 +135,19 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
         reachability=application.reachability,
         close=close,
     )
+
+
+def make_broker_control(config: Config) -> HttpBrokerControl:
+    """Return what commands the broker.
+
+    Raises:
+        SecretUnusable: the secret that it wants to see cannot be read.
+    """
+    broker = config.broker
+    if exposure := broker.exposure():
+        log.warning("broker.control.exposed", why=exposure)
+    secret = read_secret(Path(broker.control_secret_file)) if broker.control_secret_file else ""
+    return HttpBrokerControl(broker.control_url, broker.control_timeout_s, secret=secret)
 
 
 def make_door(

@@ -70,6 +70,12 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
     help="Longer messages are refused.",
 )
 @click.option(
+    "--control-secret-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File with the secret of the sidecar's broker.control_secret_file, 16 characters or "
+    "more: requests of the contract without it get 401.",
+)
+@click.option(
     "--pulsar-listen",
     metavar="HOST:PORT",
     callback=_optional_address,
@@ -108,6 +114,7 @@ def broker(
     window_s: float,
     hash_name: str,
     max_body_bytes: int,
+    control_secret_file: Path | None,
     pulsar_listen: tuple[str, int] | None,
     pulsar_url: str,
     ledger: Path | None,
@@ -131,6 +138,7 @@ def broker(
         PulsarSettings,
         run_broker,
     )
+    from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
     from loadmanager.cli.garbage import spare_what_stays
     from loadmanager.telemetry.logging import configure_logging
 
@@ -147,7 +155,12 @@ def broker(
             sidecar_url=sidecar_url,
             sidecar_token=token,
         )
+    try:
+        secret = "" if control_secret_file is None else read_secret(control_secret_file)
+    except SecretUnusable as error:
+        raise click.ClickException(str(error)) from None
     settings = BrokerSettings(
+        control_secret=secret,
         host=listen[0],
         port=listen[1],
         cpu_ms_per_message=cpu_ms_per_message,

@@ -45,6 +45,8 @@ def check(path: Path | None, overrides: tuple[str, ...]) -> None:
         for fault in error.faults:
             click.echo(fault, err=True)
         raise click.exceptions.Exit(1) from None
+    if exposure := checked.broker.exposure():
+        click.echo(f"warning: {exposure}", err=True)
     click.echo(f"The configuration of {checked.broker.id} is sound.")
 
 

@@ -1,6 +1,7 @@
 """Sections that say where a sidecar runs and whom it talks to."""
 
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -17,11 +18,23 @@ from loadmanager.config.forms import (
     Section,
 )
 from loadmanager.core.errors import InvalidName
+from loadmanager.core.hosts import is_loopback
 from loadmanager.core.ids import parse_broker
 
 
 class BrokerSettings(Section):
     """The broker beside this sidecar."""
+
+    def exposure(self) -> str:
+        """Return why strangers may command the broker, "" if that is not to be expected."""
+        host = urlsplit(self.control_url).hostname or ""
+        if self.control_secret_file or is_loopback(host):
+            return ""
+        return (
+            f"[broker] control_url is {self.control_url!r} and control_secret_file is empty: "
+            "whoever reaches that address can command the broker; expected a loopback address, "
+            "or a secret that the broker shares"
+        )
 
     id: BrokerName = Field(
         examples=["localhost:8080"],
@@ -49,6 +62,12 @@ class BrokerSettings(Section):
         le=60,
         description="How long one request to the broker may take. Longer delays the notice that "
         "a broker hangs; shorter takes a slow broker for a dead one.",
+    )
+    control_secret_file: str = Field(
+        "",
+        description="File with a secret that the broker knows too: it is sent with every request "
+        "to control_url, as Authorization: Bearer, and nobody without it commands the broker. 16 "
+        "characters or more. Empty: none is sent.",
     )
     health_interval_s: float = Field(
         2,

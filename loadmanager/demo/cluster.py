@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import secrets
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ class Cluster:
         self._settings = settings
         self._children = children
         self._http = http
+        self._secret_path = settings.data_dir / "control-secret"
         ports = free_ports(1 + 2 * settings.brokers, settings.port_base)
         self.zookeeper = f"{HOST}:{ports[0]}"
         self._zookeeper_port = ports[0]
@@ -94,6 +96,8 @@ class Cluster:
         Raises:
             DemoFailed: a process ended, or something was not ready in time.
         """
+        self._secret_path.write_text(secrets.token_hex(32))
+        self._secret_path.chmod(0o600)
         tell(f"starting ZooKeeper and {len(self.members)} brokers")
         zookeeper = await self._start_zookeeper()
         brokers = [await self._start_broker(member) for member in self.members]
@@ -132,6 +136,7 @@ class Cluster:
             member.name,
             *("-m", "loadmanager", "broker"),
             *("--listen", member.broker),
+            *("--control-secret-file", str(self._secret_path)),
             *("--record", str(member.record_path)),
             *("--cpu-ms-per-message", f"{self._settings.cpu_ms_per_message:g}"),
         )
@@ -151,7 +156,7 @@ class Cluster:
         has become cool goes on shedding, and what it shed comes back.
         """
         return {
-            "broker": {"id": member.broker},
+            "broker": {"id": member.broker, "control_secret_file": str(self._secret_path)},
             "sidecar": {
                 "listen_host": HOST,
                 "listen_port": int(member.sidecar_url.split(":")[-1]),

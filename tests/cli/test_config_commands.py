@@ -14,7 +14,8 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 
 
 def test_check_accepts_a_sound_file(runner: CliRunner, tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text('[broker]\nid = "b1:8080"\n')
+    settings = '[broker]\nid = "b1:8080"\ncontrol_url = "http://127.0.0.1:8080"\n'
+    (tmp_path / "a.toml").write_text(settings)
     result = runner.invoke(main, ["config", "check", "--config", str(tmp_path / "a.toml")])
     assert (result.exit_code, result.output) == (0, "The configuration of b1:8080 is sound.\n")
 
@@ -49,7 +50,17 @@ def test_check_accepts_loopback_throughout(runner: CliRunner) -> None:
 
 def test_check_reads_the_environment(runner: CliRunner) -> None:
     result = runner.invoke(main, ["config", "check"], env={"LOADMANAGER_BROKER__ID": "b9:1"})
-    assert result.output == "The configuration of b9:1 is sound.\n"
+    assert result.stdout == "The configuration of b9:1 is sound.\n"
+
+
+def test_check_warns_of_a_broker_that_strangers_can_command(runner: CliRunner) -> None:
+    given = ["--set", "broker.id=b1:8080", "--set", "broker.control_url=http://b1:8080"]
+    result = runner.invoke(main, ["config", "check", *given])
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: [broker] control_url is 'http://b1:8080' and ")
+    shared = ["--set", "broker.control_secret_file=/etc/secret"]
+    result = runner.invoke(main, ["config", "check", *given, *shared])
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_show_defaults_prints_the_annotated_file(runner: CliRunner) -> None:

@@ -58,6 +58,7 @@ class BrokerSettings:
     window_s: float = 2.0
     hash_name: HashName = DEFAULT_HASH
     max_body_bytes: int = 1024 * 1024
+    control_secret: str = ""
     pulsar: PulsarSettings | None = None
 
 
@@ -126,6 +127,7 @@ async def _serve(
         process_id=os.getpid(),
         cpu_s_per_message=settings.cpu_ms_per_message / 1000,
         max_body_bytes=settings.max_body_bytes,
+        control_secret=settings.control_secret,
     )
     async with asyncio.TaskGroup() as tasks:
         doing = None

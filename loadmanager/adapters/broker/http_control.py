@@ -58,6 +58,7 @@ class HttpBrokerControl:
         unload_timeout_s: the same for unloading, which waits for requests in service;
             ``timeout_s`` when it is not given.
         max_answer_bytes: a longer answer is refused unread.
+        secret: what the broker wants to see in each request, "" for nothing.
 
     Raises:
         ValueError: ``base_url`` is not an http URL, or a limit is not above zero.
@@ -70,6 +71,7 @@ class HttpBrokerControl:
         *,
         unload_timeout_s: float | None = None,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
+        secret: str = "",
     ) -> None:
         if not base_url.startswith(("http://", "https://")) or "?" in base_url or "#" in base_url:
             raise ValueError(f"broker URL {base_url!r}; expected http://host:port")
@@ -78,6 +80,7 @@ class HttpBrokerControl:
         self._timeout_s = timeout_s
         self._unload_timeout_s = timeout_s if unload_timeout_s is None else unload_timeout_s
         self._max_answer_bytes = max_answer_bytes
+        self._proof = {"Authorization": f"Bearer {secret}"} if secret else {}
         if min(self._timeout_s, self._unload_timeout_s, max_answer_bytes) <= 0:
             raise ValueError("timeouts and max_answer_bytes of a broker must be above zero")
         self._session: aiohttp.ClientSession | None = None
@@ -168,7 +171,7 @@ class HttpBrokerControl:
         return content
 
     async def _exchange(self, method: str, url: str, body: Body | None) -> tuple[int, bytes]:
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", **self._proof}
         if body is not None:
             headers["Content-Type"] = "application/json"
         data = None if body is None else body.to_json()

@@ -37,6 +37,7 @@ from loadmanager.adapters.broker.outcomes import (
     StaleToken,
 )
 from loadmanager.adapters.broker.running_broker import RunningBroker
+from loadmanager.adapters.broker.secret import demanding
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, topic_from_parts
 from loadmanager.ports import StaleAgent
@@ -56,6 +57,10 @@ _STATUS_OF_REFUSAL: Final[Mapping[PublishRefusal, int]] = {
 _UNAVAILABLE: Final = 503
 # A lease comes back within a renewal interval, about a second.
 _RETRY_AFTER_S: Final = "1"
+_HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
+    401: {"WWW-Authenticate": "Bearer"},
+    _UNAVAILABLE: {"Retry-After": _RETRY_AFTER_S},
+}
 # How long other requests, the agent's commands above all, wait for one slice of work.
 _CPU_SLICE_S: Final = 0.005
 
@@ -82,7 +87,8 @@ class ServerOptions:
     ``cpu_s_per_message`` is CPU time really burnt on each message. ``max_waiting``
     publishes may queue for the one that is worked on; more are told to come again.
     ``body_timeout_s`` is the most that a client may take to send a body. ``shutdown_s``
-    is how long requests under way at a stop get to hear that they are refused.
+    is how long requests under way at a stop get to hear that they are refused. Requests of
+    the contract need ``control_secret``, "" for none.
     """
 
     incarnation: str
@@ -93,6 +99,7 @@ class ServerOptions:
     max_waiting: int = 1000
     body_timeout_s: float = 10.0
     shutdown_s: float = 2.0
+    control_secret: str = ""
 
 
 def broker_application(broker: RunningBroker, options: ServerOptions) -> web.Application:
@@ -127,8 +134,10 @@ class _Routes:
         self._waiting = 0
 
     def application(self) -> web.Application:
+        secret = self._options.control_secret
         application = web.Application(
-            middlewares=[_with_reasons], client_max_size=self._options.max_body_bytes
+            middlewares=[_with_reasons, *([demanding(secret)] if secret else [])],
+            client_max_size=self._options.max_body_bytes,
         )
         bundle = PREFIX + "/bundles/{tenant}/{namespace}/{range}"
         application.add_routes(
@@ -264,7 +273,7 @@ async def _with_reasons(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def _refused(status: int, reason: str) -> web.Response:
-    headers = {"Retry-After": _RETRY_AFTER_S} if status == _UNAVAILABLE else {}
+    headers = _HEADERS.get(status, {})
     return _json(ErrorAnswer(reason=reason), status, headers)
 
 
