@@ -2,11 +2,11 @@
 
 import hmac
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from loadmanager.adapters.broker.contract import PREFIX
 from loadmanager.core.errors import LoadManagerError
@@ -14,8 +14,6 @@ from loadmanager.core.errors import LoadManagerError
 # Short ones can be guessed; a header has no room for endless ones.
 _SECRET: Final = re.compile(r"[\x21-\x7e]{16,1024}")
 _OPEN: Final = f"{PREFIX}/health"
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class SecretUnusable(LoadManagerError):
@@ -39,7 +37,7 @@ def read_secret(path: Path) -> str:
     return found
 
 
-def demanding(secret: str) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def demanding(secret: str) -> Middleware:
     """Return a middleware that answers 401 to requests of the contract without ``secret``.
 
     Health needs none: it tells nothing and changes nothing, and probes have no secret.

@@ -136,7 +136,7 @@ class _Routes:
     def application(self) -> web.Application:
         secret = self._options.control_secret
         application = web.Application(
-            middlewares=[_with_reasons, *([demanding(secret)] if secret else [])],
+            middlewares=[_with_reasons, demanding(secret)] if secret else [_with_reasons],
             client_max_size=self._options.max_body_bytes,
         )
         bundle = PREFIX + "/bundles/{tenant}/{namespace}/{range}"

@@ -11,7 +11,7 @@ from loadmanager.adapters.broker.running_broker import RunningBroker
 from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
 from loadmanager.adapters.broker.server import ServerOptions, broker_application
 from loadmanager.config import BrokerSettings
-from loadmanager.core.ids import BundleId
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import BrokerRefused, StaleAgent
 
 SHOWN = "a-secret-of-some-length"
@@ -24,7 +24,7 @@ COMMANDS = (
     ("GET", f"{PREFIX}/stats", None),
     ("GET", f"{BUNDLE}/topics", None),
 )
-WRONG = (
+WRONG: tuple[list[tuple[str, str]], ...] = (
     [],
     [("Authorization", SHOWN)],
     [("Authorization", f"Bearer {SHOWN[:-1]}")],
@@ -128,7 +128,7 @@ def test_a_control_url_that_strangers_reach_needs_a_secret(
     control_url: str, secret: str, exposed: bool
 ) -> None:
     settings = BrokerSettings(
-        id="broker-1:8080", control_url=control_url, control_secret_file=secret
+        id=BrokerId("broker-1:8080"), control_url=control_url, control_secret_file=secret
     )
     assert bool(settings.exposure()) is exposed
     assert not exposed or control_url in settings.exposure()
