@@ -1,0 +1,216 @@
+"""The largest legal figures in every place, through everything that is computed from them."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Rates
+from loadmanager.core.bounds import COUNT, LIMIT, RATE, SIZE_BYTES, TIME_MS, USAGE
+from loadmanager.core.cost.document import RATES, CostDocument, costs_of
+from loadmanager.core.explaining import Known, explain_broker, explain_bundle
+from loadmanager.core.history import (
+    RoundTold,
+    bundles_records,
+    read_line,
+    report_record,
+    round_records,
+)
+from loadmanager.core.history.records import Origin, encode
+from loadmanager.core.ids import BrokerId, bundle_id, parse_namespace
+from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.shedding import SHEDDERS
+from loadmanager.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from loadmanager.core.tally import LoadTally
+from loadmanager.core.wire import (
+    Standby,
+    decode_report,
+    decode_standby,
+    encode_report,
+    encode_standby,
+)
+from loadmanager.core.wire.fields import Fields
+
+BROKERS = tuple(BrokerId(f"b{number}:8080") for number in range(5))
+NAMESPACE = parse_namespace("t/n")
+ORIGIN = Origin("c", BROKERS[0], "i")
+FULL = BundleStats(
+    msgs_in_per_s=float(RATE.most),
+    msgs_out_per_s=float(RATE.most),
+    bytes_in_per_s=float(RATE.most),
+    bytes_out_per_s=float(RATE.most),
+    topics=int(COUNT.most),
+    producers=int(COUNT.most),
+    consumers=int(COUNT.most),
+    cache_size_bytes=int(SIZE_BYTES.most),
+)
+MOST_USED = ResourceUsage(float(USAGE.most), float(LIMIT.least))
+TERM = {"value": 1e15, "low": 0.0, "high": 1e15}
+
+
+def report(number: int, bundles: int) -> LoadReport:
+    """Return the report of a broker: the last one is idle, the others as full as can be."""
+    busy = number < len(BROKERS) - 1
+    used = MOST_USED if busy else ResourceUsage(0.0, float(LIMIT.most))
+    stats = FULL if busy else BundleStats()
+    first = number * bundles
+    return LoadReport(
+        broker=BROKERS[number],
+        urls=BrokerUrls(http_url="http://x"),
+        sidecar_url="http://x",
+        reported_at_ms=int(TIME_MS.most),
+        started_at_ms=int(TIME_MS.most),
+        cpu=used,
+        memory=used,
+        direct_memory=used,
+        bandwidth_in=used,
+        bandwidth_out=used,
+        bundles={
+            bundle_id(NAMESPACE, at * 16, at * 16 + 16): stats
+            for at in range(first, first + bundles)
+        },
+    )
+
+
+def tally_of(bundles: int) -> LoadTally:
+    tally = LoadTally()
+    for number in range(len(BROKERS)):
+        tally.report(report(number, bundles), 0.0)
+    for _ in range(3):
+        tally.sample()
+    return tally
+
+
+def no_constants(text: str) -> Any:
+    raise AssertionError(f"{text} in JSON")
+
+
+def expensive() -> CostDocument:
+    """Return costs as high as a document may have them."""
+    terms = dict.fromkeys(RATES, TERM)
+    document = {
+        "format": 1,
+        "cluster": "c",
+        "made_at_ms": TIME_MS.most,
+        "since_ms": 0,
+        "until_ms": TIME_MS.most,
+        "classes": {
+            "": {
+                "resources": {"cpu": terms, "memory": terms, "bandwidth_in": terms},
+                "brokers": [BROKERS[0]],
+                "minutes": COUNT.most,
+                "typical": dict.fromkeys(terms, 1e15),
+            }
+        },
+        "backgrounds": {BROKERS[0]: {"cpu": TERM}},
+        "quality": {
+            "": {
+                "cpu": {
+                    "mape": 0.0,
+                    "coverage": 0.9,
+                    "held_out_minutes": COUNT.most,
+                    "baseline_mape": 1e15,
+                    "moves": COUNT.most,
+                    "move_mape": 0.0,
+                    "typical_error": 0.0,
+                }
+            }
+        },
+    }
+    return costs_of(Fields("x", document))
+
+
+@pytest.fixture(scope="module")
+def few() -> LoadTally:
+    return tally_of(20)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("costs", [None, expensive()], ids=["shares", "learned"])
+@pytest.mark.parametrize("placement", sorted(set(PLACEMENTS.values()), key=str))
+@pytest.mark.parametrize("shedder", sorted(set(SHEDDERS.values()), key=str))
+def test_a_round_with_every_strategy_and_what_is_told_of_it(
+    few: LoadTally, shedder: Any, placement: Any, costs: CostDocument | None, mode: Mode
+) -> None:
+    settings = PlannerSettings(mode=mode)
+    planner = Planner(shedder=shedder(), placement=placement(), settings=settings).costing(costs)
+    rng, memory = np.random.default_rng(1), RoundMemory()
+    view = few.view(1000.0)
+    for _ in range(3):
+        plan = planner.round(view, memory, rng)
+        told = RoundTold(
+            at_ms=0,
+            epoch=1,
+            number=1,
+            outcome="moved",
+            took_s=1.0,
+            planner=planner,
+            steering="active",
+            memory=memory,
+            averages=few.averages(),
+        )
+        for line in [*bundles_records(told, view), *round_records(told, view, plan, 1)]:
+            read_line("x", encode(line, ORIGIN, 1))
+        memory = plan.memory
+        state = encode_standby(Standby(memory, few.averages(), few.running()))
+        assert decode_standby("x", state).averages.keys() == few.averages().keys()
+    known = Known(view=view, planner=planner, memory=memory, refusals=None)
+    explain_broker(known, BROKERS[0], ())
+    explain_bundle(known, view.bundles.names[0], ())
+    planner.place(view, bundle_id(NAMESPACE, 2**30, 2**31), memory, rng)
+
+
+def test_a_report_of_20000_bundles_is_written_and_read_as_it_was() -> None:
+    full = report(0, 20_000)
+    text = encode_report(full)
+    json.loads(text, parse_constant=no_constants)
+    assert decode_report("x", text) == full
+    line = report_record(full, at_ms=0, due="age", interval_s=None, window_s=None)
+    assert read_line("x", encode(line, ORIGIN, 1))["topics"] == 20_000 * int(COUNT.most)
+
+
+@pytest.fixture(scope="module")
+def many() -> LoadTally:
+    return tally_of(20_000)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("shedder", sorted(set(SHEDDERS.values()), key=str))
+def test_100000_bundles_through_a_round_and_the_state_for_the_next_leader(
+    many: LoadTally, shedder: Any
+) -> None:
+    view = many.view(1000.0)
+    plan = Planner(shedder=shedder()).round(view, RoundMemory(), np.random.default_rng(1))
+    assert len(view.bundles.known) == 100_000
+    assert np.isfinite(view.brokers.traffic).all()
+    assert (view.brokers.connections >= 0).all()
+    state = encode_standby(Standby(plan.memory, many.averages(), many.running()))
+    assert decode_standby("x", state).running == many.running()
+
+
+def test_a_snapshot_of_the_largest_figures_is_read_as_it_was_written() -> None:
+    most = Rates(*[float(RATE.most)] * 4)
+    snapshot = Snapshot(
+        reports={BROKERS[number]: report(number, 3) for number in range(5)},
+        taken_at_ms=int(TIME_MS.most),
+        averages={
+            bundle: BundleAverages(
+                Average(SHORT_SAMPLES, SHORT_SAMPLES, most),
+                Average(LONG_SAMPLES, LONG_SAMPLES, most),
+                int(COUNT.most),
+            )
+            for bundle in report(0, 3).bundles
+        },
+        costs=expensive(),
+    )
+    text = encode_snapshot(snapshot)
+    json.loads(text, parse_constant=no_constants)
+    again = decode_snapshot("x", text)
+    assert again.reports == snapshot.reports
+    assert again.averages == snapshot.averages
