@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from loadmanager.config.forms import Namespaces, Section, SettingValue, Word
+from loadmanager.core.bounds import RATE
 
 
 class ReportSettings(Section):
@@ -204,7 +205,8 @@ class PlannerSettings(Section):
     )
     max_bytes_per_s_per_round: float | None = Field(
         None,
-        gt=0,
+        ge=1,
+        le=RATE.most,
         examples=[104857600.0],
         description="Most traffic, in plus out, that one round may move. Unset: no limit.",
     )

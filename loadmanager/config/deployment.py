@@ -249,14 +249,15 @@ class HostSettings(Section):
     )
     cores: float | None = Field(
         None,
-        gt=0,
+        ge=0.001,
         le=4096,
         examples=[4.0],
         description="CPU cores the broker may use; needed with scope process. Unset: found out.",
     )
     memory_limit_mib: float | None = Field(
         None,
-        gt=0,
+        ge=1,
+        le=2**40,
         examples=[8192.0],
         description="Memory the broker may use. Unset: found out.",
     )
@@ -267,7 +268,8 @@ class HostSettings(Section):
     )
     nic_speed_mbit_per_s: float | None = Field(
         None,
-        gt=0,
+        ge=0.001,
+        le=1e9,
         examples=[10000.0],
         description="Capacity of all counted interfaces together, in each direction. Unset: what "
         "the operating system says, which virtual machines often get wrong.",

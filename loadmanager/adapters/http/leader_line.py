@@ -1,6 +1,7 @@
 """The asking side of the line to the leader's sidecar."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,11 +10,13 @@ import aiohttp
 
 from loadmanager.adapters.http.leading import ASSIGN_PATH
 from loadmanager.adapters.http.security.tls import ClientTls
+from loadmanager.core.bounds import EPOCH
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
 from loadmanager.ports import LeaderInfo, NamespaceUnknown, NotLeader, Unavailable
 
 _MOST_BYTES_OF_A_DECISION: Final = 65_536
+_SECONDS: Final = re.compile(r"[0-9]{1,4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +161,11 @@ async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
 def _decision(text: str, url: str, leader: LeaderInfo) -> BrokerId:
     try:
         answer = json.loads(text)
-        broker, epoch = parse_broker(answer["broker"]), int(answer["epoch"])
-    except (ValueError, TypeError, KeyError, InvalidName):
+        broker, epoch = parse_broker(answer["broker"]), answer["epoch"]
+    except (ValueError, TypeError, KeyError, RecursionError, InvalidName):
         raise Unavailable(f"{url}: answered {text[:120]!r}; expected broker and epoch") from None
+    if not EPOCH.holds(epoch):
+        raise Unavailable(f"{url}: epoch = {epoch!a:.80}; expected {EPOCH.expected}")
     if epoch < leader.epoch:
         raise NotLeader(f"{url}: answered for epoch {epoch}; the leader's is {leader.epoch}")
     return broker
@@ -174,7 +179,8 @@ def _refusal(answer: Answer, url: str) -> NotLeader | NamespaceUnknown | Unavail
         case 409:
             return NotLeader(reason or f"{url}: does not lead")
         case 503:
-            wait_s = float(answer.retry_after) if answer.retry_after.isdecimal() else 1.0
+            asked_s = answer.retry_after
+            wait_s = float(asked_s) if _SECONDS.fullmatch(asked_s) else 1.0
             return Unavailable(reason or f"{url}: has no broker for the bundle", wait_s)
         case _:
             return Unavailable(told_refusal(url, answer))

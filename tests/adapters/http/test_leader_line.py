@@ -145,6 +145,26 @@ async def test_an_answer_that_is_none_is_unavailable(
         await line.assign(leader_at(url), BUNDLE)
 
 
+@pytest.mark.parametrize("epoch", [b"1e999", b"-1", b"9" * 400, b"1.5", b"null", b"true", b"NaN"])
+async def test_an_epoch_beyond_its_bound_is_unavailable(
+    serve: Serve, line: LeaderLine, epoch: bytes
+) -> None:
+    body = b'{"broker":"b1:8080","epoch":%s}' % epoch
+    url = await serve(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    with pytest.raises(Unavailable, match="expected a whole number from 0 to"):
+        await line.assign(leader_at(url), BUNDLE)
+
+
+@pytest.mark.parametrize("header", [b"9" * 400, "²".encode("latin-1"), b"-1", b"soon"])
+async def test_a_time_to_come_back_that_is_none_is_a_second(
+    serve: Serve, line: LeaderLine, header: bytes
+) -> None:
+    head = b"HTTP/1.1 503 X\r\nRetry-After: %s\r\nContent-Length: 2\r\n\r\n{}" % header
+    with pytest.raises(Unavailable) as raised:
+        await line.assign(leader_at(await serve(head)), BUNDLE)
+    assert raised.value.retry_after_s == 1.0
+
+
 @pytest.mark.parametrize("status", [b"404 Not Found", b"500 Oops", b"302 Found"])
 async def test_a_server_that_is_no_sidecar_is_unavailable(
     serve: Serve, line: LeaderLine, status: bytes

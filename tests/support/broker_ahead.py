@@ -1,0 +1,66 @@
+"""A server between a sidecar and its broker, which can change what the broker answers."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from cluster_processes import ProcessCluster
+
+from loadmanager.demo.cluster import Member
+
+
+class Ahead:
+    """A server in front of a broker's control that passes all on, or spoils some answers."""
+
+    def __init__(self, upstream: str, http: aiohttp.ClientSession) -> None:
+        self._upstream = upstream
+        self._http = http
+        self.health_status: int | None = None
+        self.spoil_stats: Callable[[Any], None] | None = None
+        self.asked = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request."""
+        if request.path.endswith("/health"):
+            self.asked += 1
+            if self.health_status is not None:
+                return web.json_response({"reason": "no storage"}, status=self.health_status)
+        async with self._http.request(
+            request.method,
+            f"{self._upstream}{request.path_qs}",
+            data=await request.read(),
+            headers={"Content-Type": "application/json"},
+        ) as passed:
+            content = await passed.read()
+        if request.path.endswith("/stats") and self.spoil_stats is not None:
+            stats = json.loads(content)
+            self.spoil_stats(stats)
+            content = json.dumps(stats).encode()
+        return web.Response(status=passed.status, body=content, content_type="application/json")
+
+
+@asynccontextmanager
+async def ahead_of(processes: ProcessCluster, member: Member) -> AsyncIterator[Ahead]:
+    """Yield a server that the member's sidecar will take for its broker's control."""
+    ahead = Ahead(f"http://{member.broker}", processes.http)
+    runner = web.ServerRunner(web.Server(ahead.answer), shutdown_timeout=0.1)  # type: ignore[arg-type] # a request has all of a base request
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    settings = processes.cluster._sidecar_settings
+
+    def told(one: Member) -> Mapping[str, Mapping[str, Any]]:
+        table = settings(one)
+        if one is not member:
+            return table
+        control = {"control_url": f"http://{host}:{port}", "health_interval_s": 0.5}
+        return {**table, "broker": {**table["broker"], **control}}
+
+    processes.cluster._sidecar_settings = told  # type: ignore[method-assign, assignment] # for this one
+    try:
+        yield ahead
+    finally:
+        await runner.cleanup()
