@@ -45,14 +45,14 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
 @click.option(
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Append to this file when which bundle was served, as JSON lines.",
+    help="Append to this file which bundle was served when, as JSON lines.",
 )
 @click.option(
     "--window-s",
     type=click.FloatRange(0.1, 3600),
     default=2.0,
     show_default=True,
-    help="How far back rates look. Shorter follows load sooner and is noisier.",
+    help="Window of the reported rates. A shorter one follows load sooner and is noisier.",
 )
 @click.option(
     "--hash",
@@ -60,7 +60,7 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
     type=click.Choice(["murmur3", "crc32"]),
     default=DEFAULT_HASH,
     show_default=True,
-    help="From topic to bundle; must be the cluster's.",
+    help="Hash from topic to bundle; must be that of the cluster.",
 )
 @click.option(
     "--max-body-bytes",
@@ -104,7 +104,7 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
 @click.option(
     "--sidecar-token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with the bearer token for that, where the sidecar wants one.",
+    help="File with the bearer token for --sidecar-url, if the sidecar requires one.",
 )
 def broker(
     *,

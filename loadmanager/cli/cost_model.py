@@ -53,7 +53,7 @@ def publish_command(*, file: Path, force: bool, reach: Reach) -> None:
 def show_command(*, file: Path | None, as_json: bool, reach: Reach) -> None:
     """Print the published cost model, or the one in FILE.
 
-    Tells the terms with their 90 % intervals, how well they foretold what was held out,
+    Prints the terms with their 90 % intervals, how well they predict held-out data,
     and which of them the leader decides by. Ends with 2 if none is published.
 
     Example: loadmanager cost-model show

@@ -22,7 +22,7 @@ _TOLD_LINES = 40
     default=100,
     show_default=True,
     type=click.IntRange(1),
-    help="How many runs, each with a seed of its own.",
+    help="Number of runs, each with its own seed.",
 )
 @click.option(
     "--first-seed",
@@ -36,7 +36,7 @@ _TOLD_LINES = 40
     default=40,
     show_default=True,
     type=click.IntRange(1, 10_000),
-    help="How many things happen in each run before there is peace.",
+    help="Number of faults and requests in each run, before it must come to rest.",
 )
 @click.option(
     "--jobs",

@@ -72,7 +72,7 @@ _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what i
 @click.option(
     "--progress/--no-progress",
     default=None,
-    help="Tell how far Spark's stages are: as a bar on a terminal, else a line every 15 s. "
+    help="Show the progress of Spark's stages: as a bar on a terminal, else a line every 15 s. "
     "Without it, on a terminal alone.",
 )
 @job_options
@@ -99,9 +99,9 @@ def pipeline_command(
 ) -> None:
     """Turn history into tables, cost models, replays and a report, on Spark.
 
-    JOBs run in the order given, in one Spark. docs/pipeline.md tells of them,
-    docs/pipeline-tables.md of the tables they make. It needs its extra, which brings
-    Spark and a Java: pip install 'loadmanager[pipeline]'
+    JOBs run in the order given, in one Spark session. docs/pipeline.md describes them,
+    docs/pipeline-tables.md the tables they write. Needs its extra, which brings Spark
+    and Java: pip install 'loadmanager[pipeline]'
 
     Ends with 1 if a job cannot go on or Spark cannot run, with 2 on bad input.
 

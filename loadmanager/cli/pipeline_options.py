@@ -40,39 +40,39 @@ _OPTIONS: Final = (
         "--for-s",
         metavar="SECONDS",
         type=click.FloatRange(min=0, min_open=True),
-        help="stream: end after so long. Without it, it runs until it is interrupted.",
+        help="stream: end after this time. Without it, it runs until it is interrupted.",
     ),
-    click.option("--once", is_flag=True, help="stream: take up what is there, and end."),
+    click.option("--once", is_flag=True, help="stream: process what is there now, and end."),
     click.option(
         "--watermark-s",
         metavar="SECONDS",
         type=click.FloatRange(min=0),
-        help="stream: how long after a minute its reports may come; later ones are told and not "
-        "counted. [default: 1500, of which 900 are a file's until it is finished]",
+        help="stream: how long after a minute its reports may come; later ones are reported and "
+        "not counted. [default: 1500, of which 900 are a file's until it is finished]",
     ),
     click.option(
         "--imbalance",
         metavar="RATIO",
         type=click.FloatRange(min=1),
-        help="stream: tell that the busiest broker is used so many times the mean. [default: 1.5]",
+        help="stream: alert if the busiest broker has this many times the mean. [default: 1.5]",
     ),
     click.option(
         "--saturation",
         metavar="FRACTION",
         type=click.FloatRange(min=0, max=10),
-        help="stream: tell that a broker's usage is above this. [default: 0.9]",
+        help="stream: alert if a broker's usage is above this. [default: 0.9]",
     ),
     click.option(
         "--alert-minutes",
         metavar="N",
         type=click.IntRange(min=1),
-        help="stream: tell of either after so many minutes in a row. [default: 5]",
+        help="stream: alert after this many such minutes in a row. [default: 5]",
     ),
     click.option(
         "--silent-minutes",
         metavar="N",
         type=click.IntRange(min=1),
-        help="stream: tell that so many minutes have no report at all. [default: 5]",
+        help="stream: alert if this many minutes have no report at all. [default: 5]",
     ),
 )
 

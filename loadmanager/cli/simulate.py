@@ -101,12 +101,12 @@ def simulate_command(
 ) -> None:
     """Simulate scenarios with several strategies, and compare the strategies.
 
-    SCENARIO is the name of a shipped one (--list tells them) or a TOML file. Strategies see
+    SCENARIO is a shipped scenario (--list prints their names) or a TOML file. Strategies see
     only what a real leader sees, and decide with the code of a real leader. The same seed
-    gives the same figures. docs/simulator.md tells of the model and the files, and what the
+    gives the same figures. docs/simulator.md describes the model and the files, and what the
     scores mean.
 
-    Ends with 1 if something that a scenario expects did not come true, with 2 on bad input.
+    Ends with 1 if an expectation of a scenario did not hold, with 2 on bad input.
 
     \b
     Examples:

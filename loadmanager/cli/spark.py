@@ -51,7 +51,7 @@ def master_command(host: str, port: int, web_port: int) -> None:
     "--cores", type=click.IntRange(1, 1024), help="Tasks at a time. Without it, one for each core."
 )
 @click.option(
-    "--memory", default="2g", show_default=True, help="What all executors on it may take together."
+    "--memory", default="2g", show_default=True, help="Memory of all executors on it together."
 )
 @click.option(
     "--work-dir",
