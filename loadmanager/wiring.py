@@ -20,6 +20,7 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.http import (
+    ConnectionLimits,
     DoorSettings,
     HealthListener,
     HttpDoor,
@@ -177,6 +178,7 @@ def make_door(
                 stalled=parts.metrics.event_loop_stalls.inc,
             ),
         ),
+        refused=parts.metrics.http_refused,
     )
 
 
@@ -217,6 +219,14 @@ def door_settings(config: Config) -> DoorSettings:
         keepalive_s=config.http.keepalive_s,
         stop_s=config.http.stop_s,
         backlog=config.http.backlog,
+        limits=ConnectionLimits(
+            max_head_bytes=config.http.max_head_bytes,
+            head_s=config.http.head_s,
+            write_s=config.http.write_s,
+            max_connections=config.http.max_connections,
+            max_connections_per_address=config.http.max_connections_per_address,
+            max_queued_requests=config.http.max_queued_requests,
+        ),
     )
 
 

@@ -319,6 +319,47 @@ class HttpSettings(Section):
         description="Connections the kernel holds until they are accepted; more are refused or "
         "tried again by the client. The kernel's own limit (net.core.somaxconn) may be lower.",
     )
+    max_head_bytes: int = Field(
+        65_536,
+        ge=1024,
+        le=1_048_576,
+        description="Longest head of a request: its first line and all headers together; a longer "
+        "one is answered 431. Times max_connections it is the most that unfinished ones cost.",
+    )
+    head_s: float = Field(
+        10,
+        ge=0.1,
+        le=300,
+        description="How long the head of a request may take from its first byte (else 408), and "
+        "the first byte from the connection's begin.",
+    )
+    write_s: float = Field(
+        30,
+        ge=0.1,
+        le=3600,
+        description="How long a client may leave responses unread before it is cut off.",
+    )
+    max_connections: int = Field(
+        4096,
+        ge=1,
+        le=1_000_000,
+        description="Connections open at once; more are answered 503 with Retry-After and closed. "
+        "The limit of open files must allow for them.",
+    )
+    max_connections_per_address: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="The same for one client address. 0: no limit, because all clients behind a "
+        "proxy have one address.",
+    )
+    max_queued_requests: int = Field(
+        1024,
+        ge=0,
+        le=1_000_000,
+        description="Requests that have come and wait until they are begun; more are answered 503 "
+        "with Retry-After and the connection is closed. Known lookups never wait.",
+    )
 
 
 class LogSettings(Section):

@@ -254,6 +254,13 @@ class Metrics:
         self.event_loop_stalls = self._counter(
             "event_loop_stalls", "Times the event loop hung for so long that /healthz said 503."
         )
+        self._http_refusals = self._counter(
+            "http_refusals",
+            "Connections and requests turned away because of a limit, by which one.",
+            "reason",
+        )
+        for reason in ("connections", "address", "requests", "slow", "unread", "framing"):
+            self._http_refusals.labels(reason)
 
     def show_usage(self, report: LoadReport) -> None:
         """Show a broker's usage in percent of its limits; an unknown one shows nothing."""
@@ -324,6 +331,10 @@ class Metrics:
         """Show how much one look found, of each of ``kinds``."""
         for kind in kinds:
             self._disagreements.labels(kind).set(counts.get(kind, 0))
+
+    def http_refused(self, reason: str) -> None:
+        """Count a connection or request that was turned away."""
+        self._http_refusals.labels(reason).inc()
 
     def malformed(self, kind: str) -> None:
         """Count content of a kind of node or message that could not be read."""

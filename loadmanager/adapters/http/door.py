@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http.admin.health import Health
+from loadmanager.adapters.http.admission import Admission, ConnectionLimits
 from loadmanager.adapters.http.answers import Answers
 from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.express import Express
@@ -16,11 +17,11 @@ from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.leading import Leading
 from loadmanager.adapters.http.listening import listening_sockets
 from loadmanager.adapters.http.lookups import DoorMode, Lookups
-from loadmanager.adapters.http.protocol import DoorServer
 from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
 from loadmanager.adapters.http.routes import Role, Route, RouteTable, target_of
 from loadmanager.adapters.http.security.guard import Guard
 from loadmanager.adapters.http.security.tls import TlsFiles, TlsFilesUnusable
+from loadmanager.adapters.http.server import DoorServer
 from loadmanager.adapters.http.watching import Watching
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.ports import LookupService
@@ -45,6 +46,7 @@ class DoorSettings:
         stop_s: how long requests under way may take when the door closes.
         backlog: connections the kernel holds until they are accepted.
         max_remembered_answers: bound on the memory of answers given.
+        limits: what connections may cost.
     """
 
     mode: DoorMode = "answer"
@@ -56,6 +58,7 @@ class DoorSettings:
     stop_s: float = 5.0
     backlog: int = 1_024
     max_remembered_answers: int = 65_536
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
 class HttpDoor:
@@ -73,6 +76,7 @@ class HttpDoor:
         tls_refresh_s: how often those are looked at for changes.
         health: answers probes beside the door, for as long as it is open.
         count_failure: called for each request that failed unexpectedly.
+        refused: called with why, for each connection or request that is turned away.
     """
 
     def __init__(
@@ -89,7 +93,10 @@ class HttpDoor:
         tls_refresh_s: float = 60.0,
         health: HealthListener | None = None,
         count_failure: Callable[[], None] = lambda: None,
+        refused: Callable[[str], None] = lambda _why: None,
     ) -> None:
+        self._refused = refused
+        self._watching: asyncio.Task[None] | None = None
         self._health = health
         self._count_failure = count_failure
         self._guard = guard
@@ -130,6 +137,7 @@ class HttpDoor:
         server = DoorServer(
             self._handle,
             self._express,
+            Admission(self._settings.limits, self._refused),
             max_body_bytes=self._settings.max_body_bytes,
             max_url_bytes=self._settings.max_url_bytes,
             keepalive_s=self._settings.keepalive_s,
@@ -146,6 +154,7 @@ class HttpDoor:
             await runner.cleanup()
             raise
         self._runner = runner
+        self._watching = asyncio.create_task(server.watch(), name="connections")
         if self._health is not None:
             try:
                 self._health.start()
@@ -170,6 +179,8 @@ class HttpDoor:
             self._refreshing.cancel()
         if runner is not None:
             await runner.cleanup()
+            if self._watching is not None:
+                self._watching.cancel()
             log.info("http.door.closed")
         if self._health is not None:
             await self._health.stop()

@@ -27,6 +27,7 @@ _CONNECTION_S: Final = 2.0
 _MAX_CONNECTIONS: Final = 64
 _MAX_REQUEST_BYTES: Final = 8_192
 _STOP_S: Final = 2.0
+_BACKLOG: Final = 1_024
 
 log = structlog.get_logger()
 
@@ -63,6 +64,7 @@ class HealthListener:
         self._answers = HealthAnswers(stalled_after_s)
         self._ticking: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
+        self._running = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
 
@@ -90,6 +92,7 @@ class HealthListener:
             self._ticking.cancel()
         if thread is None:
             return
+        await asyncio.to_thread(self._running.wait, _STOP_S)
         loop, stop = self._loop, self._stop
         if loop is not None and stop is not None and thread.is_alive():
             loop.call_soon_threadsafe(stop.set)
@@ -113,9 +116,12 @@ class HealthListener:
     async def _serve(self, listening: list[socket.socket]) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._stop = stop = asyncio.Event()
+        self._running.set()
         probes: dict[_Probe, None] = {}
         servers = [
-            await loop.create_server(lambda: _Probe(self._answers, probes), sock=one)
+            await loop.create_server(
+                lambda: _Probe(self._answers, probes), sock=one, backlog=_BACKLOG
+            )
             for one in listening
         ]
         watching = asyncio.create_task(self._look())
@@ -205,7 +211,7 @@ def notify_watchdog() -> None:
 
 def _listening(port: int) -> list[socket.socket]:
     try:
-        return listening_sockets("", port, _MAX_CONNECTIONS)
+        return listening_sockets("", port, _BACKLOG)
     except OSError as error:
         raise OSError(
             error.errno,

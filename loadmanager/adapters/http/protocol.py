@@ -1,83 +1,264 @@
-"""One connection: the express lane first, aiohttp behind it, and refusals as JSON."""
+"""One connection: the express lane first, aiohttp behind it, and refusals as JSON.
+
+aiohttp's parser gets one request at a time, and a head only once it is whole. So what a
+client sends ahead costs no more than its bytes, and is bounded by `Heads`.
+"""
 
 import asyncio
 import math
-import secrets
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
-import structlog
-from aiohttp import http_exceptions, web
+from aiohttp import web
+from aiohttp.http import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
+from loadmanager.adapters.http.admission import Admission
 from loadmanager.adapters.http.express import Express, KnownReply
-from loadmanager.adapters.http.replies import Refused, refusal_reply
+from loadmanager.adapters.http.failures import Failures, refusal_for
+from loadmanager.adapters.http.heads import Heads, is_whole_request
+from loadmanager.adapters.http.replies import Refused, raw_refusal, refusal_reply
 from loadmanager.adapters.http.security.origin import is_loopback_peer
 
-# aiohttp's error tells a long header from a long URL by nothing but the limit.
-_HEADER_OVER_URL_BYTES: Final = 8_192
-_END: Final = b"\r\n\r\n"
-_TRACE_EVERY_S: Final = 60.0
-
-log = structlog.get_logger()
-
-
-def is_whole_request(data: bytes) -> bool:
-    """Return whether ``data`` can be read only as one head, from first to last byte.
-
-    A bare line feed ends a line for some parsers; data with one is never ours to judge.
-    """
-    return (
-        data.endswith(_END) and data.count(_END) == 1 and data.count(b"\n") == data.count(b"\r\n")
-    )
+HEADER_OVER_URL_BYTES: Final = 8_192
 
 
 class DoorProtocol(web.RequestHandler):
     """aiohttp's protocol for one connection, with the express lane before it."""
 
     __slots__ = (
+        "_admission",
         "_aligned",
+        "_body_left",
+        "_busy",
         "_clock_s",
+        "_deaf",
         "_express",
         "_failures",
+        "_fed_bytes",
         "_from_loopback",
         "_handed_at_s",
+        "_head_since_s",
+        "_heads",
+        "_last",
+        "_payload",
+        "_queued",
+        "_sent_at_s",
+        "_unbegun",
+        "_unsent_bytes",
         "_whole_request",
+        "_wire",
     )
 
     def __init__(
         self,
         manager: web.Server,
         express: Express,
-        failures: "Failures",
+        admission: Admission,
+        failures: Failures,
         loop: asyncio.AbstractEventLoop,
         **kwargs: Any,
     ) -> None:
         super().__init__(manager, loop=loop, **kwargs)
         self._express = express
+        self._admission = admission
         self._failures = failures
         self._from_loopback = False
         self._clock_s = loop.time
-        self._handed_at_s = loop.time()
+        self._handed_at_s = self._sent_at_s = self._head_since_s = loop.time()
+        self._unsent_bytes = 0
+        self._wire: asyncio.Transport | None = None
+        self._heads = Heads(admission.limits.max_head_bytes)
+        # Of the request that aiohttp has: `_busy` until its response is out, `_unbegun`
+        # until its handler has it, `_last` if no other may follow it.
+        self._busy = self._unbegun = self._last = False
+        self._payload: StreamReader = EMPTY_PAYLOAD
+        self._body_left = 0
+        self._fed_bytes = 0
+        # A whole head is kept here until the event loop has room for it.
+        self._queued = False
+        self._deaf = False
         self._aligned = True
         self._whole_request: bytes | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note from where the connection comes, which rights depend on."""
+        """Take the connection on, unless it is one too many; note whence it comes."""
         self._from_loopback = is_loopback_peer(transport)
-        super().connection_made(transport)
+        self._wire = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        refused = self._admission.connected(self, str(peer[0]) if peer else "")
+        if refused is None:
+            super().connection_made(transport)
+            return
+        self._deafen()
+        self._wire.write(raw_refusal(refused))
+        self._wire.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Give everything back."""
+        self._admission.disconnected(self)
+        self.begun()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Answer a known lookup at once; hand everything else to aiohttp."""
+        """Answer a known lookup at once; hand everything else to aiohttp, in its turn."""
         if self._aligned and not self._is_due():
             response = self._known_response(data)
             if response is not None and self.transport is not None:
                 self.transport.write(response)
                 return
+        if not data:  # aiohttp goes on with a body that it had enough of for a while
+            super().data_received(data)
+            self._advance()
+            return
         alone = self._aligned and is_whole_request(data)
-        self._whole_request = data if alone else None
         self._aligned = False
+        self._whole_request = None
         self._handed_at_s = self._clock_s()
+        fits = len(data) <= self._admission.limits.max_head_bytes
+        if alone and fits and self._admission.has_room:
+            self._whole_request = data
+            self._hand_over(data)
+        elif not self._deaf:
+            self._take_in(data)
+
+    def look(self, now_s: float) -> None:
+        """Close if the client has had its time for a head, or for reading what it asked for."""
+        if self._wire is None:
+            return
+        limits = self._admission.limits
+        unsent_bytes = self._wire.get_write_buffer_size()
+        if not unsent_bytes or unsent_bytes < self._unsent_bytes:
+            self._sent_at_s = now_s
+        self._unsent_bytes = unsent_bytes
+        if now_s - self._sent_at_s > limits.write_s:
+            self._admission.refused("unread")
+            self._deafen()
+            self._wire.abort()
+        elif now_s - self._head_since_s > limits.head_s:
+            self._admission.refused("slow")
+            if self._heads:
+                why = f"the head of the request did not come within {limits.head_s:g} s"
+                self._refuse(Refused(408, why))
+            else:
+                self.force_close()
+
+    def resume_writing(self) -> None:
+        """Note that the client reads."""
+        self._sent_at_s = self._clock_s()
+        super().resume_writing()
+
+    def begun(self) -> None:
+        """Note that a handler has the request."""
+        if self._unbegun:
+            self._unbegun = False
+            self._admission.begun()
+
+    def take_turn(self) -> None:
+        """Hand over the request that waited until the event loop had room for it."""
+        self._queued = False
+        if not self._deaf:
+            self._advance()
+
+    def _take_in(self, data: bytes) -> None:
+        if self._last:
+            self._feed_last(data)
+            return
+        body = data[: self._body_left]
+        if body:
+            self._body_left -= len(body)
+            super().data_received(body)
+        if len(body) < len(data):
+            if not self._heads and not self._busy:
+                self._head_since_s = self._handed_at_s
+            self._heads.add(data[len(body) :])
+        self._advance()
+
+    def _advance(self) -> None:
+        """Hand the next request over if it is whole, nothing is owed, and there is room."""
+        owes = self._busy or self._body_left or not self._payload.is_eof()
+        if not owes and not self._queued and not self._last and self._heads:
+            try:
+                length = self._heads.head_bytes()
+                if length:
+                    self._hand_over_or_wait(length)
+                elif self._head_since_s == math.inf:
+                    self._head_since_s = self._clock_s()
+            except Refused as refused:
+                self._refuse(refused)
+                return
+        self._hold_back()
+
+    def _hand_over_or_wait(self, length: int) -> None:
+        if not self._admission.has_room:
+            self._head_since_s = math.inf
+            refused = self._admission.enqueue(self)
+            if refused is not None:
+                raise refused
+            self._queued = True
+            return
+        self._hand_over(self._heads.take(length))
+        if self._last:
+            self._feed_last(self._heads.take(len(self._heads)))
+        elif self._body_left and self._heads:
+            body = self._heads.take(self._body_left)
+            self._body_left -= len(body)
+            super().data_received(body)
+
+    def _hand_over(self, data: bytes) -> None:
+        """Give aiohttp one head, and find out what belongs to it besides."""
+        self._head_since_s = math.inf
+        self._busy = self._unbegun = True
+        self._admission.handed_over()
         super().data_received(data)
+        if not self._messages:
+            self._refuse(Refused(400, "the request is not valid HTTP"))
+            return
+        message, self._payload = self._messages[-1]
+        if self._payload.is_eof() or not isinstance(message, RawRequestMessage):
+            return
+        length = "" if message.chunked else message.headers.get("Content-Length", "")
+        self._body_left = int(length) if length else 0
+        self._last = not length
+
+    def _feed_last(self, data: bytes) -> None:
+        """Give aiohttp a chunked body; frames and trailers of it are bounded as a head is."""
+        if self._payload.is_eof() or not data:
+            return
+        self._fed_bytes += len(data)
+        super().data_received(data)
+        framing_bytes = self._fed_bytes - self._payload.total_bytes
+        if not self._reading_paused and framing_bytes > self._admission.limits.max_head_bytes:
+            self._admission.refused("framing")
+            if self._busy:
+                self._payload.set_exception(web.RequestPayloadError("its framing is too long"))
+                self._deafen()
+            else:
+                self.force_close()
+
+    def _hold_back(self) -> None:
+        """Read no more from a client that sends too far ahead, until its turn comes."""
+        full = len(self._heads) > self._admission.limits.max_head_bytes
+        if full and not self._buffer_paused:
+            self._pause_reading_for_buffer()
+        elif not full and self._buffer_paused:
+            self._resume_reading_for_buffer()
+
+    def _resume_reading_if_drained(self) -> None:
+        """Replace aiohttp's rule: it never has more than one request."""
+        self._hold_back()
+
+    def _refuse(self, refused: Refused) -> None:
+        """Answer instead of aiohttp, which owes nothing, and close."""
+        self._deafen()
+        if self.transport is not None:
+            self.transport.write(raw_refusal(refused))
+        self.force_close()
+
+    def _deafen(self) -> None:
+        self._deaf = True
+        self._aligned = False
+        self._whole_request = None
+        self._head_since_s = math.inf
 
     def _known_response(self, data: bytes) -> bytes | None:
         try:
@@ -99,24 +280,28 @@ class DoorProtocol(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Let aiohttp send the response, then see whether it owes anything more."""
         sent, reset = await super().finish_response(request, resp, start_time)
+        self._busy = False
         data, self._whole_request = self._whole_request, None
-        if data is None or reset or not sent.keep_alive or request.body_exists:
-            return sent, reset
-        self._aligned = True
-        if isinstance(sent, KnownReply):
-            self._express.learn(data, sent.line, sent.until_s, from_loopback=self._from_loopback)
+        if reset or not sent.keep_alive:
+            self._last = True
+        elif data is None or request.body_exists:
+            self._advance()
+        else:
+            self._aligned = True
+            if isinstance(sent, KnownReply):
+                self._express.learn(
+                    data, sent.line, sent.until_s, from_loopback=self._from_loopback
+                )
         return sent, reset
 
     def close(self) -> None:
         """Take no more requests."""
-        self._aligned = False
-        self._whole_request = None
+        self._deafen()
         super().close()
 
     def force_close(self) -> None:
         """Close now."""
-        self._aligned = False
-        self._whole_request = None
+        self._deafen()
         super().force_close()
 
     def handle_error(
@@ -131,110 +316,16 @@ class DoorProtocol(web.RequestHandler):
         Raises:
             ConnectionError: part of a response is out already.
         """
-        refused = _parse_refusal(self, status, exc)
-        if refused is None:
-            refused = self._unexpected(request, status, exc)
+        refused = refusal_for(
+            request,
+            status,
+            exc,
+            self._failures,
+            line_bytes=self.max_line_size,
+            field_bytes=self.max_field_size,
+        )
         if request.writer.output_size > 0:
             raise ConnectionError("a response was begun already")
         response = refusal_reply(refused)
         response.force_close()
         return response
-
-    def _unexpected(
-        self, request: web.BaseRequest, status: int, exc: BaseException | None
-    ) -> Refused:
-        reason_id = secrets.token_hex(6)
-        log.error(
-            "http.request.failed",
-            method=request.method,
-            path=request.raw_path,
-            reason_id=reason_id,
-            error=repr(exc),
-            exc_info=self._failures.trace_of(exc),
-        )
-        return Refused(status, f"an unexpected error; it is in the log under {reason_id}")
-
-
-def _parse_refusal(
-    protocol: DoorProtocol, status: int, exc: BaseException | None
-) -> Refused | None:
-    if status != 400 or not isinstance(exc, http_exceptions.HttpProcessingError):  # noqa: PLR2004 - the status of all parse errors
-        return None
-    if isinstance(exc, http_exceptions.LineTooLong):
-        if exc.args[1] == protocol.max_line_size:
-            return Refused(414, f"the URL is longer than {protocol.max_line_size} bytes")
-        return Refused(431, f"a header is longer than {protocol.max_field_size} bytes")
-    if exc.message == "Too many headers received":
-        return Refused(431, "there are too many headers")
-    first_line = exc.message.partition("\n")[0].rstrip(": ")
-    return Refused(400, f"the request is not valid HTTP: {first_line}")
-
-
-class Failures:
-    """The requests of one server that failed unexpectedly.
-
-    Args:
-        clock_s: a monotonic clock.
-        count: called for each of them.
-    """
-
-    def __init__(self, clock_s: Callable[[], float], count: Callable[[], None]) -> None:
-        self._clock_s = clock_s
-        self._count = count
-        self._traced_at_s = -math.inf
-
-    def trace_of(self, error: BaseException | None) -> BaseException | None:
-        """Count a failure, and return it if its trace is to be logged: once a minute at most."""
-        self._count()
-        now_s = self._clock_s()
-        if now_s - self._traced_at_s < _TRACE_EVERY_S:
-            return None
-        self._traced_at_s = now_s
-        return error
-
-
-class DoorServer(web.Server):
-    """Makes a `DoorProtocol` for each connection."""
-
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        express: Express,
-        *,
-        max_body_bytes: int,
-        max_url_bytes: int,
-        keepalive_s: float,
-        count_failure: Callable[[], None],
-    ) -> None:
-        loop = asyncio.get_running_loop()
-
-        def request_of(
-            message: Any, payload: Any, protocol: Any, writer: Any, task: Any
-        ) -> web.BaseRequest:
-            if message.chunked:
-                # The parser takes the last trailer for the first header of what comes next.
-                message = message._replace(should_close=True)
-            return web.BaseRequest(
-                message, payload, protocol, writer, task, loop, client_max_size=max_body_bytes
-            )
-
-        super().__init__(handler, request_factory=request_of, loop=loop)
-        self._express = express
-        self._failures = Failures(loop.time, count_failure)
-        self._event_loop = loop
-        self._keepalive_s = keepalive_s
-        self._max_url_bytes = max_url_bytes
-
-    def __call__(self) -> DoorProtocol:
-        """Return the protocol of a new connection."""
-        return DoorProtocol(
-            self,
-            self._express,
-            self._failures,
-            self._event_loop,
-            keepalive_timeout=self._keepalive_s,
-            access_log=None,
-            max_line_size=self._max_url_bytes,
-            max_field_size=self._max_url_bytes + _HEADER_OVER_URL_BYTES,
-            lingering_time=2.0,
-        )

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import web
@@ -82,6 +83,21 @@ def empty_reply(status: int, headers: Mapping[str, str] | None = None) -> web.Re
 def refusal_reply(refused: Refused) -> web.Response:
     """Return the refusal as the client is to see it."""
     return json_reply({"reason": str(refused)}, refused.status, refused.headers)
+
+
+def raw_refusal(refused: Refused) -> bytes:
+    """Return a whole response, for a connection that is closed after it."""
+    body = json.dumps({"reason": str(refused)}, separators=(",", ":")).encode()
+    headers = {
+        "Content-Type": _JSON_TYPE,
+        "Content-Length": str(len(body)),
+        "Server": SERVER_NAME,
+        "Connection": "close",
+        **refused.headers,
+    }
+    lines = [f"HTTP/1.1 {refused.status} {HTTPStatus(refused.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def refusal_of(error: LoadManagerError) -> Refused:

@@ -391,6 +391,16 @@ class Wire(asyncio.Transport):
         """Return whether `close` was called."""
         return self.closed
 
+    def get_write_buffer_size(self) -> int:
+        """Have all of it read at once."""
+        return 0
+
+    def pause_reading(self) -> None:
+        """Chunks are given, whatever is wished."""
+
+    def resume_reading(self) -> None:
+        """The same."""
+
     def send(self, chunk: bytes) -> None:
         """Let the door receive one chunk."""
         if not self.closed and self.protocol is not None:

@@ -7,7 +7,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from loadmanager.adapters.http import DoorSettings, Route, Target, text_reply
-from loadmanager.adapters.http.protocol import Failures
+from loadmanager.adapters.http.failures import Failures
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, TopicName
 from loadmanager.ports import LeaderInfo

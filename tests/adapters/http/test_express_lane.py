@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from loadmanager.adapters.http import DoorSettings
-from loadmanager.adapters.http.protocol import is_whole_request
+from loadmanager.adapters.http.heads import is_whole_request
 from loadmanager.core.ids import TopicName
 from tests.adapters.http.conftest import (
     PUBLIC,

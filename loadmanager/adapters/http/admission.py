@@ -1,0 +1,116 @@
+"""How much a server takes on: connections, and requests that it has not begun yet."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from loadmanager.adapters.http.replies import Refused, unavailable
+
+# What the event loop takes on at a time: some ten milliseconds of work, after which it looks
+# after everything else, such as the lease and the session.
+_MAX_UNBEGUN: Final = 64
+# Refused clients are told to wait up to 4 s longer, in turn, so that they do not return as one.
+_RETRY_SPREAD_S: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What one server and one of its connections may cost.
+
+    Attributes:
+        max_head_bytes: of a request line and all headers; also how much is kept of what a
+            client sends ahead while its last request is under way.
+        head_s: how long a head may take from its first byte, and a first byte from the
+            connection's begin.
+        write_s: how long a client may leave its responses unread.
+        max_connections: connections open at once.
+        max_connections_per_address: of one client address; 0 is no limit.
+        max_queued_requests: requests that came and wait for their turn on the event loop.
+    """
+
+    max_head_bytes: int = 65_536
+    head_s: float = 10.0
+    write_s: float = 30.0
+    max_connections: int = 4_096
+    max_connections_per_address: int = 0
+    max_queued_requests: int = 1_024
+
+
+class Connection(Protocol):
+    """A connection as its server sees it."""
+
+    def take_turn(self) -> None:
+        """Hand the request that waits to the parser."""
+
+    def look(self, now_s: float) -> None:
+        """Close if the client has had its time."""
+
+
+class Admission:
+    """Counts what the connections of one server have open, under way and waiting.
+
+    Args:
+        limits: see `ConnectionLimits`.
+        refused: called with why, for each connection or request that is turned away.
+    """
+
+    def __init__(self, limits: ConnectionLimits, refused: Callable[[str], None]) -> None:
+        self.limits = limits
+        self.refused = refused
+        self._open: dict[Connection, str] = {}
+        self._by_address: Counter[str] = Counter()
+        self._unbegun = 0
+        self._waiting: deque[Connection] = deque()
+        self._turned_away = 0
+
+    def connected(self, connection: Connection, address: str) -> Refused | None:
+        """Count a connection; return why it is one too many, None if it is not."""
+        self._open[connection] = address
+        self._by_address[address] += 1
+        limits = self.limits
+        if len(self._open) > limits.max_connections:
+            return self._turn_away("connections", f"{limits.max_connections} connections are open")
+        most = limits.max_connections_per_address
+        if most and self._by_address[address] > most:
+            return self._turn_away("address", f"{most} connections of {address} are open")
+        return None
+
+    def disconnected(self, connection: Connection) -> None:
+        """Count a connection no more."""
+        address = self._open.pop(connection)
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def look(self, now_s: float) -> None:
+        """Have each connection close if its client has had its time."""
+        for connection in list(self._open):
+            connection.look(now_s)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a request may go to the parser at once."""
+        return self._unbegun < _MAX_UNBEGUN
+
+    def enqueue(self, connection: Connection) -> Refused | None:
+        """Let a connection's request wait for its turn; return why it cannot."""
+        if len(self._waiting) >= self.limits.max_queued_requests:
+            return self._turn_away("requests", f"{len(self._waiting)} requests wait already")
+        self._waiting.append(connection)
+        return None
+
+    def handed_over(self) -> None:
+        """Count a request that the parser has and no handler yet."""
+        self._unbegun += 1
+
+    def begun(self) -> None:
+        """Count it no more, and let others have their turn."""
+        self._unbegun -= 1
+        while self._waiting and self.has_room:
+            self._waiting.popleft().take_turn()
+
+    def _turn_away(self, why: str, text: str) -> Refused:
+        self.refused(why)
+        self._turned_away += 1
+        return unavailable(f"{text}, the most allowed", 1.0 + self._turned_away % _RETRY_SPREAD_S)

@@ -1,0 +1,308 @@
+"""What a client may cost before it has proved anything: memory, time, connections, turns."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from loadmanager.adapters.http import ConnectionLimits, DoorSettings
+from loadmanager.adapters.http.admission import Admission
+from loadmanager.adapters.http.heads import Heads
+from loadmanager.adapters.http.protocol import DoorProtocol
+from loadmanager.adapters.http.replies import Refused
+from loadmanager.adapters.http.server import DoorServer
+from tests.adapters.http.conftest import (
+    FakeLookup,
+    OpenADoor,
+    OpenDoor,
+    get,
+    read_reply,
+    until,
+    wired,
+)
+
+ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = (
+    b"PUT /admin/v2/namespaces/acme/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+LIMITS = ConnectionLimits()
+
+
+@asynccontextmanager
+async def connected(
+    door: OpenDoor,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+def with_limits(**changes: float) -> DoorSettings:
+    return DoorSettings(stop_s=2.0, limits=replace(LIMITS, **changes))  # type: ignore[arg-type] # whole numbers where they must be
+
+
+def protocols(door: OpenDoor) -> list[DoorProtocol]:
+    runner = door.door._runner
+    assert runner is not None
+    assert runner.server is not None
+    return [one for one in runner.server.connections if isinstance(one, DoorProtocol)]
+
+
+@pytest.mark.parametrize("complete", [True, False])
+async def test_all_headers_together_have_a_limit(door: OpenDoor, complete: bool) -> None:
+    headers = b"".join(b"A%d: %s\r\n" % (n, b"a" * 16_000) for n in range(120))
+    head = b"GET / HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n" * complete
+    async with connected(door) as (reader, writer):
+        writer.write(head[:70_000])
+        reply = await read_reply(reader)
+        assert reply.status == 431
+        assert reply.json() == {"reason": "the head of the request is longer than 65536 bytes"}
+        assert await reader.read() == b""
+
+
+async def test_a_head_up_to_the_limit_is_taken(door: OpenDoor) -> None:
+    headers = b"".join(b"A%d: %s\r\n" % (n, b"a" * 16_000) for n in range(4))
+    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n"
+    async with connected(door) as (reader, writer):
+        for start in range(0, len(head), 5_000):
+            writer.write(head[start : start + 5_000])
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert (await read_reply(reader)).status == 200
+
+
+async def test_an_unfinished_head_is_kept_once_and_by_nobody_else(door: OpenDoor) -> None:
+    wire = wired(door)
+    assert wire.protocol is not None
+    wire.send(b"GET / HTTP/1.1\r\n")
+    for _ in range(60):
+        wire.send(b"A: " + b"a" * 1_000 + b"\r\n")
+    assert len(wire.protocol._heads) == 16 + 60 * 1_005
+    assert not wire.protocol._messages
+    wire.close()
+
+
+async def test_a_head_that_does_not_end_in_time_is_given_up(open_a_door: OpenADoor) -> None:
+    door = await open_a_door(settings=with_limits(head_s=0.4))
+    async with connected(door) as (reader, writer), asyncio.timeout(20):
+        writer.write(ALIVE + b"GET / HTTP/1.1\r\n")
+        assert (await read_reply(reader)).status == 200
+        reading = asyncio.ensure_future(read_reply(reader))
+        while not reading.done():  # a byte now and then buys no time
+            writer.write(b"A")
+            await asyncio.wait({reading}, timeout=0.1)
+        assert reading.result().status == 408
+        with suppress(ConnectionResetError):  # what it sent last was not read any more
+            assert await reader.read() == b""
+
+
+async def test_a_connection_that_never_says_anything_is_closed(open_a_door: OpenADoor) -> None:
+    door = await open_a_door(settings=with_limits(head_s=0.3))
+    async with connected(door) as (reader, _), asyncio.timeout(20):
+        assert await reader.read() == b""
+
+
+async def test_a_connection_at_rest_between_requests_is_left_open(open_a_door: OpenADoor) -> None:
+    door = await open_a_door(settings=with_limits(head_s=0.2))
+    async with connected(door) as (reader, writer), asyncio.timeout(20):
+        for _ in range(2):
+            writer.write(ALIVE)
+            assert (await read_reply(reader)).status == 200
+            await asyncio.sleep(0.8)
+
+
+async def test_a_client_that_reads_nothing_is_cut_off(open_a_door: OpenADoor) -> None:
+    door = await open_a_door(settings=with_limits(write_s=0.5))
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port, limit=1_024)
+    asks = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+    try:
+        writer.write(asks * 200)  # far more than the buffers of both ends hold
+        await until(lambda: not protocols(door))
+    finally:
+        writer.close()
+    assert reader._buffer  # type: ignore[attr-defined] # it was answered until it did not read
+
+
+async def test_connections_have_a_limit_in_all(open_a_door: OpenADoor) -> None:
+    door = await open_a_door(settings=with_limits(max_connections=2))
+    async with connected(door) as (first, to_first), connected(door):
+        to_first.write(ALIVE)
+        assert (await read_reply(first)).status == 200
+        async with connected(door) as (third, _):
+            reply = await read_reply(third)
+            assert (reply.status, reply.headers["Connection"]) == (503, "close")
+            assert int(reply.headers["Retry-After"]) >= 1
+            assert reply.json() == {"reason": "2 connections are open, the most allowed"}
+    await until(lambda: not protocols(door))
+    assert (await door.ask("/healthz")).status == 200
+
+
+async def test_connections_of_one_address_have_a_limit_of_their_own(
+    open_a_door: OpenADoor,
+) -> None:
+    door = await open_a_door(settings=with_limits(max_connections_per_address=1))
+    async with connected(door), connected(door) as (second, _):
+        reply = await read_reply(second)
+        assert (reply.status, "of 127.0.0.1 are open" in reply.text) == (503, True)
+
+
+async def test_requests_beyond_those_that_wait_get_503(open_a_door: OpenADoor) -> None:
+    door = await open_a_door(settings=with_limits(max_queued_requests=3))
+    wires = [wired(door) for _ in range(70)]
+    for wire in wires:
+        wire.send(ALIVE)  # all within one step of the event loop
+    await until(lambda: all(wire.responses for wire in wires))
+    replies = [(await wire.replies())[0] for wire in wires]
+    assert [reply.status for reply in replies] == [200] * 67 + [503] * 3
+    assert all(int(reply.headers["Retry-After"]) >= 1 for reply in replies[67:])
+    assert all(wire.closed for wire in wires[67:])
+
+
+async def test_known_lookups_are_answered_however_many_requests_wait(
+    open_a_door: OpenADoor,
+) -> None:
+    door = await open_a_door(settings=with_limits(max_queued_requests=0))
+    wire = wired(door)
+    for _ in range(2):
+        seen = wire.responses
+        wire.send(get("x"))
+        await wire.until_responses(seen + 1)
+    others = [wired(door) for _ in range(66)]
+    for other in others:
+        other.send(ALIVE)
+    wire.send(get("x"))
+    assert wire.responses == 3
+    await until(lambda: all(other.responses for other in others))
+
+
+async def test_a_client_that_goes_away_before_its_turn_keeps_no_room(
+    open_a_door: OpenADoor,
+) -> None:
+    door = await open_a_door(settings=with_limits(max_queued_requests=100))
+    for _ in range(3):
+        wires = [wired(door) for _ in range(120)]
+        for wire in wires:
+            wire.send(ALIVE)
+        for wire in wires:
+            wire.close()
+        await until(lambda: not protocols(door))
+    admission = admission_of(door)
+    assert (admission._unbegun, len(admission._waiting), len(admission._open)) == (0, 0, 0)
+
+
+def admission_of(door: OpenDoor) -> Admission:
+    runner = door.door._runner
+    assert runner is not None
+    assert isinstance(runner.server, DoorServer)
+    return runner.server._admission
+
+
+async def test_a_thousand_requests_sent_at_once_are_answered_in_turn(door: OpenDoor) -> None:
+    async with connected(door) as (reader, writer), asyncio.timeout(60):
+        writer.write(ALIVE * 1_000)
+        for _ in range(1_000):
+            assert (await read_reply(reader)).text == "ok"
+
+
+async def test_what_is_sent_ahead_of_a_request_under_way_is_bounded(
+    open_a_door: OpenADoor,
+) -> None:
+    gate = asyncio.Event()
+    door = await open_a_door(FakeLookup(gate=gate))
+    async with connected(door) as (reader, writer), asyncio.timeout(60):
+        writer.write(get("x"))
+        await until(lambda: door.lookup.waiting == 1)
+        writer.write(ALIVE * 100_000)
+        await until(lambda: protocols(door)[0]._buffer_paused)
+        await asyncio.sleep(0.2)
+        # One read is at most 256 KiB, and after the one that goes beyond the limit none follows.
+        assert len(protocols(door)[0]._heads) <= 65_536 + 262_144
+        gate.set()
+        for _ in range(20_000):
+            assert (await read_reply(reader)).status == 200
+
+
+async def test_trailers_have_a_limit(door: OpenDoor) -> None:
+    async with connected(door) as (reader, writer), asyncio.timeout(20):
+        writer.write(CHUNKED + b"2\r\n{}\r\n0\r\n")
+        writer.write(b"".join(b"A%d: %s\r\n" % (n, b"a" * 16_000) for n in range(10)))
+        reply = await read_reply(reader)
+        assert reply.status == 400
+        assert reply.json() == {"reason": "the body cannot be read: its framing is too long"}
+        assert await reader.read() == b""
+
+
+async def test_a_chunked_body_in_many_pieces_is_taken(door: OpenDoor) -> None:
+    text = b'{"bundles": {"numBundles": 4}}' + b" " * 5_000
+    async with connected(door) as (reader, writer), asyncio.timeout(20):
+        writer.write(CHUNKED)
+        for byte in text:
+            writer.write(b"1\r\n%c\r\n" % byte)
+        writer.write(b"0\r\n\r\n")
+        assert (await read_reply(reader)).status == 204
+
+
+@pytest.mark.parametrize("answer_first", [True, False])
+async def test_a_body_and_the_next_request_in_one_piece(door: OpenDoor, answer_first: bool) -> None:
+    body = b'{"bundles": {"numBundles": 4}}'
+    head = b"PUT /admin/v2/namespaces/acme/x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    whole = head % len(body) + body + ALIVE
+    cut = len(whole) - len(ALIVE) - (10 if answer_first else -10)
+    async with connected(door) as (reader, writer), asyncio.timeout(20):
+        writer.write(whole[:cut])
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.write(whole[cut:])
+        assert [(await read_reply(reader)).status for _ in range(2)] == [204, 200]
+
+
+@pytest.mark.parametrize("data", [b"\x16\x03\x01\x02\x00", b"get / ", b"GET / HTTP/1.1\n"])
+async def test_what_is_no_head_is_refused_before_it_ends(door: OpenDoor, data: bytes) -> None:
+    with capture_logs():
+        async with connected(door) as (reader, writer), asyncio.timeout(20):
+            writer.write(data)
+            assert (await read_reply(reader)).status == 400
+
+
+async def test_a_request_for_another_protocol_is_answered_in_this_one(door: OpenDoor) -> None:
+    for protocol in (b"h2c", b"websocket"):
+        asks = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n"
+        async with connected(door) as (reader, writer), asyncio.timeout(20):
+            for sent in (asks % protocol, ALIVE):
+                writer.write(sent)
+                assert (await read_reply(reader)).status == 200
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    heads=st.lists(st.integers(0, 30), min_size=1, max_size=6),
+    cuts=st.lists(st.integers(1, 40), max_size=40),
+)
+def test_heads_are_found_however_they_are_cut(heads: list[int], cuts: list[int]) -> None:
+    sent = [b"GET / HTTP/1.1\r\nA: " + b"\r\nB: c" * n + b"\r\n\r\n" for n in heads]
+    stream, found, kept = b"".join(sent), [], Heads(1_000)
+    position = 0
+    for size in [*cuts, len(stream)]:
+        kept.add(stream[position : position + size])
+        position += size
+        while length := kept.head_bytes():
+            found.append(kept.take(length))
+    assert found == sent
+    assert not len(kept)
+
+
+def test_a_head_one_byte_too_long_is_refused() -> None:
+    kept = Heads(100)
+    kept.add(b"GET /" + b"a" * 91 + b"\r\n\r\n")
+    assert kept.head_bytes() == 100
+    longer = Heads(100)
+    longer.add(b"GET /" + b"a" * 92 + b"\r\n\r\n")
+    with pytest.raises(Refused):
+        longer.head_bytes()
