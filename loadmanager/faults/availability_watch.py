@@ -140,6 +140,10 @@ class AvailabilityWatch:
         """Take note that a leader knows of these."""
         self._erased.difference_update(bundles)
 
+    def restored(self) -> None:
+        """Expect what is asked for, and nothing else: older orders may not know the rest."""
+        self._wanted.clear()
+
     def forget(self, bundles: Iterable[BundleId]) -> None:
         """Expect these no more, until they are served again: their namespace is gone."""
         self._wanted.difference_update(bundles)

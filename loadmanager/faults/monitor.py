@@ -1,7 +1,7 @@
 """All watches of one run, hooked to what happens, and what they have found."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from loadmanager.adapters.memory.tree import Znode
@@ -97,6 +97,21 @@ class Monitor:
                 bundle = boundaries.at(position(topic, DEFAULT_HASH))
                 self.availability.asked(bundle, self._now_s())
 
+    def restored(self, before: Mapping[str, Znode]) -> None:
+        """Begin anew after the ensemble's data, ``before``, were replaced by older ones."""
+        now_s, after = self._now_s(), self._cluster.service.nodes
+        self.disturbed()
+        self.serving.restored()
+        self.availability.restored()
+        epoch = after.get(znodes.EPOCH)
+        self.orders.restored(epoch.node.stat.version if epoch else 0)
+        for path in sorted(before.keys() | after.keys()):
+            was, now = before.get(path), after.get(path)
+            if was is not now:
+                self.answers.node_changed(path, was, now, now_s)
+                if _is_of_namespace(path):
+                    self._boundaries_changed(path, now)
+
     def disturbed(self) -> None:
         """Take note that something has just been broken."""
         self.availability.disturbed(self._now_s())
@@ -127,7 +142,7 @@ class Monitor:
             raise self.violations[0]
 
     def _node_changed(self, path: str, was: Znode | None, now: Znode | None) -> None:
-        if path.startswith(_POLICIES) and path.count("/") == _POLICIES.count("/") + 1:
+        if _is_of_namespace(path):
             self._boundaries_changed(path, now)
         self.availability.ordered(self.orders.node_changed(path, now))
         self.answers.node_changed(path, was, now, self._now_s())
@@ -170,3 +185,7 @@ class Monitor:
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _is_of_namespace(path: str) -> bool:
+    return path.startswith(_POLICIES) and path.count("/") == _POLICIES.count("/") + 1

@@ -42,6 +42,10 @@ class OrdersWatch:
         """Expect these orders to be written by a stranger, and nobody to act on them."""
         self._foreign.add(content)
 
+    def restored(self, epoch: int) -> None:
+        """Begin anew with this epoch: the service's data were replaced by older ones."""
+        self._elected = epoch
+
     # --- in the service -------------------------------------------------------------
 
     def node_changed(self, path: str, now: Znode | None) -> frozenset[BundleId]:

@@ -14,6 +14,7 @@ from loadmanager.faults.agent import Agent
 from loadmanager.faults.cluster import Cluster
 from loadmanager.faults.host import Host
 from loadmanager.faults.monitor import Monitor
+from loadmanager.faults.service import Snapshot
 from loadmanager.ports import BrokerError, CoordinationError, LookupRefused
 
 REFUSALS = (CoordinationError, Deposed, LookupRefused, BrokerError)
@@ -31,6 +32,8 @@ class Scene:
     monitor: Monitor
     rng: Random
     counts: Counter[str] = field(default_factory=Counter)
+    snapshot: Snapshot | None = None
+    """What the ensemble held when it was copied last."""
     _under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
     def any_agent(self) -> Agent:

@@ -2,19 +2,28 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from loadmanager.adapters.memory import MemoryService
 from loadmanager.adapters.memory.server import Server
-from loadmanager.adapters.memory.tree import Draft, Znode
+from loadmanager.adapters.memory.tree import Draft, Znode, drafted
 from loadmanager.core import znodes
 from loadmanager.core.wire import decode_leader
-from loadmanager.ports import Operation, Stat
+from loadmanager.ports import Delete, Operation, Stat
 
 _EPOCH_BITS: Final = 32
 
 NodeChanged = Callable[[str, Znode | None, Znode | None], None]
 """Called with a path, the node before and the node after, None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the ensemble held at one moment."""
+
+    zxid: int
+    tree: Mapping[str, Znode]
 
 
 class TimedService(MemoryService):
@@ -34,6 +43,8 @@ class TimedService(MemoryService):
     def __init__(self) -> None:
         super().__init__(clock=lambda: asyncio.get_running_loop().time())
         self.early_s: Callable[[], float] = lambda: 0.0
+        self.restored_at_s = 0.0
+        """When older data took the place of the present ones."""
         self._lags_s: dict[Server, float] = {}
         self.epochs: list[int] = []
         self.watchers: list[NodeChanged] = []
@@ -64,6 +75,25 @@ class TimedService(MemoryService):
             if session.silent_since_s is not None:
                 session.silent_since_s = now_s
                 self._expire_after(session.timeout_s)
+
+    def snapshot(self) -> Snapshot:
+        """Return what a restore needs: nodes are never changed, so this is a copy."""
+        return Snapshot(self._zxid, dict(self.main.tree))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Begin with older data, under a new leader of the ensemble; ephemeral nodes are gone.
+
+        Only for an ensemble whose clients have all been stopped, and with one server.
+        """
+        tree = dict(snapshot.tree)
+        draft = Draft(tree, snapshot.zxid, 0)
+        ephemeral = [path for path, one in tree.items() if one.node.stat.ephemeral_owner]
+        drafted(draft, [Delete(path) for path in sorted(ephemeral)])
+        draft.apply_to(tree)
+        self.main.tree = tree
+        self._zxid = self.main.zxid = ((snapshot.zxid >> _EPOCH_BITS) + 1) << _EPOCH_BITS
+        self.epochs.clear()
+        self.restored_at_s = self._clock()
 
     def lag(self, server: Server, lag_s: float) -> None:
         """Let a server apply each transaction so much later than it is committed."""

@@ -36,6 +36,10 @@ class ServingWatch:
         elif isinstance(change, ServingEnded):
             self._trace.add("end", f"{host.name} {change.bundle} {change.why.value}")
 
+    def restored(self) -> None:
+        """Begin anew: tokens are of a service whose data were replaced by older ones."""
+        self._tokens.clear()
+
     def _look_at(self, host: Host, load: BundleLoaded) -> None:
         for other in self._hosts:
             if other is host:

@@ -4,9 +4,10 @@ from typing import Final
 
 from loadmanager.core import znodes
 from loadmanager.core.orders import Orders, decode_orders, encode_orders
+from loadmanager.faults.network_faults import stop_servers
 from loadmanager.faults.scene import Happening, Scene
 
-_AHEAD: Final = (1, 1000, 2**31, 2**62)
+_AHEAD: Final = (1000, 2**31, 2**62)
 _MOST_RAISES: Final = 20
 
 
@@ -39,7 +40,42 @@ async def raise_epoch(scene: Scene) -> str:
     return f"{times} times"
 
 
+async def copy_ensemble(scene: Scene) -> str:
+    """Keep a copy of what the ensemble holds now."""
+    scene.snapshot = scene.cluster.service.snapshot()
+    return f"zxid {scene.snapshot.zxid}"
+
+
+async def restore_ensemble(scene: Scene) -> str:
+    """Stop everything, put the copy in the place of the ensemble's data, and start all again.
+
+    So the operator guide has it: sidecars and brokers end first. Epochs and transaction ids
+    go back.
+    """
+    cluster, snapshot = scene.cluster, scene.snapshot
+    service = cluster.service
+    if snapshot is None or service.down:
+        return ""
+    stop_servers(scene)
+    for agent in cluster.living:
+        await agent.kill()
+    for agent in cluster.agents:
+        service.close_session(agent.coordination.session.session_id)
+    for host in cluster.hosts:
+        host.thaw_broker()
+        host.kill_broker()
+    before = dict(service.nodes)
+    service.restore(snapshot)
+    scene.monitor.restored(before)
+    for host in cluster.hosts:
+        host.restart_broker()
+        scene.start(host)
+    return f"zxid {snapshot.zxid}"
+
+
 STRANGERS: Final = (
+    Happening("copy the ensemble's data", 4, copy_ensemble),
+    Happening("restore older data", 1, restore_ensemble, harms=True),
     Happening("write a stranger's orders", 1, write_orders, harms=True),
     Happening("raise the epoch", 1, raise_epoch, harms=True),
 )
