@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmanager.core.bounds import RATE
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_topic
 from loadmanager.core.scores import FloatArray
@@ -28,7 +29,7 @@ MAX_ROWS: Final = 50_000_000
 
 _ROW_BYTES: Final = 80
 _MAX_FAULTS: Final = 20
-_LIMITS: Final = {TIME: 1e11} | dict.fromkeys(RATES, 1e15)
+_LIMITS: Final = {TIME: 1e11} | dict.fromkeys(RATES, RATE.most)
 
 _RATE_IN, _RATE_OUT, _BYTES_IN, _BYTES_OUT = RATES
 # For each column of a trace: what it is made of, the first that the file has.

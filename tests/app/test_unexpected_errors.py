@@ -24,7 +24,7 @@ from loadmanager.core.tally import LoadTally
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import Cluster
 from loadmanager.ports import SubjectUnknown
-from loadmanager.telemetry.metrics import Metrics
+from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
 
 COUNTER = "loadmanager_unexpected_errors_total"
 
@@ -267,3 +267,42 @@ async def test_a_membership_that_fails_unexpectedly_begins_anew(
     assert agent.alive
     await cluster.until(lambda: agent.app.member.registered)
     await cluster.settled(boundaries.bundles)
+
+
+LARGEST = {
+    **dict.fromkeys(("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"), 1e15),
+    **dict.fromkeys(("topics", "producerCount", "consumerCount"), 2**40),
+    "cacheSize": 2**50,
+}
+ABSURD = {"producerCount": 2**62, "consumerCount": 2**62, "msgRateIn": 4e307, "cacheSize": -1}
+
+
+@pytest.mark.parametrize("figures", [LARGEST, ABSURD], ids=["largest", "absurd"])
+@pytest.mark.parametrize("shedder", ["ThresholdShedder", "AvgShedder", "TransferShedder"])
+def test_one_broker_with_the_largest_or_with_absurd_figures_disturbs_nothing(
+    shedder: str, figures: dict[str, float]
+) -> None:
+    @story(shedding={"strategy": shedder})
+    async def tell(cluster: Cluster) -> None:
+        boundaries = await cluster.make_namespace(6)
+        await place_all(cluster, boundaries)
+        leader, teller = cluster.leader, cluster.hosts[1]
+        teller.figures = figures
+        view = cluster.desk.look
+        if figures is LARGEST:
+            await cluster.until(lambda: view().view.brokers.connections.max() >= 2**41)
+        else:
+            agent = cluster.agent_of(teller.name)
+            await cluster.until(
+                lambda: agent.metric("loadmanager_malformed_content_total", kind="stats") > 0
+            )
+        done = rounds(leader, "quiet") + rounds(leader, "moved")
+        await cluster.until(lambda: rounds(leader, "quiet") + rounds(leader, "moved") > done + 5)
+        leader.app.accounting.explain(teller.name)
+        leader.app.accounting.explain(boundaries.bundles[0])
+        for agent in cluster.agents:
+            counted = [agent.metric(COUNTER, place=one) for one in LABEL_VALUES["place"]]
+            assert counted == [0.0] * len(counted)
+        assert cluster.service.epochs == [1]
+
+    tell()

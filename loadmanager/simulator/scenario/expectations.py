@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from loadmanager.config.forms import Section
+from loadmanager.core.bounds import RATE
 
 Patterns = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 
@@ -18,8 +19,10 @@ class Expectation(Section):
     """
 
     score: str = Field(description="Which score, of those below.")
-    least: float | None = Field(None, description="It is at least this.")
-    most: float | None = Field(None, description="It is at most this.")
+    least: float | None = Field(
+        None, ge=-RATE.most, le=RATE.most, description="It is at least this."
+    )
+    most: float | None = Field(None, ge=-RATE.most, le=RATE.most, description="It is at most this.")
     strategies: Patterns = Field(("*",), description="Of which pairs it is expected.")
     mode: Literal["safe", "parity"] | None = Field(
         None, description="In which mode of the planner; without it, in both."

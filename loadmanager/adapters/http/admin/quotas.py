@@ -9,13 +9,14 @@ from loadmanager.adapters.http.admin.names import namespace_in
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.adapters.http.routes import Role
+from loadmanager.core.bounds import RATE
 from loadmanager.ports import QuotaService
 
 _TAG: Final = "resource quotas"
 _PATH: Final = "/admin/v2/resource-quotas"
 _BUNDLE: Final = f"{_PATH}/{{tenant}}/{{namespace}}/{{bundle}}"
 _UNKNOWN: Final = Reply(404, "There is no such namespace, or it has no such bundle.")
-_MOST: Final = 1e15
+_MOST: Final = RATE.most
 
 
 class Quota(BaseModel):
