@@ -1,0 +1,77 @@
+"""What strangers do in simulated faults: orders that nobody may obey, and older data."""
+
+from dataclasses import replace
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.core import znodes
+from loadmanager.core.load import BrokerUrls
+from loadmanager.core.orders import Orders, encode_orders
+from loadmanager.core.wire import LockRecord, encode_lock
+from loadmanager.faults.cluster import Cluster
+from loadmanager.faults.monitor import Monitor
+from loadmanager.faults.seed_run import HAPPENINGS, run_seed
+from loadmanager.faults.trace import Trace
+from loadmanager.faults.violation import Invariant
+from loadmanager.ports import Create
+
+OFTEN = ("copy the ensemble's data", "restore older data")
+
+
+@story()
+async def test_a_lock_taken_on_a_strangers_orders_is_told_of(cluster: Cluster) -> None:
+    monitor = Monitor(cluster, Trace())
+    monitor.orders.restored(1)  # It did not see the election.
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    agent = cluster.living[0]
+    monitor.follow_agent(agent)
+    orders = Orders(2**62, frozenset(boundaries.bundles))
+    content = encode_orders(orders)
+    monitor.orders.foreign(content)
+    await cluster.write(znodes.orders(agent.host.name), content)
+    await cluster.settled(boundaries.bundles)
+    assert not monitor.violations
+    urls = BrokerUrls(http_url="http://b")
+    record = LockRecord(urls=urls, broker=agent.host.name, epoch=orders.epoch)
+    path = znodes.lock(boundaries.bundles[0])
+    assert agent.coordination.before_commit is not None
+    agent.coordination.before_commit([Create(path, encode_lock(record), ephemeral=True)])
+    assert [one.invariant for one in monitor.violations] == [Invariant.ORDERS_OF_THE_TERM]
+
+
+@story(2)
+async def test_restored_data_are_older_and_have_no_ephemeral_nodes(cluster: Cluster) -> None:
+    service = cluster.service
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    copy, held = service.snapshot(), service.dump()
+    await (await cluster.operator()).delete(znodes.LEADER)
+    await cluster.until(lambda: len(service.epochs) == 2)
+    later = service.zxid
+    for agent in list(cluster.living):
+        await agent.kill()
+        service.close_session(agent.coordination.session.session_id)
+    for host in cluster.hosts:
+        host.kill_broker()
+    service.restore(copy)
+    restored = service.dump()
+    lasting = {path: node for path, node in held.items() if not node.stat.ephemeral_owner}
+    assert restored == lasting
+    assert restored[znodes.EPOCH].stat.version == 1
+    assert service.zxid > later  # A leader of the ensemble begins above all of its former epoch.
+    for host in cluster.hosts:
+        host.restart_broker()
+        cluster.start(host)
+    await cluster.ready()
+    await place_all(cluster, boundaries)
+    assert service.epochs == [2]
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_older_data_restored_again_and_again_break_no_promise(seed: int) -> None:
+    happenings = [replace(one, weight=one.weight + 8 * (one.name in OFTEN)) for one in HAPPENINGS]
+    outcome = run_seed(seed, happenings=happenings)
+    assert not outcome.violation, "\n".join([*outcome.last_lines, outcome.violation])
+    assert outcome.happened["restore older data"] > 0
