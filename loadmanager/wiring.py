@@ -14,6 +14,7 @@ import uvloop
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from loadmanager import __version__
+from loadmanager.adapters.broker.address import control_url_of
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.broker.secret import read_secret
 from loadmanager.adapters.clock import SystemClock
@@ -76,7 +77,9 @@ async def _run(config: Config) -> None:
     port = config.sidecar.listen_port or free_port(config.sidecar.listen_host)
     try:
         async with asyncio.TaskGroup() as commands:
-            sidecar = build_sidecar(config, port, commands)
+            control = await control_url_of(config.broker.id, config.broker.control_url)
+            log.info("broker.control.chosen", url=control.url, why=control.why)
+            sidecar = build_sidecar(config, port, commands, control.url)
             await sidecar.run(
                 stop,
                 host=config.sidecar.listen_host,
@@ -88,12 +91,14 @@ async def _run(config: Config) -> None:
         raise first_leaf(failed) from failed
 
 
-def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sidecar:
+def build_sidecar(
+    config: Config, port: int, commands: asyncio.TaskGroup, control_url: str
+) -> Sidecar:
     """Join all parts of one sidecar that will listen on ``port``."""
     metrics = Metrics(REGISTRY, config.cluster.name)
     clock = SystemClock()
     coordination = ZooKeeperCoordination(zookeeper_options(config), metrics.coordination_asked)
-    broker = make_broker_control(config)
+    broker = make_broker_control(config, control_url)
     identity = make_identity(config, port, clock)
     history = make_history(config, identity)
     parts = Parts(
@@ -138,14 +143,14 @@ def build_sidecar(config: Config, port: int, commands: asyncio.TaskGroup) -> Sid
     )
 
 
-def make_broker_control(config: Config) -> HttpBrokerControl:
+def make_broker_control(config: Config, control_url: str) -> HttpBrokerControl:
     """Return what commands the broker.
 
     Raises:
         SecretUnusable: the secret that it wants to see cannot be read.
     """
     broker = config.broker
-    if exposure := broker.exposure():
+    if exposure := broker.exposure(control_url):
         log.warning("broker.control.exposed", why=exposure)
     secret = read_secret(Path(broker.control_secret_file)) if broker.control_secret_file else ""
     return HttpBrokerControl(broker.control_url, broker.control_timeout_s, secret=secret)

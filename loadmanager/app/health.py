@@ -5,6 +5,7 @@ and yet cannot do its work: it is emptied in order, as a draining one, and takes
 again once it has been well for a while.
 """
 
+import math
 from typing import Final
 
 import structlog
@@ -12,11 +13,12 @@ import structlog
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Sampler
 from loadmanager.core.health import Health, HealthRules, after, may_be_let_off
-from loadmanager.ports import BrokerError
+from loadmanager.ports import BrokerError, NotTheContract
 
 log = structlog.get_logger()
 
 _IDLE_S: Final = 3600.0
+_TELL_EVERY_S: Final = 60.0
 
 
 class HealthWatch:
@@ -27,6 +29,8 @@ class HealthWatch:
         self._intention = sampler.intention
         self._rules = rules
         self._health = Health()
+        self._tell_again_s = -math.inf
+        self._log = log.warning
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -45,17 +49,23 @@ class HealthWatch:
         try:
             await self._parts.broker.health(self._rules.timeout_s)
         except BrokerError as error:
+            # Then the membership tells, and there is nothing that could be sick.
+            self._log = log.debug if isinstance(error, NotTheContract) else log.warning
             self._parts.metrics.broker_probed("failed", self._parts.clock.monotonic_s() - begun_s)
             return str(error)
         self._parts.metrics.broker_probed("passed", self._parts.clock.monotonic_s() - begun_s)
         return ""
 
     def _learn(self, complaint: str) -> None:
+        now_s = self._parts.clock.monotonic_s()
         before, self._health = self._health, after(self._rules, self._health, good=not complaint)
-        if complaint:
-            log.warning("broker.health.failed", error=complaint)
+        if not complaint:
+            self._tell_again_s = -math.inf
+        elif now_s >= self._tell_again_s:
+            self._tell_again_s = now_s + _TELL_EVERY_S
+            self._log("broker.health.failed", error=complaint)
         if self._health.healthy is not before.healthy:
-            log.warning("broker.health.changed", healthy=self._health.healthy, error=complaint)
+            self._log("broker.health.changed", healthy=self._health.healthy, error=complaint)
             self._parts.metrics.broker_healthy.set(self._health.healthy)
         self._intention.health_found(
             healthy=self._health.healthy, let_off=not self._health.healthy and self._may_be_off()

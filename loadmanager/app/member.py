@@ -35,7 +35,14 @@ from loadmanager.app.unleased import Unleased
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import LoadReport
-from loadmanager.ports import BrokerError, Connection, CoordinationError, Node, StaleAgent
+from loadmanager.ports import (
+    BrokerError,
+    Connection,
+    CoordinationError,
+    Node,
+    NotTheContract,
+    StaleAgent,
+)
 
 log = structlog.get_logger()
 
@@ -142,8 +149,9 @@ class Member:
         tell = log.debug if self._unleased.refused else log.warning
         for error in leaves(ended):
             why = str(error) or type(error).__name__
-            tell(event, why=why)
-            self._unleased.ended(why)
+            unasked = self._membership is None and isinstance(error, BrokerError)
+            (log.debug if unasked else tell)(event, why=why)
+            self._unleased.ended(why, no_contract=isinstance(error, NotTheContract))
 
     async def drain(self) -> None:
         """Tell the leader that this broker stops, and wait while it hands everything over."""
@@ -195,8 +203,8 @@ class Member:
             report = await self._sampler.sample()
             if self._unleased.refused:
                 await self._unleased.ask()
-        except BrokerError:
-            await self._take_back()
+        except BrokerError as error:
+            await self._take_back(error)
             raise
         membership, former = await register(
             parts.coordination, parts.identity, report, self._succession
@@ -249,11 +257,13 @@ class Member:
             await deregister(self._parts.coordination, self._given_up)
             self._given_up = None
 
-    async def _take_back(self) -> None:
+    async def _take_back(self, unasked: BrokerError) -> None:
         """Take out a broker that cannot be asked, if it is registered by this session.
 
         So it is where the reply to a registration was lost: nobody else may delete that.
         """
+        if isinstance(unasked, NotTheContract):
+            self._unleased.refusal()
         coordination, broker = self._parts.coordination, self._parts.identity.broker
         session_id = coordination.session.session_id
         node = await coordination.get(znodes.report(broker))

@@ -33,6 +33,7 @@ class Unleased:
         self._succession = succession
         self._refusals = 0
         self._tell_again_s = -math.inf
+        self._told_no_contract = False
         self.why = "it is being registered"
         parts.metrics.broker_leased.set(0)
 
@@ -49,6 +50,7 @@ class Unleased:
     def leased(self) -> None:
         """Take note that the broker took a lease."""
         self._refusals = 0
+        self._told_no_contract = False
         self._tell_again_s = -math.inf
         self._parts.metrics.broker_leased.set(1)
 
@@ -56,12 +58,18 @@ class Unleased:
         """Count an attempt that the broker refused."""
         self._refusals += 1
 
-    def ended(self, why: str) -> None:
-        """Tell why the broker has no registration now: at once, then once a minute."""
+    def ended(self, why: str, *, no_contract: bool) -> None:
+        """Tell why the broker has no registration now: at once, then once a minute.
+
+        That it does not speak the contract is told at once, whatever was told before: a
+        broker that is being started answers nothing first.
+        """
         self.why = why
         self._parts.metrics.broker_leased.set(0)
         now_s = self._parts.clock.monotonic_s()
-        if now_s >= self._tell_again_s:
+        new = no_contract and not self._told_no_contract
+        self._told_no_contract |= no_contract
+        if new or now_s >= self._tell_again_s:
             self._tell_again_s = now_s + TELL_EVERY_S
             log.error("broker.lease.missing", why=why, refusals=self._refusals)
 

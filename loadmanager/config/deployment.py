@@ -25,13 +25,16 @@ from loadmanager.core.ids import parse_broker
 class BrokerSettings(Section):
     """The broker beside this sidecar."""
 
-    def exposure(self) -> str:
-        """Return why strangers may command the broker, "" if that is not to be expected."""
-        host = urlsplit(self.control_url).hostname or ""
-        if self.control_secret_file or is_loopback(host):
+    def exposure(self, chosen_url: str = "") -> str:
+        """Return why strangers may command the broker, "" if that is not to be expected.
+
+        ``chosen_url`` is what the start chose where ``control_url`` is empty.
+        """
+        url = self.control_url or chosen_url
+        if not url or self.control_secret_file or is_loopback(urlsplit(url).hostname or ""):
             return ""
         return (
-            f"[broker] control_url is {self.control_url!r} and control_secret_file is empty: "
+            f"[broker] control_url is {url!r} and control_secret_file is empty: "
             "whoever reaches that address can command the broker; expected a loopback address, "
             "or a secret that the broker shares"
         )
@@ -54,7 +57,8 @@ class BrokerSettings(Section):
     control_url: HttpUrl = Field(
         "",
         description="Where this sidecar asks the broker for its load, and tells it what to load "
-        "and unload; best a loopback address. Empty: the same as http_url.",
+        "and unload; best a loopback address. Empty: http://127.0.0.1 with the port of id; if "
+        "nothing answers there when the sidecar starts, http://{id}.",
     )
     control_timeout_s: float = Field(
         2.0,
@@ -114,12 +118,7 @@ class BrokerSettings(Section):
             broker = parse_broker(values.get("id"))  # type: ignore[arg-type] # whatever came in
         except (InvalidName, TypeError):
             return values
-        http_url = values.get("http_url") or f"http://{broker}"
-        return {
-            **values,
-            "http_url": http_url,
-            "control_url": values.get("control_url") or http_url,
-        }
+        return {**values, "http_url": values.get("http_url") or f"http://{broker}"}
 
 
 # What a server listens on for every address; nobody can be sent there.

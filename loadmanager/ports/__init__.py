@@ -31,6 +31,7 @@ from loadmanager.ports.broker import (
     BrokerState,
     BrokerStats,
     BrokerUnreachable,
+    NotTheContract,
     StaleAgent,
 )
 from loadmanager.ports.coordination import (
@@ -136,6 +137,7 @@ __all__ = [
     "NodeMissing",
     "NotEmpty",
     "NotLeader",
+    "NotTheContract",
     "Operation",
     "Owner",
     "PartitionService",

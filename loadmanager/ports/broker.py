@@ -21,6 +21,10 @@ class BrokerRefused(BrokerError):
     """The broker answered that it will not, or answered something that is no answer."""
 
 
+class NotTheContract(BrokerRefused):
+    """What answers does not speak the broker contract."""
+
+
 class StaleAgent(BrokerRefused):
     """A newer agent commands this broker; this one has to stop."""
 

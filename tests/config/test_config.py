@@ -49,12 +49,12 @@ def test_the_environment_wins_over_the_file_and_the_command_line_over_both(file:
 
 def test_addresses_follow_from_the_id_and_the_port_unless_given() -> None:
     config = load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}, ["sidecar.listen_port=9"])
-    assert config.broker.http_url == config.broker.control_url == "http://b1:8080"
+    assert (config.broker.http_url, config.broker.control_url) == ("http://b1:8080", "")
     assert config.sidecar.advertised_url == "http://b1:9"
     given = load_config(
         None, ID, ["broker.http_url=https://x:1", "sidecar.advertised_url=http://s:2"]
     )
-    assert given.broker.control_url == "https://x:1"
+    assert given.broker.http_url == "https://x:1"
     assert given.sidecar.advertised_url == "http://s:2"
 
 

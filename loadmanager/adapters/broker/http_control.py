@@ -27,6 +27,7 @@ from loadmanager.ports import (
     BrokerState,
     BrokerStats,
     BrokerUnreachable,
+    NotTheContract,
     StaleAgent,
 )
 
@@ -39,6 +40,7 @@ and the lease: a renewal that waited behind slow loads could lose the lease."""
 _OK: Final = 200
 _NO_CONTENT: Final = 204
 _CONFLICT: Final = 409
+_NO_SUCH_PATH: Final = (404, 405)
 
 _Answer = TypeVar("_Answer", bound=Body)
 
@@ -97,7 +99,7 @@ class HttpBrokerControl:
         try:
             return parsed_stats(content, f"GET {url}")
         except MalformedContent as error:
-            raise BrokerRefused(str(error)) from None
+            raise _no_contract(str(error)) from None
 
     async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
         """Return the topics that the broker has open in ``bundle``, idle ones too."""
@@ -161,9 +163,7 @@ class HttpBrokerControl:
         except TimeoutError:
             raise BrokerUnreachable(f"{where}: no whole answer within {limit_s:g} s") from None
         except aiohttp.ClientResponseError as error:
-            raise BrokerRefused(
-                f"{where}: the answer is no HTTP ({error.message}); expected HTTP/1.1"
-            ) from error
+            raise _no_contract(f"{where}: the answer is no HTTP ({error.message})") from error
         except (aiohttp.ClientError, OSError) as error:
             raise BrokerUnreachable(f"{where}: {type(error).__name__}: {error}") from error
         if status != expected_status:
@@ -207,7 +207,14 @@ def _read(model: type[_Answer], content: bytes, where: str) -> _Answer:
     try:
         return parsed(model, content, where)
     except MalformedContent as error:
-        raise BrokerRefused(str(error)) from None
+        raise _no_contract(str(error)) from None
+
+
+def _no_contract(answered: str) -> NotTheContract:
+    return NotTheContract(
+        f"{answered}. Expected a broker that speaks the broker contract, "
+        "which docs/broker-contract.md describes; is [broker] control_url that broker's?"
+    )
 
 
 def _refusal(where: str, status: int, content: bytes, expected_status: int) -> BrokerRefused:
@@ -220,6 +227,8 @@ def _refusal(where: str, status: int, content: bytes, expected_status: int) -> B
     try:
         reason = parsed(ErrorAnswer, content, told).reason
     except MalformedContent as error:
-        return BrokerRefused(f"{error}; expected status {expected_status}, or a reason")
+        return _no_contract(f"{error}; expected status {expected_status}, or a reason")
+    if status in _NO_SUCH_PATH and "/bundles/" not in where:
+        return _no_contract(f"{told}: {reason[:500]}")  # As Pulsar's own web service answers.
     kind = StaleAgent if status == _CONFLICT else BrokerRefused
     return kind(f"{told}: {reason[:500]}; expected status {expected_status}")
