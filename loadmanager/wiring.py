@@ -153,7 +153,7 @@ def make_broker_control(config: Config, control_url: str) -> HttpBrokerControl:
     if exposure := broker.exposure(control_url):
         log.warning("broker.control.exposed", why=exposure)
     secret = read_secret(Path(broker.control_secret_file)) if broker.control_secret_file else ""
-    return HttpBrokerControl(broker.control_url, broker.control_timeout_s, secret=secret)
+    return HttpBrokerControl(control_url, broker.control_timeout_s, secret=secret)
 
 
 def make_door(
