@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from loadmanager.cli.tables import print_table
+from loadmanager.cli.tables import fitted, print_table, terminal_width
 
 _CANDIDATES_SHOWN: Final = 20
 _KINDS: Final[Mapping[str, str]] = {
@@ -22,10 +22,8 @@ _KINDS: Final[Mapping[str, str]] = {
 
 def print_account(account: Mapping[str, Any]) -> None:
     """Print an account as `Accounts` of the HTTP door gives it."""
-    click.echo(_headline(account))
-    click.echo(_load_line(account))
-    for line in (*_decisions(account), *_grounds(account)):
-        click.echo(line)
+    for text in (_headline(account), _load_line(account), *_decisions(account), *_grounds(account)):
+        _echo(text)
     candidates = account["candidates"]
     print_table(
         "Where it could go",
@@ -35,9 +33,13 @@ def print_account(account: Mapping[str, Any]) -> None:
     if len(candidates) > _CANDIDATES_SHOWN:
         click.echo(f"... and {len(candidates) - _CANDIDATES_SHOWN} more (--json tells all)")
     click.echo("")
-    for line in _in_force(account["inForce"]):
-        click.echo(line)
-    click.echo(_footer(account))
+    for text in (*_in_force(account["inForce"]), _footer(account)):
+        _echo(text)
+
+
+def _echo(text: str) -> None:
+    width = terminal_width()
+    click.echo("\n".join(fitted(line, width) for line in text.split("\n")))
 
 
 def _headline(account: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from loadmanager.cli.asking import NotFound, Reach, reaching, segment
 _MODES: Final[Mapping[str, str]] = {
     "active": "rounds move and split bundles",
     "observing": "rounds decide, and move nothing",
-    "paused": "rounds do nothing; `loadmanager resume` ends it",
+    "paused": "rounds move nothing; `loadmanager resume` ends it",
 }
 _POLL_S: Final = 0.25
 _QUESTION_S: Final = 30.0
@@ -68,7 +68,7 @@ def drain_command(
         raise click.exceptions.Exit(1)
     if not as_json:
         click.echo(
-            f"{broker} is empty. It takes no bundle until `loadmanager drain --undo {broker}`."
+            f"{broker} is empty.\nIt takes no bundle until: loadmanager drain --undo {broker}"
         )
 
 
@@ -167,8 +167,8 @@ def _what_next(state: Mapping[str, Any], reach: Reach) -> str:
     )
     return (
         f"{broker} takes bundles again; it has {state['bundlesLeft']}.\n"
-        "Bundles without an owner may be placed on it at once. Those that were moved off it\n"
-        f"do not return by themselves.\n{rounds}"
+        "Bundles without an owner may be placed on it at once.\n"
+        f"Those that were moved off it do not return by themselves.\n{rounds}"
     )
 
 

@@ -18,6 +18,22 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def fitted(line: str, width: int | None) -> str:
+    """Return a line of text, wrapped between words if it is longer than ``width``."""
+    if width is None or len(line) <= width:
+        return line
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    return "\n".join(
+        textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=f"{indent}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, or nothing without rows; a column of which a ``>`` ends the name is right."""
     cells = [[str(cell) for cell in row] for row in rows]

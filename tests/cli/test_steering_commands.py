@@ -270,7 +270,7 @@ def test_what_is_no_bundle_is_refused_unasked(arguments: tuple[str, ...]) -> Non
 def test_a_drain_shows_its_progress_until_the_broker_is_empty(serve: Serve) -> None:
     application = Application()
     got = run("drain", "b1:8080", "--reason", "new disk", "--url", serve(application))
-    told = "b1:8080 is empty. It takes no bundle until `loadmanager drain --undo b1:8080`.\n"
+    told = "b1:8080 is empty.\nIt takes no bundle until: loadmanager drain --undo b1:8080\n"
     assert (got.exit_code, got.stdout) == (0, told)
     assert got.stderr.splitlines() == [f"b1:8080: {left} bundles left" for left in (3, 1, 0)]
     mark = application.marks["b1:8080"]

@@ -1,6 +1,6 @@
 """Tables keep to the width of a terminal without breaking a name or a figure."""
 
-from loadmanager.cli.tables import plain_lines
+from loadmanager.cli.tables import fitted, plain_lines
 
 COLUMNS = ("bundle", "msg/s>", "because")
 ROWS = [("t/ns/0x00000000_0x20000000", "1,500", "Its broker carried more than is allowed.")]
@@ -36,3 +36,9 @@ def test_columns_that_do_not_fit_follow_below_with_their_names() -> None:
 
 def test_a_first_column_that_does_not_fit_is_kept_whole() -> None:
     assert plain_lines(COLUMNS, ROWS, 20)[:2] == ["bundle", "t/ns/0x00000000_0x20000000"]
+
+
+def test_a_long_line_is_wrapped_between_words_and_keeps_its_indent() -> None:
+    line = "  Numbers: margin 0.02, learned_costs true"
+    assert fitted(line, None) == fitted(line, 80) == line
+    assert fitted(line, 24) == "  Numbers: margin 0.02,\n    learned_costs true"
