@@ -23,6 +23,7 @@ from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher, Sampler
 from loadmanager.app.reachability import Reachability
+from loadmanager.app.readiness import Readiness
 from loadmanager.app.retuning import Retuning, tuned_by
 from loadmanager.app.split_requests import SplitRequests
 from loadmanager.app.splitting import Splitter
@@ -46,6 +47,7 @@ class Application:
     member: Member
     leading: Leading
     election: Election
+    readiness: Readiness
     answering: Answering
     reachability: Reachability
     split_requests: SplitRequests
@@ -89,7 +91,7 @@ def join(
     publisher = Publisher(parts, sampler, tuning, draw=rng.random)
     member = make_member(config, parts, ownerships, publisher, tuning)
     reachability = Reachability(parts)
-    leading = Leading(open_desk, parts.metrics)
+    leading = Leading(open_desk, parts)
     answering = Answering(
         parts,
         Naming(parts, ownerships),
@@ -117,6 +119,7 @@ def join(
         member,
         leading,
         election,
+        Readiness(parts, leading),
         answering,
         reachability,
         split_requests,
@@ -141,7 +144,7 @@ def make_ownerships(parts: Parts, commands: asyncio.TaskGroup) -> Ownerships:
     def next_owner_url(bundle: BundleId) -> str:
         planned = ownerships.handovers.get(bundle)
         known = parts.picture.brokers.get(planned) if planned else None
-        return known.report.urls.broker_url if known else ""
+        return known.registration.urls.broker_url if known else ""
 
     ownerships = Ownerships(
         parts.broker,

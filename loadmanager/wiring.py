@@ -136,6 +136,7 @@ def build_sidecar(
         door,
         application.member,
         application.election,
+        application.readiness,
         dynamic=application.dynamic,
         key=key if uses_cluster_key(config.security, config.tls) else None,
         reachability=application.reachability,

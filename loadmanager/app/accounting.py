@@ -136,7 +136,7 @@ class Accounting:
         wall_ms = self._parts.clock.wall_ms()
         names = view.brokers.names
         # A view and the picture differ only by what was read since the view was made.
-        reports = {name: picture.brokers[name].report for name in names}
+        reports = {name: picture.loads.reports[name].report for name in names}
         owners = {
             bundle: holding.broker
             for bundle, holding in picture.owners.items()

@@ -268,7 +268,7 @@ class Answering:
         if planned is None or mode is not LookupMode.REDIRECT or planned == self._identity.broker:
             return None
         known = self._picture.brokers.get(planned)
-        return Redirection(known.report.sidecar_url, authoritative=True) if known else None
+        return Redirection(known.registration.sidecar_url, authoritative=True) if known else None
 
     def _leader_place(self) -> LeaderPlace:
         leader = self._picture.leader

@@ -9,7 +9,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of
 from loadmanager.core.policies import Policies, hosts_matching
-from loadmanager.core.wire import decode_isolation
+from loadmanager.core.wire import decode_isolation, decode_loads
 from loadmanager.core.wire.reports import report_to_json
 from loadmanager.ports import BrokerUnknown, Unavailable
 
@@ -45,9 +45,12 @@ class BrokerRequests:
     async def load_report(self) -> Mapping[str, Any]:
         """Return the last load report of this broker; see `BrokerService`."""
         known = self._picture.brokers.get(self._me)
-        if known is None:
+        path = znodes.loads(self._me)
+        data = await self._documents.read(path) if known else None
+        if known is None or data is None:
             raise Unavailable(f"broker {self._me} is not registered now")
-        return report_to_json(known.report)
+        with told(path, "read"):
+            return report_to_json(decode_loads(path, data, known.registration))
 
 
 def _why(policies: Policies, bundle: BundleId, broker: BrokerId) -> str:

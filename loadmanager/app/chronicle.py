@@ -227,7 +227,7 @@ class Chronicle:
         return changed or (self._rounds - 1) % self._base_every_rounds == 0
 
     def _reported_at_ms(self, view: ClusterView) -> dict[BrokerId, int]:
-        known = self._parts.picture.brokers
+        known = self._parts.picture.loads.reports
         return {
             name: known[name].report.reported_at_ms for name in view.brokers.names if name in known
         }

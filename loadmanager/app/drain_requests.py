@@ -64,7 +64,7 @@ class DrainRequests:
         return DrainStatus(
             broker=broker,
             registered=known is not None,
-            draining=known is not None and known.report.draining,
+            draining=known is not None and known.registration.draining,
             mark=mark,
             bundles_left=sum(1 for _ in left),
         )

@@ -31,6 +31,7 @@ _RECHECK_S = 30.0
 _RETRY_S = 0.2
 _AFTER_ERROR_S = 1.0
 STAND_BACK_S: Final = 30.0
+_HEAD_START_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,11 @@ class Election:
         if standing is Standing.CAMPAIGN and held_back_s > 0:
             await self._picture.changes.wait(min(held_back_s, _RECHECK_S))
         elif standing is Standing.CAMPAIGN and self._eligible() and not self._barred():
-            await self._campaign()
+            if self._identity.broker not in self._picture.successors:
+                # Others have read the loads already, and can decide at once.
+                await self._clock.sleep(_HEAD_START_S)
+            if self._standing() is Standing.CAMPAIGN and self._eligible():
+                await self._campaign()
         elif standing is Standing.CLEAR or (standing is Standing.LEAD and held_back_s > 0):
             await self._clear()
         elif standing is Standing.LEAD and self._won is None:

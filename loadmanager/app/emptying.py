@@ -54,7 +54,7 @@ class Emptying:
 
     def _draining(self) -> set[BrokerId]:
         brokers = self._parts.picture.brokers
-        return {broker for broker, known in brokers.items() if known.report.draining}
+        return {broker for broker, known in brokers.items() if known.registration.draining}
 
     def _staying(self, draining: Collection[BrokerId]) -> Iterator[tuple[BundleId, BrokerId]]:
         """Yield what draining brokers should own as ordered, or own without an order."""

@@ -61,7 +61,7 @@ class HarmfulReports:
 
     def current(self) -> frozenset[BrokerId]:
         """Return who is left out now: not who reported something else, or is gone."""
-        known = self.parts.picture.brokers
+        known = self.parts.picture.loads.reports
         for broker, one in list(self._left_out.items()):
             if broker not in known or known[broker].mzxid != one.mzxid:
                 del self._left_out[broker]
@@ -72,7 +72,7 @@ class HarmfulReports:
     def leave_out(self, broker: BrokerId, error: Exception) -> None:
         """Leave a broker out until it reports something else."""
         why = f"{type(error).__name__}: {error}"
-        self._left_out[broker] = _LeftOut(self.parts.picture.brokers[broker].mzxid, why)
+        self._left_out[broker] = _LeftOut(self.parts.picture.loads.reports[broker].mzxid, why)
         log.error("broker.report.left_out", broker=broker, error=why)
         self._show()
 
@@ -95,7 +95,9 @@ class HarmfulReports:
             return False
         self._not_before_s = now_s + SEARCH_EVERY_S  # Unless this search finds something.
         left_out = self.current()
-        brokers = sorted(broker for broker in self.parts.picture.brokers if broker not in left_out)
+        brokers = sorted(
+            broker for broker in self.parts.picture.loads.reports if broker not in left_out
+        )
         if not brokers or self._fails(trial, ()) is not None:
             return False
         most = min(MOST_LEFT_OUT, max(1, len(brokers) // 4))
@@ -108,7 +110,7 @@ class HarmfulReports:
                 return False
             brokers.remove(culprit)
             found[culprit] = error
-        known = self.parts.picture.brokers
+        known = self.parts.picture.loads.reports
         for broker, error in found.items():
             if broker in known:
                 self.leave_out(broker, error)
@@ -134,7 +136,7 @@ class HarmfulReports:
 
     def _fails(self, trial: Trial, brokers: Sequence[BrokerId]) -> Exception | None:
         """Return what a decision on the reports of these brokers raises."""
-        known, now_s = self.parts.picture.brokers, self.parts.clock.monotonic_s()
+        known, now_s = self.parts.picture.loads.reports, self.parts.clock.monotonic_s()
         tally = LoadTally(weights=trial.planner.weights)
         try:
             for broker in brokers:

@@ -74,5 +74,5 @@ class HealthWatch:
     def _may_be_off(self) -> bool:
         brokers = self._parts.picture.brokers
         me = self._parts.identity.broker
-        draining = [b for b, known in brokers.items() if b != me and known.report.draining]
+        draining = [b for b, known in brokers.items() if b != me and known.registration.draining]
         return may_be_let_off(me, brokers, draining)

@@ -2,21 +2,31 @@
 
 from collections.abc import Callable
 
+import structlog
+
 from loadmanager.app.desk import Desk
 from loadmanager.app.electing import Term
 from loadmanager.app.parts import Parts
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import LeaderElsewhere, LookupRefused, NotLeader, Unavailable
-from loadmanager.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+_LOADS_WAIT_S = 10.0
+_LOOK_S = 0.2
 
 
 class Leading:
     """Opens a desk for each term this agent wins."""
 
-    def __init__(self, open_desk: Callable[[Term], Desk], metrics: Metrics) -> None:
+    def __init__(self, open_desk: Callable[[Term], Desk], parts: Parts) -> None:
         self._open_desk = open_desk
-        self._metrics = metrics
+        self._picture = parts.picture
+        self._clock = parts.clock
+        self._metrics = parts.metrics
         self._desk: Desk | None = None
+        self.elected = False
+        """Whether a term is under way, be it ready for work or not."""
 
     @property
     def desk(self) -> Desk | None:
@@ -25,15 +35,31 @@ class Leading:
 
     async def lead(self, term: Term) -> None:
         """Lead until cancelled at the term's end; raises as `Desk.run`."""
-        self._desk = self._open_desk(term)
+        self.elected = True
         self._metrics.is_leader.set(1)
         self._metrics.leader_changes.labels("gained").inc()
         try:
+            await self._read_loads()
+            self._desk = self._open_desk(term)
             await self._desk.run()
         finally:
-            self._desk = None
+            self._desk, self.elected = None, False
             self._metrics.is_leader.set(0)
             self._metrics.leader_changes.labels("lost").inc()
+
+    async def _read_loads(self) -> None:
+        """Watch the loads, and wait until all were read: nothing is decided without them.
+
+        Not for ever: with some of them, a leader can place what nobody serves.
+        """
+        loads = self._picture.loads
+        loads.open()
+        give_up_s = self._clock.monotonic_s() + _LOADS_WAIT_S
+        while not loads.complete:
+            if self._clock.monotonic_s() >= give_up_s:
+                log.warning("leadership.loads.incomplete", brokers=len(loads.reports))
+                return
+            await self._picture.changes.wait(_LOOK_S)
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide who is to own ``bundle``.

@@ -89,7 +89,8 @@ class Leaving:
     def _has_heirs(self) -> bool:
         me, picture = self._parts.identity.broker, self._parts.picture
         return picture.current and any(
-            broker != me and not known.report.draining for broker, known in picture.brokers.items()
+            broker != me and not known.registration.draining
+            for broker, known in picture.brokers.items()
         )
 
     def _may_serve(self) -> bool:

@@ -206,6 +206,7 @@ class Member:
         except BrokerError as error:
             await self._take_back(error)
             raise
+        report = self._publisher.fitting(report)
         membership, former = await register(
             parts.coordination, parts.identity, report, self._succession
         )
@@ -266,7 +267,7 @@ class Member:
             self._unleased.refusal()
         coordination, broker = self._parts.coordination, self._parts.identity.broker
         session_id = coordination.session.session_id
-        node = await coordination.get(znodes.report(broker))
+        node = await coordination.get(znodes.registration(broker))
         if node is not None and node.stat.ephemeral_owner == session_id:
             await self._give_up(Membership(broker, session_id, node.stat.czxid))
 
@@ -354,7 +355,9 @@ class Member:
             Displaced: another session registered the same broker after us.
         """
         seen: asyncio.Queue[Node | None] = asyncio.Queue()
-        watch = self._parts.coordination.watch(znodes.report(membership.broker), seen.put_nowait)
+        watch = self._parts.coordination.watch(
+            znodes.registration(membership.broker), seen.put_nowait
+        )
         try:
             while True:
                 node = await seen.get()

@@ -75,10 +75,9 @@ class MergeRequests:
 
     def _reports(self, half: BundleId) -> Iterator[BundleStats]:
         holding = self._parts.picture.live_owner(half)
-        if holding is not None:
-            bundles = self._parts.picture.brokers[holding.broker].report.bundles
-            if half in bundles:
-                yield bundles[half]
+        known = holding and self._parts.picture.loads.reports.get(holding.broker)
+        if known and half in known.report.bundles:
+            yield known.report.bundles[half]
 
     async def _until_merged(self, both: Merge, desk: MergingDesk) -> None:
         clock, picture = self._parts.clock, self._parts.picture

@@ -171,7 +171,7 @@ class NamespaceRequests:
     def _topics_reported(self, namespace: Namespace) -> int:
         return sum(
             stats.topics
-            for known in self._parts.picture.brokers.values()
+            for known in self._parts.picture.loads.reports.values()
             for bundle, stats in known.report.bundles.items()
             if namespace_of(bundle) == namespace
         )

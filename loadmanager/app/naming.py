@@ -56,12 +56,12 @@ class Naming:
             return None
         if not (self._own.serves(bundle) if self._commands(holding.broker) else holding.serving):
             return None
-        report = self._picture.brokers[holding.broker].report
+        registration = self._picture.brokers[holding.broker].registration
         return Owner(
             bundle=bundle,
             broker=holding.broker,
-            urls=report.urls,
-            listeners=report.advertised_listeners,
+            urls=registration.urls,
+            listeners=registration.advertised_listeners,
             fencing_token=holding.fencing_token,
             epoch=self._picture.leader.epoch if self._picture.leader else 0,
         )
@@ -84,4 +84,4 @@ class Naming:
         """Say whether ``broker`` is registered as this sidecar's own."""
         if broker != self._me.broker:
             return False
-        return self._picture.brokers[broker].report.sidecar_url == self._me.sidecar_url
+        return self._picture.brokers[broker].registration.sidecar_url == self._me.sidecar_url

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 import structlog
 
 from loadmanager.app.changes import Changes
+from loadmanager.app.cluster_loads import ClusterLoads
 from loadmanager.app.watched import WatchedFolder
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
-from loadmanager.core.leadership import Incumbent
-from loadmanager.core.load import LoadReport
+from loadmanager.core.leadership import Incumbent, successors
+from loadmanager.core.load import Registration
 from loadmanager.core.orders import OwnedList, decode_owned
-from loadmanager.core.wire import decode_boundaries, decode_leader, decode_report
+from loadmanager.core.wire import decode_boundaries, decode_leader, decode_registration
 from loadmanager.ports import Clock, Connection, Coordination, LeaderInfo, Node, SessionState, Watch
 from loadmanager.telemetry.metrics import Metrics
 
@@ -27,16 +28,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class KnownBroker:
-    """A registered broker: its last report, and when this sidecar saw it change.
+    """A registered broker; ``registered_as`` is the czxid of the registration."""
 
-    ``seen_at_s`` is on this sidecar's monotonic clock, so that no host's wall clock
-    decides how old a report is.
-    """
-
-    report: LoadReport
-    seen_at_s: float
+    registration: Registration
     registered_as: int
-    mzxid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +68,17 @@ class ClusterPicture:
         self._brokers = WatchedFolder(
             coordination,
             znodes.BROKERS,
-            read=self._read_report,
+            read=self._read_registration,
             changed=self._broker_changed,
-            malformed=lambda: metrics.malformed("report"),
+            malformed=lambda: metrics.malformed("registration"),
             completed=self.changes.tell,
+        )
+        self.loads = ClusterLoads(
+            coordination,
+            clock,
+            metrics,
+            registered=self._registration,
+            changed=self.changes.tell,
         )
         self._owned = WatchedFolder(
             coordination,
@@ -100,6 +102,7 @@ class ClusterPicture:
         """Stop watching."""
         self._brokers.close()
         self._owned.close()
+        self.loads.close()
         for watch in (*self._watches, *self._boundary_watches.values()):
             watch.close()
 
@@ -115,14 +118,21 @@ class ClusterPicture:
 
     @property
     def brokers(self) -> Mapping[BrokerId, KnownBroker]:
-        """Every registered broker whose report can be read."""
+        """Every registered broker whose registration can be read."""
         return self._brokers.values  # type: ignore[return-value]  # names were parsed on reading
 
     def advertises(self, sidecar_url: str) -> bool:
         """Return whether a registered broker's sidecar says that it is reached there."""
         return any(
-            known.report.sidecar_url.rstrip("/") == sidecar_url for known in self.brokers.values()
+            known.registration.sidecar_url.rstrip("/") == sidecar_url
+            for known in self.brokers.values()
         )
+
+    @property
+    def successors(self) -> frozenset[BrokerId]:
+        """Who keeps ready to lead when the leader is gone."""
+        leader = self.leader.broker if self.leader else None
+        return successors({one: known.registered_as for one, known in self.brokers.items()}, leader)
 
     @property
     def owners(self) -> Mapping[BundleId, Holding]:
@@ -181,21 +191,24 @@ class ClusterPicture:
             )
         return self._boundaries.get(namespace)
 
-    def _read_report(self, name: str, node: Node) -> KnownBroker:
+    def _registration(self, broker: BrokerId) -> Registration | None:
+        known = self.brokers.get(broker)
+        return known.registration if known else None
+
+    def _read_registration(self, name: str, node: Node) -> KnownBroker:
         broker = parse_broker(name)
-        before = self._brokers.values.get(broker)
-        if before and before.mzxid == node.stat.mzxid:
-            return before
-        report = decode_report(znodes.report(broker), node.data)
-        if report.broker != broker:
-            what = f"broker {report.broker!r}"
-            raise MalformedContent(znodes.report(broker), what, f"the node's own name {broker!r}")
-        return KnownBroker(report, self._clock.monotonic_s(), node.stat.czxid, node.stat.mzxid)
+        path = znodes.registration(broker)
+        registration = decode_registration(path, node.data)
+        if registration.broker != broker:
+            what = f"broker {registration.broker!r}"
+            raise MalformedContent(path, what, f"the node's own name {broker!r}")
+        return KnownBroker(registration, node.stat.czxid)
 
     def _broker_changed(
-        self, _name: str, before: KnownBroker | None, after: KnownBroker | None
+        self, name: str, before: KnownBroker | None, after: KnownBroker | None
     ) -> None:
-        if before is None or after is None or _address(before.report) != _address(after.report):
+        self.loads.registration_changed(BrokerId(name))
+        if before is None or after is None or _address(before) != _address(after):
             self._answers_changed()
         self.changes.tell()
 
@@ -276,5 +289,6 @@ class ClusterPicture:
         self.version += 1
 
 
-def _address(report: LoadReport) -> tuple[object, ...]:
-    return report.urls, report.advertised_listeners, report.sidecar_url
+def _address(known: KnownBroker) -> tuple[object, ...]:
+    registration = known.registration
+    return registration.urls, registration.advertised_listeners, registration.sidecar_url

@@ -1,5 +1,6 @@
-"""From samples to the load report in the broker's node."""
+"""From samples to the broker's registration and loads in ZooKeeper."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -11,15 +12,27 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning, wait_out
 from loadmanager.core import znodes
 from loadmanager.core.history import Stream, report_record
-from loadmanager.core.load import HostUsage, LoadReport
+from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
 from loadmanager.core.report import Due, Published, due
-from loadmanager.core.wire import encode_report
-from loadmanager.ports import BrokerError, BrokerStats, Disconnected, HostProbe, NodeMissing
+from loadmanager.core.wire import encode_loads, encode_registration
+from loadmanager.ports import (
+    BrokerError,
+    BrokerStats,
+    Check,
+    CommitRejected,
+    Create,
+    Disconnected,
+    HostProbe,
+    NodeMissing,
+)
 
 log = structlog.get_logger()
 
 _RETRY_S = 0.2
 _MOST_LOGGED = 5
+_LARGEST_BYTES = 900_000
+"""ZooKeeper takes a megabyte at once, and the first loads go with the registration."""
+_TELL_EVERY_S = 60.0
 
 
 @dataclass(slots=True)
@@ -98,15 +111,23 @@ class Publisher:
         self._metrics = parts.metrics
         self._draw = draw
         self._history = parts.history
+        self._tell_again_s = -math.inf
+
+    def fitting(self, report: LoadReport) -> LoadReport:
+        """Return the report a broker may register with: without its bundles if they do not fit."""
+        if self._encoded(report) is not None:
+            return report
+        return replace(report, bundles=NO_BUNDLES)
 
     async def run(self, membership: Membership, registered: LoadReport) -> None:
-        """Sample and publish until cancelled; ``registered`` is what the node holds.
+        """Sample and publish until cancelled; ``registered`` is what the nodes hold.
 
         Raises:
             SessionLost: the session is gone, and the registration with it.
         """
         last = Published(registered, self._clock.monotonic_s())
         jitter = self._draw()
+        behind = False  # Whether the registration was written, and not yet the loads with it.
         self._remember(registered, Due.FIRST, None)
         while True:
             try:
@@ -121,22 +142,69 @@ class Publisher:
                 continue
             self._metrics.show_usage(report)
             now_s = self._clock.monotonic_s()
-            reason = due(self._tuning.now.report_rules, last, report, now_s, jitter)
+            rules = self._tuning.now.report_rules
+            reason = due(rules, last, report, now_s, jitter, forced=behind)
             if reason is None:
                 continue
+            report = _with_changes(report, last.report)
             try:
-                report = _with_changes(report, last.report)
-                content = encode_report(report)
-                await self._coordination.set(znodes.report(membership.broker), content)
+                if reason is Due.REGISTRATION:
+                    content = encode_registration(report)
+                    await self._coordination.set(znodes.registration(membership.broker), content)
+                    last = replace(last, report=with_registration(last.report, report))
+                    behind = True
+                written = await self._publish_loads(membership, report)
             except (Disconnected, NodeMissing) as error:
                 # That the registration is missing is for its guard to deal with.
+                self._metrics.report_failures.labels("not_written").inc()
                 log.warning("report.publish.failed", error=str(error))
                 await self._clock.sleep(_RETRY_S)
                 continue
-            self._metrics.report_publishes.labels(reason.value).inc()
-            self._metrics.report_bytes.set(len(content))
-            self._remember(report, reason, now_s - last.at_s)
-            last, jitter = Published(report, now_s), self._draw()
+            if written:
+                self._metrics.report_publishes.labels(reason.value).inc()
+                self._remember(report, reason, now_s - last.at_s)
+                last, jitter, behind = Published(report, now_s), self._draw(), False
+
+    async def _publish_loads(self, membership: Membership, report: LoadReport) -> bool:
+        """Write the loads; return whether they were not too large to be written.
+
+        Raises:
+            Disconnected: they may or may not be written.
+            NodeMissing: the node was deleted, and could not be made again.
+        """
+        content = self._encoded(report)
+        if content is None:
+            return False
+        path = znodes.loads(membership.broker)
+        try:
+            await self._coordination.set(path, content)
+        except NodeMissing as missing:
+            # Not beside a newer agent of this broker, who deletes our mark.
+            mark = Check(znodes.agent(membership.broker, membership.session_id), 0)
+            try:
+                await self._coordination.commit([mark, Create(path, content, ephemeral=True)])
+            except CommitRejected as rejected:
+                raise missing from rejected
+        self._metrics.report_bytes.set(len(content))
+        return True
+
+    def _encoded(self, report: LoadReport) -> bytes | None:
+        """Return the content of the loads node, None if ZooKeeper would not take it."""
+        content = encode_loads(report)
+        if len(content) <= _LARGEST_BYTES:
+            return content
+        self._metrics.report_failures.labels("too_large").inc()
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._tell_again_s:
+            self._tell_again_s = now_s + _TELL_EVERY_S
+            log.error(
+                "report.publish.refused",
+                path=znodes.loads(report.broker),
+                size_bytes=len(content),
+                limit_bytes=_LARGEST_BYTES,
+                bundles=len(report.bundles),
+            )
+        return None
 
     def _remember(self, report: LoadReport, reason: Due, interval_s: float | None) -> None:
         at_ms, window_s = self._clock.wall_ms(), self.sampler.window_s

@@ -134,7 +134,7 @@ class Reconciler:
         picture = self._parts.picture
         suspects = {
             (bundle, broker)
-            for broker, known in picture.brokers.items()
+            for broker, known in picture.loads.reports.items()
             for bundle in known.report.bundles
             if (at := picture.owners.get(bundle))
             and at.broker != broker

@@ -22,7 +22,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import decode_owned, encode_owned
-from loadmanager.core.wire import decode_lock, encode_agent, encode_report
+from loadmanager.core.wire import decode_lock, encode_agent, encode_loads, encode_registration
 from loadmanager.ports import (
     Check,
     CommitRejected,
@@ -60,11 +60,13 @@ async def register(
     """
     session_id = coordination.session.session_id
     broker = identity.broker
-    for folder in (znodes.BROKERS, znodes.OWNED, znodes.LOCKS, znodes.agents(broker)):
+    folders = (znodes.BROKERS, znodes.LOADS, znodes.OWNED, znodes.LOCKS, znodes.agents(broker))
+    for folder in folders:
         await coordination.ensure(folder)
     mark = znodes.agent(broker, session_id)
     contents = {
-        znodes.report(broker): encode_report(report),
+        znodes.registration(broker): encode_registration(report),
+        znodes.loads(broker): encode_loads(report),
         znodes.owned(broker): encode_owned({}),
     }
     for _ in range(_ATTEMPTS):
@@ -85,7 +87,7 @@ async def register(
         membership = await _confirmed(coordination, identity, session_id)
         succession.registered(membership.agent_epoch)
         return membership, _listed(former, broker)
-    raise SessionLost(f"{znodes.report(broker)} changed at each of {_ATTEMPTS} attempts")
+    raise SessionLost(f"{znodes.registration(broker)} changed at each of {_ATTEMPTS} attempts")
 
 
 async def _turn(coordination: Coordination, broker: BrokerId) -> Operation:
@@ -109,9 +111,9 @@ async def _replacing(
 
 
 async def _confirmed(coordination: Coordination, identity: Identity, session_id: int) -> Membership:
-    node = await coordination.get(znodes.report(identity.broker))
+    node = await coordination.get(znodes.registration(identity.broker))
     if node is None or node.stat.ephemeral_owner != session_id:
-        raise SessionLost(f"{znodes.report(identity.broker)} is not of this session any more")
+        raise SessionLost(f"{znodes.registration(identity.broker)} is not of this session any more")
     log.info("broker.registration.created", broker=identity.broker, agent_epoch=node.stat.czxid)
     return Membership(identity.broker, session_id, node.stat.czxid)
 
@@ -241,8 +243,8 @@ async def deregister(coordination: Coordination, membership: Membership) -> None
 
     Its owned list stays, for as long as locks are held it must name them.
     """
-    path = znodes.report(membership.broker)
-    node = await coordination.get(path)
-    if node is not None and node.stat.ephemeral_owner == membership.session_id:
-        await coordination.delete(path, version=node.stat.version)
+    for path in (znodes.registration(membership.broker), znodes.loads(membership.broker)):
+        node = await coordination.get(path)
+        if node is not None and node.stat.ephemeral_owner == membership.session_id:
+            await coordination.delete(path, version=node.stat.version)
     log.info("broker.registration.deleted", broker=membership.broker)

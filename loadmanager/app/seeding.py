@@ -62,7 +62,7 @@ class Seeding:
 
     def _is_cold(self) -> bool:
         known = self._tally.averages().keys()
-        brokers = self._parts.picture.brokers.values()
+        brokers = self._parts.picture.loads.reports.values()
         reported = {bundle for one in brokers for bundle in one.report.bundles}
         return not known or 2 * len(reported & known) < len(reported)
 

@@ -13,6 +13,7 @@ from loadmanager.app.electing import Election
 from loadmanager.app.member import Member
 from loadmanager.app.parts import Parts
 from loadmanager.app.reachability import Reachability
+from loadmanager.app.readiness import Readiness
 from loadmanager.core.ids import BrokerId
 from loadmanager.ports import CoordinationError, SessionState
 
@@ -44,6 +45,7 @@ class Sidecar:
         door: Door,
         member: Member,
         election: Election,
+        readiness: Readiness,
         *,
         dynamic: DynamicSettings,
         reachability: Reachability,
@@ -54,6 +56,7 @@ class Sidecar:
         self._door = door
         self._member = member
         self._election = election
+        self._readiness = readiness
         self._dynamic = dynamic
         self._key = key
         self._reachability = reachability
@@ -117,6 +120,7 @@ class Sidecar:
             tasks.create_task(self._member.run(), name="member")
             tasks.create_task(self._election.run(), name="election")
             tasks.create_task(self._reachability.run(), name="reachability")
+            tasks.create_task(self._readiness.run(), name="readiness")
             tasks.create_task(self._show(), name="gauges")
             if self._key is not None:
                 tasks.create_task(self._key.run(), name="cluster key")
@@ -142,13 +146,13 @@ class Sidecar:
     def _show_once(self) -> None:
         parts = self._parts
         now_s = parts.clock.monotonic_s()
-        brokers = parts.picture.brokers
-        for broker, known in brokers.items():
+        reports = parts.picture.loads.reports
+        for broker, known in reports.items():
             parts.metrics.report_aged(broker, now_s - known.seen_at_s)
-        parts.metrics.brokers_departed(self._shown - brokers.keys())
-        self._shown = set(brokers)
+        parts.metrics.brokers_departed(self._shown - reports.keys())
+        self._shown = set(reports)
         parts.metrics.picture_changed(
-            brokers=len(brokers),
+            brokers=len(parts.picture.brokers),
             bundles=len(parts.picture.owners),
             namespaces=parts.picture.namespaces,
         )

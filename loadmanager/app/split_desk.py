@@ -128,7 +128,8 @@ class SplitDesk:
         if not self._policy.enabled:
             return ()
         reports = {
-            broker: known.report.bundles for broker, known in self._parts.picture.brokers.items()
+            broker: known.report.bundles
+            for broker, known in self._parts.picture.loads.reports.items()
         }
         averages = self._tally.averages()
 

@@ -82,7 +82,7 @@ class SplitRequests:
         return max(reported, key=lambda bundle: (reported[bundle], bundle))
 
     def _reported(self) -> Iterator[tuple[BundleId, BundleStats]]:
-        for known in self._parts.picture.brokers.values():
+        for known in self._parts.picture.loads.reports.values():
             yield from known.report.bundles.items()
 
     async def _until_cut(self, bundle: BundleId) -> None:

@@ -88,7 +88,7 @@ class TopicRequests:
             if owner == me:
                 return await self.own(namespace)
             known = picture.brokers.get(owner)
-            url = known.report.sidecar_url if known else ""
+            url = known.registration.sidecar_url if known else ""
             if not url:
                 raise Unavailable(f"broker {owner} has no sidecar to ask for its topics")
             async with turns:

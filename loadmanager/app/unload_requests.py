@@ -92,9 +92,12 @@ class UnloadRequests:
         known = self._parts.picture.brokers.get(destination)
         if known is None:
             raise UnloadRefused(f"{_INACTIVE}: {destination} is not registered")
-        if known.report.draining:
+        if known.registration.draining:
             raise UnloadRefused(f"{_INACTIVE}: {destination} is draining")
-        age_s = self._parts.clock.monotonic_s() - known.seen_at_s
+        loads = self._parts.picture.loads.reports.get(destination)
+        if loads is None:
+            raise UnloadRefused(f"{_INACTIVE}: {destination} has published no loads")
+        age_s = self._parts.clock.monotonic_s() - loads.seen_at_s
         oldest_s = self._tuning.now.planner.filters.max_report_age_s
         if age_s > oldest_s:
             raise UnloadRefused(

@@ -132,7 +132,7 @@ class Untaken:
 
     def _has_others(self, broker: BrokerId) -> bool:
         return any(
-            other not in {broker, *self.passed_over} and not known.report.draining
+            other not in {broker, *self.passed_over} and not known.registration.draining
             for other, known in self._parts.picture.brokers.items()
         )
 

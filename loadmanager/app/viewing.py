@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadmanager.app.chronicle import Chronicle
+from loadmanager.app.cluster_loads import KnownLoads
 from loadmanager.app.constraints import Constraints
 from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.order_book import OrderBook
@@ -38,19 +39,19 @@ class Viewing:
         self._chronicle = chronicle
         self._harmful = harmful
         self._untaken = untaken
-        self._taken: dict[BrokerId, int] = {}
+        self._taken: dict[BrokerId, KnownLoads] = {}
 
     def take_reports(self) -> None:
         """Count what was reported since the last time; forget who left or is left out."""
         left_out = self._harmful.current()
-        known_brokers = self._parts.picture.brokers
-        brokers = {name: known for name, known in known_brokers.items() if name not in left_out}
-        for broker, known in brokers.items():
-            if self._taken.get(broker) != known.mzxid:
-                self._taken[broker] = known.mzxid
+        known_reports = self._parts.picture.loads.reports
+        reports = {name: known for name, known in known_reports.items() if name not in left_out}
+        for broker, known in reports.items():
+            if self._taken.get(broker) is not known:
+                self._taken[broker] = known
                 self._tally.report(known.report, known.seen_at_s)
                 self._chronicle.took(broker, known.report.reported_at_ms)
-        for broker in self._taken.keys() - brokers.keys():
+        for broker in self._taken.keys() - reports.keys():
             del self._taken[broker]
             self._tally.forget(broker, self._parts.clock.monotonic_s())
             self._chronicle.forgot(broker)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "file",
     required=True,
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="A snapshot of a live leader, or a plain dump of /loadbalance/brokers; - reads stdin.",
+    help="A snapshot of a live leader, or Pulsar load reports by broker; - reads stdin.",
 )
 @click.option("--shedder", metavar="NAME", help="Another shedder, by our name or Pulsar's.")
 @click.option("--placement", metavar="NAME", help="Another placement, by our name or Pulsar's.")

@@ -7,10 +7,15 @@ leader that was replaced without knowing it can still believe what it likes: its
 writes fail.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from loadmanager.core.ids import BrokerId
+
+SUCCESSORS: Final = 2
+"""Two, because the leader's failure may well be that of another broker too."""
 
 
 class Standing(StrEnum):
@@ -73,3 +78,15 @@ def judge(candidate: Candidate, incumbent: Incumbent | None, *, connected: bool)
     if incumbent.broker == candidate.broker:
         return Standing.CLEAR
     return Standing.FOLLOW
+
+
+def successors(
+    registered_as: Mapping[BrokerId, int], leader: BrokerId | None
+) -> frozenset[BrokerId]:
+    """Return who keeps ready to lead: those registered longest, without the leader.
+
+    ``registered_as`` are the czxids of the registrations, so all sidecars name the same
+    brokers. The others let them go first in an election, and read no loads until then.
+    """
+    others = [broker for broker in registered_as if broker != leader]
+    return frozenset(sorted(others, key=lambda one: (registered_as[one], one))[:SUCCESSORS])

@@ -1,8 +1,9 @@
 """What brokers and bundles did: usages, rates, load reports. Values only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
+from typing import Any
 
 from loadmanager.core.ids import BrokerId, BundleId
 
@@ -104,11 +105,9 @@ class BrokerUrls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadReport:
-    """What one broker's agent says of its broker: registration and load in one node.
+class Registration:
+    """Who a broker is, how it is reached and what state it is in; without its loads.
 
-    ``reported_at_ms`` is the agent's wall clock and only for people to read: ages
-    are reckoned from when the leader saw the report, on the leader's own clock.
     ``sidecar_url`` is where the agent's sidecar answers lookups and orders.
     ``started_at_ms`` tells a restarted broker from the same one reporting again.
     ``broker_class`` is a word for brokers of one kind (hardware, image), "" if not set.
@@ -117,17 +116,8 @@ class LoadReport:
     broker: BrokerId
     urls: BrokerUrls
     sidecar_url: str
-    reported_at_ms: int
     started_at_ms: int
     version: str = ""
-    cpu: ResourceUsage | None = None
-    memory: ResourceUsage | None = None
-    direct_memory: ResourceUsage | None = None
-    bandwidth_in: ResourceUsage | None = None
-    bandwidth_out: ResourceUsage | None = None
-    bundles: Mapping[BundleId, BundleStats] = field(default_factory=lambda: NO_BUNDLES)
-    gains: frozenset[BundleId] = frozenset()
-    losses: frozenset[BundleId] = frozenset()
     persistent_topics: bool = True
     non_persistent_topics: bool = True
     draining: bool = False
@@ -137,6 +127,25 @@ class LoadReport:
     advertised_listeners: Mapping[str, BrokerUrls] = field(
         default_factory=lambda: MappingProxyType({})
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport(Registration):
+    """What one broker's agent says of its broker: its registration and its loads.
+
+    ``reported_at_ms`` is the agent's wall clock and only for people to read: ages are
+    computed from when the leader saw the loads, on the leader's own clock.
+    """
+
+    reported_at_ms: int
+    cpu: ResourceUsage | None = None
+    memory: ResourceUsage | None = None
+    direct_memory: ResourceUsage | None = None
+    bandwidth_in: ResourceUsage | None = None
+    bandwidth_out: ResourceUsage | None = None
+    bundles: Mapping[BundleId, BundleStats] = field(default_factory=lambda: NO_BUNDLES)
+    gains: frozenset[BundleId] = frozenset()
+    losses: frozenset[BundleId] = frozenset()
 
     @property
     def msgs_in_per_s(self) -> float:
@@ -162,3 +171,18 @@ class LoadReport:
     def topics(self) -> int:
         """Topics in all bundles."""
         return sum(stats.topics for stats in self.bundles.values())
+
+
+def registration_fields(registration: Registration) -> dict[str, Any]:
+    """Return the registration as arguments for a `LoadReport`."""
+    return {one.name: getattr(registration, one.name) for one in fields(Registration)}
+
+
+def registration_of(report: Registration) -> Registration:
+    """Return a load report's registration, without the loads."""
+    return Registration(**registration_fields(report))
+
+
+def with_registration(report: LoadReport, registration: Registration) -> LoadReport:
+    """Return the report's loads under another registration."""
+    return replace(report, **registration_fields(registration))

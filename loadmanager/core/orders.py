@@ -5,20 +5,21 @@ namespace, compressed when that pays. A bundle costs about 25 bytes, compressed 
 8, so that a broker with 20,000 bundles stays far below ZooKeeper's limit of 1 MB.
 """
 
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
 from loadmanager.core.bounds import EPOCH, HASH
 from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_broker, parse_bundle
-from loadmanager.core.wire.fields import parse_object, to_json
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
+from loadmanager.core.wire.bundle_names import bundles_from, by_namespace, range_text, ranges_of
+from loadmanager.core.wire.fields import Fields, to_json
+from loadmanager.core.wire.packing import packed, unpacked_object
 
-_COMPRESS_ABOVE_BYTES: Final = 4096
-_LARGEST_BYTES: Final = 32 * 1024 * 1024
+LARGEST_UNPACKED_BYTES: Final = 8 * 1024 * 1024
+"""100,000 bundles, each with the broker that it is handed over to."""
+
 _NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 _NO_SPLITS: Final[Mapping[BundleId, "SplitOrder"]] = MappingProxyType({})
 
@@ -60,17 +61,16 @@ class OwnedList:
 
 def encode_orders(orders: Orders) -> bytes:
     """Return the content of ``/loadbalance/orders/{broker}``."""
-    return _pack(
-        {
-            "epoch": orders.epoch,
-            "bundles": _ranges(orders.bundles),
-            "handovers": dict(sorted(orders.handovers.items())),
-            "splits": {
-                bundle: {"algorithm": order.algorithm, "positions": list(order.positions)}
-                for bundle, order in sorted(orders.splits.items())
-            },
-        }
-    )
+    document = {
+        "epoch": orders.epoch,
+        "bundles": ranges_of(orders.bundles),
+        "handovers": dict(sorted(orders.handovers.items())),
+        "splits": {
+            bundle: {"algorithm": order.algorithm, "positions": list(order.positions)}
+            for bundle, order in sorted(orders.splits.items())
+        },
+    }
+    return packed(to_json(document))
 
 
 def decode_orders(where: str, data: bytes) -> Orders:
@@ -79,11 +79,11 @@ def decode_orders(where: str, data: bytes) -> Orders:
     Raises:
         MalformedContent: it is not what `encode_orders` writes.
     """
-    document = _unpack(where, data)
+    document = unpacked_object(where, data, LARGEST_UNPACKED_BYTES)
     epoch = document.get("epoch")
     if type(epoch) is not int or not EPOCH.holds(epoch):
         raise MalformedContent(where, f"epoch = {epoch!a:.80}", EPOCH.expected)
-    bundles = _bundles_in(where, document, "bundles")
+    bundles = frozenset(bundles_from(Fields(where, document), "bundles"))
     handovers = {
         _bundle(where, bundle): _broker(where, broker)
         for bundle, broker in _mapping(where, document, "handovers").items()
@@ -104,14 +104,14 @@ def encode_owned(tokens: Mapping[BundleId, int | None], loading: Iterable[Bundle
     """
     document: dict[str, object] = {
         "bundles": {
-            namespace: {_range_text(bundle): tokens[bundle] for bundle in bundles}
-            for namespace, bundles in _by_namespace(tokens)
+            namespace: {range_text(bundle): tokens[bundle] for bundle in bundles}
+            for namespace, bundles in by_namespace(tokens)
         }
     }
-    unserved = _ranges(loading)
+    unserved = ranges_of(loading)
     if unserved:
         document["loading"] = unserved
-    return _pack(document)
+    return packed(to_json(document))
 
 
 def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
@@ -121,7 +121,7 @@ def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
         MalformedContent: it is not what `encode_owned` writes.
     """
     tokens = {}
-    document = _unpack(where, data)
+    document = unpacked_object(where, data, LARGEST_UNPACKED_BYTES)
     for namespace, ranges in _mapping(where, document, "bundles").items():
         if not isinstance(ranges, dict):
             raise MalformedContent(where, f"bundles.{namespace} = {ranges!r}", "ranges to tokens")
@@ -130,23 +130,8 @@ def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
                 what = f"token of {namespace}/{hash_range} = {token!a:.80}"
                 raise MalformedContent(where, what, f"{EPOCH.expected}, or null")
             tokens[_bundle(where, f"{namespace}/{hash_range}")] = mzxid if token is None else token
-    return OwnedList(MappingProxyType(tokens), _bundles_in(where, document, "loading"))
-
-
-def _ranges(bundles: Iterable[BundleId]) -> dict[str, list[str]]:
-    return {
-        namespace: [_range_text(bundle) for bundle in group]
-        for namespace, group in _by_namespace(bundles)
-    }
-
-
-def _bundles_in(where: str, document: Mapping[str, Any], key: str) -> frozenset[BundleId]:
-    found: list[BundleId] = []
-    for namespace, ranges in _mapping(where, document, key).items():
-        if not isinstance(ranges, list):
-            raise MalformedContent(where, f"{key}.{namespace} = {ranges!r}", "a list of ranges")
-        found += [_bundle(where, f"{namespace}/{hash_range}") for hash_range in ranges]
-    return frozenset(found)
+    loading = frozenset(bundles_from(Fields(where, document), "loading"))
+    return OwnedList(MappingProxyType(tokens), loading)
 
 
 def _split_order(where: str, bundle: str, order: object) -> SplitOrder:
@@ -157,32 +142,6 @@ def _split_order(where: str, bundle: str, order: object) -> SplitOrder:
         what = f"splits.{bundle} = {order!r:.80}"
         raise MalformedContent(where, what, f"an algorithm and positions, each {HASH.expected}")
     return SplitOrder(algorithm, tuple(positions))
-
-
-def _by_namespace(bundles: Iterable[BundleId]) -> Iterable[tuple[str, list[BundleId]]]:
-    for namespace, group in groupby(sorted(bundles), key=namespace_of):
-        yield namespace, list(group)
-
-
-def _range_text(bundle: BundleId) -> str:
-    return bundle.rpartition("/")[2]
-
-
-def _pack(document: Mapping[str, object]) -> bytes:
-    text = to_json(document)
-    return zlib.compress(text) if len(text) > _COMPRESS_ABOVE_BYTES else text
-
-
-def _unpack(where: str, data: bytes) -> dict[str, Any]:
-    if not data.lstrip().startswith(b"{"):
-        try:
-            inflater = zlib.decompressobj()
-            data = inflater.decompress(data, _LARGEST_BYTES)
-        except zlib.error as error:
-            raise MalformedContent(where, f"{data[:40]!r}", "JSON, plain or zlib") from error
-        if not inflater.eof:
-            raise MalformedContent(where, "compressed data", "a whole zlib stream below 32 MiB")
-    return parse_object(where, data)
 
 
 def _mapping(where: str, document: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from loadmanager.core.load import LoadReport
+from loadmanager.core.load import LoadReport, registration_of
 from loadmanager.core.scores import report_max_usage
 from loadmanager.core.settings import Doc, check
 
@@ -112,7 +112,7 @@ def due(
         return Due.FIRST
     if forced:
         return Due.FORCED
-    if _registration(last.report) != _registration(current):
+    if registration_of(last.report) != registration_of(current):
         return Due.REGISTRATION
     age_s = now_s - last.at_s
     if age_s < rules.min_interval_s:
@@ -148,19 +148,3 @@ def _msgs_per_s(report: LoadReport) -> float:
 
 def _bytes_per_s(report: LoadReport) -> float:
     return report.bytes_in_per_s + report.bytes_out_per_s
-
-
-def _registration(report: LoadReport) -> tuple[object, ...]:
-    return (
-        report.broker,
-        report.urls,
-        report.sidecar_url,
-        report.started_at_ms,
-        report.version,
-        report.persistent_topics,
-        report.non_persistent_topics,
-        report.draining,
-        report.healthy,
-        report.protocols,
-        report.advertised_listeners,
-    )

@@ -13,6 +13,7 @@ EPOCH: Final = "/loadbalance/epoch"
 CLUSTER: Final = "/loadbalance/cluster"
 AGENTS: Final = "/loadbalance/agents"
 BROKERS: Final = "/loadbalance/brokers"
+LOADS: Final = "/loadbalance/loads"
 OWNED: Final = "/loadbalance/owned"
 ORDERS: Final = "/loadbalance/orders"
 DRAINING: Final = "/loadbalance/draining"
@@ -29,9 +30,14 @@ COST_MODEL: Final = "/loadbalance/cost-model"
 QUOTAS: Final = "/loadbalance/resource-quota"
 
 
-def report(broker: BrokerId) -> str:
-    """Return where ``broker`` is registered and its load report stands (ephemeral)."""
+def registration(broker: BrokerId) -> str:
+    """Return where ``broker`` is registered with its addresses and its state (ephemeral)."""
     return f"{BROKERS}/{broker}"
+
+
+def loads(broker: BrokerId) -> str:
+    """Return where ``broker``'s agent publishes what the broker carries (ephemeral)."""
+    return f"{LOADS}/{broker}"
 
 
 def agents(broker: BrokerId) -> str:

@@ -182,6 +182,7 @@ class Agent:
                     self.door,
                     self.application.member,
                     self.application.election,
+                    self.application.readiness,
                     dynamic=self.application.dynamic,
                     reachability=self.application.reachability,
                     close=self.line.close,

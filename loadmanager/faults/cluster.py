@@ -97,14 +97,17 @@ class Cluster(World):
             await asyncio.sleep(every_s)
 
     async def ready(self, within_s: float = 30.0) -> None:
-        """Return once every living sidecar is registered and follows a leader."""
+        """Return once every living sidecar is registered and follows a leader at work."""
         await self.until(
-            lambda: all(
-                agent.application
-                and agent.app.member.registered
-                and agent.app.answering.readiness().ready
-                and len(agent.picture.brokers) == len({a.host.name for a in self.living})
-                for agent in self.living
+            lambda: (
+                all(
+                    agent.application
+                    and agent.app.member.registered
+                    and agent.app.answering.readiness().ready
+                    and len(agent.picture.brokers) == len({a.host.name for a in self.living})
+                    for agent in self.living
+                )
+                and any(agent.app.leading.desk for agent in self.living)
             ),
             within_s,
         )

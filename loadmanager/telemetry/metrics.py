@@ -209,7 +209,10 @@ class Metrics:
         self.report_publishes = self._counter(
             "report_publishes", "Load reports written, by what made them due.", "reason"
         )
-        self.report_bytes = self._gauge("report_bytes", "Size of the last load report written.")
+        self.report_failures = self._counter(
+            "report_failures", "Load reports that were due and not written, by cause.", "cause"
+        )
+        self.report_bytes = self._gauge("report_bytes", "Size of the last loads node written.")
         self._report_age = self._gauge(
             "report_age_seconds",
             "Time since this sidecar last saw the broker's report change.",

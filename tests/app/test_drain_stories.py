@@ -113,7 +113,9 @@ async def test_a_drained_broker_is_emptied_a_few_at_a_time_and_no_lookup_fails(
 async def test_nothing_is_placed_on_a_drained_broker_until_it_is_let_go(cluster: Cluster) -> None:
     (drained, *_) = [a for a in cluster.living if not a.leads]
     await drain(drained, drained.host)
-    await cluster.until(lambda: cluster.leader.picture.brokers[drained.host.name].report.draining)
+    await cluster.until(
+        lambda: cluster.leader.picture.brokers[drained.host.name].registration.draining
+    )
     boundaries = await cluster.make_namespace(12)
     await place_all(cluster, boundaries)
     assert drained.host.serving == {}
@@ -156,7 +158,7 @@ async def test_where_nobody_can_take_them_bundles_stay_and_are_served_all_the_ti
         await drain(cluster.leader, second)
         marked_s = asyncio.get_running_loop().time()
         await cluster.until(
-            lambda: all(k.report.draining for k in cluster.leader.picture.brokers.values())
+            lambda: all(k.registration.draining for k in cluster.leader.picture.brokers.values())
         )
         assert asyncio.get_running_loop().time() - marked_s < 0.5
         await asyncio.sleep(10.0)
@@ -191,12 +193,13 @@ async def test_a_drained_broker_whose_sidecar_restarts_is_still_drained(cluster:
     await agent.leave()
     cluster.start(agent.host)
     await cluster.ready()
-    assert cluster.leader.picture.brokers[agent.host.name].report.draining
+    assert cluster.leader.picture.brokers[agent.host.name].registration.draining
     await asyncio.sleep(5.0)
     assert agent.host.serving == {}
     await cluster.agent_of(agent.host.name).app.drain_requests.unmark(agent.host.name)
     await cluster.until(
-        lambda: not cluster.leader.picture.brokers[agent.host.name].report.draining, within_s=1.0
+        lambda: not cluster.leader.picture.brokers[agent.host.name].registration.draining,
+        within_s=1.0,
     )
 
 
@@ -247,7 +250,7 @@ def test_a_sidecar_that_stops_has_its_broker_emptied_first(leads: bool) -> None:
         (ended,) = cluster.warnings("broker.drain.ended")
         assert (ended["bundles"] > MOST, ended["left"]) == (True, 0)
         assert agent.failure is None
-        assert znodes.report(agent.host.name) not in cluster.service.dump()
+        assert znodes.registration(agent.host.name) not in cluster.service.dump()
 
     tell()
 

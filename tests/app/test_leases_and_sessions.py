@@ -181,7 +181,7 @@ async def test_a_broker_that_cannot_be_asked_loses_its_bundles_when_its_lease_is
     await cluster.until(lambda: agent.app.member.registered, within_s=3.0)
     # Its health was bad for long enough that it takes nothing until it has been well.
     await cluster.until(
-        lambda: not cluster.leader.picture.brokers[host.name].report.draining, within_s=10.0
+        lambda: not cluster.leader.picture.brokers[host.name].registration.draining, within_s=10.0
     )
     await cluster.move(bundle, host)
     await cluster.until(lambda: cluster.servers(bundle) == [host])
@@ -313,7 +313,7 @@ async def test_a_deleted_registration_gives_everything_back_and_registers_again(
     await place_all(cluster, boundaries)
     host, agent, _ = _owner(cluster, boundaries)
     operator = await cluster.operator()
-    await operator.delete(znodes.report(host.name))
+    await operator.delete(znodes.registration(host.name))
     await cluster.until(lambda: not agent.app.member.registered)
     await cluster.until(lambda: agent.app.member.registered)
     await cluster.settled(boundaries.bundles)

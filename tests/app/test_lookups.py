@@ -222,8 +222,10 @@ async def test_the_picture_s_version_grows_only_when_an_answer_can_change(
     await cluster.until(lambda: all(at.serving for at in agent.picture.owners.values()))
     version = agent.app.answering.picture_version
     cluster.hosts[0].cpu_fraction = 0.5  # A new report, but the same addresses.
-    before = agent.picture.brokers[agent.host.name]
-    await cluster.until(lambda: agent.picture.brokers[agent.host.name] != before)
+    reports = agent.picture.loads.reports
+    await cluster.until(lambda: agent.host.name in reports)
+    before = reports[agent.host.name]
+    await cluster.until(lambda: reports[agent.host.name] != before)
     assert agent.app.answering.picture_version == version
     server = cluster.server(boundaries.bundles[0])
     other = next(host for host in cluster.hosts if host is not server)

@@ -1,4 +1,5 @@
 import asyncio
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace, parse_broker, parse_topic
-from loadmanager.core.wire import decode_report, encode_boundaries, encode_report
+from loadmanager.core.wire import decode_registration, encode_boundaries, encode_registration
 from loadmanager.faults.cluster import NAMESPACE, Cluster, topic_in
 from loadmanager.ports import Unavailable
 
@@ -23,29 +24,51 @@ def _refused(cluster: Cluster, path: str) -> bool:
 
 
 @story()
-async def test_a_malformed_report_leaves_one_broker_out_until_it_is_right_again(
+async def test_a_malformed_registration_leaves_one_broker_out_until_it_is_right_again(
     cluster: Cluster,
 ) -> None:
     stranger = parse_broker("stranger:8080")
-    await cluster.write(znodes.report(stranger), GARBAGE)
-    await cluster.until(lambda: _refused(cluster, znodes.report(stranger)))
+    await cluster.write(znodes.registration(stranger), GARBAGE)
+    await cluster.until(lambda: _refused(cluster, znodes.registration(stranger)))
     for agent in cluster.agents:
         assert stranger not in agent.picture.brokers
         assert len(agent.picture.brokers) == 3
         assert agent.picture.complete
-        assert agent.metric("loadmanager_malformed_content_total", kind="report") == 1
+        assert agent.metric("loadmanager_malformed_content_total", kind="registration") == 1
 
-    of_another = cluster.service.dump()[znodes.report(cluster.hosts[0].name)].data
-    await cluster.write(znodes.report(stranger), of_another)
+    of_another = cluster.service.dump()[znodes.registration(cluster.hosts[0].name)].data
+    await cluster.write(znodes.registration(stranger), of_another)
     await cluster.until(
-        lambda: cluster.agents[0].metric("loadmanager_malformed_content_total", kind="report") == 2
+        lambda: (
+            cluster.agents[0].metric("loadmanager_malformed_content_total", kind="registration")
+            == 2
+        )
     )
     assert "the node's own name" in cluster.warnings("znode.content.refused")[-1]["error"]
 
-    report = decode_report("here", of_another)
-    right = encode_report(replace(report, broker=stranger))
-    await cluster.write(znodes.report(stranger), right)
+    of_stranger = replace(decode_registration("here", of_another), broker=stranger)
+    right = encode_registration(of_stranger)
+    await cluster.write(znodes.registration(stranger), right)
     await cluster.until(lambda: all(stranger in a.picture.brokers for a in cluster.agents))
+
+
+@story()
+async def test_malformed_loads_keep_a_broker_from_bundles_and_its_addresses_known(
+    cluster: Cluster,
+) -> None:
+    stranger = parse_broker("stranger:8080")
+    of_another = cluster.service.dump()[znodes.registration(cluster.hosts[0].name)].data
+    of_stranger = replace(decode_registration("here", of_another), broker=stranger)
+    await cluster.write(znodes.registration(stranger), encode_registration(of_stranger))
+    bomb = zlib.compress(b'{"version":1,"x":"' + b" " * 100_000_000 + b'"}', 9)
+    await cluster.write(znodes.loads(stranger), bomb)
+    await cluster.until(lambda: _refused(cluster, znodes.loads(stranger)))
+    leader = cluster.leader
+    assert leader.metric("loadmanager_malformed_content_total", kind="loads") == 1
+    assert stranger in leader.picture.brokers
+    assert stranger not in leader.picture.loads.reports
+    boundaries = await cluster.make_namespace(3)
+    await place_all(cluster, boundaries)
 
 
 @story()

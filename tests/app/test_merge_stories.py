@@ -234,7 +234,7 @@ async def test_an_owner_that_may_not_have_both_is_named_with_the_reason(cluster:
     await drains.mark(first.name, by="test", reason="")
     await cluster.until(lambda: not first.serving and len(second.serving) == 3)
     await drains.mark(second.name, by="test", reason="")
-    await cluster.until(lambda: brokers[second.name].report.draining)
+    await cluster.until(lambda: brokers[second.name].registration.draining)
     with pytest.raises(MergeRefused, match=rf"may have both \({second.name}: draining\)"):
         await merge(cluster, *boundaries.bundles[:2])
 

@@ -47,7 +47,7 @@ async def test_its_bundles_are_served_by_others_once_its_lease_is_over(cluster: 
     boundaries = await cluster.make_namespace(12)
     agent = await _refused(cluster, boundaries)
     await cluster.until(
-        lambda: znodes.report(agent.host.name) not in cluster.service.nodes, within_s=3.0
+        lambda: znodes.registration(agent.host.name) not in cluster.service.nodes, within_s=3.0
     )
     await cluster.until(lambda: not agent.host.serving, within_s=SESSION_S)
     await cluster.settled(boundaries.bundles, within_s=2.0)
@@ -56,7 +56,7 @@ async def test_its_bundles_are_served_by_others_once_its_lease_is_over(cluster: 
     # It is not listed again for a moment, whatever its agent tries.
     for _ in range(600):
         await asyncio.sleep(0.1)
-        assert znodes.report(agent.host.name) not in cluster.service.nodes
+        assert znodes.registration(agent.host.name) not in cluster.service.nodes
     await cluster.settled(boundaries.bundles, within_s=1.0)
 
 
@@ -169,7 +169,7 @@ async def test_a_sidecar_that_is_refused_from_its_start_on_registers_nothing_for
     await _raise_epoch(host)
     agent = cluster.start(host)
     await asyncio.sleep(30.0)
-    assert znodes.report(host.name) not in cluster.service.nodes
+    assert znodes.registration(host.name) not in cluster.service.nodes
     assert "holds no lease" in _reasons(agent)
     host.restart_broker()
     await cluster.until(lambda: agent.app.member.registered, within_s=10.0)

@@ -233,7 +233,7 @@ async def test_a_broker_that_died_is_deregistered_again_where_that_write_was_los
     delete = session.delete
 
     async def lose_once(path: str, *, version: int = -1) -> None:
-        if path == znodes.report(host.name) and not lost:
+        if path == znodes.registration(host.name) and not lost:
             lost.append(path)
             session.lose_next_request()
         await delete(path, version=version)
@@ -242,7 +242,9 @@ async def test_a_broker_that_died_is_deregistered_again_where_that_write_was_los
     host.kill_broker()
     await cluster.until(lambda: lost, within_s=2 * SESSION_S)
     # Its session lives on, so that nobody else would ever delete its registration.
-    await cluster.until(lambda: znodes.report(host.name) not in cluster.service.nodes, SESSION_S)
+    await cluster.until(
+        lambda: znodes.registration(host.name) not in cluster.service.nodes, SESSION_S
+    )
     await cluster.until(lambda: all(map(cluster.servers, boundaries.bundles)))
 
 
@@ -254,7 +256,7 @@ async def test_a_registration_whose_reply_was_lost_is_taken_back_if_the_broker_c
     await place_all(cluster, boundaries)
     host = next(one for one in cluster.living if not one.leads and one.host.serving).host
     heir = cluster.start(host)
-    commit, report = heir.coordination.commit, znodes.report(host.name)
+    commit, report = heir.coordination.commit, znodes.registration(host.name)
 
     async def lose_the_reply(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         if not host.cut and any(isinstance(o, Create) and o.path == report for o in operations):

@@ -84,7 +84,7 @@ async def test_a_registration_that_is_deleted_while_a_bundle_is_cut_is_made_agai
 ) -> None:
     host, agent, whole = await _cut_on_its_way(cluster, 1.0)
     operator = await cluster.operator()
-    await operator.delete(znodes.report(host.name))
+    await operator.delete(znodes.registration(host.name))
     await _settled(cluster, agent, whole)
     await cluster.until(lambda: host.name in cluster.leader.picture.brokers)
 

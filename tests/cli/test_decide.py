@@ -11,7 +11,7 @@ from loadmanager.cli.tables import plain_lines
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.snapshot import encode_snapshot, in_force
-from loadmanager.core.wire import encode_report
+from loadmanager.core.wire.reports import report_to_json
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_what_the_leader_would_only_observe_is_shown_as_observed(tmp_path: Path)
 
 
 def test_a_plain_dump_on_stdin_is_enough() -> None:
-    dump = {name: json.loads(encode_report(one)) for name, one in hot_and_idle().reports.items()}
+    dump = {name: report_to_json(one) for name, one in hot_and_idle().reports.items()}
     options = ["--rounds", "3"]
     got = CliRunner().invoke(main, ["decide", "--snapshot", "-", *options], input=json.dumps(dump))
     assert got.exit_code == 0

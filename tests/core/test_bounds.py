@@ -15,7 +15,8 @@ from loadmanager.core.bounds import COUNT, RATE, TIME_MS, Bound
 from loadmanager.core.cost.document import costs_of, costs_to_json
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.reading import read_line
-from loadmanager.core.ids import parse_bundle
+from loadmanager.core.ids import parse_broker, parse_bundle
+from loadmanager.core.load import BrokerUrls, Registration
 from loadmanager.core.orders import decode_orders, decode_owned
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.seed import read_seed
@@ -24,13 +25,15 @@ from loadmanager.core.wire import (
     decode_agent,
     decode_drain_mark,
     decode_leader,
+    decode_loads,
     decode_lock,
     decode_partitions,
-    decode_report,
+    decode_registration,
     decode_standby,
 )
 from loadmanager.core.wire.balancing import decode_balancing
 from loadmanager.core.wire.fields import parse_fields
+from loadmanager.core.wire.reports import report_from
 
 BUNDLE = parse_bundle("t/n/0x00000000_0x80000000")
 EVERY: dict[str, Bound] = {
@@ -156,6 +159,23 @@ SEED_BUNDLE: dict[str, Any] = {
     "hours": [1.0] * 168,
     "topics": 1,
 }
+SOMEBODY = Registration(
+    broker=parse_broker("b:1"), urls=BrokerUrls(http_url=""), sidecar_url="", started_at_ms=0
+)
+LOADS: dict[str, Any] = {
+    "version": 1,
+    "lastUpdate": 1,
+    "cpu": {"usage": 1.0, "limit": 2.0},
+    "bundles": {"t/n": ["0x00000000_0x80000000"]},
+    "msgRateIn": [1.0],
+    "msgRateOut": [1.0],
+    "msgThroughputIn": [1.0],
+    "msgThroughputOut": [1.0],
+    "topics": [1],
+    "producerCount": [1],
+    "consumerCount": [1],
+    "cacheSize": [1],
+}
 HISTORY: dict[str, Any] = {
     "schema": 1,
     "kind": "lost_reports",
@@ -171,7 +191,12 @@ HISTORY: dict[str, Any] = {
 }
 
 DOCUMENTS: dict[str, tuple[Any, Callable[[bytes], object]]] = {
-    "report": (REPORT, lambda data: decode_report("x", data)),
+    "report": (REPORT, lambda data: report_from(parse_fields("x", data))),
+    "registration": (
+        {"brokerId": "b:1", "startTimestamp": 1},
+        lambda data: decode_registration("x", data),
+    ),
+    "loads": (LOADS, lambda data: decode_loads("x", data, SOMEBODY)),
     "owned": (
         {"bundles": {"t/n": {"0x00000000_0x80000000": 1}}},
         lambda data: decode_owned("x", data, 1),

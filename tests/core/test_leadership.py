@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.leadership import Candidate, Incumbent, Standing, judge
+from loadmanager.core.leadership import Candidate, Incumbent, Standing, judge, successors
 
 ME = Candidate(BrokerId("b1:8080"), "run-2", session_id=22)
 
@@ -45,3 +45,10 @@ def test_a_suspended_session_leaves_everything_in_doubt(incumbent: Incumbent | N
 def test_only_the_session_that_holds_the_node_leads(incumbent: Incumbent | None) -> None:
     leads = judge(ME, incumbent, connected=True) is Standing.LEAD
     assert not leads or (incumbent is not None and incumbent.session_id == ME.session_id)
+
+
+def test_the_brokers_registered_longest_besides_the_leader_are_to_succeed_it() -> None:
+    registered = {BrokerId(f"b{number}:8080"): 100 - number for number in range(5)}
+    assert successors(registered, None) == {"b4:8080", "b3:8080"}
+    assert successors(registered, BrokerId("b4:8080")) == {"b3:8080", "b2:8080"}
+    assert successors({}, ME.broker) == frozenset()

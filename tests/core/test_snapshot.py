@@ -17,7 +17,8 @@ from loadmanager.core.snapshot import (
     encode_snapshot,
     view_of_snapshot,
 )
-from loadmanager.core.wire import encode_report
+from loadmanager.core.wire import encode_registration
+from loadmanager.core.wire.reports import report_to_json
 
 WHERE = "cluster.json"
 
@@ -28,8 +29,8 @@ def document(**changes: Any) -> bytes:
         "version": 1,
         "takenAtMs": 1000,
         "brokers": {
-            B1: json.loads(encode_report(report(B1, 0.9, {LOW: 1.0}))),
-            B2: json.loads(encode_report(report(B2, 0.1, {HIGH: 1.0}))),
+            B1: report_to_json(report(B1, 0.9, {LOW: 1.0})),
+            B2: report_to_json(report(B2, 0.1, {HIGH: 1.0})),
         },
         "boundaries": {NS: ["0x00000000", "0x80000000", "0xffffffff"]},
         "owners": {LOW: B1, HIGH: B2},
@@ -51,6 +52,12 @@ def test_a_snapshot_comes_back_as_it_was() -> None:
 def test_a_snapshot_of_reports_alone_comes_back_as_it_was() -> None:
     reports = Snapshot(reports={B1: report(B1, 0.9, {LOW: 1.0})}, taken_at_ms=5)
     assert decode_snapshot(WHERE, encode_snapshot(reports)) == reports
+
+
+def test_a_dump_of_registrations_alone_is_refused() -> None:
+    dump = {B1: json.loads(encode_registration(report(B1, 0.9, {LOW: 1.0})))}
+    with pytest.raises(MalformedContent, match="registrations without loads"):
+        decode_snapshot(WHERE, json.dumps(dump).encode())
 
 
 def test_a_plain_dump_of_the_brokers_is_a_snapshot() -> None:

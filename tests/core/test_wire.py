@@ -2,6 +2,7 @@ import json
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
-from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.load import (
+    BrokerUrls,
+    BundleStats,
+    LoadReport,
+    Registration,
+    ResourceUsage,
+    registration_of,
+)
 from loadmanager.core.memory import Memory
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire import (
@@ -22,15 +30,19 @@ from loadmanager.core.wire import (
     Standby,
     decode_boundaries,
     decode_leader,
+    decode_loads,
     decode_lock,
-    decode_report,
+    decode_registration,
     decode_standby,
     encode_boundaries,
     encode_leader,
+    encode_loads,
     encode_lock,
-    encode_report,
+    encode_registration,
     encode_standby,
 )
+from loadmanager.core.wire.fields import parse_fields, to_json
+from loadmanager.core.wire.reports import report_from, report_to_json
 from loadmanager.core.wire.topics import decode_partitions, encode_partitions
 
 NAMESPACE = Namespace("t/n")
@@ -100,9 +112,42 @@ leaders = st.builds(
 )
 
 
+def encode_report(report: LoadReport) -> bytes:
+    return to_json(report_to_json(report))
+
+
+def decode_report(where: str, data: bytes) -> LoadReport:
+    return report_from(parse_fields(where, data))
+
+
 @given(reports)
 def test_a_report_survives_the_wire(report: LoadReport) -> None:
     assert decode_report("/r", encode_report(report)) == report
+
+
+@given(reports)
+def test_a_registration_survives_the_wire(report: LoadReport) -> None:
+    registration = registration_of(report)
+    assert decode_registration("/r", encode_registration(report)) == registration
+
+
+def _rounded(report: LoadReport) -> LoadReport:
+    def rounded(one: BundleStats) -> BundleStats:
+        return replace(
+            one,
+            msgs_in_per_s=float(f"{one.msgs_in_per_s:.6g}"),
+            msgs_out_per_s=float(f"{one.msgs_out_per_s:.6g}"),
+            bytes_in_per_s=float(f"{one.bytes_in_per_s:.6g}"),
+            bytes_out_per_s=float(f"{one.bytes_out_per_s:.6g}"),
+        )
+
+    return replace(report, bundles={name: rounded(one) for name, one in report.bundles.items()})
+
+
+@given(reports)
+def test_loads_survive_the_wire_to_six_digits(report: LoadReport) -> None:
+    found = decode_loads("/l", encode_loads(report), registration_of(report))
+    assert found == _rounded(report)
 
 
 @given(locks)
@@ -167,8 +212,13 @@ def test_only_the_heaviest_averages_are_kept_when_they_must_be_few() -> None:
     assert list(state.averages) == ["t/n/0x00000002_0x00000003"]
 
 
+SOMEBODY = Registration(
+    broker=BrokerId("a:1"), urls=BrokerUrls(http_url=""), sidecar_url="", started_at_ms=0
+)
 DECODERS: list[Callable[[str, bytes], object]] = [
     decode_report,
+    decode_registration,
+    lambda where, data: decode_loads(where, data, SOMEBODY),
     decode_lock,
     decode_leader,
     lambda where, data: decode_boundaries(where, NAMESPACE, data, 0),
@@ -198,10 +248,12 @@ def test_bytes_of_any_kind_raise_nothing_but_malformed_content(
 def test_a_spoiled_field_raises_nothing_but_malformed_content(data: st.DataObject) -> None:
     samples: list[Callable[[], bytes]] = [
         lambda: encode_report(data.draw(reports)),
+        lambda: encode_registration(data.draw(reports)),
+        lambda: encode_loads(data.draw(reports)),
         lambda: encode_lock(data.draw(locks)),
         lambda: encode_leader(data.draw(leaders)),
         lambda: encode_boundaries(Boundaries.even(NAMESPACE, 3)),
-        lambda: zlib.decompress(encode_standby(_standby())),
+        lambda: encode_standby(_standby()),
     ]
     which = data.draw(st.integers(0, len(samples) - 1))
     document = json.loads(samples[which]())
@@ -213,9 +265,8 @@ def test_a_spoiled_field_raises_nothing_but_malformed_content(data: st.DataObjec
         place = place[key]
     place[key] = data.draw(json_values)
     content = json.dumps(document).encode()
-    if which == len(samples) - 1:
-        content = zlib.compress(content)
     _refuses_or_decodes(DECODERS[which], content)
+    _refuses_or_decodes(DECODERS[which], zlib.compress(content))
 
 
 @given(reports, st.floats(0, 1, exclude_max=True))
@@ -355,5 +406,5 @@ def test_the_number_of_partitions_survives_the_wire() -> None:
 
 
 def test_a_state_cut_short_is_refused() -> None:
-    with pytest.raises(MalformedContent, match="a whole zlib stream"):
-        decode_standby("/s", encode_standby(_standby())[:-5])
+    with pytest.raises(MalformedContent, match="cut off; expected a whole one"):
+        decode_standby("/s", zlib.compress(encode_standby(_standby()))[:-5])

@@ -29,7 +29,13 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls, LoadReport
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.planner import Planner
-from loadmanager.core.wire import LeaderRecord, encode_boundaries, encode_leader, encode_report
+from loadmanager.core.wire import (
+    LeaderRecord,
+    encode_boundaries,
+    encode_leader,
+    encode_loads,
+    encode_registration,
+)
 from loadmanager.ports import NoSeed, SeedSource
 from loadmanager.telemetry.metrics import Metrics
 
@@ -67,13 +73,14 @@ class LeaderAtWork:
     async def report(self, *reports: LoadReport) -> None:
         """Register brokers, each owning what it reports, and wait until they are known."""
         for one in reports:
-            await self.write(znodes.report(one.broker), encode_report(one))
+            await self.write(znodes.registration(one.broker), encode_registration(one))
+            await self.write(znodes.loads(one.broker), encode_loads(one))
             await self.write(znodes.owned(one.broker), encode_owned(dict.fromkeys(one.bundles, 1)))
-        brokers = self.parts.picture.brokers
+        known = self.parts.picture.loads.reports
         await eventually(
             lambda: all(
-                one.broker in brokers
-                and brokers[one.broker].report == one
+                one.broker in known
+                and known[one.broker].report == one
                 and set(one.bundles) <= set(self.parts.picture.owners)
                 for one in reports
             )
@@ -147,11 +154,12 @@ async def leader_at_work(
     def open_desk(term: Term) -> Desk:
         return Desk(parts, term, tuning, cluster="east", rng=np.random.default_rng(0))
 
-    leading = Leading(open_desk, metrics)
+    leading = Leading(open_desk, parts)
     await coordination.start()
     await hand.start()
     await eventually(lambda: coordination.session.session_id and hand.session.session_id)
     parts.picture.open()
+    parts.picture.loads.open()
     stat = await hand.create(znodes.EPOCH, b"")
     at_work = LeaderAtWork(
         parts=parts,

@@ -18,12 +18,12 @@ from synthetic_cluster import NOW_S, SHAPES, Shape, SyntheticBroker, synthetic_b
 
 from loadmanager.core import znodes
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.load import LoadReport
+from loadmanager.core.load import LoadReport, registration_of
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.tally import LoadTally
-from loadmanager.core.wire import decode_report, encode_report
+from loadmanager.core.wire import decode_loads, encode_loads
 
 CHANGED_EVERY = 10
 """One broker in so many has a new report in each round."""
@@ -67,9 +67,13 @@ class LeaderRounds:
 
         It begins with the memory of a new leader, so that all rounds have the same to do.
         """
-        contents = [encode_report(one.report(grown_by=grown_by)) for one in self._changing]
+        published = [one.report(grown_by=grown_by) for one in self._changing]
+        contents = [encode_loads(one) for one in published]
         clock_s = [time.perf_counter()]
-        reports = [decode_report(znodes.BROKERS, content) for content in contents]
+        reports = [
+            decode_loads(znodes.LOADS, content, registration_of(one))
+            for one, content in zip(published, contents, strict=True)
+        ]
         clock_s.append(time.perf_counter())
         cpu_s = time.thread_time()
         self._take(reports)

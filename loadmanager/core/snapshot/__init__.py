@@ -1,7 +1,7 @@
 """A cluster at one moment as one JSON document, to decide on later and elsewhere.
 
 The format is in ``docs/snapshot-format.md``. A live leader writes it with everything
-in it; a plain dump of ``/loadbalance/brokers`` is a snapshot too.
+in it; a plain dump of a Pulsar cluster's ``/loadbalance/brokers`` is one too.
 """
 
 from loadmanager.core.snapshot.agreement import agreed

@@ -53,6 +53,9 @@ _NAMES: Final = (
     "settings",
     "costModel",
 )
+_REGISTERED: Final = "brokerVersion"
+"""A field of registrations that load reports do not have."""
+
 _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{8}")
 
 
@@ -60,7 +63,8 @@ def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapsh
     """Return the snapshot in ``data``; ``where`` names the file in messages.
 
     A document without any field of a snapshot is taken for a plain dump of
-    ``/loadbalance/brokers``: load reports by broker id.
+    ``/loadbalance/brokers`` as Pulsar's own brokers write it: load reports by broker id.
+    Ours keep their loads apart, so a dump of their registrations alone is refused.
 
     With ``lenient``, entries that cannot be read or do not agree with the others are
     left out and told in ``left_out``.
@@ -70,6 +74,12 @@ def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapsh
     """
     found = parsed(where, data)
     plain = bool(found) and not found.keys() & set(_NAMES)
+    if plain and all(isinstance(one, dict) and _REGISTERED in one for one in found.values()):
+        raise MalformedContent(
+            where,
+            "registrations without loads, which brokers of format 2 keep in /loadbalance/loads",
+            "a snapshot of the leader (GET /admin/v2/loadmanager/snapshot) or load reports",
+        )
     reading = _Reading(where, {"brokers": found} if plain else found, lenient=lenient)
     return agreed(where, reading.snapshot(), reading.left_out, lenient=lenient)
 
@@ -110,7 +120,7 @@ class _Reading:
                 fields.rate("membershipChangedSecondsAgo", 0.0, DURATION_S) if has_changed else None
             ),
             departed_ago_s=(
-                fields.rates("departedSecondsAgo", DURATION_S)
+                fields.rates("departedSecondsAgo", bound=DURATION_S)
                 if "departedSecondsAgo" in self._found
                 else ()
             ),

@@ -7,6 +7,7 @@ content that is truncated, foreign or of a wrong type raises `MalformedContent`.
 
 from loadmanager.core.wire.agents import AgentRecord, decode_agent, encode_agent
 from loadmanager.core.wire.draining import DrainMark, decode_drain_mark, encode_drain_mark
+from loadmanager.core.wire.loads import decode_loads, encode_loads
 from loadmanager.core.wire.policies import (
     decode_anti_affinity,
     decode_boundaries,
@@ -22,7 +23,7 @@ from loadmanager.core.wire.records import (
     encode_leader,
     encode_lock,
 )
-from loadmanager.core.wire.reports import decode_report, encode_report
+from loadmanager.core.wire.registrations import decode_registration, encode_registration
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 from loadmanager.core.wire.topics import decode_partitions, encode_partitions
 
@@ -39,16 +40,18 @@ __all__ = [
     "decode_failure_domain",
     "decode_isolation",
     "decode_leader",
+    "decode_loads",
     "decode_lock",
     "decode_partitions",
-    "decode_report",
+    "decode_registration",
     "decode_standby",
     "encode_agent",
     "encode_boundaries",
     "encode_drain_mark",
     "encode_leader",
+    "encode_loads",
     "encode_lock",
     "encode_partitions",
-    "encode_report",
+    "encode_registration",
     "encode_standby",
 ]

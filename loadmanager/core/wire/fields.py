@@ -31,6 +31,11 @@ class Fields:
         self._found = found
         self._prefix = prefix
 
+    @property
+    def where(self) -> str:
+        """The znode, URL or file the content came from."""
+        return self._where
+
     def refuse(self, name: str, expected: str) -> NoReturn:
         """Raise `MalformedContent` for the field ``name``."""
         if name in self._found:
@@ -105,14 +110,23 @@ class Fields:
             self.refuse(name, "a list of texts")
         return tuple(value)
 
-    def rates(self, name: str, bound: Bound = RATE) -> tuple[float, ...]:
-        """Return a list of finite numbers within ``bound``."""
+    def rates(self, name: str, length: int | None = None, bound: Bound = RATE) -> tuple[float, ...]:
+        """Return a list of finite numbers within ``bound``, ``length`` of them if given."""
+        items = self._items(name, length)
+        return tuple(items.rate(position, bound=bound) for position in items.names())
+
+    def counts(self, name: str, length: int | None = None, bound: Bound = COUNT) -> tuple[int, ...]:
+        """Return a list of whole numbers within ``bound``, ``length`` of them if given."""
+        items = self._items(name, length)
+        return tuple(items.count(position, bound=bound) for position in items.names())
+
+    def _items(self, name: str, length: int | None) -> "Fields":
+        """Return the items of a list as fields that are named by their position."""
         value = self._found.get(name)
-        if not isinstance(value, list):
-            self.refuse(name, "a list of numbers")
+        if not isinstance(value, list) or length not in {None, len(value)}:
+            self.refuse(name, "a list of numbers" if length is None else f"{length} numbers")
         named = {str(position): item for position, item in enumerate(value)}
-        items = Fields(self._where, named, f"{self._prefix}{name}.")
-        return tuple(items.rate(position, bound=bound) for position in named)
+        return Fields(self._where, named, f"{self._prefix}{name}.")
 
 
 def parse_object(where: str, data: bytes) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """What a new leader needs to carry on: memories, recent moves, averages. Ours alone.
 
-The JSON is compressed. Averages are those of the heaviest bundles, rounded to six
+Large JSON is compressed. Averages are those of the heaviest bundles, rounded to six
 digits: a bundle that is missing starts with no sample, as a new one does.
 """
 
 import heapq
-import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -24,10 +22,11 @@ from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.wire.fields import Fields, parse_object
+from loadmanager.core.wire.fields import Fields, to_json
+from loadmanager.core.wire.packing import packed, unpacked_object
 
 DEFAULT_BUNDLES: Final = 5000
-_LARGEST_BYTES: Final = 64 * 1024 * 1024
+_LARGEST_UNPACKED_BYTES: Final = 16 * 1024 * 1024
 _ROW: Final = 11
 _RUNNING_ROW: Final = 3
 
@@ -64,7 +63,7 @@ def encode_standby(state: Standby, most_bundles: int = DEFAULT_BUNDLES) -> bytes
         "departedAtS": dict(sorted(state.departed_at_s.items())),
         "splitRestsS": dict(sorted(state.split_rests_s.items())),
     }
-    return zlib.compress(json.dumps(document, separators=(",", ":"), allow_nan=False).encode())
+    return packed(to_json(document))
 
 
 def decode_standby(where: str, data: bytes) -> Standby:
@@ -73,14 +72,7 @@ def decode_standby(where: str, data: bytes) -> Standby:
     Raises:
         MalformedContent: it is not compressed JSON of that form.
     """
-    unpacker = zlib.decompressobj()
-    try:
-        text = unpacker.decompress(data, _LARGEST_BYTES)
-    except zlib.error:
-        raise MalformedContent(where, f"{len(data)} bytes", "zlib-compressed JSON") from None
-    if not unpacker.eof:
-        raise MalformedContent(where, f"{len(data)} bytes", "a whole zlib stream up to 64 MiB")
-    found = parse_object(where, text)
+    found = unpacked_object(where, data, _LARGEST_UNPACKED_BYTES)
     fields = Fields(where, found)
     averages, running = fields.inner("averages"), fields.inner("running")
     departed, rests = fields.inner("departedAtS"), fields.inner("splitRestsS")

@@ -1,0 +1,41 @@
+"""Names of many bundles: their ranges, grouped by namespace."""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import BundleId, namespace_of, parse_bundle
+from loadmanager.core.wire.fields import Fields
+
+
+def by_namespace(bundles: Iterable[BundleId]) -> Iterator[tuple[str, list[BundleId]]]:
+    """Yield each namespace with its bundles, all sorted."""
+    for namespace, group in groupby(sorted(bundles), key=namespace_of):
+        yield namespace, list(group)
+
+
+def ranges_of(bundles: Iterable[BundleId]) -> dict[str, list[str]]:
+    """Return the names as JSON: the sorted ranges of each namespace."""
+    return {
+        namespace: [range_text(bundle) for bundle in group]
+        for namespace, group in by_namespace(bundles)
+    }
+
+
+def range_text(bundle: BundleId) -> str:
+    """Return a bundle's name without the namespace."""
+    return bundle.rpartition("/")[2]
+
+
+def bundles_from(fields: Fields, name: str) -> tuple[BundleId, ...]:
+    """Return the bundles in a field that `ranges_of` made, in its order; an absent one is empty."""
+    ranges = fields.inner(name)
+    found: list[BundleId] = []
+    for namespace in ranges.names():
+        for text in ranges.texts(namespace):
+            try:
+                found.append(parse_bundle(f"{namespace}/{text}"))
+            except InvalidName as problem:
+                what = f"bundle {f'{namespace}/{text}'!a:.80}"
+                raise MalformedContent(fields.where, what, problem.expected) from None
+    return tuple(found)

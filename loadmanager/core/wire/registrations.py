@@ -1,0 +1,115 @@
+"""A broker's registration: its addresses and its state, small, with Pulsar's field names.
+
+The names are those of Pulsar's ``BrokerLookupData``. What a broker carries is elsewhere
+(`loadmanager.core.wire.loads`), so that a lookup needs no loads to find an address.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from loadmanager.core.bounds import TIME_MS
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import BrokerId, parse_broker
+from loadmanager.core.load import BrokerUrls, Registration
+from loadmanager.core.wire.fields import OURS, Fields, parse_fields, to_json
+from loadmanager.core.wire.records import broker_in
+from loadmanager.core.wire.urls import listeners_from, listeners_to_json, without_empty
+
+
+def encode_registration(registration: Registration) -> bytes:
+    """Return the content of ``/loadbalance/brokers/{broker}``."""
+    return to_json(
+        {
+            "brokerId": registration.broker,
+            **addresses_to_json(registration),
+            "startTimestamp": registration.started_at_ms,
+            "brokerVersion": registration.version,
+            OURS: state_to_json(registration),
+        }
+    )
+
+
+def decode_registration(where: str, data: bytes) -> Registration:
+    """Return what a broker's node says.
+
+    The node of a broker without a sidecar of ours decodes too: its ``sidecar_url`` is
+    empty. Without a ``brokerId`` the web service's address is the id, as in older
+    versions of Pulsar.
+
+    Raises:
+        MalformedContent: naming the field, what was found and what was expected.
+    """
+    return registration_from(parse_fields(where, data), "brokerVersion")
+
+
+def registration_from(fields: Fields, version_name: str) -> Registration:
+    """Return the registration in a JSON object; raises as `decode_registration`."""
+    ours = fields.inner(OURS)
+    return Registration(
+        broker=_broker_of(fields),
+        urls=_urls_from(fields),
+        sidecar_url=ours.text("sidecarUrl", ""),
+        started_at_ms=fields.count("startTimestamp", bound=TIME_MS),
+        version=fields.text(version_name, ""),
+        persistent_topics=fields.flag("persistentTopicsEnabled", default=True),
+        non_persistent_topics=fields.flag("nonPersistentTopicsEnabled", default=True),
+        draining=ours.flag("draining", default=False),
+        healthy=ours.flag("healthy", default=True),
+        broker_class=ours.text("brokerClass", ""),
+        protocols=_protocols_from(fields),
+        advertised_listeners=listeners_from(fields),
+    )
+
+
+def addresses_to_json(registration: Registration) -> dict[str, Any]:
+    """Return the addresses under Pulsar's names."""
+    urls = without_empty(
+        {
+            "webServiceUrl": registration.urls.http_url,
+            "webServiceUrlTls": registration.urls.http_url_tls,
+            "pulsarServiceUrl": registration.urls.broker_url,
+            "pulsarServiceUrlTls": registration.urls.broker_url_tls,
+        }
+    )
+    return {
+        **urls,
+        "persistentTopicsEnabled": registration.persistent_topics,
+        "nonPersistentTopicsEnabled": registration.non_persistent_topics,
+        "protocols": dict(registration.protocols),
+        "advertisedListeners": listeners_to_json(registration.advertised_listeners),
+    }
+
+
+def state_to_json(registration: Registration) -> dict[str, Any]:
+    """Return what we add to Pulsar's fields."""
+    return {
+        "sidecarUrl": registration.sidecar_url,
+        "draining": registration.draining,
+        "healthy": registration.healthy,
+        **without_empty({"brokerClass": registration.broker_class}),
+    }
+
+
+def _urls_from(fields: Fields) -> BrokerUrls:
+    return BrokerUrls(
+        http_url=fields.text("webServiceUrl", ""),
+        http_url_tls=fields.text("webServiceUrlTls", ""),
+        broker_url=fields.text("pulsarServiceUrl", ""),
+        broker_url_tls=fields.text("pulsarServiceUrlTls", ""),
+    )
+
+
+def _broker_of(fields: Fields) -> BrokerId:
+    if "brokerId" in fields.names():
+        return broker_in(fields, "brokerId")
+    address = fields.text("webServiceUrl").partition("://")[2].rstrip("/")
+    try:
+        return parse_broker(address)
+    except InvalidName:
+        fields.refuse("webServiceUrl", "http://host:port, as there is no brokerId")
+
+
+def _protocols_from(fields: Fields) -> Mapping[str, str]:
+    protocols = fields.inner("protocols")
+    return MappingProxyType({name: protocols.text(name) for name in protocols.names()})
