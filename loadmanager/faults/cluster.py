@@ -107,7 +107,11 @@ class Cluster(World):
                     and len(agent.picture.brokers) == len({a.host.name for a in self.living})
                     for agent in self.living
                 )
-                and any(agent.app.leading.desk for agent in self.living)
+                and any(
+                    agent.app.leading.desk
+                    and len(agent.picture.loads.reports) == len(agent.picture.brokers)
+                    for agent in self.living
+                )
             ),
             within_s,
         )
@@ -154,9 +158,10 @@ class Cluster(World):
                 await asyncio.sleep(0.5)
 
     def orders(self, host: Host) -> Orders:
-        """Return the standing orders of a broker."""
+        """Return the standing orders of a broker; without any it should own nothing."""
         path = znodes.orders(host.name)
-        return decode_orders(path, self.service.dump()[path].data)
+        node = self.service.dump().get(path)
+        return decode_orders(path, node.data) if node else Orders(0)
 
     def lock_sessions(self) -> dict[BundleId, int]:
         """Return the session that holds each lock."""
