@@ -29,9 +29,9 @@ from loadmanager.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from loadmanager.core.tally import LoadTally
 from loadmanager.core.wire import (
     Standby,
-    decode_report,
+    decode_loads,
     decode_standby,
-    encode_report,
+    encode_loads,
     encode_standby,
 )
 from loadmanager.core.wire.fields import Fields
@@ -168,9 +168,9 @@ def test_a_round_with_every_strategy_and_what_is_told_of_it(
 
 def test_a_report_of_20000_bundles_is_written_and_read_as_it_was() -> None:
     full = report(0, 20_000)
-    text = encode_report(full)
+    text = encode_loads(full)
     json.loads(text, parse_constant=no_constants)
-    assert decode_report("x", text) == full
+    assert decode_loads("x", text, full) == full
     line = report_record(full, at_ms=0, due="age", interval_s=None, window_s=None)
     assert read_line("x", encode(line, ORIGIN, 1))["topics"] == 20_000 * int(COUNT.most)
 
