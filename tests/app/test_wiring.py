@@ -1,5 +1,6 @@
 """What joins the parts, and the command that runs them."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -206,8 +207,16 @@ def test_the_command_tells_why_it_cannot_listen() -> None:
         )
     assert ended.returncode == 1
     assert "loadmanager agent: " in ended.stderr
-    assert str(port) in ended.stderr
+    assert f"127.0.0.1 port {port}: address already in use, by " in ended.stderr
+    assert f"(process {os.getpid()}); expected a free port as [sidecar] listen_port" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_the_command_tells_that_an_address_is_not_this_host_s() -> None:
+    told = ["broker.id=localhost:8080", "sidecar.listen_host=192.0.2.1"]
+    ended = _agent(*(part for one in told for part in ("--set", one)))
+    assert ended.returncode == 1
+    assert "expected an address of this host as [sidecar] listen_host" in ended.stderr
 
 
 def test_no_history_is_kept_unless_it_is_asked_for() -> None:

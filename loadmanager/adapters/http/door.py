@@ -1,6 +1,8 @@
 """The HTTP door: one server for lookups, admin calls, the leader's line and metrics."""
 
 import asyncio
+import errno
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -8,6 +10,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from loadmanager.adapters.host.listeners import listener_on
 from loadmanager.adapters.http.admin.health import Health
 from loadmanager.adapters.http.admission import Admission, ConnectionLimits
 from loadmanager.adapters.http.answers import Answers
@@ -148,7 +151,7 @@ class HttpDoor:
         try:
             context = None if self._tls is None else self._tls.context()
             backlog = self._settings.backlog
-            for one in listening_sockets(host, port, backlog):
+            for one in _sockets(host, port, backlog):
                 await web.SockSite(runner, one, backlog=backlog, ssl_context=context).start()
         except (OSError, TlsFilesUnusable):
             await runner.cleanup()
@@ -213,3 +216,21 @@ def _check_proofs(request: web.BaseRequest) -> None:
     count = len(request.headers.getall("Authorization", ()))
     if count > 1:
         raise Refused(400, f"the request has {count} Authorization headers; expected one")
+
+
+def _sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Return the listening sockets.
+
+    Raises:
+        OSError: there are none; it names the keys, and who has the port if that is known.
+    """
+    try:
+        return listening_sockets(host, port, backlog)
+    except OSError as error:
+        keys, expected, holder = "listen_host or listen_port", "an address of this host", None
+        if error.errno == errno.EADDRINUSE:
+            keys, expected, holder = "listen_port", "a free port", listener_on(port)
+        by = f", by {holder.name} (process {holder.process_id})" if holder else ""
+        raise OSError(
+            error.errno, f"{error.strerror}{by}; expected {expected} as [sidecar] {keys}"
+        ) from error
