@@ -83,7 +83,27 @@ def test_prometheus_scrapes_the_sidecars_where_they_say_they_are(
 
 def test_spark_is_started_where_its_profile_is_asked_for_alone(services: dict[str, Any]) -> None:
     profiles = {name: each["profiles"] for name, each in services.items() if "profiles" in each}
-    assert profiles == {**{name: ["pipeline"] for name in SPARK}, "pipeline": ["jobs"]}
+    jobs = {"pipeline": ["jobs"], "token": ["jobs"]}
+    assert profiles == {**{name: ["pipeline"] for name in SPARK}, **jobs}
+
+
+def test_nobody_may_do_everything_without_a_token(configs: list[Config]) -> None:
+    assert {config.security.anonymous for config in configs} == {"auto"}
+
+
+def test_prometheus_shows_the_token_that_is_signed_for_it(
+    project: Path, services: dict[str, Any]
+) -> None:
+    file = project / "deploy" / "prometheus" / "prometheus.yml"
+    (job,) = yaml.safe_load(file.read_text(encoding="utf-8"))["scrape_configs"]
+    shown = Path(job["authorization"]["credentials_file"])
+    assert f"tokens:{shown.parent}:ro" in services["prometheus"]["volumes"]
+    signer = services["prometheus-token"]
+    assert "--right=read" in signer["command"]
+    assert "tokens:/var/lib/loadmanager/tokens" in signer["volumes"]
+    assert f"> /var/lib/loadmanager/tokens/{shown.name}" in signer["entrypoint"][2]
+    awaited = services["prometheus"]["depends_on"]
+    assert awaited == {"prometheus-token": {"condition": "service_completed_successfully"}}
 
 
 def test_spark_and_jobs_find_history_where_sidecars_write_it(
@@ -101,9 +121,14 @@ def test_what_spark_and_jobs_are_started_with_are_commands_of_ours(
     services: dict[str, Any],
 ) -> None:
     _, *job = services["pipeline"]["entrypoint"]
-    for words in ([*job, "ingest"], *(services[name]["command"] for name in SPARK)):
+    _, *token = services["token"]["entrypoint"]
+    signed = ["token", *services["prometheus-token"]["command"]]
+    given = ([*job, "ingest"], [*token, "--right=admin"], signed)
+    for words in (*given, *(services[name]["command"] for name in SPARK)):
         command, *rest = words
         found = main.commands[command]
+        # The file is there in the containers alone.
+        rest = [word for word in rest if not word.startswith("--config=/etc/loadmanager/")]
         if isinstance(found, click.Group):
             found = found.commands[rest.pop(0)]
         assert found.make_context(command, rest).params

@@ -127,6 +127,23 @@ def test_broker_outlives_its_sidecar_while_the_pod_stops(config: Config, pods: R
     )
 
 
+def test_nobody_may_do_everything_without_a_token(config: Config) -> None:
+    assert config.security.anonymous == "auto"
+    assert not config.security.has_tokens
+
+
+def test_a_network_policy_lets_clients_reach_named_ports_alone(
+    resources: list[Resource], pods: Resource
+) -> None:
+    (policy,) = (r["spec"] for r in resources if r["kind"] == "NetworkPolicy")
+    assert policy["podSelector"]["matchLabels"] == pods["metadata"]["labels"]
+    assert policy["policyTypes"] == ["Ingress"]
+    ports = {p["name"] for c in pods["spec"]["containers"] for p in c["ports"]}
+    reached = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    assert reached == {"broker", "sidecar"} <= ports
+    assert all(rule["from"] for rule in policy["ingress"])
+
+
 def test_no_container_has_rights_it_does_not_need(pods: Resource) -> None:
     assert pods["spec"]["securityContext"]["runAsNonRoot"] is True
     for each in pods["spec"]["containers"]:

@@ -29,13 +29,14 @@ JOBS = ("ingest", "rollup", "moves", "costs", "replay", "report")
 Eventually = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stack:
     """The project's containers, brought up under a name of their own on free ports."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
     ports: dict[tuple[str, int], int] = field(default_factory=dict)
+    token: str = ""
 
     def compose(self, *arguments: str) -> str:
         """Call compose and return what it printed."""
@@ -58,7 +59,8 @@ class Stack:
         address = ("127.0.0.1", self.ports[service, port])
         with contextlib.closing(http.client.HTTPConnection(*address, timeout=10)) as connection:
             try:
-                connection.request(method, path)
+                proof = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+                connection.request(method, path, headers=proof)
                 reply = connection.getresponse()
                 return reply.status, reply.read().decode()
             except (OSError, http.client.HTTPException) as error:
@@ -127,7 +129,10 @@ def stack(
                 lambda node=node: stack.sidecar(node, "/readyz")[0] == 200,
                 within_s=60,
             )
-        assert stack.sidecar(1, "/admin/v2/namespaces/public/default", "PUT")[0] == 204
+        path = "/admin/v2/namespaces/public/default"
+        assert stack.sidecar(1, path, "PUT")[0] == 401, "this host is another one for a container"
+        stack.token = stack.compose("run", "--rm", "-T", "token", "--right", "admin").strip()
+        assert stack.sidecar(1, path, "PUT")[0] == 204
         yield stack
     finally:
         everything = ("--profile", "pipeline")
