@@ -32,8 +32,10 @@ from loadmanager.core.hosts import is_loopback
 _OWN_TOKEN_S: Final = 60
 
 
-def make_guard(config: Config, key: Key) -> Guard:
-    """Return who says what callers may do; ``key`` returns the cluster's, None before it is known.
+def make_guard(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> Guard:
+    """Return who says what callers may do.
+
+    ``key`` and ``is_sidecar`` are as for `make_leader_line`.
 
     Raises:
         KeyUnusable: the key that tokens are checked with cannot be read, or is none.
@@ -49,7 +51,7 @@ def make_guard(config: Config, key: Key) -> Guard:
         ),
     )
     if uses_cluster_key(security, config.tls):
-        return ClusterKeyGuard(key, names)
+        return ClusterKeyGuard(key, names, lambda url: not _withheld(config, url, is_sidecar))
     anonymous = Role(anonymous_right(security, config.tls, listen_host))
     rights = Rights(
         admins=frozenset(security.admins),
@@ -103,11 +105,8 @@ def make_leader_line(config: Config, key: Key, is_sidecar: Callable[[str], bool]
     def proof(url: str) -> Proof:
         if not (own := token()):
             return Proof()
-        if tls.certificate_file and not url.startswith("https:"):
-            return Proof(withheld="because this sidecar speaks TLS and the other one does not")
-        if not is_sidecar(url):
-            return Proof(withheld="because no registered sidecar advertises this URL")
-        return Proof(own)
+        withheld = _withheld(config, url, is_sidecar)
+        return Proof(withheld=withheld) if withheld else Proof(own)
 
     try:
         token()
@@ -115,6 +114,13 @@ def make_leader_line(config: Config, key: Key, is_sidecar: Callable[[str], bool]
         why = error.strerror if isinstance(error, OSError) else error
         raise KeyUnusable(f"{token_file}: {why}; expected a file with a token") from None
     return HttpLeaderLine(tls=client, proof=proof)
+
+
+def _withheld(config: Config, url: str, is_sidecar: Callable[[str], bool]) -> str:
+    """Return why no token is shown to a URL, "" if it may be."""
+    if config.tls.certificate_file and not url.startswith("https:"):
+        return "because this sidecar speaks TLS and the other one does not"
+    return "" if is_sidecar(url) else "because no registered sidecar advertises this URL"
 
 
 def _tokens(security: SecuritySettings) -> Tokens | None:

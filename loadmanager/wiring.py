@@ -171,7 +171,7 @@ def make_door(
         registry=REGISTRY,
         version=__version__,
         settings=door_settings(config),
-        guard=make_guard(config, key),
+        guard=make_guard(config, key, parts.picture.advertises),
         tls=make_tls(config.tls),
         tls_refresh_s=config.tls.refresh_interval_s,
         count_failure=parts.metrics.unexpected_errors.labels("request").inc,

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.client import HTTPException, HTTPMessage
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.error import HTTPError, URLError
@@ -29,6 +29,8 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 DEFAULT_URL: Final = "http://127.0.0.1:7750"
 _BAD_INPUT: Final = frozenset({400, 404, 412})
 _MOST_REDIRECTS: Final = 3
+# As in adapters/http/security/cluster_key.py, whose imports are too slow for a command.
+_PASSED_ON_HEADER: Final = "X-Loadmanager-Token"
 _HOW_TO_PROVE: Final = (
     "\nPass a token: --token-file FILE, LOADMANAGER_TOKEN_FILE or token_file of a profile. Where "
     "the\nsidecars have no [security], make one with their configuration:\n"
@@ -84,7 +86,7 @@ class Reach:
         """
         full = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
-            return self._answer(full, method, body)
+            return self._answer(full, method, body, self.token)
         except HTTPError as error:
             with error:
                 kind = NotFound if error.code in _BAD_INPUT else NotAnswered
@@ -107,11 +109,16 @@ class Reach:
             ) from None
 
     def _answer(
-        self, full: str, method: str, body: object, redirects: int = _MOST_REDIRECTS
+        self,
+        full: str,
+        method: str,
+        body: object,
+        token: str,
+        redirects: int = _MOST_REDIRECTS,
     ) -> bytes:
         headers = {"Accept": "application/json"}
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
         if body is not None:
             headers["Content-Type"] = "application/json"
         data = None if body is None else json.dumps(body).encode()
@@ -121,14 +128,15 @@ class Reach:
                 content: bytes = reply.read()
                 return content
         except HTTPError as error:
-            # urllib follows only what asks; what changes something goes on to the leader here.
             location = error.headers.get("Location", "")
             leads_on = error.code == HTTPStatus.TEMPORARY_REDIRECT and redirects > 0
-            if method == "GET" or not leads_on or not location.startswith(("http://", "https://")):
+            if not leads_on or not location.startswith(("http://", "https://")):
                 raise
             error.close()
             _refuse_to_leave_tls(full, location)
-            return self._answer(location, method, body, redirects - 1)
+            # A sidecar of this host, where no token is needed, gives one for the leader's.
+            token = token or error.headers.get(_PASSED_ON_HEADER, "")
+            return self._answer(location, method, body, token, redirects - 1)
 
 
 def _check_url(
@@ -274,27 +282,14 @@ def _context(ca_file: str, known: Profile) -> ssl.SSLContext:
 
 
 def _opener(tls: ssl.SSLContext | None) -> OpenerDirector:
-    return build_opener(_Redirects, *([] if tls is None else [HTTPSHandler(context=tls)]))
+    return build_opener(_NoRedirects, *([] if tls is None else [HTTPSHandler(context=tls)]))
 
 
-class _Redirects(HTTPRedirectHandler):
-    """Follows redirects as urllib does, headers and all, but not from HTTPS to HTTP."""
+class _NoRedirects(HTTPRedirectHandler):
+    """Leaves redirects to `Reach`."""
 
-    def redirect_request(  # noqa: PLR0917 - urllib's signature
-        self,
-        req: Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> Request | None:
-        try:
-            _refuse_to_leave_tls(req.full_url, newurl)
-        except URLError:
-            fp.close()
-            raise
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+    def redirect_request(self, *_: object) -> None:
+        """Follow none."""
 
 
 def _refuse_to_leave_tls(before: str, after: str) -> None:

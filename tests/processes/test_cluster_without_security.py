@@ -118,6 +118,18 @@ async def test_clients_elsewhere_look_up_at_every_sidecar_and_do_nothing_else(
             assert "loadmanager token" in await refused.text()
 
 
+async def test_commands_on_any_brokers_host_need_no_token(cluster: OpenCluster) -> None:
+    for member in cluster.members:
+        for command in (("brokers",), ("pause",), ("resume",), ("plan",)):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "loadmanager", *command, "--url", member.sidecar_url),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            out, _ = await process.communicate()
+            assert process.returncode == 0, out.decode()
+
+
 async def test_a_token_is_good_everywhere_until_the_key_is_replaced(
     cluster: OpenCluster, http: aiohttp.ClientSession
 ) -> None:

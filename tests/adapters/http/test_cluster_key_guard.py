@@ -5,9 +5,11 @@ from collections.abc import Mapping
 
 import jwt
 import pytest
+from aiohttp import web
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.http.routes import Role
+from loadmanager.adapters.http.replies import Refused
+from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights
 from loadmanager.adapters.http.security.cluster_key import sign
 from tests.adapters.http.conftest import (
@@ -272,3 +274,35 @@ def test_a_token_says_who_may_do_what_and_until_when() -> None:
     claims = jwt.decode(sign(KEY, name="me", right=Role.READ, valid_s=60), KEY, ["HS256"])
     assert (claims["sub"], claims["right"]) == ("me", "read")
     assert math.isclose(claims["exp"] - claims["iat"], 60)
+
+
+async def test_who_is_sent_on_from_this_host_gets_a_token_for_what_was_asked(
+    open_a_door: OpenADoor,
+) -> None:
+    key: list[bytes | None] = [KEY]
+    leader = "http://broker-2.example.org:7750"
+    where = [leader]
+
+    async def send_on(_request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        raise Refused(307, "elsewhere", {"Location": where[0] + target.path})
+
+    keyed = Keyed()
+    keyed.door = await open_a_door(
+        guard=ClusterKeyGuard(lambda: key[0], NAMES, lambda url: url == leader),
+        more_routes=(Route("GET", "/ask", send_on, Role.READ), Route("PUT", "/ask", send_on)),
+    )
+    for method, right in (("GET", "read"), ("PUT", "admin")):
+        reply = await keyed.ask(LOCAL, "/ask", method)
+        assert (reply.status, reply.headers["Cache-Control"]) == (307, "no-store")
+        claims = jwt.decode(reply.headers["X-Loadmanager-Token"], KEY, ["HS256"])
+        assert (claims["right"], claims["exp"] - claims["iat"]) == (right, 60)
+    strangers = [
+        await keyed.ask(ELSEWHERE, "/ask", headers=bearer("read")),
+        await keyed.ask(LOCAL, "/ask", headers=bearer("read")),
+    ]
+    where[0] = f"{leader}.evil.example"
+    strangers.append(await keyed.ask(LOCAL, "/ask"))
+    where[0], key[0] = leader, None
+    strangers.append(await keyed.ask(LOCAL, "/ask"))
+    assert [one.status for one in strangers] == [307] * 4
+    assert [one for one in strangers if "X-Loadmanager-Token" in one.headers] == []

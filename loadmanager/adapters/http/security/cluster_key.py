@@ -5,7 +5,7 @@ all sidecars of the cluster read in ZooKeeper.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -36,6 +36,8 @@ ALGORITHM: Final = "HS256"
 RIGHTS: Final = (Role.LOOKUP, Role.READ, Role.ADMIN)
 _HOW: Final = "make one with: loadmanager token --right read|admin (docs/security.md)"
 _RETRY_AFTER_S: Final = 1.0
+PASSED_ON_HEADER: Final = "X-Loadmanager-Token"
+PASSED_ON_S: Final = 60
 
 _LOCAL: Final = Caller(ANONYMOUS, Role.ADMIN, math.inf)
 _OTHER: Final = Caller(
@@ -76,11 +78,15 @@ class ClusterKeyGuard(Guard):
     Args:
         key: the cluster's key.
         names: those of this sidecar.
+        may_show: whether a token may be shown to the sidecar at a URL.
     """
 
-    def __init__(self, key: Key, names: OwnNames) -> None:
+    def __init__(
+        self, key: Key, names: OwnNames, may_show: Callable[[str], bool] = lambda _: False
+    ) -> None:
         super().__init__(Rights(anonymous=Role.LOOKUP), names=names)
         self._key = key
+        self._may_show = may_show
         self._known: bytes | None = None
         self._signed: Tokens | None = None
 
@@ -100,6 +106,19 @@ class ClusterKeyGuard(Guard):
             told = refusal
             return Caller(ANONYMOUS, Role.LOOKUP, math.inf, lambda: told)
         return Caller(proven.subject, Role(proven.right), self._until_s(request))
+
+    def passed_on(self, caller: Caller, role: Role, location: str) -> Mapping[str, str]:
+        """Return a token for a caller of this host: the other sidecar sees one from elsewhere.
+
+        It is for what was asked, and ends soon.
+        """
+        key = self._key()
+        scheme, _, rest = location.partition("://")
+        sidecar_url = f"{scheme}://{rest.partition('/')[0]}"
+        if caller is not _LOCAL or key is None or not self._may_show(sidecar_url):
+            return {}
+        token = sign(key, name="a sidecar's host", right=role, valid_s=PASSED_ON_S)
+        return {PASSED_ON_HEADER: token, "Cache-Control": "no-store"}
 
     def _nameless(self, request: web.BaseRequest) -> Caller:
         if not is_loopback_peer(request.transport):

@@ -131,7 +131,7 @@ class Guard:
             caller = self.caller(request)
             name = caller.name
             _allow(caller, role)
-            reply = await handle()
+            reply = await self._handled(caller, role, handle)
         except LoadManagerError as error:
             status = refusal_of(error).status
             raise
@@ -142,6 +142,21 @@ class Guard:
             # Sidecars ask the leader's for owners by POST: no change of an administrator's.
             if request.method not in READING and role is Role.ADMIN:
                 _record(request, name, status)
+
+    async def _handled(
+        self, caller: Caller, role: Role, handle: Callable[[], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            return await handle()
+        except Refused as refused:
+            if refused.status != HTTPStatus.TEMPORARY_REDIRECT:
+                raise
+            more = self.passed_on(caller, role, refused.headers.get("Location", ""))
+            raise Refused(refused.status, str(refused), {**refused.headers, **more}) from refused
+
+    def passed_on(self, caller: Caller, role: Role, location: str) -> Mapping[str, str]:  # noqa: ARG002 - for guards that do
+        """Return headers that carry what a caller may do to the sidecar it is sent on to."""
+        return {}
 
     def caller(self, request: web.BaseRequest) -> Caller:
         """Return who is asking, and what they may do.
