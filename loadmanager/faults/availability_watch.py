@@ -127,10 +127,11 @@ class AvailabilityWatch:
 
     def cut(self, wholes: Iterable[BundleId], parts: Iterable[BundleId]) -> None:
         """Expect the parts of what was cut, if that was expected."""
-        gone = [whole for whole in set(wholes) - set(parts) if whole in self._wanted]
-        self._wanted.update(
-            part for part in parts if any(share_positions(part, whole) for whole in gone)
-        )
+        parts = list(parts)
+        gone = set(wholes) - set(parts)
+        for known in (self._wanted, self._erased):
+            former = [whole for whole in gone if whole in known]
+            known.update(p for p in parts if any(share_positions(p, whole) for whole in former))
 
     def erased(self, bundles: Iterable[BundleId]) -> None:
         """Expect these no more until they are asked for or ordered: their orders are no more."""

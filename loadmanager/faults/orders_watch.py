@@ -89,9 +89,12 @@ class OrdersWatch:
     def _heard(
         self, epochs: dict[str, int], name: str, broker: BrokerId, path: str, node: Node | None
     ) -> None:
-        if path != znodes.orders(broker) or node is None or node.data in self._foreign:
+        if path != znodes.orders(broker) or node is None:
             return
-        if node.data:
+        if node.data in self._foreign:
+            # What it was told before it may have had no time to obey: that is no more.
+            self._told[name] = min(self._told.get(name, 0), self._acted.get(name, 0))
+        elif node.data:
             epochs[name] = decode_orders(path, node.data).epoch
 
     def _committed(self, name: str, operations: Sequence[Operation]) -> None:

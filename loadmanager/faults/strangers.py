@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from loadmanager.checker.serving import share_positions
 from loadmanager.core import znodes
 from loadmanager.core.orders import Orders, decode_orders, encode_orders
 from loadmanager.faults.network_faults import stop_servers
@@ -24,7 +25,9 @@ async def write_orders(scene: Scene) -> str:
     orders = Orders(elected + rng.choice(_AHEAD), some)
     content = encode_orders(orders)
     monitor.orders.foreign(content)
-    monitor.availability.erased(decode_orders(path, nodes[path].node.data).bundles - some)
+    former = decode_orders(path, nodes[path].node.data).bundles
+    parts = {b for b in bundles if any(share_positions(b, whole) for whole in former)}
+    monitor.availability.erased(parts - some)
     operator = await scene.cluster.operator()
     scene.begin(operator.set(path, content))
     return f"{host.name} epoch {orders.epoch} {len(some)} bundles"
