@@ -1,21 +1,29 @@
 """The shipped probes and a sidecar that is stopped, in real processes."""
 
 import asyncio
+import json
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
 from waiting import eventually
 
+from loadmanager.demo.cluster import Member
+
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
+FLOOD = Path(__file__).parents[1] / "support" / "flood.py"
 DOCKERFILE = Path(__file__).parents[2] / "deploy" / "Dockerfile"
 
 
@@ -90,3 +98,54 @@ def agent(*keys: str) -> subprocess.CompletedProcess[str]:
     for key in keys:
         command += ["--set", key]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def test_a_flood_of_lookups_costs_neither_health_nor_lease_nor_session(
+    tmp_path: Path,
+) -> None:
+    async with process_cluster(tmp_path, brokers=1, bundles=8) as processes:
+        settings = processes.cluster._sidecar_settings
+
+        def told(member: Member) -> Mapping[str, Mapping[str, Any]]:
+            return {**settings(member), "http": {"max_queued_requests": 200}}
+
+        processes.cluster._sidecar_settings = told  # type: ignore[method-assign] # for this one
+        await processes.start()
+        await processes.look_up_every_bundle()
+        members = processes.cluster.members
+        await eventually(lambda: len(processes.served_now(members)) == 8)
+        _, port = health_port_of(processes)
+        flooding = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(FLOOD), members[0].sidecar_url.rpartition(":")[2], "1000", "8"),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        waited_s = []
+        while flooding.returncode is None:
+            started_s = time.monotonic()
+            assert await asyncio.to_thread(health, port) == 200
+            waited_s.append(time.monotonic() - started_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(flooding.wait()), 0.2)
+        assert flooding.stdout is not None
+        statuses = json.loads(await flooding.stdout.read())
+        assert statuses["404"] > 1_000
+        assert statuses["503"] > 0
+        assert len(waited_s) > 10
+        assert max(waited_s) < 1.0
+        assert len(processes.served_now(members)) == 8
+        async with processes.http.get(f"{members[0].sidecar_url}/metrics") as answer:
+            metrics = await answer.text()
+        assert 'loadmanager_session_changes_total{session="lost"} 0.0' in metrics
+        assert 'loadmanager_lease_renewals_total{result="failed"} 0.0' in metrics
+        assert 'loadmanager_ownership_changes_total{change="lost"} 0.0' in metrics
+        # Each bundle was served without a break since it had its owner.
+        assert len(processes.intervals(members)) == 8
+
+
+def health(port: int) -> int:
+    connection = HTTPConnection("127.0.0.1", port, timeout=5.0)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status
+    finally:
+        connection.close()
