@@ -85,6 +85,7 @@ class Member:
         self._stopping = False
         self._tell_again_s = -math.inf
         self._obedience = Obedience(parts, ownerships.obey)
+        self._last_agent_epoch = 0
         self._left_behind: dict[BundleId, int] = {}
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)
 
@@ -210,6 +211,14 @@ class Member:
         membership, former = await register(
             parts.coordination, parts.identity, report, self._succession
         )
+        if membership.agent_epoch < self._last_agent_epoch:
+            log.error(
+                "zookeeper.data.replaced",
+                why="its transaction ids went back",
+                agent_epoch=membership.agent_epoch,
+                former=self._last_agent_epoch,
+            )
+        self._last_agent_epoch = membership.agent_epoch
         # Not before: they may change while it waits for its turn, and by former ones it would
         # stop what it serves and is to go on serving.
         await self._obedience.read()

@@ -207,3 +207,23 @@ async def test_a_broker_whose_incarnation_changes_with_each_answer_is_asked_seld
     monkeypatch.setattr(broker, "renew_lease", renew)
     await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
     await cluster.settled(boundaries.bundles)
+
+
+@story(checked=False)
+async def test_transaction_ids_that_go_back_are_told_and_a_restart_of_the_broker_heals(
+    cluster: Cluster,
+) -> None:
+    """As in a ZooKeeper whose data were replaced; fencing tokens go back with them."""
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    cluster.service._zxid = 1
+    session_id = agent.coordination.session.session_id
+    cluster.service.expire(session_id)
+    await cluster.until(lambda: cluster.warnings("zookeeper.data.replaced"), within_s=5.0)
+    (told, *_) = cluster.warnings("zookeeper.data.replaced")
+    assert told["agent_epoch"] < told["former"]
+    await cluster.until(lambda: "is older than" in _reasons(agent), within_s=5.0)
+    agent.host.restart_broker()
+    await cluster.until(lambda: agent.app.member.registered, within_s=15.0)
+    assert "older" not in _reasons(agent)
