@@ -200,25 +200,11 @@ class Member:
         mark = znodes.draining(parts.identity.broker)
         drained, _ = await asyncio.gather(parts.coordination.get(mark), self._obedience.learn())
         self._intention.mark_read(drained)
-        try:
-            report = await self._sampler.sample()
-            if self._unleased.refused:
-                await self._unleased.ask()
-        except BrokerError as error:
-            await self._take_back(error)
-            raise
-        report = self._publisher.fitting(report)
+        report = self._publisher.fitting(await self._first_report())
         membership, former = await register(
             parts.coordination, parts.identity, report, self._succession
         )
-        if membership.agent_epoch < self._last_agent_epoch:
-            log.error(
-                "zookeeper.data.replaced",
-                why="its transaction ids went back",
-                agent_epoch=membership.agent_epoch,
-                former=self._last_agent_epoch,
-            )
-        self._last_agent_epoch = membership.agent_epoch
+        self._tell_if_replaced(membership)
         # Not before: they may change while it waits for its turn, and by former ones it would
         # stop what it serves and is to go on serving.
         await self._obedience.read()
@@ -253,6 +239,27 @@ class Member:
         except* Exception:
             await self._give_up(membership)
             raise
+
+    async def _first_report(self) -> LoadReport:
+        """Return the report to register with, once the broker may be expected to take a lease."""
+        try:
+            report = await self._sampler.sample()
+            if self._unleased.refused:
+                await self._unleased.ask()
+        except BrokerError as error:
+            await self._take_back(error)
+            raise
+        return report
+
+    def _tell_if_replaced(self, membership: Membership) -> None:
+        if membership.agent_epoch < self._last_agent_epoch:
+            log.error(
+                "zookeeper.data.replaced",
+                why="its transaction ids went back",
+                agent_epoch=membership.agent_epoch,
+                former=self._last_agent_epoch,
+            )
+        self._last_agent_epoch = membership.agent_epoch
 
     async def _give_up(self, membership: Membership) -> None:
         self._given_up = membership

@@ -32,7 +32,10 @@ class Ahead:
             request.method,
             f"{self._upstream}{request.path_qs}",
             data=await request.read(),
-            headers={"Content-Type": "application/json"},
+            headers={
+                "Content-Type": "application/json",
+                "Authorization": request.headers.get("Authorization", ""),
+            },
         ) as passed:
             content = await passed.read()
         if request.path.endswith("/stats") and self.spoil_stats is not None:
