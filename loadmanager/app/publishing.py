@@ -12,6 +12,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning, wait_out
 from loadmanager.core import znodes
 from loadmanager.core.history import Stream, report_record
+from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
 from loadmanager.core.report import Due, Published, due
 from loadmanager.core.wire import encode_loads, encode_registration
@@ -59,7 +60,13 @@ class Sampler:
         stats = await self.parts.broker.stats()
         self.window_s = stats.window_s
         self._tell_left_out(stats.left_out)
-        usage = self.probe.sample(broker_process_id=stats.process_id)
+        host, port = _place(self.parts.identity.broker)
+        others = (_place(broker) for broker in self.parts.picture.brokers)
+        usage = self.probe.sample(
+            broker_process_id=stats.process_id,
+            broker_port=port,
+            neighbour_ports={at for name, at in others if name == host and at != port},
+        )
         return self._report(stats, usage)
 
     def _tell_left_out(self, left_out: tuple[str, ...]) -> None:
@@ -241,6 +248,11 @@ class Publisher:
             healthy=intention.healthy,
             reported_at_ms=self.sampler.parts.clock.wall_ms(),
         )
+
+
+def _place(broker: BrokerId) -> tuple[str, int]:
+    host, _, port = broker.rpartition(":")
+    return host, int(port)
 
 
 def _intends_otherwise(intention: Intention, report: LoadReport) -> bool:

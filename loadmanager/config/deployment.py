@@ -244,7 +244,9 @@ class HostSettings(Section):
     scope: Literal["auto", "cgroup", "host", "process"] = Field(
         "auto",
         description="Whose usage counts. auto: for CPU and memory each, the cgroup that limits it, "
-        "else the host. process: the broker's process tree, for several brokers on one host.",
+        "else the host; where other brokers run in the same cgroup, as several on one host without "
+        "containers do, the broker's process tree, with an equal part of that capacity. process: "
+        "the broker's process tree.",
     )
     cores: float | None = Field(
         None,

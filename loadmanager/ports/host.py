@@ -1,5 +1,6 @@
 """The host and its time."""
 
+from collections.abc import Collection
 from typing import Protocol
 
 from loadmanager.core.load import HostUsage
@@ -8,8 +9,17 @@ from loadmanager.core.load import HostUsage
 class HostProbe(Protocol):
     """Measures what the broker's host, container or process tree uses."""
 
-    def sample(self, *, broker_process_id: int | None = None) -> HostUsage:
+    def sample(
+        self,
+        *,
+        broker_process_id: int | None = None,
+        broker_port: int = 0,
+        neighbour_ports: Collection[int] = (),
+    ) -> HostUsage:
         """Return the usage since the last call; rates are None at the first.
+
+        ``neighbour_ports`` are those of other brokers that are registered with the same
+        host name: they may run on this host, too.
 
         A counter that cannot be read leaves its resource None, is logged once, and
         never raises.

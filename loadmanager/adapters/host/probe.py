@@ -1,13 +1,14 @@
 """The host probe: each resource by itself, and none that stops the others."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
 
 from loadmanager.adapters.host.cgroup import Cgroup, Level, find_cgroup, tightest
+from loadmanager.adapters.host.neighbours import Neighbours, Sharing
 from loadmanager.adapters.host.network import Nics
 from loadmanager.adapters.host.process_tree import ProcessTree, TreeUsage
 from loadmanager.adapters.host.rates import Rate
@@ -46,21 +47,38 @@ class PsutilHostProbe:
         proc_root = Path(settings.proc_root)
         self._host = WholeHost(proc_root)
         self._tree = ProcessTree(proc_root)
+        self._neighbours = Neighbours(proc_root)
+        self._sharing: Sharing | None = None
         self._nics = Nics(Path(settings.sys_root))
         self._sampled_at_s: float | None = None
         self._cpu_rate, self._in_rate, self._out_rate = Rate(), Rate(), Rate()
         self._told: dict[str, str] = {}
 
-    def sample(self, *, broker_process_id: int | None = None) -> HostUsage:
+    def sample(
+        self,
+        *,
+        broker_process_id: int | None = None,
+        broker_port: int = 0,
+        neighbour_ports: Collection[int] = (),
+    ) -> HostUsage:
         """Return the usage since the last call; rates are None at the first.
 
         With ``broker_process_id`` the cgroup is the broker's, without it this process's
-        own. With scope ``process`` nothing is known without it.
+        own. With scope ``process`` nothing is known without it. With scope ``auto`` and
+        neighbours in the same cgroup, it is the broker's process tree, with an equal part
+        of the capacity that they share.
         """
         now_s = self._clock_s()
         window_s = 0.0 if self._sampled_at_s is None else max(0.0, now_s - self._sampled_at_s)
         self._sampled_at_s = now_s
-        if self._settings.scope == "process":
+        self._sharing = None
+        if self._settings.scope == "auto" and neighbour_ports:
+            self._sharing = self._neighbours.find(
+                broker_process_id, broker_port, neighbour_ports, now_s
+            )
+        if self._sharing is not None:
+            cpu, memory = self._process(self._sharing.process_id, now_s)
+        elif self._settings.scope == "process":
             cpu, memory = self._process(broker_process_id, now_s)
         else:
             cpu = self._known("cpu", lambda: self._cpu(broker_process_id, now_s))
@@ -141,16 +159,30 @@ class PsutilHostProbe:
         if tree is None:
             return None, None
         rate = self._cpu_rate.per_s(tree.cpu_s, now_s, tree.root)
-        cpu = self._cpu_usage(rate, self._settings.cores or 0.0)
-        return cpu, self._known("memory", lambda: self._tree_memory(tree))
+        cpu = self._known("cpu", lambda: self._cpu_usage(rate, self._tree_cores(process_id)))
+        return cpu, self._known("memory", lambda: self._tree_memory(tree, process_id))
+
+    def _tree_cores(self, process_id: int | None) -> float:
+        if self._settings.cores or self._sharing is None:
+            return self._settings.cores or 0.0
+        host_cores = self._host.cores()
+        cgroup = self._cgroup(process_id)
+        level = tightest(cgroup.cpu_levels() if cgroup else (), host_cores)
+        return ((level and level.limit) or host_cores) / self._sharing.brokers
 
     def _tree_usage(self, process_id: int | None) -> TreeUsage:
         if process_id is None:
             raise Unreadable("broker", "its process id is not known")
         return self._tree.usage(process_id)
 
-    def _tree_memory(self, tree: TreeUsage) -> ResourceUsage:
-        limit = self._settings.memory_limit_mib or self._host.memory_bytes()[1] / _MIB
+    def _tree_memory(self, tree: TreeUsage, process_id: int | None) -> ResourceUsage:
+        total = self._host.memory_bytes()[1]
+        shared_by = 1
+        if self._sharing is not None:
+            cgroup = self._cgroup(process_id)
+            level = tightest(cgroup.memory_levels() if cgroup else (), total)
+            total, shared_by = int((level and level.limit) or total), self._sharing.brokers
+        limit = self._settings.memory_limit_mib or total / shared_by / _MIB
         return ResourceUsage(tree.resident_bytes / _MIB, limit)
 
     # --- network ----------------------------------------------------------------------
@@ -167,7 +199,7 @@ class PsutilHostProbe:
         return _bandwidth(rate_in, limit), _bandwidth(rate_out, limit)
 
     def _counted_nics(self) -> tuple[str, ...]:
-        if self._settings.nics or self._settings.scope == "process":
+        if self._settings.nics or self._settings.scope == "process" or self._sharing:
             return self._settings.nics
         if not (found := self._nics.physical()):
             raise Unreadable("network", "no physical interface is in use; name some as [host] nics")
