@@ -165,7 +165,11 @@ def make_member(
 ) -> Member:
     """Join the parts that keep this broker in the cluster."""
     sampler = publisher.sampler
-    terms = LeaseTerms(config.ownership.self_fence_fraction, config.ownership.heartbeat_fraction)
+    terms = LeaseTerms(
+        config.ownership.self_fence_fraction,
+        config.ownership.heartbeat_fraction,
+        config.zookeeper.tick_s,
+    )
     splitter = Splitter(parts, ownerships, tuning)
     return Member(
         parts,

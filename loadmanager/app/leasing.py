@@ -1,9 +1,11 @@
 """The lease that lets the broker serve: never longer than the session surely lives.
 
-A session lives at least its timeout from the last request that the service heard. So
-after a round trip sent at ``t`` the broker may serve until ``t`` plus a part of the
-timeout (two thirds unless configured), whatever becomes of this process, the network
-or ZooKeeper: before anyone else can get the lock, the lease has run out.
+A session lives at least its timeout, less half a tick of the ensemble, from the last
+request that the service answered (`loadmanager.core.lease`). So after a round trip sent
+at ``t`` the broker may serve until ``t`` plus a part of the timeout (two thirds unless
+configured, and never more than is safe for the timeout that the servers granted),
+whatever becomes of this process, the network or ZooKeeper: before anyone else can get
+the lock, the lease has run out.
 
 The lease's end is given on the broker's own clock. That clock was read before its
 last answer arrived here, so adding the remaining time to that reading can only name a
@@ -22,15 +24,10 @@ from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId
+from loadmanager.core.lease import CLOCK_DRIFT_FRACTION, longest_lease_fraction
 from loadmanager.ports import BrokerError, BrokerRefused, BrokerState, Disconnected, StaleAgent
 
 log = structlog.get_logger()
-
-CLOCK_DRIFT_FRACTION: Final = 0.02
-"""How much slower than ours the broker's clock may run: a sidecar may be on another host.
-
-Clocks that are being set by slewing differ by a thousandth; on one host they are the same.
-"""
 
 MOST_RESTARTS: Final = 3
 """How often a broker may turn out to have restarted while one lease is renewed."""
@@ -50,10 +47,29 @@ class Displaced(LoadManagerError):
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """``fraction`` of the session timeout is leased; renewed every ``interval_fraction``."""
+    """``fraction`` of the session timeout is leased; renewed every ``interval_fraction``.
+
+    ``tick_s`` is the tick of the ensemble, 0 if it is unknown.
+    """
 
     fraction: float
     interval_fraction: float
+    tick_s: float = 0.0
+
+    def safe_fraction(self, timeout_s: float) -> float:
+        """Return what may be leased of a session with this timeout, at most ``fraction``.
+
+        Raises:
+            MembershipEnded: so little that one lost renewal would stop the broker.
+        """
+        longest = longest_lease_fraction(timeout_s, self.tick_s)
+        if longest < 2 * self.interval_fraction:
+            raise MembershipEnded(
+                f"no lease is safe: the servers granted a session of {timeout_s:g} s, and "
+                f"[zookeeper] tick_s is {self.tick_s:g}; expected the tickTime of the ensemble, "
+                "and a session of two ticks or more"
+            )
+        return min(self.fraction, longest)
 
 
 class LeaseKeeper:
@@ -85,6 +101,7 @@ class LeaseKeeper:
         self._answering = False
         self._refusing = False
         self._complaint = ""
+        self._shortened = False
 
     @property
     def leased_until_s(self) -> float:
@@ -152,8 +169,22 @@ class LeaseKeeper:
             # Likewise one that answers and takes no renewal, on a full disk say: it is asked
             # again for what may be leased already, and for more once it has taken that.
             await self._lease_until(self._leased_until_s)
-        await self._lease_until(sent_at_s + self._terms.fraction * session.timeout_s)
+        await self._lease_until(sent_at_s + self._fraction(session.timeout_s) * session.timeout_s)
         self._metrics.lease_renewals.labels(result="renewed").inc()
+
+    def _fraction(self, timeout_s: float) -> float:
+        """Return what to lease of a session, and log once that it is less than configured."""
+        fraction = self._terms.safe_fraction(timeout_s)
+        if fraction < self._terms.fraction and not self._shortened:
+            self._shortened = True
+            log.warning(
+                "lease.fraction.shortened",
+                self_fence_fraction=self._terms.fraction,
+                used=round(fraction, 3),
+                session_timeout_s=timeout_s,
+                tick_s=self._terms.tick_s,
+            )
+        return fraction
 
     async def _lease_until(self, until_s: float) -> None:
         """Have the broker serve until ``until_s`` on our clock; never shorten its lease.

@@ -38,6 +38,7 @@ def check(path: Path | None, overrides: tuple[str, ...]) -> None:
 
     from loadmanager.config import ConfigError
     from loadmanager.config.load import check_config
+    from loadmanager.config.model import lease_warning
 
     try:
         checked = check_config(path, os.environ, overrides)
@@ -47,6 +48,8 @@ def check(path: Path | None, overrides: tuple[str, ...]) -> None:
         raise click.exceptions.Exit(1) from None
     if exposure := checked.broker.exposure():
         click.echo(f"warning: {exposure}", err=True)
+    if shortened := lease_warning(checked):
+        click.echo(f"warning: {shortened}", err=True)
     click.echo(f"The configuration of {checked.broker.id} is sound.")
 
 

@@ -207,6 +207,14 @@ class ZookeeperSettings(Section):
         description="How long after its last sign of life a sidecar counts as dead. Shorter moves "
         "a dead broker's bundles sooner, and takes a long pause for a death.",
     )
+    tick_s: float = Field(
+        2,
+        ge=0,
+        le=60,
+        description="The ensemble's tickTime. A server may end a session half a tick before its "
+        "timeout, so a lease is never longer than the timeout granted less half a tick. "
+        "0: unknown, which counts as half of the session.",
+    )
     digest_user: str = Field("", description="User of ZooKeeper's digest scheme. Empty: none.")
     digest_password: Secret = Field(SecretStr(""), description="Password of digest_user.")
     sasl_mechanism: Literal["", "DIGEST-MD5", "GSSAPI"] = Field(

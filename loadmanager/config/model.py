@@ -38,6 +38,7 @@ from loadmanager.config.security import (
 from loadmanager.config.serving import LookupSettings, OwnershipSettings
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_broker
+from loadmanager.core.lease import longest_lease_fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,19 @@ def health_port(sidecar: SidecarSettings) -> int:
     if sidecar.health_port is not None:
         return sidecar.health_port
     return sidecar.listen_port + HEALTH_PORT_OFFSET if sidecar.listen_port else 0
+
+
+def lease_warning(config: Config) -> str:
+    """Return what to warn of if the configured lease is longer than is safe, else an empty text."""
+    wanted, zookeeper = config.ownership.self_fence_fraction, config.zookeeper
+    longest = longest_lease_fraction(zookeeper.session_timeout_s, zookeeper.tick_s)
+    if wanted <= longest:
+        return ""
+    return (
+        f"[ownership] self_fence_fraction = {wanted:g} is used as {max(longest, 0.0):.3f}: "
+        f"a session of {zookeeper.session_timeout_s:g} s may end half a tick early "
+        f"([zookeeper] tick_s = {zookeeper.tick_s:g})"
+    )
 
 
 def contradictions(config: Config) -> Iterator[Contradiction]:

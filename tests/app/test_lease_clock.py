@@ -4,14 +4,16 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.broker.in_process import InProcessBroker
-from loadmanager.app.leasing import LeaseKeeper, LeaseTerms
+from loadmanager.app.leasing import LeaseKeeper, LeaseTerms, MembershipEnded
 from loadmanager.app.membership import Membership
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
+from loadmanager.ports import BrokerError
 from loadmanager.telemetry.metrics import Metrics
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
@@ -49,14 +51,16 @@ class Serving:
         """Hear it, and do nothing."""
 
 
-def _keeper(world: World, broker: InProcessBroker) -> LeaseKeeper:
+def _keeper(
+    world: World, broker: InProcessBroker, *, fraction: float = 0.5, tick_s: float = 2.0
+) -> LeaseKeeper:
     parts = SimpleNamespace(
         coordination=world, broker=broker, clock=world, metrics=Metrics(CollectorRegistry())
     )
     return LeaseKeeper(
         cast("Parts", parts),
         cast("Ownerships", Serving()),
-        LeaseTerms(fraction=0.5, interval_fraction=0.1),
+        LeaseTerms(fraction, interval_fraction=0.1, tick_s=tick_s),
         Membership(parse_broker("broker:8080"), session_id=1, agent_epoch=1),
         earlier_end_s=0.0,
     )
@@ -89,3 +93,25 @@ async def test_a_broker_that_restarts_between_two_renewals_is_leased_by_its_new_
     assert broker.serving == {BUNDLE: 1}
     world.now_s = 15.0
     assert broker.serving == {}
+
+
+async def test_a_lease_is_over_half_a_tick_before_the_timeout_that_was_granted() -> None:
+    world = World(broker_rate=0.985, session=SimpleNamespace(session_id=1, timeout_s=4.0))
+    broker = InProcessBroker(world.broker_clock_s)
+    keeper = _keeper(world, broker, fraction=0.9)
+    await keeper.begin()
+    await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
+    world.now_s = 2.85
+    assert broker.serving == {BUNDLE: 1}
+    world.now_s = 3.0
+    assert keeper.leased_until_s < 3.0
+    assert broker.serving == {}
+
+
+async def test_where_no_lease_is_safe_none_is_given() -> None:
+    world = World(session=SimpleNamespace(session_id=1, timeout_s=4.0))
+    broker = InProcessBroker(world.broker_clock_s)
+    with pytest.raises(MembershipEnded, match="tick_s is 8; expected the tickTime"):
+        await _keeper(world, broker, tick_s=8.0).begin()
+    with pytest.raises(BrokerError):
+        await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)

@@ -66,3 +66,13 @@ def test_check_warns_of_a_broker_that_strangers_can_command(runner: CliRunner) -
 def test_show_defaults_prints_the_annotated_file(runner: CliRunner) -> None:
     result = runner.invoke(main, ["config", "show-defaults"])
     assert (result.exit_code, result.output) == (0, annotated_toml())
+
+
+def test_check_warns_of_a_lease_longer_than_a_session_surely_lives(runner: CliRunner) -> None:
+    given = ["--set", "broker.id=b1:8080", "--set", "ownership.self_fence_fraction=0.8"]
+    assert runner.invoke(main, ["config", "check", *given]).stderr == ""
+    result = runner.invoke(main, ["config", "check", *given, "--set", "zookeeper.tick_s=0"])
+    assert result.exit_code == 0
+    assert (
+        "[ownership] self_fence_fraction = 0.8 is used as 0.725: a session of 10 s" in result.stderr
+    )
