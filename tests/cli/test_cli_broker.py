@@ -1,3 +1,5 @@
+import importlib
+
 import pytest
 from click.testing import CliRunner
 
@@ -39,6 +41,8 @@ def test_what_pulsar_needs_and_is_not_installed_is_named(monkeypatch: pytest.Mon
     def absent(name: str) -> None:
         raise ModuleNotFoundError(name)
 
+    # Its own imports look for modules in the same way.
+    importlib.import_module("loadmanager.adapters.broker.broker_process")
     monkeypatch.setattr("importlib.util.find_spec", absent)
     got = CliRunner().invoke(main, ["broker", "--pulsar-listen", "127.0.0.1:0"])
     assert got.exit_code == 1
