@@ -92,8 +92,10 @@ class OrdersWatch:
         if path != znodes.orders(broker) or node is None:
             return
         if node.data in self._foreign:
-            # What it was told before it may have had no time to obey: that is no more.
-            self._told[name] = min(self._told.get(name, 0), self._acted.get(name, 0))
+            # What it was told before it may obey, or have had no time to: that is no more.
+            told = self._told.get(name, 0)
+            self._read[name] = max(self._read.get(name, 0), told)
+            self._told[name] = min(told, self._acted.get(name, 0))
         elif node.data:
             epochs[name] = decode_orders(path, node.data).epoch
 
