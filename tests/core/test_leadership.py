@@ -30,6 +30,11 @@ def test_a_node_of_this_session_that_we_did_not_write_is_cleared() -> None:
     assert judge(ME, Incumbent(ME.broker, "run-1", 22), connected=True) is Standing.CLEAR
 
 
+def test_a_node_that_cannot_be_read_is_cleared_by_its_own_session_alone() -> None:
+    assert judge(ME, Incumbent(None, "", 22), connected=True) is Standing.CLEAR
+    assert judge(ME, Incumbent(None, "", 31), connected=True) is Standing.FOLLOW
+
+
 brokers = st.sampled_from([ME.broker, BrokerId("b2:8080")])
 incumbents = st.none() | st.builds(
     Incumbent, brokers, st.sampled_from(["run-1", "run-2"]), st.sampled_from([21, 22, 31])
