@@ -6,10 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from simulated_jobs import small_jobs
 
-from loadmanager.simulator.bounds import lower_bound
-from loadmanager.simulator.comparing import run_job
+from loadmanager.core.lower_bound import lower_bound
 
 Floats = NDArray[np.float64]
 
@@ -144,17 +142,3 @@ def test_without_bundles_the_background_remains() -> None:
 def test_bundles_that_cost_nothing_change_nothing() -> None:
     case = alike([0.0, 0.0, 0.0, 1.0], brokers=2)
     assert lower_bound(*case) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("pair", ["avg+avg", "threshold+round_robin"])
-def test_no_simulated_cluster_was_ever_below_its_bound(pair: str) -> None:
-    classes = [
-        {"name": "b", "count": 2, "cores": 4.0},
-        {"name": "slow", "count": 1, "cost": {"cpu_us_per_msg": 60.0}},
-    ]
-    (job,) = small_jobs(1, [pair], brokers=classes, duration_s=900.0)
-    line = run_job(job).timeline
-    largest = np.where(line.present[:, :, None], line.demand, 0.0).max(axis=(1, 2))
-    assert (line.unowned_msgs_per_s == 0).all()
-    assert (largest >= line.bound * (1 - 1e-5)).all()
-    assert (line.bound > 0).all()
