@@ -1,0 +1,151 @@
+"""Evening out message and byte rates by single moves, without looking at any resource.
+
+For brokers that are alike, or of which nothing but traffic is known. The state is a matrix
+of loads, brokers by rates, each rate divided by its mean over the brokers, so that 1.0 is
+the mean. The potential is the sum of squares of all its entries: a convex measure that is
+least where every broker has the mean of every rate. One move after the other, the bundle
+and target are chosen that lower the potential most, out of the fullest broker from which
+any move lowers it. No move makes its target fuller than its source was, so a plan never
+ends with a fuller broker than it began with.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.core.bounds import lower_bound
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+
+LEAST_GAIN: Final = 1e-3
+"""A move has to lower the potential, divided by the number of brokers, by so much."""
+
+CLOSE_ENOUGH: Final = 0.02
+"""A broker that has at most so much more than the mean of each rate gives nothing away."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateMove:
+    """One move: places of the bundle, of the broker it leaves and of the one that takes it.
+
+    ``max_over_mean`` is that of the cluster after it and all moves before it.
+    """
+
+    bundle: int
+    source: int
+    target: int
+    max_over_mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class RatePlan:
+    """What to move, in order.
+
+    Attributes:
+        moves: each as seen after those before it.
+        max_over_mean: of the cluster as it is: the largest load of any rate over its mean.
+        least_max_over_mean: a proven lower bound of it over all assignments of these bundles.
+    """
+
+    moves: tuple[RateMove, ...]
+    max_over_mean: float
+    least_max_over_mean: float
+
+    @property
+    def planned_max_over_mean(self) -> float:
+        """What it would be after all moves, if rates stay as they are."""
+        return self.moves[-1].max_over_mean if self.moves else self.max_over_mean
+
+
+def plan_even_rates(
+    rates: Floats,
+    owner: Places,
+    brokers: int,
+    *,
+    movable: Flags,
+    gives: Flags,
+    takes: Flags,
+    most_moves: int,
+) -> RatePlan:
+    """Return the moves that even out the rates.
+
+    Args:
+        rates: (K, R) of each bundle, not negative, such as messages and bytes per second.
+        owner: (K,) the place of each bundle's broker.
+        brokers: how many there are, at least 1.
+        movable: (K,) which bundles may move; the others count where they are.
+        gives: (B,) which brokers bundles may leave.
+        takes: (B,) which brokers may take bundles.
+        most_moves: no more than so many.
+    """
+    sizes = _over_mean(rates, brokers)
+    loads = np.zeros((brokers, sizes.shape[1]))
+    np.add.at(loads, owner, sizes)
+    before = _largest(loads)
+    owner, may_move = owner.copy(), movable.copy()
+    moves: list[RateMove] = []
+    while len(moves) < most_moves:
+        found = _best_move(sizes, loads, owner, may_move=may_move, gives=gives, takes=takes)
+        if found is None:
+            break
+        bundle, target = found
+        source = int(owner[bundle])
+        loads[source] -= sizes[bundle]
+        loads[target] += sizes[bundle]
+        # A bundle moves once in a plan: its clients are interrupted once.
+        owner[bundle], may_move[bundle] = target, False
+        moves.append(RateMove(bundle, source, target, _largest(loads)))
+    return RatePlan(tuple(moves), before, _least(sizes, brokers))
+
+
+def _over_mean(rates: Floats, brokers: int) -> Floats:
+    """Return sizes in means of a broker; a rate that nothing has is left out."""
+    means = rates.sum(axis=0) / brokers
+    busy = means > 0
+    found: Floats = rates[:, busy] / means[busy]
+    return found
+
+
+def _largest(loads: Floats) -> float:
+    return float(loads.max()) if loads.size else 1.0
+
+
+def _least(sizes: Floats, brokers: int) -> float:
+    if not sizes.size:
+        return 1.0
+    shape = (brokers, sizes.shape[1])
+    same_class = np.zeros(brokers, dtype=np.intp)
+    return lower_bound(sizes[None], np.zeros(shape), np.ones(shape), same_class)
+
+
+def _best_move(
+    sizes: Floats, loads: Floats, owner: Places, *, may_move: Flags, gives: Flags, takes: Flags
+) -> tuple[int, int] | None:
+    """Return the bundle and target that lower the potential most, None if none is worth it."""
+    if not loads.size:
+        return None
+    fullness = loads.max(axis=1)
+    for source in np.argsort(-fullness, kind="stable"):
+        if fullness[source] <= 1.0 + CLOSE_ENOUGH:
+            return None
+        if not gives[source]:
+            continue
+        here = np.flatnonzero((owner == source) & may_move & (sizes.sum(axis=1) > 0))
+        targets = np.flatnonzero(takes & (np.arange(len(loads)) != source))
+        if not len(here) or not len(targets):
+            continue
+        size = sizes[here]
+        room = loads[source] - loads[targets]
+        # (bundles, targets): 2x(x + target - source), summed over the rates.
+        change = 2 * ((size * size).sum(axis=1)[:, None] - size @ room.T)
+        fuller = (loads[targets] + size[:, None]).max(axis=2) > fullness[source]
+        change[fuller] = 0.0
+        best = int(change.argmin())
+        if -change.flat[best] / len(loads) >= LEAST_GAIN:
+            bundle, target = divmod(best, len(targets))
+            return int(here[bundle]), int(targets[target])
+    return None

@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.even_rates import Flags, RatePlan, plan_even_rates
+
+
+def plan(
+    rates: list[list[float]],
+    owner: list[int],
+    brokers: int,
+    *,
+    movable: Flags | None = None,
+    gives: Flags | None = None,
+    takes: Flags | None = None,
+    most_moves: int = 100,
+) -> RatePlan:
+    everyone = np.ones(brokers, dtype=bool)
+    return plan_even_rates(
+        np.array(rates, dtype=float).reshape(len(owner), len(rates[0]) if rates else 2),
+        np.array(owner, dtype=np.intp),
+        brokers,
+        movable=np.ones(len(owner), dtype=bool) if movable is None else movable,
+        gives=everyone if gives is None else gives,
+        takes=everyone if takes is None else takes,
+        most_moves=most_moves,
+    )
+
+
+def test_all_on_one_of_three_is_spread_in_few_moves() -> None:
+    found = plan([[1.0, 100.0]] * 12, [0] * 12, 3)
+    assert found.max_over_mean == pytest.approx(3.0)
+    assert found.least_max_over_mean == pytest.approx(1.0)
+    assert found.planned_max_over_mean == pytest.approx(1.0)
+    assert len(found.moves) == 8
+    assert {move.source for move in found.moves} == {0}
+
+
+def test_what_is_even_stays() -> None:
+    found = plan([[1.0], [1.01]], [0, 1], 2)
+    assert found.moves == ()
+    assert found.planned_max_over_mean == found.max_over_mean == pytest.approx(1.005, abs=1e-3)
+
+
+def test_one_bundle_that_is_too_large_for_any_broker_stays_and_the_bound_says_so() -> None:
+    found = plan([[9.0], [1.0]], [0, 1], 2)
+    assert found.moves == ()
+    assert found.least_max_over_mean == pytest.approx(found.max_over_mean) == pytest.approx(1.8)
+
+
+def test_opposite_rates_are_evened_together() -> None:
+    # Messages lie on one broker and bytes on the other: each is full of something.
+    rates = [[4.0, 0.0]] * 4 + [[0.0, 4.0]] * 4
+    found = plan(rates, [0] * 4 + [1] * 4, 2)
+    assert found.max_over_mean == pytest.approx(2.0)
+    assert found.planned_max_over_mean == pytest.approx(1.0)
+
+
+def test_no_traffic_moves_nothing() -> None:
+    found = plan([[0.0, 0.0]], [0], 2)
+    assert (found.moves, found.max_over_mean, found.least_max_over_mean) == ((), 1.0, 1.0)
+
+
+def test_without_bundles_there_is_nothing_to_do() -> None:
+    found = plan_even_rates(
+        np.zeros((0, 2)),
+        np.zeros(0, dtype=np.intp),
+        3,
+        movable=np.zeros(0, dtype=bool),
+        gives=np.ones(3, dtype=bool),
+        takes=np.ones(3, dtype=bool),
+        most_moves=5,
+    )
+    assert found.moves == ()
+
+
+def test_only_what_may_move_moves_between_brokers_that_may_give_and_take() -> None:
+    rates, owner = [[1.0]] * 6, [0] * 6
+    only_first = np.array([True] + [False] * 5)
+    assert [m.bundle for m in plan(rates, owner, 3, movable=only_first).moves] == [0]
+    assert plan(rates, owner, 3, gives=np.array([False, True, True])).moves == ()
+    assert plan(rates, owner, 3, takes=np.array([True, False, False])).moves == ()
+    to_last = plan(rates, owner, 3, takes=np.array([False, False, True]))
+    assert {move.target for move in to_last.moves} == {2}
+
+
+def test_a_fullest_broker_that_cannot_give_does_not_keep_the_next_from_giving() -> None:
+    rates = [[9.0], [2.0], [2.0], [2.0]]
+    found = plan(rates, [0, 1, 1, 1], 3, movable=np.array([False, True, True, True]))
+    assert [(move.source, move.target) for move in found.moves] == [(1, 2)]
+
+
+def test_moves_are_bounded() -> None:
+    assert len(plan([[1.0]] * 30, [0] * 30, 3, most_moves=4).moves) == 4
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 1e15, allow_subnormal=False),
+            st.floats(0, 1e15, allow_subnormal=False),
+            st.integers(0, 3),
+        ),
+        max_size=12,
+    )
+)
+def test_a_plan_never_ends_fuller_than_it_began_nor_below_the_bound(
+    bundles: list[tuple[float, float, int]],
+) -> None:
+    found = plan([[a, b] for a, b, _ in bundles], [owner for *_, owner in bundles], 4)
+    assert found.planned_max_over_mean <= found.max_over_mean + 1e-9
+    assert found.least_max_over_mean <= found.planned_max_over_mean + 1e-6
+    assert len({move.bundle for move in found.moves}) == len(found.moves)
