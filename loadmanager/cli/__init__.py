@@ -3,6 +3,7 @@
 import click
 
 from loadmanager.cli.agent import agent
+from loadmanager.cli.attach import attach_command
 from loadmanager.cli.broker import broker
 from loadmanager.cli.cluster import brokers_command, leader_command, lookup_command
 from loadmanager.cli.completion import completion_command
@@ -52,6 +53,7 @@ def main() -> None:
 
 main.add_section(
     "Cluster",
+    attach_command,
     agent,
     top_command,
     brokers_command,

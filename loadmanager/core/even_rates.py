@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.core.bounds import lower_bound
+from loadmanager.core.lower_bound import lower_bound
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -26,6 +26,12 @@ LEAST_GAIN: Final = 1e-3
 
 CLOSE_ENOUGH: Final = 0.02
 """A broker that has at most so much more than the mean of each rate gives nothing away."""
+
+LEAST_RATE_PER_S: Final = 1e-9
+"""A rate whose mean over the brokers is below counts as none."""
+
+LEAST_SHARE: Final = 1e-12
+"""A bundle with less than so much of a broker's mean counts as idle in that rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +111,10 @@ def plan_even_rates(
 def _over_mean(rates: Floats, brokers: int) -> Floats:
     """Return sizes in means of a broker; a rate that nothing has is left out."""
     means = rates.sum(axis=0) / brokers
-    busy = means > 0
+    busy = means > LEAST_RATE_PER_S
     found: Floats = rates[:, busy] / means[busy]
+    # So little of anything is noise, and dividing by it may overflow.
+    found[found < LEAST_SHARE] = 0.0
     return found
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.averages import MSGS_IN, MSGS_OUT
-from loadmanager.core.lower_bound import lower_bound
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.lower_bound import lower_bound
 from loadmanager.core.plan import Move
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.errors import ScenarioError

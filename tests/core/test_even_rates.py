@@ -91,6 +91,16 @@ def test_a_fullest_broker_that_cannot_give_does_not_keep_the_next_from_giving() 
     assert [(move.source, move.target) for move in found.moves] == [(1, 2)]
 
 
+def test_where_every_broker_is_full_of_something_and_none_may_give_nothing_moves() -> None:
+    nobody = np.zeros(2, dtype=bool)
+    assert plan([[4.0, 0.0], [0.0, 4.0]], [0, 1], 2, gives=nobody).moves == ()
+
+
+def test_rates_that_are_next_to_nothing_are_nothing() -> None:
+    found = plan([[1e-300, 1e15], [1e-300, 5e-324]], [0, 0], 2)
+    assert (found.moves, found.max_over_mean) == ((), 2.0)
+
+
 def test_moves_are_bounded() -> None:
     assert len(plan([[1.0]] * 30, [0] * 30, 3, most_moves=4).moves) == 4
 
@@ -98,8 +108,8 @@ def test_moves_are_bounded() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.floats(0, 1e15, allow_subnormal=False),
-            st.floats(0, 1e15, allow_subnormal=False),
+            st.floats(0, 1e15),
+            st.floats(0, 1e15),
             st.integers(0, 3),
         ),
         max_size=12,

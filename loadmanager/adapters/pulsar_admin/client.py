@@ -1,0 +1,203 @@
+"""Questions to the admin REST of Pulsar's brokers: bounded in time and size.
+
+Each broker is asked at its own address. A redirect is followed to a broker that the cluster
+names and to nobody else, because the token goes with it.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+
+from loadmanager.adapters.pulsar_admin.errors import (
+    AnswerRefused,
+    NotPulsar,
+    RightMissing,
+    Unanswered,
+)
+
+MOST_JSON_BYTES: Final = 64 * 1024 * 1024
+MOST_METRICS_BYTES: Final = 2 * 1024 * 1024 * 1024
+_CHUNK_BYTES: Final = 256 * 1024
+_MOST_REDIRECTS: Final = 3
+_MOST_REASON: Final = 200
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_RIGHTS: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How brokers are asked.
+
+    Attributes:
+        token_file: a bearer token, read at each question; None for none.
+        tls: how their certificates are checked, and ours shown; None trusts whom the
+            system trusts.
+        connect_timeout_s: for opening a connection.
+        timeout_s: for a whole answer of JSON.
+        metrics_timeout_s: for a whole answer of metrics, which may have hundreds of megabytes.
+    """
+
+    token_file: Path | None = None
+    tls: ssl.SSLContext | None = None
+    connect_timeout_s: float = 3.0
+    timeout_s: float = 10.0
+    metrics_timeout_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Cost:
+    """What was asked so far: requests, and bytes of their answers as they came in."""
+
+    requests: int = 0
+    answer_bytes: int = 0
+
+
+@dataclass(slots=True)
+class PulsarAdmin:
+    """Asks brokers; one for a whole run, to be closed at its end.
+
+    ``known`` are the ``host:port`` that redirects may lead to.
+    """
+
+    access: Access
+    known: Collection[str] = ()
+    cost: Cost = field(default_factory=Cost)
+    _session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def json(self, url: str) -> Any:
+        """Return the JSON at ``url``.
+
+        Raises:
+            Unanswered: nobody answers in time.
+            RightMissing: 401 or 403.
+            AnswerRefused: another status than 200, or too long an answer.
+            NotPulsar: the answer is no JSON.
+        """
+        text = await self.text(url)
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise NotPulsar(
+                f"{url}: answered {text[:60]!r}; expected the JSON of a Pulsar broker"
+            ) from None
+
+    async def text(self, url: str) -> str:
+        """Return the text at ``url``; raises as `json`, but for what the text means."""
+        parts = bytearray()
+        async with self._answer(url, self.access.timeout_s) as answer:
+            async for chunk in self._chunks(url, answer, MOST_JSON_BYTES):
+                parts += chunk
+        return parts.decode("utf-8", errors="replace")
+
+    async def lines(self, url: str) -> AsyncIterator[bytes]:
+        """Yield blocks of whole lines of the text at ``url``; raises as `text`."""
+        rest = b""
+        async with self._answer(url, self.access.metrics_timeout_s) as answer:
+            async for chunk in self._chunks(url, answer, MOST_METRICS_BYTES):
+                block = rest + chunk
+                end = block.rfind(b"\n") + 1
+                rest = block[end:]
+                if len(rest) > MOST_JSON_BYTES:
+                    raise NotPulsar(f"{url}: a line has over {MOST_JSON_BYTES:,} bytes")
+                if end:
+                    yield block[:end]
+        if rest:
+            yield rest + b"\n"
+
+    @asynccontextmanager
+    async def _answer(self, url: str, timeout_s: float) -> AsyncIterator[aiohttp.ClientResponse]:
+        for _ in range(_MOST_REDIRECTS + 1):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    async with self._connected().get(
+                        url, headers=self._headers(), allow_redirects=False, ssl=self._tls()
+                    ) as answer:
+                        self.cost.requests += 1
+                        if answer.status not in _REDIRECTS:
+                            await self._check(url, answer)
+                            yield answer
+                            return
+                        url = self._redirect(url, answer.headers.get("Location", ""))
+            except TimeoutError:
+                raise Unanswered(f"{url}: no answer within {timeout_s:g} s") from None
+            except aiohttp.ClientResponseError as error:
+                raise NotPulsar(f"{url}: not valid HTTP ({error.message})") from None
+            except aiohttp.ClientError as error:
+                raise Unanswered(f"{url}: {error}") from None
+        raise AnswerRefused(f"{url}: more than {_MOST_REDIRECTS} redirects")
+
+    async def _chunks(
+        self, url: str, answer: aiohttp.ClientResponse, most: int
+    ) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
+            size += len(chunk)
+            self.cost.answer_bytes += len(chunk)
+            if size > most:
+                raise AnswerRefused(f"{url}: the answer has over {most:,} bytes")
+            yield chunk
+
+    async def _check(self, url: str, answer: aiohttp.ClientResponse) -> None:
+        if answer.status == HTTPStatus.OK:
+            return
+        said = (await answer.content.read(_MOST_REASON)).decode("utf-8", errors="replace")
+        why = f"{url}: answered {answer.status} ({' '.join(said.split()) or answer.reason})"
+        if answer.status in _RIGHTS:
+            raise RightMissing(f"{why}; expected a token or certificate with the right to read it")
+        raise AnswerRefused(why, answer.status)
+
+    def _redirect(self, url: str, location: str) -> str:
+        """Return where a redirect leads, if the token may go there.
+
+        Raises:
+            AnswerRefused: it leads to somebody who is no broker of this cluster.
+        """
+        target = urljoin(url, location)
+        here, there = urlsplit(url), urlsplit(target)
+        known = there.netloc == here.netloc or there.netloc in self.known
+        if not location or not known or there.scheme not in {here.scheme, "https"}:
+            raise AnswerRefused(
+                f"{url}: redirects to {location or 'nowhere'}, which is no broker of this cluster; "
+                "if a proxy stands before the brokers, name a broker itself"
+            )
+        return target
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=self.access.connect_timeout_s
+                ),
+                connector=aiohttp.TCPConnector(limit=64, limit_per_host=4),
+            )
+        return self._session
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        return True if self.access.tls is None else self.access.tls
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept-Encoding": "gzip"}
+        if self.access.token_file is not None:
+            try:
+                token = self.access.token_file.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                raise RightMissing(
+                    f"{self.access.token_file}: {why}; expected a file with a token"
+                ) from None
+            headers["Authorization"] = f"Bearer {token}"
+        return headers

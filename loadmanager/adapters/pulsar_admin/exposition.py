@@ -1,0 +1,133 @@
+"""What a broker's ``/metrics/`` says of topics and of itself, read as a stream.
+
+Pulsar writes the text format of Prometheus. Of its lines only a few dozen kinds are looked
+at; the rest is passed over by one regular expression, because a large broker sends hundreds
+of megabytes.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from loadmanager.core.topic_counters import NOTHING, Counters
+
+_LINE: Final = re.compile(
+    rb"^(?:pulsar_(in|out)_(messages|bytes)_total|(process_cpu_seconds_total)"
+    rb"|pulsar_lb_(cpu|memory|directMemory|bandwidth_in|bandwidth_out)_usage)"
+    rb"\{([^\n]*)\} ([^\s]+)",
+    re.MULTILINE,
+)
+_LABEL: Final = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+_MEANS: Final = {"n": "\n"}
+_MOST_COUNTED: Final = 2.0**63
+_PLACE: Final = {
+    (b"in", b"messages"): 0,
+    (b"out", b"messages"): 1,
+    (b"in", b"bytes"): 2,
+    (b"out", b"bytes"): 3,
+}
+
+
+@dataclass(slots=True)
+class Exposition:
+    """One reading of a broker's metrics.
+
+    Attributes:
+        topics: the counters of each topic, by its full name (a partition is a topic).
+        namespaces: those that have counters of their own instead of their topics'
+            (``exposeTopicLevelMetricsInPrometheus=false``).
+        usages: percent of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in``,
+            ``bandwidth_out``, as the broker's load manager measured them last.
+        cpu_seconds: CPU time of the broker's process since its start, None if it is not told.
+        malformed: lines that should have had a number and did not.
+    """
+
+    topics: dict[str, Counters] = field(default_factory=dict)
+    namespaces: set[str] = field(default_factory=set)
+    usages: dict[str, float] = field(default_factory=dict)
+    cpu_seconds: float | None = None
+    malformed: int = 0
+
+
+async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
+    """Return what blocks of whole lines say; raises what reading them raises."""
+    found = _Reading()
+    async for block in blocks:
+        for match in _LINE.finditer(block):
+            found.take(match)
+    return found.done()
+
+
+class _Reading:
+    """Sums up lines. What goes out of a topic is told for each subscription by itself."""
+
+    def __init__(self) -> None:
+        self._seen = Exposition()
+        self._sums: dict[str, list[float]] = {}
+        # Versions differ in whether a topic has a line for all its subscriptions, too.
+        self._totals: dict[tuple[str, int], float] = {}
+
+    def take(self, line: re.Match[bytes]) -> None:
+        direction, kind, process, usage, labels, text = line.groups()
+        value = _number(text)
+        if value is None:
+            self._seen.malformed += 1
+        elif process is not None:
+            self._seen.cpu_seconds = value
+        elif usage is not None:
+            self._seen.usages[usage.decode()] = value
+        else:
+            self._count(_PLACE[direction, kind], _labels(labels), value)
+
+    def _count(self, place: int, labels: dict[str, str], value: float) -> None:
+        # Consumers are counted in their subscription's line already.
+        if "consumer_name" in labels or "consumer_id" in labels:
+            return
+        topic = _topic(labels)
+        if topic is None:
+            if namespace := labels.get("namespace"):
+                self._seen.namespaces.add(namespace)
+            return
+        sums = self._sums.setdefault(topic, [0.0, 0.0, 0.0, 0.0])
+        if "subscription" in labels:
+            sums[place] += value
+        else:
+            self._totals[topic, place] = value
+
+    def done(self) -> Exposition:
+        for (topic, place), value in self._totals.items():
+            self._sums[topic][place] = value
+        self._seen.topics = {
+            topic: Counters(*sums) if any(sums) else NOTHING for topic, sums in self._sums.items()
+        }
+        return self._seen
+
+
+def _labels(text: bytes) -> dict[str, str]:
+    found = {}
+    for name, value in _LABEL.findall(text):
+        told = value.decode("utf-8", errors="replace")
+        if "\\" in told:
+            told = _ESCAPED.sub(lambda one: _MEANS.get(one[1], one[1]), told)
+        found[name.decode()] = told
+    return found
+
+
+def _topic(labels: dict[str, str]) -> str | None:
+    """Return the full name of a line's topic; the partition may stand in a label of its own."""
+    topic = labels.get("topic")
+    if not topic or "://" not in topic:
+        return None
+    partition = labels.get("partition", "")
+    return f"{topic}-partition-{partition}" if partition.isdigit() else topic
+
+
+def _number(text: bytes) -> float | None:
+    """Return a counter or gauge, None for what is none: negative, not finite or no number."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < _MOST_COUNTED else None

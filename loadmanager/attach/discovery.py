@@ -1,0 +1,162 @@
+"""Which cluster this is: name, brokers, version, manager, and its own balancer's settings."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from loadmanager.adapters.pulsar_admin import (
+    AnswerRefused,
+    NotPulsar,
+    PulsarAdmin,
+    PulsarAdminError,
+    RightMissing,
+)
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import BrokerId, parse_broker
+
+RUNTIME: Final = "/admin/v2/brokers/configuration/runtime"
+_MOST_BROKERS: Final = 10_000
+BALANCER_KEYS: Final = (
+    "loadBalancerEnabled",
+    "loadBalancerSheddingEnabled",
+    "loadBalancerAutoBundleSplitEnabled",
+    "loadBalancerLoadSheddingStrategy",
+)
+_MANAGERS: Final = {
+    "ModularLoadManagerImpl": "modular",
+    "ModularLoadManagerWrapper": "modular",
+    "ExtensibleLoadManagerImpl": "extensible",
+    "ExtensibleLoadManagerWrapper": "extensible",
+    "SimpleLoadManagerImpl": "simple",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulsarCluster:
+    """A cluster as one of its brokers describes it.
+
+    Attributes:
+        name: of the cluster.
+        brokers: the active ones, in the order of their names.
+        version: of the broker that was asked.
+        manager: ``modular``, ``extensible``, ``simple``, or the class name of another one.
+        settings: of Pulsar's own balancer, on each broker that told them.
+        topic_metrics: whether ``/metrics/`` has a line for each topic; None if unknown.
+        silent: why brokers did not tell their settings.
+    """
+
+    name: str
+    brokers: tuple[BrokerId, ...]
+    version: str
+    manager: str
+    settings: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
+    topic_metrics: bool | None = None
+    silent: Mapping[BrokerId, str] = field(default_factory=dict)
+
+    def differing(self, key: str) -> Mapping[str, tuple[BrokerId, ...]]:
+        """Return the values of a setting with the brokers that have each."""
+        found: dict[str, tuple[BrokerId, ...]] = {}
+        for broker, settings in self.settings.items():
+            value = settings.get(key, "")
+            found[value] = (*found.get(value, ()), broker)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where brokers are asked: with the scheme that the first one was named with."""
+
+    scheme: str
+
+    @classmethod
+    def of(cls, url: str) -> "Addresses":
+        """Return the addresses of the brokers beside the one at ``url``."""
+        return cls(urlsplit(url).scheme)
+
+    def __call__(self, broker: BrokerId) -> str:
+        """Return the URL of a broker, without a slash at its end."""
+        return f"{self.scheme}://{broker}"
+
+
+async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
+    """Return the cluster of the broker at ``url``.
+
+    Raises:
+        PulsarAdminError: it does not answer as a broker does, or may not be asked; the
+            message says which right is missing.
+    """
+    runtime = await _runtime(admin, url)
+    name = runtime["clusterName"]
+    brokers = await _brokers(admin, url, name)
+    admin.known = set(brokers)
+    version = await _version(admin, url)
+    address = Addresses.of(url)
+    told = await asyncio.gather(
+        *(_runtime(admin, address(broker)) for broker in brokers), return_exceptions=True
+    )
+    settings: dict[BrokerId, Mapping[str, str]] = {}
+    silent: dict[BrokerId, str] = {}
+    for broker, one in zip(brokers, told, strict=True):
+        if isinstance(one, PulsarAdminError):
+            silent[broker] = str(one)
+        elif isinstance(one, BaseException):
+            raise one
+        else:
+            settings[broker] = {key: one.get(key, "") for key in BALANCER_KEYS}
+    return PulsarCluster(
+        name=name,
+        brokers=brokers,
+        version=version,
+        manager=_manager(runtime.get("loadManagerClassName", "")),
+        settings=settings,
+        topic_metrics=_flag(runtime.get("exposeTopicLevelMetricsInPrometheus")),
+        silent=silent,
+    )
+
+
+async def _runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
+    where = f"{url}{RUNTIME}"
+    try:
+        found = await admin.json(where)
+    except RightMissing as error:
+        raise RightMissing(f"{error}; the right of a superuser names the cluster") from None
+    except AnswerRefused as error:
+        if error.status:
+            raise NotPulsar(f"{error}; expected the admin REST of a Pulsar broker") from None
+        raise
+    if not isinstance(found, dict) or not isinstance(found.get("clusterName"), str):
+        raise NotPulsar(f"{where}: no clusterName; expected the settings of a Pulsar broker")
+    return {key: value for key, value in found.items() if isinstance(value, str)}
+
+
+async def _brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[BrokerId, ...]:
+    where = f"{url}/admin/v2/brokers/{quote(cluster, safe='')}"
+    found = await admin.json(where)
+    if not isinstance(found, list) or len(found) > _MOST_BROKERS:
+        raise NotPulsar(f"{where}: expected a list of at most {_MOST_BROKERS:,} brokers")
+    if not found:
+        raise NotPulsar(f"{where}: the cluster {cluster} has no active broker; start one")
+    try:
+        return tuple(sorted(parse_broker(_without_scheme(one)) for one in found))
+    except InvalidName as error:
+        raise NotPulsar(f"{where}: {error}") from None
+
+
+def _without_scheme(told: object) -> str:
+    return str(told).removeprefix("http://").removeprefix("https://")
+
+
+async def _version(admin: PulsarAdmin, url: str) -> str:
+    told = await admin.text(f"{url}/admin/v2/brokers/version")
+    return " ".join(told.strip().strip('"').split())[:64]
+
+
+def _manager(class_name: str) -> str:
+    last = class_name.rpartition(".")[2]
+    return _MANAGERS.get(last, last or "unknown")
+
+
+def _flag(told: Any) -> bool | None:
+    return {"true": True, "false": False}.get(told)

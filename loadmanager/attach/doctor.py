@@ -1,0 +1,92 @@
+"""What stands in the way of balancing a cluster from outside, and how to change it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from loadmanager.attach.discovery import BALANCER_KEYS, PulsarCluster
+from loadmanager.attach.observation import Observation
+from loadmanager.core.ids import BrokerId
+
+Level = Literal["ok", "note", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; ``remedy`` is a command or a sentence, "" for none."""
+
+    level: Level
+    about: str
+    what: str
+    remedy: str = ""
+
+
+def examine(seen: Observation) -> tuple[Finding, ...]:
+    """Return what was found, the problems first."""
+    found = [*_brokers(seen), *_metrics(seen), *_manager(seen.cluster), *_balancer(seen.cluster)]
+    rank = {"problem": 0, "note": 1, "ok": 2}
+    return tuple(sorted(found, key=lambda one: rank[one.level]))
+
+
+def _brokers(seen: Observation) -> Iterator[Finding]:
+    for broker, why in {**seen.cluster.silent, **seen.missing}.items():
+        yield Finding("problem", broker, why, "it neither gives nor takes bundles meanwhile")
+    if seen.samples:
+        count = f"{len(seen.samples)} of {len(seen.cluster.brokers)} brokers answer"
+        yield Finding("ok", "brokers", f"{count}; version {seen.cluster.version}")
+
+
+def _metrics(seen: Observation) -> Iterator[Finding]:
+    if seen.cluster.topic_metrics is False:
+        yield Finding(
+            "problem",
+            "metrics",
+            "exposeTopicLevelMetricsInPrometheus is false: bundles have no rates",
+            "set it to true in broker.conf and restart the brokers one by one",
+        )
+    elif seen.samples:
+        topics = sum(
+            one.topics for sample in seen.samples.values() for one in sample.bundles.values()
+        )
+        yield Finding("ok", "metrics", f"{topics:,} topics have counters")
+    homeless = sum(sample.homeless_topics for sample in seen.samples.values())
+    if homeless:
+        yield Finding("note", "metrics", f"{homeless:,} topics lie in no listed bundle (moving?)")
+
+
+def _manager(cluster: PulsarCluster) -> Iterator[Finding]:
+    known = cluster.manager in {"modular", "extensible"}
+    yield Finding(
+        "ok" if known else "note",
+        "manager",
+        cluster.manager,
+        "" if known else "moves were tried with the modular and the extensible manager only",
+    )
+
+
+def _balancer(cluster: PulsarCluster) -> Iterator[Finding]:
+    for key in BALANCER_KEYS:
+        values = cluster.differing(key)
+        if len(values) > 1:
+            told = "; ".join(f"{value}: {_named(names)}" for value, names in sorted(values.items()))
+            yield Finding("problem", key, f"brokers differ ({told})", "make them alike")
+    for key in ("loadBalancerSheddingEnabled", "loadBalancerAutoBundleSplitEnabled"):
+        if "true" in cluster.differing(key):
+            yield Finding(
+                "note",
+                key,
+                "true: Pulsar's own balancer acts, too; two balancers undo each other's moves",
+                f"pulsar-admin brokers update-dynamic-config --config {key} --value false",
+            )
+    if "true" not in cluster.differing("loadBalancerSheddingEnabled") and cluster.settings:
+        yield Finding(
+            "note",
+            "loadBalancerSheddingEnabled",
+            "false: nobody balances this cluster now",
+            "pulsar-admin brokers delete-dynamic-config --config loadBalancerSheddingEnabled",
+        )
+
+
+def _named(brokers: tuple[BrokerId, ...], most: int = 3) -> str:
+    more = f" and {len(brokers) - most} more" if len(brokers) > most else ""
+    return ", ".join(brokers[:most]) + more

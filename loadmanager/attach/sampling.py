@@ -1,0 +1,133 @@
+"""What each broker serves and has counted, at one moment; and the traffic between two moments."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from urllib.parse import quote
+
+from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError
+from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
+from loadmanager.attach.discovery import Addresses, PulsarCluster
+from loadmanager.core.bundle_traffic import BundleTraffic, bundle_traffic
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
+from loadmanager.core.topic_counters import Counters, between
+
+_PARALLEL = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One broker at one moment.
+
+    Attributes:
+        at_s: when its metrics had been read, on the monotonic clock of this process.
+        owned: the bundles it serves.
+        seen: what its metrics said.
+        foreign: names of bundles that are none (of version 1, with a cluster in them).
+    """
+
+    at_s: float
+    owned: tuple[BundleId, ...]
+    seen: Exposition
+    foreign: tuple[str, ...] = ()
+
+    @property
+    def topics(self) -> Mapping[str, Counters]:
+        """The counters of each topic."""
+        return self.seen.topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSample:
+    """One broker over one window.
+
+    Attributes:
+        window_s: between the two readings of its metrics.
+        bundles: the traffic of each bundle that it served at the end.
+        usages: percent of the broker's resources, as its own load manager measured last.
+        cpu_cores: what its process used, in cores; None if its metrics do not tell.
+        homeless_topics: with counters, though no bundle of the broker holds them.
+    """
+
+    window_s: float
+    bundles: Mapping[BundleId, BundleTraffic]
+    usages: Mapping[str, float] = field(default_factory=dict)
+    cpu_cores: float | None = None
+    homeless_topics: int = 0
+
+
+@dataclass(slots=True)
+class Sampler:
+    """Reads all brokers again and again; a window lies between two readings of a broker."""
+
+    admin: PulsarAdmin
+    address: Addresses
+    _former: dict[BrokerId, Reading] = field(default_factory=dict)
+
+    async def sample(
+        self, cluster: PulsarCluster
+    ) -> tuple[Mapping[BrokerId, BrokerSample], Mapping[BrokerId, str]]:
+        """Read all brokers; return the samples, and why others have none yet."""
+        parallel = asyncio.Semaphore(_PARALLEL)
+
+        async def bounded(broker: BrokerId) -> Reading:
+            async with parallel:
+                return await self._read(cluster.name, broker)
+
+        readings = await asyncio.gather(
+            *(bounded(broker) for broker in cluster.brokers), return_exceptions=True
+        )
+        samples: dict[BrokerId, BrokerSample] = {}
+        missing: dict[BrokerId, str] = {}
+        for broker, reading in zip(cluster.brokers, readings, strict=True):
+            if isinstance(reading, PulsarAdminError):
+                missing[broker] = str(reading)
+                self._former.pop(broker, None)
+            elif isinstance(reading, BaseException):
+                raise reading
+            else:
+                former = self._former.get(broker)
+                self._former[broker] = reading
+                if former is None:
+                    missing[broker] = "its second reading is not there yet"
+                else:
+                    samples[broker] = _sample(former, reading)
+        for gone in self._former.keys() - set(cluster.brokers):
+            del self._former[gone]
+        return samples, missing
+
+    async def _read(self, cluster: str, broker: BrokerId) -> Reading:
+        url = self.address(broker)
+        path = f"/admin/v2/brokers/{quote(cluster, safe='')}/{broker}/ownedNamespaces"
+        seen = await read_exposition(self.admin.lines(f"{url}/metrics/"))
+        at_s = monotonic()
+        told = await self.admin.json(f"{url}{path}")
+        owned: list[BundleId] = []
+        foreign: list[str] = []
+        for name in told if isinstance(told, dict) else ():
+            try:
+                owned.append(parse_bundle(name))
+            except InvalidName:
+                foreign.append(name)
+        return Reading(at_s=at_s, owned=tuple(owned), seen=seen, foreign=tuple(foreign))
+
+
+def _sample(former: Reading, reading: Reading) -> BrokerSample:
+    window_s = max(reading.at_s - former.at_s, 1e-3)
+    bundles, homeless = bundle_traffic(
+        reading.owned, between(former.topics, reading.topics, window_s)
+    )
+    then, now = former.seen.cpu_seconds, reading.seen.cpu_seconds
+    # A restarted process has counted less than the one before.
+    known = then is not None and now is not None and now >= then
+    return BrokerSample(
+        window_s=window_s,
+        bundles=bundles,
+        usages=reading.seen.usages,
+        cpu_cores=(now - then) / window_s
+        if known and now is not None and then is not None
+        else None,
+        homeless_topics=homeless,
+    )

@@ -1,0 +1,84 @@
+"""An observation as text for people, at most 80 columns wide where names allow it."""
+
+from collections.abc import Iterator
+
+from loadmanager.attach.doctor import Finding
+from loadmanager.attach.observation import Observation
+from loadmanager.core.ids import BrokerId
+
+_MOST_SHOWN = 10
+
+
+def columns(seen: Observation) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the names of the table's columns and its rows; ``>`` marks a right-aligned one."""
+    names = ("broker", "msg/s>", "of mean>", "MB/s>", "of mean>", "CPU>", "topics>", "bundles>")
+    rates = {
+        broker: (
+            sum(one.msgs_per_s for one in sample.bundles.values()),
+            sum(one.bytes_per_s for one in sample.bundles.values()),
+        )
+        for broker, sample in seen.samples.items()
+    }
+    means = [sum(rate[place] for rate in rates.values()) / len(rates or "-") for place in (0, 1)]
+    rows: list[tuple[str, ...]] = [
+        (
+            broker,
+            f"{msgs:,.0f}",
+            _share(msgs, means[0]),
+            f"{total_bytes / 1e6:,.2f}",
+            _share(total_bytes, means[1]),
+            _cpu(seen, broker),
+            f"{sum(one.topics for one in seen.samples[broker].bundles.values()):,}",
+            f"{len(seen.samples[broker].bundles):,}",
+        )
+        for broker, (msgs, total_bytes) in sorted(rates.items(), key=lambda one: -one[1][0])
+    ]
+    return names, rows
+
+
+def title(seen: Observation) -> str:
+    """Return what cluster this is, in one line."""
+    cluster = seen.cluster
+    return (
+        f"{cluster.name}: Pulsar {cluster.version}, {cluster.manager} load manager, "
+        f"{len(cluster.brokers)} brokers"
+    )
+
+
+def summary(seen: Observation) -> Iterator[str]:
+    """Yield the lines below the table: how even it is, and what would be moved."""
+    for broker, why in seen.missing.items():
+        yield f"{broker}: no sample, so it neither gives nor takes ({why})"
+    if seen.plan is not None:
+        yield (
+            f"fullest broker: {seen.plan.max_over_mean:.2f} times the mean; "
+            f"no assignment of these bundles can be below {seen.plan.least_max_over_mean:.2f}"
+        )
+    if not seen.whole and seen.samples:
+        yield "some topics were loaded within the window: their rates are lower bounds"
+    yield seen.verdict
+    for number, one in enumerate(seen.proposals[:_MOST_SHOWN], 1):
+        yield f"  {number}. {one.bundle}: {one.source} -> {one.target}"
+        yield f"     {one.reason()}"
+    if len(seen.proposals) > _MOST_SHOWN:
+        yield f"  and {len(seen.proposals) - _MOST_SHOWN} more (--json has all)"
+
+
+def findings(found: tuple[Finding, ...]) -> Iterator[str]:
+    """Yield what the doctor found, with remedies below."""
+    for one in found:
+        yield f"{one.level:8}{one.about}: {one.what}"
+        if one.remedy:
+            yield f"{'':8}-> {one.remedy}"
+
+
+def _share(value: float, mean: float) -> str:
+    return f"{value / mean:.2f}" if mean > 0 else "-"
+
+
+def _cpu(seen: Observation, broker: BrokerId) -> str:
+    sample = seen.samples[broker]
+    if sample.cpu_cores is not None:
+        return f"{sample.cpu_cores:.2f} cores"
+    usage = sample.usages.get("cpu")
+    return "-" if usage is None else f"{usage:.0f} %"

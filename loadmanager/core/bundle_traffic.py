@@ -1,0 +1,99 @@
+"""From the traffic of topics to that of the bundles that hold them."""
+
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.hashing import FULL_RANGE_END, position
+from loadmanager.core.ids import BundleId, Namespace, namespace_of, parse_full_topic, range_of
+from loadmanager.core.topic_counters import Window
+
+CHANGE_EVENTS = "__change_events"
+"""Pulsar's own topic of each namespace's policies; it moves with its bundle like any other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleTraffic:
+    """The traffic of one bundle over one window: the sums of its topics.
+
+    Attributes:
+        partial: some topic was loaded within the window, so the rates are lower bounds.
+        non_persistent: it has topics whose messages are lost while they move.
+        internal: a topic of Pulsar's own services that is better left where it is, "" for none.
+    """
+
+    msgs_in_per_s: float = 0.0
+    msgs_out_per_s: float = 0.0
+    bytes_in_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
+    topics: int = 0
+    partial: bool = False
+    non_persistent: bool = False
+    internal: str = ""
+
+    @property
+    def msgs_per_s(self) -> float:
+        """Messages in plus out."""
+        return self.msgs_in_per_s + self.msgs_out_per_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes in plus out."""
+        return self.bytes_in_per_s + self.bytes_out_per_s
+
+
+def bundle_traffic(
+    owned: Collection[BundleId], window: Window
+) -> tuple[Mapping[BundleId, BundleTraffic], int]:
+    """Return the traffic of each owned bundle, and how many topics lie in none of them.
+
+    Such a topic was unloaded a moment ago, or loaded after the bundles were listed. Topics
+    lie by crc32, as Pulsar has it.
+    """
+    holds = _Ranges(owned)
+    found = dict.fromkeys(owned, BundleTraffic())
+    homeless = 0
+    for name, rates in window.rates.items():
+        try:
+            topic = parse_full_topic(name)
+        except InvalidName:
+            homeless += 1
+            continue
+        bundle = holds.of(topic.namespace, position(topic, "crc32"))
+        if bundle is None:
+            homeless += 1
+            continue
+        sums = found[bundle]
+        internal = topic.local.startswith("__") and topic.local != CHANGE_EVENTS
+        found[bundle] = BundleTraffic(
+            msgs_in_per_s=sums.msgs_in_per_s + rates.msgs_in_per_s,
+            msgs_out_per_s=sums.msgs_out_per_s + rates.msgs_out_per_s,
+            bytes_in_per_s=sums.bytes_in_per_s + rates.bytes_in_per_s,
+            bytes_out_per_s=sums.bytes_out_per_s + rates.bytes_out_per_s,
+            topics=sums.topics + 1,
+            partial=sums.partial or name in window.partial,
+            non_persistent=sums.non_persistent or topic.domain == "non-persistent",
+            internal=sums.internal or (name if internal else ""),
+        )
+    return found, homeless
+
+
+class _Ranges:
+    """Finds the one of some bundles that holds a position."""
+
+    def __init__(self, bundles: Collection[BundleId]) -> None:
+        self._bundles: dict[Namespace, list[tuple[int, int, BundleId]]] = {}
+        for bundle in bundles:
+            lower, upper = range_of(bundle)
+            self._bundles.setdefault(namespace_of(bundle), []).append((lower, upper, bundle))
+        for ranges in self._bundles.values():
+            ranges.sort()
+
+    def of(self, namespace: Namespace, at: int) -> BundleId | None:
+        ranges = self._bundles.get(namespace, [])
+        place = bisect_right(ranges, at, key=lambda one: one[0]) - 1
+        if place < 0:
+            return None
+        _, upper, bundle = ranges[place]
+        return bundle if at < upper or at == upper == FULL_RANGE_END else None

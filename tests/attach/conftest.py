@@ -1,0 +1,36 @@
+"""A small cluster of fake brokers with traffic on the first one alone."""
+
+from collections.abc import Iterator
+
+import pytest
+from fake_pulsar import FakeBroker, FakePulsar, running
+
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import Namespace, parse_full_topic
+
+BOUNDARIES = Boundaries.even(Namespace("bench/skew"), 8)
+
+
+def topics_in_bundles() -> dict[str, str]:
+    """Return a topic for each bundle."""
+    found: dict[str, str] = {}
+    number = 0
+    while len(found) < len(BOUNDARIES.bundles):
+        topic = f"persistent://bench/skew/topic-{number}"
+        found.setdefault(BOUNDARIES.at(position(parse_full_topic(topic), "crc32")), topic)
+        number += 1
+    return found
+
+
+@pytest.fixture
+def pulsar() -> Iterator[FakePulsar]:
+    """Run three brokers; the first has eight bundles with a topic each, all alike."""
+    topics = topics_in_bundles()
+    first = FakeBroker(
+        owned=[*topics, "pulsar/research/127.0.0.1:8081/0x00000000_0xffffffff"],
+        topics={topic: [1000.0, 0.0, 100_000.0, 0.0] for topic in topics.values()},
+        grows=dict.fromkeys(topics.values(), (50.0, 100.0, 5_000.0, 10_000.0)),
+    )
+    with running(FakePulsar([first, FakeBroker(), FakeBroker()])) as cluster:
+        yield cluster

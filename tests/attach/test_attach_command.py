@@ -1,0 +1,199 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner, Result
+from fake_pulsar import FakePulsar
+
+from loadmanager.cli import main
+
+RUNTIME = "/admin/v2/brokers/configuration/runtime"
+
+
+def attach(pulsar: FakePulsar | str, *options: str) -> Result:
+    url = pulsar if isinstance(pulsar, str) else pulsar.url
+    return CliRunner().invoke(main, ["attach", "--pulsar", url, "--interval", "0.2", *options])
+
+
+def seen(pulsar: FakePulsar, *options: str) -> dict[str, Any]:
+    found = attach(pulsar, "--once", "--json", *options)
+    assert found.exit_code == 0, found.output
+    told: dict[str, Any] = json.loads(found.stdout)
+    return told
+
+
+def test_all_traffic_on_one_broker_is_seen_and_moves_are_proposed(pulsar: FakePulsar) -> None:
+    told = seen(pulsar)
+    assert (told["cluster"], told["version"], told["manager"]) == ("research", "4.0.7", "modular")
+    assert told["maxOverMean"] == pytest.approx(3.0)
+    assert told["leastMaxOverMean"] == pytest.approx(9 / 8)
+    assert told["plannedMaxOverMean"] == pytest.approx(9 / 8)
+    (first,) = (one for one in told["brokers"] if one["broker"] == pulsar.brokers[0].name)
+    # 8 topics, 50 messages in and 100 out in each window.
+    assert first["msgsInPerS"] * first["windowS"] == pytest.approx(400.0)
+    assert first["msgsOutPerS"] * first["windowS"] == pytest.approx(800.0)
+    assert {move["source"] for move in told["proposals"]} == {pulsar.brokers[0].name}
+    assert len(told["proposals"]) == 5
+    assert told["whole"] is True
+    assert told["cost"]["requests"] > 0
+
+
+def test_the_table_fits_80_columns_and_says_what_would_be_moved_and_why(
+    pulsar: FakePulsar,
+) -> None:
+    found = attach(pulsar, "--once")
+    assert found.exit_code == 0, found.output
+    assert "research: Pulsar 4.0.7, modular load manager, 3 brokers" in found.output
+    assert "5 moves would bring the fullest broker from 3.00 to 1.12" in found.output
+    assert f"{pulsar.brokers[0].name} is fullest" in found.output
+    table = found.output.split("fullest broker:")[0]
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_nothing_is_asked_but_by_get_and_nobody_is_told_anything(pulsar: FakePulsar) -> None:
+    seen(pulsar)
+    asked = {path for broker in pulsar.brokers for path in broker.asked}
+    owned = {f"/admin/v2/brokers/research/{one.name}/ownedNamespaces" for one in pulsar.brokers}
+    assert asked == {
+        "/metrics/",
+        "/admin/v2/brokers/research",
+        "/admin/v2/brokers/version",
+        RUNTIME,
+        *owned,
+    }
+
+
+def test_what_is_excluded_stays_and_says_so(pulsar: FakePulsar) -> None:
+    told = seen(pulsar, "--exclude", "bench/*")
+    assert told["proposals"] == []
+    assert set(told["staying"].values()) == {"bench/skew is excluded"}
+    assert "no move that is allowed makes it better" in told["verdict"]
+
+
+def test_pulsars_own_and_non_persistent_topics_stay(pulsar: FakePulsar) -> None:
+    first = pulsar.brokers[0]
+    for topic in list(first.topics):
+        first.topics[topic.replace("persistent:", "non-persistent:")] = first.topics.pop(topic)
+    first.grows = {t.replace("persistent:", "non-persistent:"): g for t, g in first.grows.items()}
+    # Another domain hashes elsewhere: all bundles of the namespace are there.
+    told = seen(pulsar)
+    assert told["proposals"] == []
+    assert set(told["staying"].values()) == {
+        "has non-persistent topics, which lose messages when they move"
+    }
+    assert seen(pulsar, "--move-non-persistent")["proposals"] != []
+
+
+def test_moves_are_bounded(pulsar: FakePulsar) -> None:
+    assert len(seen(pulsar, "--most-moves", "2")["proposals"]) == 2
+
+
+def test_a_broker_that_does_not_answer_neither_gives_nor_takes(pulsar: FakePulsar) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=500, text="out of order")
+
+    silent = pulsar.brokers[2]
+    silent.instead["/metrics/"] = refuse
+    told = seen(pulsar)
+    assert "answered 500 (out of order)" in told["missing"][silent.name]
+    assert silent.name not in {move["target"] for move in told["proposals"]}
+    assert told["whole"] is False
+
+
+def test_a_quiet_cluster_is_not_judged(pulsar: FakePulsar) -> None:
+    pulsar.brokers[0].grows.clear()
+    told = seen(pulsar)
+    assert (told["maxOverMean"], told["proposals"]) == (None, [])
+    assert "no traffic was counted" in told["verdict"]
+
+
+def test_the_doctor_names_settings_with_commands_that_change_them(pulsar: FakePulsar) -> None:
+    found = attach(pulsar, "--doctor")
+    assert found.exit_code == 0, found.output
+    assert "--config loadBalancerSheddingEnabled --value false" in found.output
+    pulsar.brokers[1].settings["loadBalancerSheddingEnabled"] = "false"
+    found = attach(pulsar, "--doctor")
+    assert found.exit_code == 1
+    assert f"brokers differ (false: {pulsar.brokers[1].name}" in found.output
+
+
+def test_the_doctor_finds_metrics_without_topics(pulsar: FakePulsar) -> None:
+    pulsar.settings["exposeTopicLevelMetricsInPrometheus"] = "false"
+    found = attach(pulsar, "--doctor")
+    assert found.exit_code == 1
+    assert "exposeTopicLevelMetricsInPrometheus is false" in found.output
+
+
+def test_a_token_is_read_from_its_file_and_goes_to_every_broker(
+    pulsar: FakePulsar, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret\n", encoding="utf-8")
+    seen(pulsar, "--token-file", str(file))
+    assert [broker.authorizations for broker in pulsar.brokers] == [{"Bearer secret"}] * 3
+
+
+def test_a_redirect_leads_to_no_stranger(pulsar: FakePulsar) -> None:
+    async def lead_away(_: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect("http://127.0.0.1:9/metrics/")
+
+    pulsar.brokers[1].instead["/metrics/"] = lead_away
+    told = seen(pulsar)
+    assert "no broker of this cluster" in told["missing"][pulsar.brokers[1].name]
+
+
+async def _as(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=text)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "expected"),
+    [
+        (401, "Authentication required", "expected a token or certificate"),
+        (403, "not a superuser", "the right of a superuser"),
+        (404, "no such page", "expected the admin REST of a Pulsar broker"),
+        (500, "boom", "answered 500 (boom)"),
+        (200, "<html>hello</html>", "expected the JSON of a Pulsar broker"),
+        (200, "[" * 200_000, "expected the JSON of a Pulsar broker"),
+        (200, "{}", "no clusterName"),
+        (200, "[1, 2]", "no clusterName"),
+    ],
+)
+def test_what_is_no_pulsar_gets_one_clear_line(
+    pulsar: FakePulsar, status: int, text: str, expected: str
+) -> None:
+    pulsar.brokers[0].instead[RUNTIME] = lambda _: _as(status, text)
+    found = attach(pulsar, "--once")
+    assert found.exit_code == 1
+    (line,) = found.stderr.splitlines()
+    assert expected in line
+    assert RUNTIME in line
+
+
+@pytest.mark.parametrize(
+    ("brokers", "expected"),
+    [("[]", "has no active broker"), ('["x y"]', "expected host:port"), ("{}", "expected a list")],
+)
+def test_a_list_of_brokers_that_is_none_is_named(
+    pulsar: FakePulsar, brokers: str, expected: str
+) -> None:
+    pulsar.brokers[0].instead["/admin/v2/brokers/research"] = lambda _: _as(200, brokers)
+    found = attach(pulsar, "--once")
+    assert found.exit_code == 1
+    assert expected in found.stderr
+
+
+def test_nobody_at_the_address_is_named(pulsar: FakePulsar) -> None:
+    found = attach("http://127.0.0.1:9", "--once")
+    assert found.exit_code == 1
+    assert "http://127.0.0.1:9" in found.stderr
+    assert pulsar.brokers[0].asked == []
+
+
+@pytest.mark.parametrize("url", ["broker:8080", "pulsar://broker:6650", "http://", "http://b/x"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    found = attach(url)
+    assert found.exit_code == 2
+    assert "expected http://host:port of any broker" in found.output

@@ -1,0 +1,76 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
+from loadmanager.core.topic_counters import Counters
+
+TOPIC = "persistent://t/n/a"
+LABELS = f'cluster="c",namespace="t/n",topic="{TOPIC}"'
+
+
+async def read(*blocks: str) -> Exposition:
+    async def given() -> AsyncIterator[bytes]:
+        for block in blocks:
+            yield block.encode()
+
+    return await read_exposition(given())
+
+
+async def test_counters_of_a_topic_are_summed_over_its_subscriptions_and_not_its_consumers() -> (
+    None
+):
+    found = await read(
+        f"pulsar_in_messages_total{{{LABELS}}} 10\npulsar_in_bytes_total{{{LABELS}}} 1000\n",
+        f'pulsar_out_messages_total{{{LABELS},subscription="x"}} 3\n'
+        f'pulsar_out_messages_total{{{LABELS},subscription="y"}} 4\n'
+        f'pulsar_out_messages_total{{{LABELS},subscription="y",consumer_name="z"}} 4\n'
+        f'pulsar_out_bytes_total{{{LABELS},subscription="y"}} 40 1795364930954\n',
+    )
+    assert found.topics == {TOPIC: Counters(10, 7, 1000, 40)}
+
+
+async def test_a_total_of_the_topic_counts_before_the_sum_of_its_subscriptions() -> None:
+    found = await read(
+        f"pulsar_out_bytes_total{{{LABELS}}} 50\n"
+        f'pulsar_out_bytes_total{{{LABELS},subscription="x"}} 40\n'
+    )
+    assert found.topics[TOPIC].bytes_out == 50
+
+
+async def test_partitions_are_topics_wherever_their_number_stands() -> None:
+    labels = 'namespace="t/n",topic="persistent://t/n/a"'
+    found = await read(
+        f'pulsar_in_messages_total{{{labels},partition="3"}} 1\n'
+        f'pulsar_in_messages_total{{{labels},partition="-1"}} 2\n'
+        'pulsar_in_messages_total{topic="persistent://t/n/b-partition-0"} 3\n'
+    )
+    assert {topic: one.msgs_in for topic, one in found.topics.items()} == {
+        "persistent://t/n/a-partition-3": 1,
+        "persistent://t/n/a": 2,
+        "persistent://t/n/b-partition-0": 3,
+    }
+
+
+async def test_namespaces_without_topics_are_told_apart() -> None:
+    found = await read('pulsar_in_messages_total{cluster="c",namespace="t/n"} 5\n')
+    assert (found.topics, found.namespaces) == ({}, {"t/n"})
+
+
+async def test_quotes_and_backslashes_in_names_are_read() -> None:
+    found = await read(r'pulsar_in_messages_total{topic="persistent://t/n/a\"b\\c"} 1' + "\n")
+    assert list(found.topics) == ['persistent://t/n/a"b\\c']
+
+
+async def test_the_brokers_own_figures_are_read() -> None:
+    found = await read(
+        'process_cpu_seconds_total{cluster="research"} 11.74\n'
+        'pulsar_lb_cpu_usage{cluster="c", broker="127.0.0.1", metric="loadBalancing"} 12.5\n'
+    )
+    assert (found.cpu_seconds, found.usages) == (11.74, {"cpu": 12.5})
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "1e300", "many"])
+async def test_a_figure_that_is_none_is_counted_and_left_out(value: str) -> None:
+    found = await read(f"pulsar_in_messages_total{{{LABELS}}} {value}\n")
+    assert (found.topics, found.malformed) == ({}, 1)

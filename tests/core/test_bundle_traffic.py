@@ -1,0 +1,81 @@
+import pytest
+
+from loadmanager.core.bundle_traffic import BundleTraffic, bundle_traffic
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import FULL_RANGE_END, position
+from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
+from loadmanager.core.load import TopicTraffic
+from loadmanager.core.topic_counters import Window
+
+BOUNDARIES = Boundaries.even(Namespace("t/n"), 4)
+TOPIC = "persistent://t/n/topic-1"
+RATES = TopicTraffic(
+    msgs_in_per_s=1.0, msgs_out_per_s=2.0, bytes_in_per_s=30.0, bytes_out_per_s=40.0
+)
+
+
+def home(topic: str) -> BundleId:
+    return BOUNDARIES.at(position(parse_full_topic(topic), "crc32"))
+
+
+def traffic(*topics: str, partial: str = "") -> tuple[dict[BundleId, BundleTraffic], int]:
+    window = Window(dict.fromkeys(topics, RATES), frozenset({partial} - {""}))
+    found, homeless = bundle_traffic(BOUNDARIES.bundles, window)
+    return dict(found), homeless
+
+
+def test_topics_count_in_the_bundle_that_holds_their_hash() -> None:
+    topics = [f"persistent://t/n/topic-{number}" for number in range(40)]
+    found, homeless = traffic(*topics)
+    for bundle in BOUNDARIES.bundles:
+        held = [topic for topic in topics if home(topic) == bundle]
+        assert found[bundle].topics == len(held)
+        assert found[bundle].msgs_per_s == pytest.approx(3.0 * len(held))
+        assert found[bundle].bytes_per_s == pytest.approx(70.0 * len(held))
+    assert homeless == 0
+
+
+def test_a_bundle_without_topics_has_no_traffic() -> None:
+    found, _ = traffic(TOPIC)
+    idle = [bundle for bundle in BOUNDARIES.bundles if bundle != home(TOPIC)]
+    assert {found[bundle] for bundle in idle} == {BundleTraffic()}
+
+
+def test_a_partial_rate_and_a_non_persistent_topic_mark_their_bundle() -> None:
+    other = "non-persistent://t/n/x"
+    found, _ = traffic(TOPIC, other, partial=TOPIC)
+    assert found[home(TOPIC)].partial
+    assert found[home(other)].non_persistent
+
+
+def test_topics_of_pulsars_services_are_named_and_change_events_are_not() -> None:
+    internal, events = "persistent://t/n/__transaction_buffer", "persistent://t/n/__change_events"
+    found, _ = traffic(internal)
+    assert found[home(internal)].internal == internal
+    found, _ = traffic(events)
+    assert found[home(events)].internal == ""
+
+
+@pytest.mark.parametrize("topic", ["persistent://other/ns/topic", "nonsense", "x://t/n/a"])
+def test_a_topic_that_no_listed_bundle_holds_is_counted_apart(topic: str) -> None:
+    found, homeless = traffic(topic)
+    assert homeless == 1
+    assert {one.topics for one in found.values()} == {0}
+
+
+def test_ranges_with_gaps_hold_nothing_in_between() -> None:
+    topics = [f"persistent://t/n/topic-{number}" for number in range(40)]
+    first, _, third, last = BOUNDARIES.bundles
+    window = Window(dict.fromkeys(topics, RATES), frozenset())
+    found, homeless = bundle_traffic([third], window)
+    assert found[third].topics == sum(home(topic) == third for topic in topics)
+    assert homeless == len(topics) - found[third].topics
+    assert {home(topic) for topic in topics} >= {first, third, last}
+
+
+def test_the_last_position_belongs_to_the_last_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "loadmanager.core.bundle_traffic.position", lambda _topic, _hash: FULL_RANGE_END
+    )
+    found, homeless = traffic(TOPIC)
+    assert (found[BOUNDARIES.bundles[-1]].topics, homeless) == (1, 0)
