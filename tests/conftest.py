@@ -18,6 +18,7 @@ SUITES_BY_COST = (
     "zookeeper",
     "processes",
     "admin_client",
+    "pulsar",
     "docker",
     "spark",
     "simulated",

@@ -1,0 +1,137 @@
+"""`loadmanager attach` at real Pulsar brokers with real clients: what it sees is what is sent."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from real_pulsar import CLUSTER, NoPulsar, RealPulsar, real_pulsar
+
+pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
+
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
+
+TOPICS, RATE_PER_S, BYTES = 24, 240.0, 100
+NAMESPACE = "trial/skew"
+
+
+@pytest.fixture(scope="module", params=["modular", "extensible"])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealPulsar]:
+    """Run three real brokers with all bundles of a namespace on the first one."""
+    folder = tmp_path_factory.mktemp(f"pulsar-{request.param}")
+    try:
+        with real_pulsar(folder, manager=request.param) as made:
+            body = f'{{"allowedClusters": ["{CLUSTER}"], "adminRoles": []}}'
+            assert made.put("/admin/v2/tenants/trial", body) == 204
+            body = f'{{"bundles": {{"numBundles": 16}}, "replication_clusters": ["{CLUSTER}"]}}'
+            assert made.put(f"/admin/v2/namespaces/{NAMESPACE}", body) == 204
+            yield made
+    except NoPulsar as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def traffic(cluster: RealPulsar) -> Iterator[None]:
+    """Send messages at a steady rate, the same to each topic, until the test is over."""
+    client = pulsar.Client(
+        cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    producers = [
+        client.create_producer(f"persistent://{NAMESPACE}/topic-{number}", batching_enabled=False)
+        for number in range(TOPICS)
+    ]
+    over = threading.Event()
+
+    def send() -> None:
+        next_s = time.monotonic()
+        while not over.is_set():
+            for producer in producers:
+                producer.send_async(b"x" * BYTES, lambda _result, _message: None)
+            next_s += TOPICS / RATE_PER_S
+            time.sleep(max(0.0, next_s - time.monotonic()))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        client.close()
+
+
+def attach(cluster: RealPulsar, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "loadmanager", "attach", "--pulsar", cluster.url, *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def seen(cluster: RealPulsar, *options: str) -> dict[str, Any]:
+    found = attach(cluster, "--once", "--json", *options)
+    assert found.returncode == 0, found.stderr
+    told: dict[str, Any] = json.loads(found.stdout)
+    return told
+
+
+def nodes(zookeeper: KazooClient, path: str) -> dict[str, tuple[bytes, int, int]]:
+    """Return the content and versions of a node and all below it."""
+    content, stat = zookeeper.get(path)
+    found = {path: (content, stat.version, stat.czxid)}
+    for child in zookeeper.get_children(path):
+        found |= nodes(zookeeper, f"{path}/{child}".replace("//", "/"))
+    return found
+
+
+@pytest.mark.usefixtures("traffic")
+def test_what_is_sent_is_seen_on_the_brokers_that_own_it(cluster: RealPulsar) -> None:
+    # The first window may be one in which topics were loaded.
+    deadline_s = time.monotonic() + 90
+    while not (told := seen(cluster, "--interval", "8"))["whole"]:
+        assert time.monotonic() < deadline_s, told
+    assert told["cluster"] == CLUSTER
+    assert told["version"] == cluster.version
+    assert told["manager"] == cluster.manager
+    assert sorted(one["broker"] for one in told["brokers"]) == sorted(cluster.brokers)
+    sent = sum(one["msgsInPerS"] for one in told["brokers"])
+    # Each producer's clock and the metrics' own delay: within a tenth.
+    assert sent == pytest.approx(RATE_PER_S, rel=0.1)
+    assert sum(one["topics"] for one in told["brokers"]) >= TOPICS
+    assert told["maxOverMean"] >= told["plannedMaxOverMean"] >= told["leastMaxOverMean"] - 1e-6
+
+
+@pytest.mark.usefixtures("traffic")
+def test_a_cluster_with_everything_on_one_broker_is_judged_and_nothing_is_changed(
+    cluster: RealPulsar,
+) -> None:
+    bundles = [f"0x{n:x}0000000_0x{n + 1:x}0000000" for n in range(15)] + ["0xf0000000_0xffffffff"]
+    for bundle in bundles:
+        path = f"/admin/v2/namespaces/{NAMESPACE}/{bundle}/unload"
+        cluster.put(f"{path}?destinationBroker={cluster.brokers[0]}")
+    zookeeper = KazooClient(cluster.zookeeper)
+    zookeeper.start()
+    try:
+        watched = ["/admin", "/namespace"] if cluster.manager == "modular" else ["/admin"]
+        time.sleep(5)
+        before = [nodes(zookeeper, path) for path in watched]
+        told = seen(cluster, "--interval", "8")
+        assert [nodes(zookeeper, path) for path in watched] == before
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+    assert told["proposals"], told["verdict"]
+    assert told["plannedMaxOverMean"] < told["maxOverMean"]
+    proposed = {one["bundle"] for one in told["proposals"]}
+    assert all(bundle.startswith(f"{NAMESPACE}/") for bundle in proposed)
+
+
+def test_the_doctor_reads_a_real_cluster(cluster: RealPulsar) -> None:
+    found = attach(cluster, "--doctor", "--interval", "1")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert f"3 of 3 brokers answer; version {cluster.version}" in found.stdout
+    assert "loadBalancerSheddingEnabled: false: nobody balances this cluster now" in found.stdout
