@@ -185,19 +185,21 @@ class _Attached:
         from loadmanager.attach import screen
         from loadmanager.attach.doctor import examine
         from loadmanager.attach.observation import document
-        from loadmanager.cli.tables import print_table
+        from loadmanager.cli.tables import fitted, print_table, terminal_width
 
-        cost = admin.cost
+        cost, width = admin.cost, terminal_width()
         if self._doctor:
             found = examine(seen)
-            click.echo("\n".join([screen.title(seen), *screen.findings(found)]))
+            for line in (screen.title(seen), *screen.findings(found)):
+                click.echo(fitted(line, width))
             return int(any(one.level == "problem" for one in found))
         if self._as_json:
             told = document(seen, requests=cost.requests, answer_bytes=cost.answer_bytes)
             click.echo(json.dumps(told, allow_nan=False))
             return 0
         print_table(screen.title(seen), *screen.columns(seen))
-        click.echo("\n".join(screen.summary(seen)))
+        for line in screen.summary(seen):
+            click.echo(fitted(line, width))
         click.echo(
             f"read with {cost.requests} requests and {cost.answer_bytes / 1e6:.1f} MB so far",
         )
