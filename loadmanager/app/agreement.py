@@ -1,6 +1,7 @@
 """What all members of a cluster must agree on before any of them may act."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -9,10 +10,13 @@ from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName, position
 from loadmanager.core.ids import TopicName
-from loadmanager.core.wire.fields import parse_fields, to_json
+from loadmanager.core.wire.fields import Fields, parse_fields, to_json
 from loadmanager.ports import Clock, Coordination, CoordinationError, NodeExists, Unavailable
 
 log = structlog.get_logger()
+
+FORMAT: Final = 2
+"""The format of all nodes of a cluster. Version 0.1 recorded none."""
 
 _RETRY_S = 0.5
 _TELL_EVERY_S = 10.0
@@ -60,7 +64,7 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
     and both be sure of it. Waits for the service for as long as it takes, and says so.
 
     Raises:
-        ClusterDisagrees: the cluster uses another function.
+        ClusterDisagrees: the cluster uses another function, or another format of nodes.
         ChrootRefused: the nodes are Pulsar's, or the cluster's are somewhere else.
         MalformedContent: the record cannot be read.
     """
@@ -82,7 +86,7 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
 async def _recorded(coordination: Coordination, founded_with: HashName) -> bytes | None:
     """Return the cluster's record, made now for a new cluster; None if it was just deleted."""
     try:
-        await coordination.create(znodes.CLUSTER, to_json({"hash": founded_with}))
+        await coordination.create(znodes.CLUSTER, to_json({"format": FORMAT, "hash": founded_with}))
         log.info("cluster.record.created", hash=founded_with)
     except NodeExists:
         pass
@@ -91,7 +95,9 @@ async def _recorded(coordination: Coordination, founded_with: HashName) -> bytes
 
 
 def _agreed(data: bytes, configured: HashName | None) -> HashName:
-    text = parse_fields(znodes.CLUSTER, data).text("hash")
+    fields = parse_fields(znodes.CLUSTER, data)
+    _check_format(fields)
+    text = fields.text("hash")
     recorded = next((name for name in HASH_FUNCTIONS if name == text), None)
     if recorded is None:
         raise MalformedContent(znodes.CLUSTER, f"hash = {text!r}", " or ".join(HASH_FUNCTIONS))
@@ -102,3 +108,18 @@ def _agreed(data: bytes, configured: HashName | None) -> HashName:
             f"{recorded!r}, or use another [zookeeper] chroot for a new cluster"
         )
     return recorded
+
+
+def _check_format(fields: Fields) -> None:
+    if "format" not in fields.names():
+        raise ClusterDisagrees(
+            f"{znodes.CLUSTER}: these nodes are of version 0.1, which recorded no format; expected "
+            f"format {FORMAT}. Sidecars of both versions cannot work together: stop all, then do "
+            "as docs/upgrade.md says"
+        )
+    recorded = fields.count("format")
+    if recorded != FORMAT:
+        raise ClusterDisagrees(
+            f"{znodes.CLUSTER}: these nodes are of format {recorded}; this version reads and "
+            f"writes format {FORMAT}. Use the version that the other sidecars of this cluster have"
+        )

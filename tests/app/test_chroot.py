@@ -5,10 +5,11 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
-from loadmanager.app.agreement import Conditions, agree
+from loadmanager.app.agreement import ClusterDisagrees, Conditions, agree
 from loadmanager.app.chroot import ChrootRefused
 from loadmanager.config.model import chroot_of
 from loadmanager.core import znodes
+from loadmanager.core.errors import MalformedContent
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.wire import LeaderRecord, encode_leader
@@ -85,13 +86,37 @@ async def test_a_cluster_of_version_0_1_at_the_root_is_recognised_and_both_ways_
 
 
 async def test_each_of_the_two_ways_out_works() -> None:
+    upgraded = {znodes.CLUSTER: b'{"format":2,"hash":"murmur3"}'}
+    assert await start(upgraded, "/", Conditions()) == "murmur3"
     old = {znodes.CLUSTER: RECORD}
-    assert await start(old, "/", Conditions()) == "murmur3"
     assert await start(old, DEFAULT, Conditions()) == "crc32"
 
 
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        (RECORD, "are of version 0.1, which recorded no format; expected format 2"),
+        (RECORD, "docs/upgrade.md"),
+        (b'{"format":1,"hash":"crc32"}', "format 1; this version reads and writes format 2"),
+        (b'{"format":3,"hash":"crc32"}', "format 3; this version reads and writes format 2"),
+    ],
+)
+async def test_nodes_of_another_format_are_refused_by_name(record: bytes, says: str) -> None:
+    for chroot in ("/", DEFAULT):
+        below = "" if chroot == "/" else chroot
+        with pytest.raises(ClusterDisagrees) as refused:
+            await start({below + znodes.CLUSTER: record}, chroot, Conditions())
+        assert znodes.CLUSTER in str(refused.value)
+        assert says in str(refused.value)
+
+
+async def test_a_format_that_is_none_is_malformed() -> None:
+    with pytest.raises(MalformedContent, match="format = 'x'; expected a whole number"):
+        await start({znodes.CLUSTER: b'{"format":"x","hash":"crc32"}'}, "/", Conditions())
+
+
 async def test_once_the_new_cluster_has_begun_the_old_nodes_matter_no_more() -> None:
-    nodes = {znodes.CLUSTER: RECORD, DEFAULT + znodes.CLUSTER: b'{"hash":"crc32"}'}
+    nodes = {znodes.CLUSTER: RECORD, DEFAULT + znodes.CLUSTER: b'{"format":2,"hash":"crc32"}'}
     assert await start(nodes, DEFAULT, Conditions(default_chroot=DEFAULT)) == "crc32"
 
 

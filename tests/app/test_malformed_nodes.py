@@ -189,7 +189,7 @@ async def test_a_lock_that_cannot_be_read_is_somebody_else_s(cluster: Cluster) -
 
 @story(1)
 async def test_a_cluster_record_that_cannot_be_read_stops_the_sidecar(cluster: Cluster) -> None:
-    for content in (GARBAGE, b'{"hash":"md5"}'):
+    for content in (GARBAGE, b'{"format":2,"hash":"md5"}'):
         await cluster.write(znodes.CLUSTER, content)
         newcomer = cluster.start(cluster.add_host())
         await asyncio.wait({newcomer.task})

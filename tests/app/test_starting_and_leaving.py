@@ -53,13 +53,13 @@ async def test_a_reply_lost_to_the_first_question_is_no_harm(cluster: Cluster) -
     agent = cluster.start(cluster.add_host())
     agent.coordination.lose_next_reply()
     await cluster.until(lambda: agent.application and agent.leads)
-    assert cluster.service.dump()[znodes.CLUSTER].data == b'{"hash":"crc32"}'
+    assert cluster.service.dump()[znodes.CLUSTER].data == b'{"format":2,"hash":"crc32"}'
 
 
 @pytest.mark.parametrize("configured", [None, "murmur3"])
 def test_a_sidecar_hashes_as_the_cluster_recorded(configured: str | None) -> None:
     async def tell(cluster: Cluster) -> None:
-        await cluster.write(znodes.CLUSTER, b'{"hash":"murmur3"}')
+        await cluster.write(znodes.CLUSTER, b'{"format":2,"hash":"murmur3"}')
         boundaries = await cluster.make_namespace(16)
         agent = cluster.start(cluster.add_host())
         await cluster.until(lambda: agent.application and agent.app.answering.readiness().ready)

@@ -301,7 +301,7 @@ def test_a_namespace_that_is_gone_need_not_be_served() -> None:
 
 def test_a_process_that_ends_by_an_error_is_told_of() -> None:
     async def tell(cluster: Cluster, monitor: Monitor) -> None:
-        await cluster.write(znodes.CLUSTER, b'{"hash":"md5"}')
+        await cluster.write(znodes.CLUSTER, b'{"format":2,"hash":"md5"}')
         agent = cluster.start(cluster.hosts[0])
         monitor.follow_agent(agent)
         await cluster.until(lambda: not agent.alive)
