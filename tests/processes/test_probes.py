@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
+from figures import emit
 from waiting import eventually
 
 from loadmanager.demo.cluster import Member
@@ -128,6 +129,7 @@ async def test_a_flood_of_lookups_costs_neither_health_nor_lease_nor_session(
                 await asyncio.wait_for(asyncio.shield(flooding.wait()), 0.2)
         assert flooding.stdout is not None
         statuses = json.loads(await flooding.stdout.read())
+        emit("flood", statuses=statuses, longest_health_ms=1000 * max(waited_s))
         assert statuses["404"] > 1_000
         assert statuses["503"] > 0
         assert len(waited_s) > 10
