@@ -120,7 +120,8 @@ class Election:
         if standing is Standing.CAMPAIGN and held_back_s > 0:
             await self._picture.changes.wait(min(held_back_s, _RECHECK_S))
         elif standing is Standing.CAMPAIGN and self._eligible() and not self._barred():
-            if self._identity.broker not in self._picture.successors:
+            first = self._picture.successors
+            if first and self._identity.broker not in first:
                 # Others have read the loads already, and can decide at once.
                 await self._clock.sleep(_HEAD_START_S)
             if self._standing() is Standing.CAMPAIGN and self._eligible():
