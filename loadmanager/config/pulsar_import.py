@@ -7,11 +7,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-import javaproperties
-
 from loadmanager.config.deployment import EVERY_ADDRESS
 from loadmanager.config.describe import as_toml, keys_of, section_models
 from loadmanager.config.errors import ConfigError
+from loadmanager.config.java_properties import parse_properties
 from loadmanager.config.pulsar_keys import (
     DEPLOYMENT,
     MISSPELT,
@@ -111,13 +110,10 @@ def read_broker_conf(path: Path) -> dict[str, str]:
         ConfigError: the file cannot be read, or is no properties file.
     """
     try:
-        with path.open(encoding="utf-8") as opened:
-            found = javaproperties.load(opened)
-    except (OSError, UnicodeDecodeError) as error:
+        found = parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError([f"{path}: {why}; expected Pulsar's broker.conf"]) from None
-    except javaproperties.InvalidUEscapeError as error:
-        raise ConfigError([f"{path}: {error}; expected Pulsar's broker.conf"]) from None
     return {key: text.strip() for key, text in found.items() if text.strip()}
 
 
