@@ -1,0 +1,104 @@
+"""One broker with 20,000 bundles on a real server: every node that grows with them fits."""
+
+from dataclasses import replace
+
+import pytest
+from coordination_worlds import ZooKeeperWorld, connected
+from prometheus_client import CollectorRegistry
+from waiting import eventually
+
+from loadmanager.adapters.broker.in_process import InProcessBroker
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.app.electing import Term
+from loadmanager.app.identity import Identity
+from loadmanager.app.order_book import OrderBook
+from loadmanager.app.parts import Parts
+from loadmanager.app.picture import ClusterPicture
+from loadmanager.app.registration import register
+from loadmanager.app.succession import Succession
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
+from loadmanager.core.orders import decode_orders, encode_owned
+from loadmanager.core.wire import encode_loads
+from loadmanager.telemetry.metrics import Metrics
+
+pytestmark = pytest.mark.zookeeper
+
+BROKER = BrokerId("b1:8080")
+HEIRS = (BrokerId("b2:8080"), BrokerId("b3:8080"))
+BUNDLES = Boundaries.even(Namespace("tenant/namespace"), 20_000).bundles
+
+
+def _report() -> LoadReport:
+    return LoadReport(
+        broker=BROKER,
+        urls=BrokerUrls(http_url=f"http://{BROKER}"),
+        sidecar_url="http://b1:7750",
+        started_at_ms=1,
+        reported_at_ms=2,
+        bundles={
+            bundle: BundleStats(msgs_in_per_s=number / 7, bytes_out_per_s=number * 3.3, topics=3)
+            for number, bundle in enumerate(BUNDLES)
+        },
+        gains=frozenset(BUNDLES),
+    )
+
+
+async def test_a_broker_with_20_000_bundles_registers_reports_and_is_drained(
+    world: ZooKeeperWorld,
+) -> None:
+    agents, leaders = world.make(), world.make()
+    await connected(agents)
+    await connected(leaders)
+    clock, metrics = SystemClock(), Metrics(CollectorRegistry())
+    identity = Identity(
+        broker=BROKER,
+        urls=BrokerUrls(http_url=f"http://{BROKER}"),
+        sidecar_url="http://b1:7750",
+        instance="me",
+        started_at_ms=1,
+        version="1",
+    )
+    picture = ClusterPicture(leaders, clock, metrics)
+    picture.open()
+    picture.loads.open()
+    report = _report()
+
+    # It registers with all its bundles, and the leader sees them.
+    succession = Succession(identity, agents, clock)
+    membership, former = await register(agents, identity, report, succession)
+    assert former == {}
+    await eventually(lambda: BROKER in picture.loads.reports, within_s=20.0)
+    assert picture.loads.reports[BROKER].report.bundles.keys() == report.bundles.keys()
+
+    # It lists them as its own, and reports again.
+    tokens = {bundle: 10**10 + 7 * number for number, bundle in enumerate(BUNDLES)}
+    await agents.set(znodes.owned(BROKER), encode_owned(tokens, BUNDLES))
+    await agents.set(znodes.loads(BROKER), encode_loads(replace(report, reported_at_ms=3)))
+    await eventually(lambda: len(picture.owners) == len(BUNDLES), within_s=20.0)
+    await eventually(lambda: picture.loads.reports[BROKER].report.reported_at_ms == 3)
+
+    # It is ordered to own them, and then to hand all of them over.
+    epoch = await leaders.create(znodes.EPOCH, b"")
+    parts = Parts(
+        identity=identity,
+        coordination=leaders,
+        picture=picture,
+        broker=InProcessBroker(clock.monotonic_s),
+        clock=clock,
+        metrics=metrics,
+    )
+    book = OrderBook(parts, Term(epoch.version, leaders.session.session_id))
+    await book.open()
+    await book.assign(dict.fromkeys(BUNDLES, BROKER))
+    await book.assign({bundle: HEIRS[n % 2] for n, bundle in enumerate(BUNDLES)})
+    for broker, count in ((BROKER, 0), (HEIRS[0], 10_000), (HEIRS[1], 10_000)):
+        node = await leaders.get(znodes.orders(broker))
+        assert node is not None
+        orders = decode_orders(znodes.orders(broker), node.data)
+        assert len(orders.bundles) == count
+        assert len(orders.handovers) == (len(BUNDLES) if broker == BROKER else 0)
+    assert agents.session.session_id == membership.session_id
+    picture.close()
