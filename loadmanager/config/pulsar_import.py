@@ -211,8 +211,8 @@ def _reach_zookeeper(imported: Imported, key: str, url: str) -> None:
 
 def _give_to_strategies(imported: Imported, found: Mapping[str, str], key: str, text: str) -> None:
     right = MISSPELT.get(key, key)
-    if right != key and not _is_one(found.get(right, "1.0")):
-        imported.ignored[key] = f"{right} is set"
+    if instead := _counts_instead(key, found):
+        imported.ignored[key] = f"{instead} is set"
         return
     chosen = {
         "shedding": found.get("loadBalancerLoadSheddingStrategy", _default_strategy("shedding")),
@@ -225,6 +225,16 @@ def _give_to_strategies(imported: Imported, found: Mapping[str, str], key: str, 
     imported.taken += taken
     if not taken:
         imported.ignored[key] = "not a setting of the chosen strategies"
+
+
+def _counts_instead(key: str, found: Mapping[str, str]) -> str:
+    """Return the other name of a weight with two, if that one is there and counts; else ""."""
+    for older, right in MISSPELT.items():
+        if older in found and right in found:
+            counts = older if _is_one(found[right]) else right
+            if key in {older, right} - {counts}:
+                return counts
+    return ""
 
 
 def _drop(imported: Imported, key: str) -> None:

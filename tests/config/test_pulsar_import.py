@@ -87,18 +87,37 @@ def test_every_key_of_pulsar_has_one_fate(key: str) -> None:
     assert sum([*fates, told_by_strategies]) == 1
 
 
+def default_text(known: dict[str, object]) -> str:
+    """Return a default as broker.conf has it; of what has none, a value that is one."""
+    default = known["default"]
+    if default is None:
+        return "lo" if known["key"] != "loadBalancerOverrideBrokerNicSpeedGbps" else "10"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return ",".join(default) if isinstance(default, list) else str(default)
+
+
 @pytest.mark.parametrize("known", PULSAR_KEYS, ids=lambda known: known["key"])
 def test_the_defaults_of_pulsar_can_be_run_with(known: dict[str, object]) -> None:
-    default = known["default"]
-    text = ",".join(default) if isinstance(default, list) else str(default)
-    if default is None:
-        text = "lo" if known["key"] != "loadBalancerOverrideBrokerNicSpeedGbps" else "10"
-    if isinstance(default, bool):
-        text = text.lower()
-    imported = import_settings({str(known["key"]): text}, "localhost")
+    imported = import_settings({str(known["key"]): default_text(known)}, "localhost")
     config = checked(imported.given(Path("broker.conf")))
     assert config.broker.id.endswith(":8080")
     assert imported.foreign == []
+
+
+@pytest.mark.parametrize("shedder", sorted(SHEDDERS))
+def test_a_file_with_every_key_becomes_a_file_that_can_be_read(
+    shedder: str, tmp_path: Path
+) -> None:
+    lines = [f"{known['key']}={default_text(known)}" for known in PULSAR_KEYS]
+    lines += [f"loadBalancerLoadSheddingStrategy={shedder}", "advertisedAddress=b1.example.org"]
+    path = written(tmp_path, "\n".join(lines))
+    result = CliRunner().invoke(main, ["config", "import", str(path)])
+    assert result.exit_code == 0, result.stderr
+    (tmp_path / "ours.toml").write_text(result.stdout)
+    config = load_config(tmp_path / "ours.toml", {})
+    assert config.broker.id == "b1.example.org:8080"
+    assert config.shedding.strategy == shedder
 
 
 def test_all_translations_name_keys_of_ours() -> None:
@@ -205,6 +224,22 @@ def test_the_misspelt_weight_counts_only_where_the_right_one_has_its_default() -
     config = checked(imported.given(Path("broker.conf")))
     assert config.shedding.settings["loadBalancerBandwidthInResourceWeight"] == 0.25
     assert "loadBalancerBandwithInResourceWeight" in imported.ignored
+
+
+@pytest.mark.parametrize("misspelt_first", [True, False])
+def test_of_a_weight_with_its_default_the_misspelt_one_counts_wherever_it_is(
+    *, misspelt_first: bool
+) -> None:
+    weights = {
+        "loadBalancerBandwithInResourceWeight": "0.5",
+        "loadBalancerBandwidthInResourceWeight": "1.0",
+    }
+    order = weights.items() if misspelt_first else reversed(weights.items())
+    found = {"loadBalancerLoadSheddingStrategy": "ThresholdShedder", **dict(order)}
+    imported = import_settings(found, "localhost")
+    config = checked(imported.given(Path("broker.conf")))
+    assert config.shedding.settings["loadBalancerBandwidthInResourceWeight"] == 0.5
+    assert "loadBalancerBandwidthInResourceWeight" in imported.ignored
 
 
 @pytest.mark.parametrize(
