@@ -89,7 +89,10 @@ def test_a_wrong_override_is_left_out_and_stops_no_other() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["zookeeper.hosts", "nothing", "leader.nothing", "leader.settle_s.more", "", "clusterName"],
+    [
+        *("zookeeper.hosts", "security.admins", "security.anonymous", "tls.certificate_file"),
+        *("nothing", "leader.nothing", "leader.settle_s.more", "", "clusterName"),
+    ],
 )
 def test_what_is_read_at_the_start_only_cannot_be_set(name: str) -> None:
     assert name not in dynamic_names()

@@ -155,3 +155,28 @@ def test_readme_leads_to_a_cluster_that_answers_everywhere_and_nothing_to_strang
         assert hosts.run(CLIENT, status.format(f"http://{name}:7750/healthz")) == "200"
     said = hosts.run(CLIENT, f"curl -s http://{broker(1)}:7750/metrics")
     assert "loadmanager token" in said
+    for name in brokers:
+        check_what_pages_may(hosts, name)
+
+
+def check_what_pages_may(hosts: NetworkHosts, host: str) -> None:
+    """Check what pages of another site come to in a browser on a broker's host."""
+    asked = "curl -s -i --resolve page.example:7750:127.0.0.1 {} http://{}:7750{}"
+    lookup = "/lookup/v2/topic/persistent/public/orders/eu"
+    namespaces = "/admin/v2/namespaces/public"
+    for path in (lookup, namespaces, "/metrics"):
+        said = hosts.run(host, asked.format("", "page.example", path))
+        assert said.startswith("HTTP/1.1 403 "), said
+
+    foreign = ("Origin: http://page.example", "Origin: null", "Sec-Fetch-Site: cross-site")
+    for header in foreign:
+        change = f"-X PUT -H '{header}'"
+        said = hosts.run(host, asked.format(change, "localhost", f"{namespaces}/of-a-page"))
+        assert said.startswith("HTTP/1.1 403 "), said
+        read = hosts.run(host, asked.format(f"-H '{header}'", "localhost", namespaces))
+        assert "of-a-page" not in read
+        assert "public/orders" in read, "a browser gets it, and keeps it from the page"
+        assert "access-control" not in read.lower()
+        preflight = f"-X OPTIONS -H '{header}' -H 'Access-Control-Request-Method: PUT'"
+        said = hosts.run(host, asked.format(preflight, "localhost", namespaces))
+        assert "access-control" not in said.lower()

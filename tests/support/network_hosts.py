@@ -25,15 +25,20 @@ class NoNetworkHosts(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NetworkHost:
-    """One host: its name and address, and the process that keeps it."""
+    """One host: its name and address, the process that keeps it, and where commands run."""
 
     name: str
     address: str
     holder: int
+    folder: Path
 
     def enter(self, command: Sequence[str]) -> list[str]:
-        """Return a command line that runs ``command`` on this host."""
-        return ["nsenter", f"--target={self.holder}", "--net", "--mount", *command]
+        """Return a command line that runs ``command`` on this host, in its folder.
+
+        Entering a mount namespace leads to its root folder, which is this machine's.
+        """
+        inside = ["env", f"--chdir={self.folder}", *command]
+        return ["nsenter", f"--target={self.holder}", "--net", "--mount", *inside]
 
 
 @dataclass(slots=True)
@@ -50,7 +55,6 @@ class NetworkHosts:
         finished = subprocess.run(
             self.hosts[host].enter(["sh", "-euc", script]),
             env=dict(self.environment),
-            cwd=self.folder,
             capture_output=True,
             text=True,
             timeout=within_s,
@@ -67,7 +71,6 @@ class NetworkHosts:
             process = subprocess.Popen(
                 self.hosts[host].enter(["sh", "-euc", f"exec {script.strip()}"]),
                 env=dict(self.environment),
-                cwd=self.folder,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 preexec_fn=mortal,  # noqa: PLW1509 - it asks for a signal and takes no lock
@@ -113,6 +116,7 @@ def network_hosts(
                 name,
                 f"{NETWORK}.{number}",
                 holders.enter_context(_holder(folder / name)),
+                folder,
             )
             for number, name in enumerate(names, 1)
         }

@@ -12,6 +12,8 @@ from zookeeper_proxy import SASL, ZooKeeperProxy
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
+from loadmanager.app.cluster_key import key_of_cluster
+from loadmanager.core import znodes
 from loadmanager.demo.children import free_ports
 from loadmanager.ports.coordination import Connection, CoordinationError, SessionState
 
@@ -146,6 +148,19 @@ async def test_a_login_may_leave_its_nodes_open(
     stranger = await opened_with(opened, secured.options(chroot="/open"))
     await owner.create("/a", b"hers")
     await stranger.set("/a", b"everybody's")
+
+
+async def test_the_clusters_key_is_closed_to_others_even_where_nodes_are_open(
+    secured: Secured, opened: list[ZooKeeperCoordination]
+) -> None:
+    owner = await opened_with(opened, secured.options(chroot="/key", creator_only=False, **CAROL))
+    stranger = await opened_with(opened, secured.options(chroot="/key"))
+    key = await key_of_cluster(owner)
+    assert await key_of_cluster(owner) == key
+    assert await stranger.children("/loadbalance") == ("key",)
+    for attempt in (stranger.get(znodes.KEY), stranger.set(znodes.KEY, bytes(32))):
+        with pytest.raises(CoordinationError, match="NoAuthError"):
+            await attempt
 
 
 async def test_a_digest_login_holds_after_a_reconnect(

@@ -1,0 +1,31 @@
+"""The page of threats names tests that are there."""
+
+import re
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+PAGE = PROJECT / "docs" / "threats.md"
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    named = set(re.findall(r"`(tests/[^`]+)`", PAGE.read_text(encoding="utf-8")))
+    assert named
+    assert [path for path in sorted(named) if not (PROJECT / path).is_file()] == []
+
+
+def test_every_promise_names_a_test() -> None:
+    promises = re.findall(
+        r"^\| promised \| shown by \|\n\|---\|---\|\n((?:\|.*\n)+)",
+        PAGE.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    rows = [row for table in promises for row in table.splitlines()]
+    assert rows
+    assert [row for row in rows if "`tests/" not in row] == []
+
+
+def test_every_actor_has_promises_and_what_is_not_promised() -> None:
+    _, *actors = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for actor in actors:
+        assert "| promised | shown by |" in actor, actor.splitlines()[0]
+        assert "**Not promised.**" in actor, actor.splitlines()[0]
