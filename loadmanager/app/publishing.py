@@ -92,7 +92,8 @@ class Sampler:
             memory=usage.memory,
             bandwidth_in=usage.bandwidth_in,
             bandwidth_out=usage.bandwidth_out,
-            bundles=stats.bundles,
+            # Rounded here, so that the node and the history have the same figures.
+            bundles={name: one.rounded() for name, one in stats.bundles.items()},
             draining=self.intention.draining,
             healthy=self.intention.healthy,
             broker_class=self.broker_class,

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from loadmanager.core.ids import BrokerId, BundleId
 
 NO_BUNDLES: Mapping[BundleId, "BundleStats"] = MappingProxyType({})
+
+_RATE_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,19 @@ class BundleStats:
     def bytes_per_s(self) -> float:
         """Bytes in plus out."""
         return self.bytes_in_per_s + self.bytes_out_per_s
+
+    def rounded(self) -> "BundleStats":
+        """Return these figures with rates of six digits, as a report gives them."""
+        return BundleStats(
+            msgs_in_per_s=_six_digits(self.msgs_in_per_s),
+            msgs_out_per_s=_six_digits(self.msgs_out_per_s),
+            bytes_in_per_s=_six_digits(self.bytes_in_per_s),
+            bytes_out_per_s=_six_digits(self.bytes_out_per_s),
+            topics=self.topics,
+            producers=self.producers,
+            consumers=self.consumers,
+            cache_size_bytes=self.cache_size_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,3 +201,7 @@ def registration_of(report: Registration) -> Registration:
 def with_registration(report: LoadReport, registration: Registration) -> LoadReport:
     """Return the report's loads under another registration."""
     return replace(report, **registration_fields(registration))
+
+
+def _six_digits(rate: float) -> float:
+    return float(f"{rate:.{_RATE_DIGITS}g}")

@@ -24,6 +24,29 @@ def test_the_traffic_of_a_topic_counts_both_ways() -> None:
     assert (topic.msgs_per_s, topic.bytes_per_s) == (3.0, 7.0)
 
 
+def test_rates_are_rounded_to_six_digits_and_counts_are_not() -> None:
+    one = BundleStats(
+        msgs_in_per_s=1 / 3,
+        msgs_out_per_s=1_234_567.0,
+        bytes_in_per_s=1.5,
+        bytes_out_per_s=1e-9 / 3,
+        topics=1_234_567,
+        producers=2_345_678,
+        consumers=3_456_789,
+        cache_size_bytes=4_567_891,
+    )
+    assert one.rounded() == BundleStats(
+        msgs_in_per_s=0.333333,
+        msgs_out_per_s=1_234_570.0,
+        bytes_in_per_s=1.5,
+        bytes_out_per_s=3.33333e-10,
+        topics=1_234_567,
+        producers=2_345_678,
+        consumers=3_456_789,
+        cache_size_bytes=4_567_891,
+    )
+
+
 def test_totals_of_a_report_are_those_of_its_bundles() -> None:
     one = BundleStats(
         msgs_in_per_s=1.0, msgs_out_per_s=2.0, bytes_in_per_s=3.0, bytes_out_per_s=4.0, topics=5

@@ -67,7 +67,7 @@ def loaded(bundles: list[BundleId]) -> LoadReport:
             producers=int(rng.integers(300)),
             consumers=int(rng.integers(300)),
             cache_size_bytes=int(rng.integers(10**8)),
-        )
+        ).rounded()
 
     return LoadReport(
         broker=REGISTRATION.broker,
@@ -87,8 +87,7 @@ def test_the_nodes_of_a_broker_with_20_000_bundles_are_far_below_the_limit() -> 
     loads = encode_loads(report)
     assert len(loads) < 0.8 * JUTE_MAX_BUFFER
     found = decode_loads("/l", loads, registration_of(report))
-    assert found.bundles.keys() == report.bundles.keys()
-    assert found.bytes_in_per_s == pytest.approx(report.bytes_in_per_s, rel=1e-5)
+    assert found == report
     assert len(encode_registration(report)) < 1000
     tokens = {bundle: 10**10 + number for number, bundle in enumerate(bundles)}
     owned = encode_owned(tokens, bundles)

@@ -2,7 +2,6 @@ import json
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -131,23 +130,9 @@ def test_a_registration_survives_the_wire(report: LoadReport) -> None:
     assert decode_registration("/r", encode_registration(report)) == registration
 
 
-def _rounded(report: LoadReport) -> LoadReport:
-    def rounded(one: BundleStats) -> BundleStats:
-        return replace(
-            one,
-            msgs_in_per_s=float(f"{one.msgs_in_per_s:.6g}"),
-            msgs_out_per_s=float(f"{one.msgs_out_per_s:.6g}"),
-            bytes_in_per_s=float(f"{one.bytes_in_per_s:.6g}"),
-            bytes_out_per_s=float(f"{one.bytes_out_per_s:.6g}"),
-        )
-
-    return replace(report, bundles={name: rounded(one) for name, one in report.bundles.items()})
-
-
 @given(reports)
-def test_loads_survive_the_wire_to_six_digits(report: LoadReport) -> None:
-    found = decode_loads("/l", encode_loads(report), registration_of(report))
-    assert found == _rounded(report)
+def test_loads_survive_the_wire(report: LoadReport) -> None:
+    assert decode_loads("/l", encode_loads(report), registration_of(report)) == report
 
 
 @given(locks)

@@ -39,7 +39,9 @@ def _report() -> LoadReport:
         started_at_ms=1,
         reported_at_ms=2,
         bundles={
-            bundle: BundleStats(msgs_in_per_s=number / 7, bytes_out_per_s=number * 3.3, topics=3)
+            bundle: BundleStats(
+                msgs_in_per_s=number / 7, bytes_out_per_s=number * 3.3, topics=3
+            ).rounded()
             for number, bundle in enumerate(BUNDLES)
         },
         gains=frozenset(BUNDLES),

@@ -1,11 +1,12 @@
 """What a broker carries: the content of ``/loadbalance/loads/{broker}``.
 
 Compressed JSON with one column for each figure of the bundles, which are named once,
-grouped by namespace. Rates are rounded to six digits. So a broker with 20,000 bundles
-needs at most two thirds of the megabyte that ZooKeeper accepts. Unknown fields are
-ignored, at the top, in a resource and as further columns: a resource may have a ``mean``
-and a ``variance`` beside ``usage`` and ``limit``, which this version does not read. A
-change that a reader of this version would misunderstand needs another ``version``.
+grouped by namespace. Rates are written as the report gives them, with six digits, so
+that the leader decides by the same figures that the history has. So a broker with
+20,000 bundles needs at most two thirds of the megabyte that ZooKeeper accepts. Unknown
+fields are ignored, at the top, in a resource and as further columns: a resource may have
+a ``mean`` and a ``variance`` beside ``usage`` and ``limit``, which this version does not
+read. A change that a reader of this version would misunderstand needs another ``version``.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,6 @@ from loadmanager.core.wire.reports import RESOURCES, usage_from, usage_to_json
 VERSION: Final = 1
 LARGEST_UNPACKED_BYTES: Final = 4 * 1024 * 1024
 
-_DIGITS: Final = 6
 _RATES: Final = (
     ("msgRateIn", "msgs_in_per_s"),
     ("msgRateOut", "msgs_out_per_s"),
@@ -49,10 +49,7 @@ def encode_loads(report: LoadReport) -> bytes:
                 "lastUpdate": report.reported_at_ms,
                 **{name: usage_to_json(getattr(report, ours)) for name, ours in RESOURCES},
                 "bundles": ranges_of(names),
-                **{
-                    name: [float(f"{getattr(one, ours):.{_DIGITS}g}") for one in stats]
-                    for name, ours in _RATES
-                },
+                **{name: [getattr(one, ours) for one in stats] for name, ours in _RATES},
                 **{name: [getattr(one, ours) for one in stats] for name, ours, _bound in _COUNTS},
                 "lastBundleGains": ranges_of(sorted(report.gains)),
                 "lastBundleLosses": ranges_of(sorted(report.losses)),
