@@ -11,8 +11,10 @@ from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.model import Config, Contradiction
 from loadmanager.config.sources import Given, Setting, gather
-from loadmanager.config.strategies import make_placement, make_shedder
+from loadmanager.config.strategies import make_placement, make_shedder, strategy_named
 from loadmanager.core.hosts import unreachable
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.shedding import SHEDDERS
 
 _Key = tuple[str, str]
 _Settings = Mapping[_Key, Setting]
@@ -101,10 +103,15 @@ def _check(settings: _Settings) -> tuple[Config | None, list[str]]:
 def _strategy_faults(settings: _Settings, faulty: Collection[_Key]) -> list[str]:
     """Return the strategies and settings of strategies that do not exist."""
     found: list[str] = []
-    for section, make in (("shedding", _shedder), ("placement", _placement)):
+    for section, known, make in (
+        ("shedding", SHEDDERS, _shedder),
+        ("placement", PLACEMENTS, _placement),
+    ):
         keys = {(section, "strategy"), (section, "settings")}
         if keys.isdisjoint(faulty):
             try:
+                if (named := settings.get((section, "strategy"))) is not None:
+                    strategy_named(known, str(named.value), named.place)
                 make({at[1]: settings[at].value for at in keys & settings.keys()})
             except ConfigError as error:
                 found += error.faults

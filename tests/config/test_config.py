@@ -277,7 +277,7 @@ def test_strategies_and_their_settings_are_told_together_with_all_other_faults(f
         with pytest.raises(ConfigError) as refused:
             load_config(file, ID, overrides)
         told = "\n".join(refused.value.faults)
-        assert "[shedding] strategy = 'Thresold'; expected one of" in told
+        assert f'{file}: [shedding] strategy = "Thresold"; expected one of' in told
         assert "diffrence is unknown; did you mean difference?" in told
         assert "wait_s" in told
         assert all(one.partition("=")[0].partition(".")[2] in told for one in overrides)
