@@ -70,6 +70,7 @@ class Cluster:
         self._settings = settings
         self._children = children
         self._http = http
+        self.control_secret = secrets.token_hex(32)
         self._secret_path = settings.data_dir / "control-secret"
         ports = free_ports(1 + 2 * settings.brokers, settings.port_base)
         self.zookeeper = f"{HOST}:{ports[0]}"
@@ -96,7 +97,7 @@ class Cluster:
         Raises:
             DemoFailed: a process ended, or something was not ready in time.
         """
-        self._secret_path.write_text(secrets.token_hex(32))
+        self._secret_path.write_text(self.control_secret)
         self._secret_path.chmod(0o600)
         tell(f"starting ZooKeeper and {len(self.members)} brokers")
         zookeeper = await self._start_zookeeper()

@@ -85,11 +85,20 @@ def served_rates(stats: Mapping[str, Any]) -> dict[BundleId, float]:
 
 
 class Observer:
-    """Asks all living members at the same time."""
+    """Asks all living members at the same time.
 
-    def __init__(self, http: aiohttp.ClientSession, members: Sequence[Member]) -> None:
+    Args:
+        http: to ask with.
+        members: whom to ask.
+        control_secret: what the brokers want to see before they tell what they serve.
+    """
+
+    def __init__(
+        self, http: aiohttp.ClientSession, members: Sequence[Member], control_secret: str
+    ) -> None:
         self._http = http
         self._members = members
+        self._to_broker = {"Authorization": f"Bearer {control_secret}"}
 
     async def look(self) -> ClusterLook:
         """Return what all told within a second; who did not is shown as such."""
@@ -104,7 +113,7 @@ class Observer:
             return BrokerLook(name=member.name, broker=member.broker, killed=True)
         metrics, stats = await asyncio.gather(
             self._get(f"{member.sidecar_url}/metrics"),
-            self._get(f"http://{member.broker}/loadmanager-broker/v1/stats"),
+            self._get(f"http://{member.broker}/loadmanager-broker/v1/stats", self._to_broker),
         )
         return BrokerLook(
             name=member.name,
@@ -124,9 +133,9 @@ class Observer:
                 return BrokerId(json.loads(text)["brokerId"])
         return None
 
-    async def _get(self, url: str) -> str | None:
+    async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> str | None:
         try:
-            async with self._http.get(url, timeout=LOOK_TIMEOUT) as response:
+            async with self._http.get(url, headers=headers, timeout=LOOK_TIMEOUT) as response:
                 return await response.text() if response.status == HTTPStatus.OK else None
         except (aiohttp.ClientError, TimeoutError):
             return None

@@ -89,7 +89,7 @@ class Run:
         self._settings = settings
         self._children = children
         self._cluster = cluster
-        self._observer = Observer(http, cluster.members)
+        self._observer = Observer(http, cluster.members, cluster.control_secret)
         self._show = show
         self._names = {member.broker: member.name for member in cluster.members}
         self._kills: list[KillStory] = []

@@ -13,6 +13,7 @@ from loadmanager.demo.observation import BrokerLook, ClusterLook, Observer, cpu_
 
 B1, B2 = BrokerId("127.0.0.1:8081"), BrokerId("127.0.0.1:8082")
 X = BundleId("public/demo/0x00000000_0xffffffff")
+CONTROL = "known to brokers and sidecars"
 METRICS = """\
 # HELP pulsar_lb_cpu_usage percent
 # TYPE pulsar_lb_cpu_usage gauge
@@ -34,6 +35,10 @@ async def test_one_look_tells_leader_loads_and_owners_and_who_did_not_answer() -
     app = web.Application()
 
     async def answer(request: web.Request) -> web.Response:
+        if "broker" in request.path.split("/")[1]:
+            assert request.headers["Authorization"] == f"Bearer {CONTROL}"
+        else:
+            assert "Authorization" not in request.headers
         texts = {
             "/metrics": METRICS.replace("127.0.0.1:8081", request.host),
             "/loadmanager-broker/v1/stats": json.dumps(stats),
@@ -53,7 +58,7 @@ async def test_one_look_tells_leader_loads_and_owners_and_who_did_not_answer() -
         Member(3, B2, nowhere, Path(), killed=True),
     )
     async with aiohttp.ClientSession() as http:
-        look = await Observer(http, members).look()
+        look = await Observer(http, members, CONTROL).look()
     await runner.cleanup()
     silent = BrokerLook(name="broker-1", broker=BrokerId("127.0.0.1:1"))
     seen = BrokerLook(name="broker-2", broker=alive, cpu_fraction=0.415, bundles={X: 2.5})

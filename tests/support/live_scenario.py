@@ -130,7 +130,7 @@ class LiveScenario:
         self._scenario = scenario
         self._cluster = cluster
         self._http = http
-        self._observer = Observer(http, cluster.members)
+        self._observer = Observer(http, cluster.members, cluster.control_secret)
         self._names = {member.broker: member.name for member in cluster.members}
         self._clock = SystemClock()
         self._counts = TrafficCounts()
