@@ -1,9 +1,11 @@
 """Sidecars without [security], found at an address that is not loopback: they ask each other."""
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
@@ -11,8 +13,13 @@ from pathlib import Path
 import aiohttp
 import psutil
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from coordination_worlds import connected
 
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.demo.children import Children
@@ -53,6 +60,21 @@ class OpenCluster(Cluster):
     def elsewhere(self, member: Member) -> str:
         """Return where others ask a member's sidecar."""
         return f"http://{self.address}:{member.sidecar_url.rpartition(':')[2]}"
+
+    async def name_as_leader(self, url: str) -> None:
+        """Have the leader's node in ZooKeeper name another URL."""
+        session = ZooKeeperCoordination(
+            ZooKeeperOptions(hosts=f"127.0.0.1:{self._zookeeper_port}", chroot="/loadmanager/demo")
+        )
+        await connected(session)
+        try:
+            node = await session.get(znodes.LEADER)
+            assert node is not None
+            record = json.loads(node.data)
+            record["loadmanager"]["sidecarUrl"] = url
+            await session.set(znodes.LEADER, json.dumps(record).encode())
+        finally:
+            await session.close()
 
     async def token(self, right: str, *options: str) -> dict[str, str]:
         """Return the headers of a token, made as people make it."""
@@ -116,6 +138,29 @@ async def test_clients_elsewhere_look_up_at_every_sidecar_and_do_nothing_else(
         async with http.put(f"{url}/admin/v2/namespaces/{NAMESPACE}/unload") as refused:
             assert refused.status == HTTPStatus.UNAUTHORIZED
             assert "loadmanager token" in await refused.text()
+
+
+async def test_a_stranger_whose_url_the_leaders_node_names_is_shown_no_token(
+    cluster: OpenCluster, http: aiohttp.ClientSession
+) -> None:
+    asked: list[str | None] = []
+
+    async def overhear(request: web.Request) -> web.Response:
+        asked.append(request.headers.get("Authorization"))
+        return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+    stranger = web.Application()
+    stranger.router.add_route("*", "/{any:.*}", overhear)
+    topics = topic_names(BUNDLES, Boundaries.even(Namespace(NAMESPACE), BUNDLES), HASH)
+    async with TestServer(stranger, host=cluster.address) as server:
+        await cluster.name_as_leader(str(server.make_url("")))
+        for number, topic in enumerate(topics):
+            # Every other question goes to a sidecar that has to ask the leader's.
+            url = cluster.elsewhere(cluster.members[number % 2])
+            path = f"/lookup/v2/topic/{topic.domain}/{topic.namespace}/{topic.local}"
+            with suppress(TimeoutError):
+                await status(http, url + path, timeout=aiohttp.ClientTimeout(total=1))
+    assert set(asked) == {None}
 
 
 async def test_commands_on_any_brokers_host_need_no_token(cluster: OpenCluster) -> None:
