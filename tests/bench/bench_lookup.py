@@ -35,7 +35,7 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import DoorSettings, HttpDoor
 from loadmanager.adapters.http.answers import Answer, render
-from loadmanager.adapters.http.security import Guard, Rights, Tokens
+from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights, Tokens
 from loadmanager.telemetry.lookups import LookupMetrics
 
 ROOT: Final = Path(__file__).parents[2]
@@ -52,6 +52,8 @@ HEADERS: Final = (
 @dataclass(frozen=True, slots=True)
 class Lane:
     """One server asked in one way.
+
+    ``guarded`` checks Pulsar's tokens; ``default`` is what guards without [security].
 
     With ``fresh_headers`` no two requests have the same headers, as behind a proxy
     that numbers them: the door then never answers before aiohttp has parsed.
@@ -71,7 +73,7 @@ class Lane:
         return f"{self.server}{'_fresh_headers' if self.fresh_headers else ''}"
 
 
-SERVERS: Final = ("door", "guarded", "bare")
+SERVERS: Final = ("door", "guarded", "default", "bare")
 LANES: Final = tuple(Lane(server, fresh) for fresh in (False, True) for server in SERVERS)
 
 
@@ -86,7 +88,7 @@ class Round:
 def measure(rounds: int = 5, round_s: float = 1.0, connections: int = 32) -> dict[str, list[Round]]:
     """Return the rounds of each lane, after one round that does not count.
 
-    Takes about ``6 * (rounds + 1) * round_s`` seconds.
+    Takes about ``8 * (rounds + 1) * round_s`` seconds.
     """
     results: dict[str, list[Round]] = {lane.name: [] for lane in LANES}
     with ExitStack() as stack:
@@ -118,6 +120,7 @@ def figures(results: dict[str, list[Round]]) -> Iterator[dict[str, object]]:
         for server, figure in (
             ("door", "ratio_to_bare_aiohttp"),
             ("guarded", "ratio_to_bare_aiohttp_with_tokens"),
+            ("default", "ratio_to_bare_aiohttp_by_default"),
         ):
             lane = f"{server}{suffix}"
             yield {
@@ -208,7 +211,8 @@ async def serve(name: str) -> None:
     """Serve until killed, after printing the port."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     guard = Guard(Rights(lookers=frozenset({"client"})), Tokens(SECRET, ("HS256",)))
-    doors = {"door": None, "guarded": guard}
+    by_default = ClusterKeyGuard(lambda: SECRET, OwnNames())
+    doors = {"door": None, "guarded": guard, "default": by_default}
     port = await (_serve_door(doors[name]) if name in doors else _serve_bare())
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
@@ -300,11 +304,17 @@ def test_a_lookup_costs_no_more_than_the_barest_aiohttp_handler() -> None:
     lines = list(figures(measure()))
     for line in lines:
         emit(str(line.pop("bench")), **line)
-    ratios = {line["figure"]: line["requests_per_s_ratio"] for line in lines if "figure" in line}
-    assert float(str(ratios["ratio_to_bare_aiohttp"])) >= 1.0
-    assert float(str(ratios["ratio_to_bare_aiohttp_fresh_headers"])) >= 0.8
-    assert float(str(ratios["ratio_to_bare_aiohttp_with_tokens"])) >= 0.7
-    assert float(str(ratios["ratio_to_bare_aiohttp_with_tokens_fresh_headers"])) >= 0.7
+    # The client and the server share the cores; what the server spends is its own.
+    ratios = {line["figure"]: line["server_cpu_ratio"] for line in lines if "figure" in line}
+    least = {
+        "ratio_to_bare_aiohttp": 1.0,
+        "ratio_to_bare_aiohttp_fresh_headers": 0.8,
+        "ratio_to_bare_aiohttp_with_tokens": 1.0,
+        "ratio_to_bare_aiohttp_with_tokens_fresh_headers": 0.7,
+        "ratio_to_bare_aiohttp_by_default": 1.0,
+        "ratio_to_bare_aiohttp_by_default_fresh_headers": 0.7,
+    }
+    assert {name: ratios[name] for name in least if float(str(ratios[name])) < least[name]} == {}
 
 
 def main(arguments: list[str]) -> None:

@@ -51,7 +51,6 @@ class KnownReply(web.StreamResponse):
     def __init__(self, response: bytes, line: bytes, until_s: float = math.inf) -> None:
         super().__init__()
         self._response = response
-        self._writer: AbstractStreamWriter | None = None
         self.line = line
         self.until_s = until_s
 
@@ -61,15 +60,21 @@ class KnownReply(web.StreamResponse):
         return True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
-        """Write everything."""
-        self._writer = request.writer
-        await self._writer.write(self._response)
-        return self._writer
+        """Write everything, and wait if the client reads slowly.
+
+        Raises:
+            ConnectionResetError: the client has gone.
+        """
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client closed the connection before its answer")
+        transport.write(self._response)
+        if request.protocol.writing_paused:
+            await request.writer.drain()
+        return request.writer
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Wait, if the client reads slowly."""
-        if self._writer is not None:
-            await self._writer.write_eof(data)
+        """Do nothing: it is written."""
 
 
 class Express:
@@ -113,9 +118,7 @@ class Express:
         ``line`` is the first line its answer is remembered under; ``until_s`` says how
         long whoever sends these headers from as near may have answers.
         """
-        if until_s <= time.perf_counter():
-            return
-        line_end = data.find(b"\r\n")
-        head = data[line_end:]
-        if data[:line_end] == line and len(head) <= _MAX_HEAD_BYTES:
-            self._heads[from_loopback].put(head, until_s)
+        head_bytes = len(data) - len(line)
+        same = data.startswith(line) and data.startswith(b"\r\n", len(line))
+        if same and head_bytes <= _MAX_HEAD_BYTES and until_s > time.perf_counter():
+            self._heads[from_loopback].put(data[len(line) :], until_s)

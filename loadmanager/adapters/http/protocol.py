@@ -32,6 +32,7 @@ class DoorProtocol(web.RequestHandler):
         "_busy",
         "_clock_s",
         "_deaf",
+        "_due_after_s",
         "_express",
         "_failures",
         "_fed_bytes",
@@ -64,6 +65,7 @@ class DoorProtocol(web.RequestHandler):
         self._failures = failures
         self._from_loopback = False
         self._clock_s = loop.time
+        self._due_after_s = self.keepalive_timeout / 2
         self._handed_at_s = self._sent_at_s = self._head_since_s = loop.time()
         self._unsent_bytes = 0
         self._wire: asyncio.Transport | None = None
@@ -101,7 +103,8 @@ class DoorProtocol(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Answer a known lookup at once; hand everything else to aiohttp, in its turn."""
-        if self._aligned and not self._is_due():
+        now_s = self._clock_s()
+        if self._aligned and not self._is_due(now_s):
             response = self._known_response(data)
             if response is not None and self.transport is not None:
                 self.transport.write(response)
@@ -113,7 +116,7 @@ class DoorProtocol(web.RequestHandler):
         alone = self._aligned and is_whole_request(data)
         self._aligned = False
         self._whole_request = None
-        self._handed_at_s = self._clock_s()
+        self._handed_at_s = now_s
         fits = len(data) <= self._admission.limits.max_head_bytes
         if alone and fits and self._admission.has_room:
             self._whole_request = data
@@ -266,14 +269,13 @@ class DoorProtocol(web.RequestHandler):
         except Exception:  # noqa: BLE001 - aiohttp's lane meets it again, and there it becomes a logged 500
             return None
 
-    def _is_due(self) -> bool:
+    def _is_due(self, now_s: float) -> bool:
         """Return whether aiohttp should see a request again.
 
         It closes connections on which *it* saw nothing for the keep-alive time, and
         it is the one that waits for a slow reader.
         """
-        silent_s = self._clock_s() - self._handed_at_s
-        return self.writing_paused or silent_s > self.keepalive_timeout / 2
+        return self.writing_paused or now_s - self._handed_at_s > self._due_after_s
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

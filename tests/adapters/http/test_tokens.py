@@ -3,7 +3,9 @@ import hashlib
 import hmac
 import json
 import secrets
+import time
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
@@ -15,7 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.http.security import KeyUnusable, TokenRefused, Tokens
+from loadmanager.adapters.http.security import tokens as module
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 NOW_S = 1_800_000_000.0
@@ -212,3 +216,40 @@ def test_key_files_that_hold_no_key_are_named(tmp_path: Path) -> None:
     path.write_bytes(other.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     with pytest.raises(KeyUnusable, match="expected an RSA key"):
         Tokens.of_public_key_file(path)
+
+
+def test_a_token_of_another_key_is_verified_once_and_displaces_no_good_one(
+    secret_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified: list[str] = []
+    decode = jwt.decode
+
+    def counting(token: str, *args: Any, **kwargs: Any) -> Any:
+        verified.append(token)
+        return decode(token, *args, **kwargs)
+
+    monkeypatch.setattr(jwt, "decode", counting)
+    monkeypatch.setattr(module, "_MAX_REMEMBERED", 4)
+    tokens = Tokens.of_secret_file(secret_file)
+    good = signed({"sub": "operator"})
+    foreign = signed({"sub": "operator"}, b"another secret, as long as it must be")
+    assert tokens.proven(good).subject == "operator"
+    for _ in range(3):
+        with pytest.raises(TokenRefused, match="not signed with the key of this cluster"):
+            tokens.proven(foreign)
+    assert verified == [good, foreign]
+    for number in range(20):
+        with pytest.raises(TokenRefused):
+            tokens.proven(signed({"sub": str(number)}, b"another secret, as long as it must be"))
+    verified.clear()
+    assert tokens.proven(good).subject == "operator"
+    assert verified == []
+
+
+def test_a_token_that_is_not_valid_yet_is_verified_again(secret_file: Path) -> None:
+    tokens = Tokens.of_secret_file(secret_file, leeway_s=0.0)
+    token = signed({"sub": "operator", "nbf": SystemClock().wall_ms() / 1000 + 1})
+    with pytest.raises(TokenRefused, match="not valid yet"):
+        tokens.proven(token)
+    time.sleep(1.1)
+    assert tokens.proven(token).subject == "operator"

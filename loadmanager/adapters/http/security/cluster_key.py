@@ -28,7 +28,7 @@ from loadmanager.adapters.http.security.origin import (
     asked_hosts,
     is_forwarded,
     is_loopback_peer,
-    refuse_foreign_host,
+    refuse_foreign_hosts,
 )
 from loadmanager.adapters.http.security.tokens import Proven, Tokens
 
@@ -123,9 +123,10 @@ class ClusterKeyGuard(Guard):
     def _nameless(self, request: web.BaseRequest) -> Caller:
         if not is_loopback_peer(request.transport):
             return _OTHER
-        refuse_foreign_host(request, self._names)
         hosts = asked_hosts(request)
         local = bool(hosts) and all(map(self._names.is_local, hosts))
+        if not local:
+            refuse_foreign_hosts(hosts, self._names)
         return _LOCAL if local and not is_forwarded(request) else _NOT_QUITE_LOCAL
 
     def _until_s(self, request: web.BaseRequest) -> float:

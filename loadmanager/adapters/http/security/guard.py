@@ -66,16 +66,15 @@ class Rights:
 
     def of(self, name: str) -> Role:
         """Return the highest role of a caller; anybody has at least that of the anonymous."""
-        granted = [self.anonymous]
+        granted = Role.NOBODY
         if name != ANONYMOUS:
-            for role, names in (
-                (Role.ADMIN, self.admins),
-                (Role.READ, self.readers),
-                (Role.LOOKUP, self.lookers),
-            ):
-                if name in names or _EVERYONE in names:
-                    granted.append(role)
-        return max(granted, key=_RANK.__getitem__)
+            if name in self.admins or _EVERYONE in self.admins:
+                granted = Role.ADMIN
+            elif name in self.readers or _EVERYONE in self.readers:
+                granted = Role.READ
+            elif name in self.lookers or _EVERYONE in self.lookers:
+                granted = Role.LOOKUP
+        return granted if _RANK[granted] > _RANK[self.anonymous] else self.anonymous
 
 
 class Guard:

@@ -31,8 +31,11 @@ _RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVE_ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 
+_CLOCK: Final = SystemClock()
+
+
 def _wall_s() -> float:
-    return SystemClock().wall_ms() / 1000
+    return _CLOCK.wall_ms() / 1000
 
 
 class KeyUnusable(LoadManagerError):
@@ -56,7 +59,10 @@ class Proven:
 
 
 class Tokens:
-    """Checks tokens, each once: what was proven is remembered until it expires.
+    """Checks tokens, each once.
+
+    What was proven is remembered until it expires; so is that a token is signed with
+    another key, for clients of Pulsar's send tokens of Pulsar's with each lookup.
 
     Args:
         key: a shared secret, or a public key.
@@ -88,6 +94,8 @@ class Tokens:
         self._clock = clock
         # Under a digest: how long a look-up takes then tells nothing about a token.
         self._proven: Recent[bytes, Proven] = Recent(_MAX_REMEMBERED)
+        # Apart from those: however many forged tokens come, they displace no good one.
+        self._foreign: Recent[bytes, str] = Recent(_MAX_REMEMBERED)
 
     @classmethod
     def of_secret_file(cls, path: Path, **options: Any) -> "Tokens":
@@ -135,7 +143,10 @@ class Tokens:
         digest = hashlib.sha256(token.encode()).digest()
         known = self._proven.get(digest)
         if known is None or known.until_s <= self._clock():
-            known = self._check(token)
+            refusal = self._foreign.get(digest)
+            if refusal is not None:
+                raise TokenRefused(refusal)
+            known = self._check(token, digest)
             self._proven.put(digest, known)
         return known
 
@@ -143,7 +154,7 @@ class Tokens:
         """Return how long the proof is still good."""
         return proven.until_s - self._clock()
 
-    def _check(self, token: str) -> Proven:
+    def _check(self, token: str, digest: bytes) -> Proven:
         try:
             claims = jwt.decode(
                 token,
@@ -158,7 +169,11 @@ class Tokens:
                 },
             )
         except jwt.InvalidTokenError as error:
-            raise TokenRefused(f"the token is refused: {_why(error)}") from None
+            refusal = f"the token is refused: {_why(error)}"
+            if isinstance(error, jwt.InvalidSignatureError | jwt.InvalidAlgorithmError):
+                # With this key it never proves anything, whatever the time.
+                self._foreign.put(digest, refusal)
+            raise TokenRefused(refusal) from None
         except (ArithmeticError, TypeError, ValueError, RecursionError):
             # The library converts what a token holds before it looks at its type or depth.
             raise TokenRefused("the token is refused: it is malformed") from None
