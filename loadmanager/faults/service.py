@@ -149,9 +149,10 @@ class TimedService(MemoryService):
         return super().apply(session_id, operations)
 
     def sync(self, session_id: int) -> None:
-        """Note that the session was heard: this is what a heartbeat asks."""
-        self._heard_at_s[session_id] = self._clock()
+        """Note that the session was heard, if this server is heard itself."""
         super().sync(session_id)
+        if self._sessions[session_id].server.in_ensemble:
+            self._heard_at_s[session_id] = self._clock()
 
     def _expire_after(self, delay_s: float) -> None:
         loop = asyncio.get_running_loop()

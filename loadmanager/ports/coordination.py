@@ -101,7 +101,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Let the commit fail unless ``path`` has exactly ``version``."""
+    """Let the commit fail unless ``path`` exists with ``version``; -1 accepts any."""
 
     path: str
     version: int
@@ -179,12 +179,17 @@ class Coordination(Protocol):
         """Return the names of the children, sorted; none for a missing node."""
 
     async def sync(self, path: str) -> None:
-        """Return when a read on this session sees all that was applied before the call."""
+        """Return when a read on this session sees all that was applied before the call.
+
+        A leader of ZooKeeper answers by itself: while it has lost the others and has not noticed,
+        a read may still see an older state. Only a transaction proves that it leads.
+        """
 
     async def heartbeat(self) -> None:
-        """Return when the service has answered a round trip through its leader.
+        """Return when a majority of the service has confirmed a transaction that changes nothing.
 
-        The session cannot expire sooner than about ``session.timeout_s`` after the
+        A leader that lost the others and has not noticed confirms none, so no other one began
+        before the call. The session cannot expire sooner than about ``session.timeout_s`` after the
         moment of the call: an agent that is cut off counts from its last call that
         returned. In an ensemble the leader may learn of it half a tick late, at most a
         quarter of the shortest timeout it grants, so leave a margin of a third.

@@ -109,7 +109,7 @@ class LinkedCoordination:
         await self._link.sync(self._request_at(path))
 
     async def heartbeat(self) -> None:
-        """Make a round trip through the service's leader."""
+        """Have a majority of the service confirm a transaction that changes nothing."""
         self._record.require_connected()
         await self._link.heartbeat()
 

@@ -41,7 +41,7 @@ class Link(Protocol):
         """Bring the server this link talks to up to date."""
 
     async def heartbeat(self) -> None:
-        """Make one round trip through the service's leader, ahead of waiting requests."""
+        """Commit a transaction that changes nothing, ahead of waiting requests."""
 
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool, private: bool = False

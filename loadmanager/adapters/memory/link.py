@@ -11,6 +11,7 @@ from loadmanager.adapters.coordination.link import Trigger
 from loadmanager.adapters.memory.server import Server
 from loadmanager.adapters.memory.service import MemoryService
 from loadmanager.ports.coordination import (
+    Check,
     Connection,
     Create,
     Delete,
@@ -109,13 +110,16 @@ class MemoryLink:
         return await self._ask(lambda session: self._service.children(session, path, armed))
 
     async def sync(self, path: str) -> None:
-        """Return when the server has applied what was committed before."""
+        """Return when the server has applied what was committed before.
+
+        One that lost the others answers by itself, as a leader of ZooKeeper does.
+        """
         del path
-        await self._ask(self._service.sync, by_leader=True)
+        await self._ask(self._service.sync, by_leader=True, writes=False)
 
     async def heartbeat(self) -> None:
-        """Make a round trip."""
-        await self.sync("/")
+        """Commit a transaction that changes nothing."""
+        await self.commit([Check("/", -1)])
 
     async def create(
         self,
@@ -180,7 +184,9 @@ class MemoryLink:
             raise AssertionError(f"{operation} left no stat")
         return stat
 
-    async def _ask(self, request: Callable[[int], Answer], *, by_leader: bool = False) -> Answer:
+    async def _ask(
+        self, request: Callable[[int], Answer], *, by_leader: bool = False, writes: bool = True
+    ) -> Answer:
         """Carry one request there and its answer back.
 
         One that goes through the leader is answered when the session's own server has
@@ -193,9 +199,11 @@ class MemoryLink:
             self._break()
         self._require_still(connection)
         server = self._server
-        if by_leader and not server.in_ensemble:
-            self._asked_zxid = math.inf  # Nothing is answered any more on this connection.
-        if not by_leader or not server.in_ensemble:
+        if not server.in_ensemble:
+            if by_leader and writes:
+                self._asked_zxid = math.inf  # Nothing is answered any more on this connection.
+            by_leader = False
+        if not by_leader:
             await self._reached(server, self._asked_zxid, connection)
             self._require_still(connection)
         try:

@@ -75,7 +75,7 @@ class KazooLink:
         await self._session.ask(path, lambda client: client.sync_async(path))
 
     async def heartbeat(self) -> None:
-        """Make a round trip through the leader."""
+        """Commit a transaction that changes nothing."""
         await self._session.heartbeat()
 
     async def create(

@@ -103,12 +103,20 @@ class KazooSession:
             raise translated(error, where) from error
 
     async def heartbeat(self) -> None:
-        """Make a round trip through the leader; ``sync`` is the cheapest that goes there.
+        """Commit a transaction that changes nothing: a majority has to confirm it.
 
         A read would not do: a follower that has lost its leader answers reads for a
-        while, and the leader expires the session meanwhile.
+        while, and the leader expires the session meanwhile. Nor would ``sync``: a leader
+        that has lost the others answers it by itself until it notices. Whether the check
+        holds is of no importance, since a transaction that is refused is confirmed, too.
         """
-        await self.ask("heartbeat", lambda client: client.sync_async("/"), urgent=True)
+
+        def send(client: GatedClient) -> Any:
+            transaction = client.transaction()
+            transaction.check("/", -1)
+            return transaction.commit_async()
+
+        await self.ask("heartbeat", send, urgent=True)
 
     def _require_client(self, where: str) -> GatedClient:
         if self._state.connection is Connection.LOST:
@@ -234,7 +242,7 @@ class KazooSession:
     async def _probe(self) -> None:
         # What came of it shows in the pulse and in the session's state.
         with contextlib.suppress(CoordinationError):
-            await self.heartbeat()
+            await self.ask("probe", lambda client: client.sync_async("/"), urgent=True)
 
     def _fields(self) -> dict[str, object]:
         return {

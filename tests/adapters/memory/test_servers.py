@@ -139,10 +139,13 @@ async def test_who_lost_a_reply_may_come_to_a_server_that_does_not_know_the_writ
     assert await world._read("/b") == b""
 
 
-async def test_a_server_that_lost_the_others_answers_reads_and_nothing_else(world: World) -> None:
+async def test_a_server_that_lost_the_others_answers_reads_and_syncs_until_it_is_written_to(
+    world: World,
+) -> None:
     world.server.catch_up()
     world.server.leave_ensemble()
     await world.writer.set("/a", b"new")
+    await world.client.sync("/a")
     assert await world._read("/a") == b"old"
     writing = asyncio.ensure_future(world.client.commit([Delete("/a")]))
     syncing = asyncio.ensure_future(world.client.sync("/"))
@@ -155,6 +158,20 @@ async def test_a_server_that_lost_the_others_answers_reads_and_nothing_else(worl
         with pytest.raises(Disconnected):
             await asked
     assert await world._read("/a") == b"new"
+
+
+async def test_a_server_that_lost_the_others_answers_no_heartbeat(world: World) -> None:
+    world.server.catch_up()
+    await world.client.heartbeat()
+    world.server.leave_ensemble()
+    beating = asyncio.ensure_future(world.client.heartbeat())
+    await _turns()
+    assert not beating.done()
+    world.service.remove_server(world.server)
+    world.client.connect_to(world.service.main)
+    with pytest.raises(Disconnected):
+        await beating
+    await world.client.heartbeat()
 
 
 async def test_a_server_cannot_be_rejoined_by_who_saw_more(world: World) -> None:
