@@ -55,10 +55,16 @@ class Obedience:
     async def read(self) -> None:
         """Read the orders that stand, and obey them if they are to be obeyed.
 
+        If none stand, those of a former session are void: the leader deleted them, or
+        the service's data were replaced.
+
         Raises:
             CoordinationError: they cannot be read now.
         """
-        self.seen(await self._parts.coordination.get(self._path))
+        node = await self._parts.coordination.get(self._path)
+        if node is None:
+            self._take(Orders(0))
+        self.seen(node)
         await self._settle()
 
     def seen(self, node: Node | None) -> None:

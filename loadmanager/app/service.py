@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -15,11 +16,12 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.reachability import Reachability
 from loadmanager.app.readiness import Readiness
 from loadmanager.core.ids import BrokerId
-from loadmanager.ports import CoordinationError, SessionState
+from loadmanager.ports import Connection, CoordinationError, SessionState
 
 log = structlog.get_logger()
 
 _SHOW_EVERY_S = 2.0
+_NEW_SESSION_POLL_S = 0.5
 
 
 class Door(Protocol):
@@ -121,9 +123,27 @@ class Sidecar:
             tasks.create_task(self._election.run(), name="election")
             tasks.create_task(self._reachability.run(), name="reachability")
             tasks.create_task(self._readiness.run(), name="readiness")
+            tasks.create_task(self._agree_again(conditions), name="agreement")
             tasks.create_task(self._show(), name="gauges")
             if self._key is not None:
                 tasks.create_task(self._key.run(), name="cluster key")
+
+    async def _agree_again(self, conditions: Conditions) -> None:
+        """Agree anew in each further session: it may be one with another, or an empty service.
+
+        Raises:
+            ClusterDisagrees: the cluster that is recorded there hashes topics in another way.
+            ChrootRefused: the nodes there are not this cluster's.
+        """
+        coordination, clock = self._parts.coordination, self._parts.clock
+        conditions = replace(conditions, hash_name=self._parts.topic_hash.name)
+        agreed_in = coordination.session.session_id
+        while True:
+            await clock.sleep(_NEW_SESSION_POLL_S)
+            session = coordination.session
+            if session.connection is Connection.CONNECTED and session.session_id != agreed_in:
+                await agree(coordination, clock, conditions)
+                agreed_in = session.session_id
 
     async def _leave(self, within_s: float) -> None:
         log.info("sidecar.service.leaving")

@@ -124,6 +124,11 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
             if self._open:
                 super()._call(_CONNECTION_DROP, None)
 
+    def end(self) -> None:
+        """End the session and the threads. Blocks, so not for the loop."""
+        self.stop()
+        self.close()
+
     def established(self, timeout_s: float) -> None:
         """Note on kazoo's thread that a connection is open and logged in."""
         with self._gate:

@@ -5,6 +5,7 @@ kazoo's threads do one thing here: ``call_soon_threadsafe``. All state is the lo
 
 import asyncio
 import contextlib
+import math
 import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -14,6 +15,7 @@ from kazoo.exceptions import KazooException
 from kazoo.protocol.states import KeeperState
 
 from loadmanager.adapters.zookeeper.errors import translated
+from loadmanager.adapters.zookeeper.inquiry import newest_transaction
 from loadmanager.adapters.zookeeper.kazoo_client import ClientEvent, GatedClient, Resumption
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 from loadmanager.adapters.zookeeper.pulse import Pulse
@@ -50,6 +52,7 @@ class KazooSession:
         self._tasks: set[asyncio.Task[None]] = set()
         self._disposals: set[asyncio.Task[None]] = set()
         self._failed_clients = 0
+        self._doubtful_since_s = math.inf
         self._closing = False
 
     def open(self, changed: Callable[[SessionState], None]) -> None:
@@ -63,6 +66,7 @@ class KazooSession:
         self._changed = changed
         self._start_client()
         _run(self._watch_pulse(), self._tasks)
+        _run(self._watch_suspension(), self._tasks)
 
     async def close(self) -> None:
         """End the session; give up after ``close_timeout_s``, then it expires in its time."""
@@ -160,7 +164,7 @@ class KazooSession:
                 self._connected(event)
             case KeeperState.EXPIRED_SESSION:
                 self._generation += 1
-                self._resumption = None
+                self._resumption, self._doubtful_since_s = None, math.inf
                 log.error("zookeeper.session.lost", **self._fields())
                 self._become(Connection.LOST)
             case KeeperState.CONNECTING:
@@ -180,6 +184,7 @@ class KazooSession:
             # A server may hand out a new session without ever saying that the old expired.
             log.error("zookeeper.session.replaced", former=f"{former:#x}")
             self._become(Connection.LOST)
+        self._doubtful_since_s = math.inf
         self._resumption = Resumption(event.session_id, event.session_password, 0)
         self._state = SessionState(Connection.CONNECTED, event.session_id, event.timeout_s)
         event.client.admit(event.generation)
@@ -190,6 +195,7 @@ class KazooSession:
         self._generation += 1
         if self._state.connection is Connection.CONNECTED:
             log.warning("zookeeper.session.suspended", **self._fields())
+            self._doubtful_since_s = self._loop.time()
             self._become(Connection.SUSPENDED)
 
     def _become(self, connection: Connection) -> None:
@@ -218,7 +224,7 @@ class KazooSession:
 
     async def _dispose(self, client: GatedClient) -> None:
         """Stop a client. Its threads end within ``close_timeout_s`` and one attempt to connect."""
-        stopping = asyncio.ensure_future(asyncio.to_thread(_stop, client))
+        stopping = asyncio.ensure_future(asyncio.to_thread(client.end))
         done, _ = await asyncio.wait({stopping}, timeout=self._options.close_timeout_s)
         if not done:
             log.warning("zookeeper.session.abandoned", **self._fields())
@@ -239,6 +245,45 @@ class KazooSession:
             elif self._pulse.wants_probe(now_s):
                 _run(self._probe(), self._tasks)
 
+    async def _watch_suspension(self) -> None:
+        """Find out, while a session is suspended, whether it can be taken up at all.
+
+        Servers whose data were replaced by older ones, or by none, refuse it until they
+        have passed the transactions that it has seen, and say no more than servers that
+        are out of work. So they are asked once in each session timeout.
+        """
+        while True:
+            await asyncio.sleep(self._pulse.look_interval_s)
+            timeout_s, client = self._state.timeout_s, self._client
+            if client is None or self._loop.time() < self._doubtful_since_s + timeout_s:
+                continue
+            newest = await newest_transaction(self._options, timeout_s)
+            if self._doubtful_since_s == math.inf or client is not self._client:
+                continue
+            self._doubtful_since_s = self._loop.time()
+            if newest is not None and newest < client.last_zxid:
+                await self._give_up(client, newest)
+
+    async def _give_up(self, client: GatedClient, newest: int) -> None:
+        """Begin a new session in place of one that has seen more than there is.
+
+        Whatever it held is held no more, or by its former self: as if the process had been
+        started anew. To take it up on older data would be to trust locks that others have.
+        """
+        log.error(
+            "zookeeper.data.replaced",
+            why="the servers lack transactions that this session has seen",
+            newest=newest,
+            former=client.last_zxid,
+        )
+        self._doubtful_since_s = math.inf
+        self._client, self._resumption = None, None
+        self._generation += 1
+        self._become(Connection.LOST)
+        # Its threads must end even if `close` cancels this very task.
+        await asyncio.shield(_run(self._dispose(client), self._disposals))
+        self._start_client()
+
     async def _probe(self) -> None:
         # What came of it shows in the pulse and in the session's state.
         with contextlib.suppress(CoordinationError):
@@ -250,12 +295,6 @@ class KazooSession:
             "timeout_s": self._state.timeout_s,
             "hosts": self._options.hosts,
         }
-
-
-def _stop(client: GatedClient) -> None:
-    """End the session and the threads. Blocks, so not for the loop."""
-    client.stop()
-    client.close()
 
 
 def _run(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:

@@ -1,0 +1,47 @@
+"""Asking the servers what they know, in a session of its own."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from kazoo.protocol.states import KeeperState
+
+from loadmanager.adapters.zookeeper.kazoo_client import ClientEvent, GatedClient
+from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
+
+
+async def newest_transaction(options: ZooKeeperOptions, within_s: float) -> int | None:
+    """Return the id of the newest transaction of the service; None if no server tells in time.
+
+    Each server refuses a session that has seen newer transactions than it has itself, and
+    says nothing: it closes the connection. A session that has seen none is not refused. What
+    is asked is ``sync``, so the answer is the service's, and not that of a server that lags.
+    """
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[None] = loop.create_future()
+
+    def answered() -> None:
+        if not told.done():
+            told.set_result(None)
+
+    def on_loop(callback: Callable[..., None], *arguments: object) -> None:
+        # A loop that was closed meanwhile waits for no answer.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(callback, *arguments)
+
+    def connected(event: ClientEvent) -> None:
+        event.client.admit(event.generation)
+        event.client.sync_async("/").rawlink(lambda _: on_loop(answered))
+
+    def hear(event: ClientEvent) -> None:
+        if event.state == KeeperState.CONNECTED:
+            on_loop(connected, event)
+
+    client = GatedClient(options, hear)
+    try:
+        client.start_async()
+        await asyncio.wait({told}, timeout=within_s)
+        # The header of each answer names the newest transaction that the server has applied.
+        return client.last_zxid or None
+    finally:
+        await asyncio.shield(asyncio.to_thread(client.end))
