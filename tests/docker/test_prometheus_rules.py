@@ -12,9 +12,16 @@ RULES = FOLDER.parents[1] / "deploy" / "prometheus"
 
 
 @pytest.fixture
-def promtool(docker: Callable[..., str], prometheus_image: str) -> Callable[..., str]:
-    """Return a call of ``promtool`` that sees the rules and the cases."""
-    mounts = (f"{RULES}:/etc/prometheus:ro", f"{FOLDER / 'alerts_test.yml'}:/alerts_test.yml:ro")
+def promtool(
+    docker: Callable[..., str], prometheus_image: str, tmp_path: Path
+) -> Callable[..., str]:
+    """Return a call of ``promtool`` that sees the rules, the cases and a token."""
+    (tmp_path / "prometheus.jwt").write_text("a token", encoding="utf-8")
+    mounts = (
+        f"{RULES}:/etc/prometheus:ro",
+        f"{FOLDER / 'alerts_test.yml'}:/alerts_test.yml:ro",
+        f"{tmp_path}:/run/loadmanager:ro",
+    )
     command = ["run", "--rm", "--entrypoint", "promtool"]
     for mount in mounts:
         command += ["--volume", mount]
