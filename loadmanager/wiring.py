@@ -20,6 +20,7 @@ from loadmanager.adapters.broker.secret import read_secret
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
+from loadmanager.adapters.host.open_files import allow_connections
 from loadmanager.adapters.http import (
     ConnectionLimits,
     DoorSettings,
@@ -165,6 +166,7 @@ def make_door(
     key: Key,
 ) -> HttpDoor:
     """Return the HTTP server in front of the application."""
+    allow_connections(config.http.max_connections)
     return HttpDoor(
         application.answering,
         metrics=parts.metrics.lookup,

@@ -339,8 +339,8 @@ class HttpSettings(Section):
         10,
         ge=0.1,
         le=300,
-        description="How long the head of a request may take from its first byte (else 408), and "
-        "the first byte from the connection's begin.",
+        description="How long the head of a request may take from its first byte (else 408), the "
+        "first byte from the connection's begin, and a TLS handshake.",
     )
     write_s: float = Field(
         30,
@@ -353,7 +353,8 @@ class HttpSettings(Section):
         ge=1,
         le=1_000_000,
         description="Connections open at once; more are answered 503 with Retry-After and closed. "
-        "The limit of open files must allow for them.",
+        "The sidecar raises its soft limit of open files to allow for them and 256 files of its "
+        "own; if the hard limit is too low, it logs how many fit.",
     )
     max_connections_per_address: int = Field(
         0,

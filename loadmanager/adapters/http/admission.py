@@ -21,8 +21,8 @@ class ConnectionLimits:
     Attributes:
         max_head_bytes: of a request line and all headers; also how much is kept of what a
             client sends ahead while its last request is under way.
-        head_s: how long a head may take from its first byte, and a first byte from the
-            connection's begin.
+        head_s: how long a head may take from its first byte, a first byte from the
+            connection's begin, and a TLS handshake.
         write_s: how long a client may leave its responses unread.
         max_connections: connections open at once.
         max_connections_per_address: of one client address; 0 is no limit.

@@ -13,6 +13,7 @@ from loadmanager.adapters.http.parameters import told
 from loadmanager.adapters.http.replies import Refused
 
 _WITHIN_S: Final = 30.0
+_IDLE_S: Final = 10.0
 # Up to here every whole number has a float of its own.
 _EXACT: Final = 2.0**53
 
@@ -57,24 +58,42 @@ async def json_body(
         raise Refused(400, f"the body: {error}") from None
 
 
-async def body_bytes(request: web.BaseRequest, within_s: float = _WITHIN_S) -> bytes:
+async def body_bytes(
+    request: web.BaseRequest, within_s: float = _WITHIN_S, idle_s: float = _IDLE_S
+) -> bytes:
     """Return the body as it came.
 
     Raises:
-        Refused: 400, 413 and 417 as `json_object`; 408 if it did not come in time.
+        Refused: 400, 413 and 417 as `json_object`; 408 if it did not come in time, or
+            nothing of it came for ``idle_s``.
     """
     await _invite(request)
     try:
         async with asyncio.timeout(within_s):
-            return await request.read()
+            return await _read(request, idle_s)
     except TimeoutError:
-        late = {"Connection": "close"}
-        raise Refused(408, f"the body did not come within {within_s:g} s", late) from None
-    except web.HTTPRequestEntityTooLarge:
-        limit = request.client_max_size
-        raise Refused(413, f"the body is longer than {limit} bytes") from None
+        raise _late(f"the body did not come within {within_s:g} s") from None
     except RequestPayloadError as error:
         raise Refused(400, f"the body cannot be read: {error}") from error
+
+
+async def _read(request: web.BaseRequest, idle_s: float) -> bytes:
+    body = bytearray()
+    while True:
+        try:
+            async with asyncio.timeout(idle_s):
+                came = await request.content.readany()
+        except TimeoutError:
+            raise _late(f"nothing of the body came for {idle_s:g} s") from None
+        if not came:
+            return bytes(body)
+        body += came
+        if len(body) > request.client_max_size:
+            raise Refused(413, f"the body is longer than {request.client_max_size} bytes")
+
+
+def _late(why: str) -> Refused:
+    return Refused(408, why, {"Connection": "close"})
 
 
 def _is_json(given: str | None) -> bool:

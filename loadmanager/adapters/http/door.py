@@ -18,7 +18,7 @@ from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.express import Express
 from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.leading import Leading
-from loadmanager.adapters.http.listening import listening_sockets
+from loadmanager.adapters.http.listening import TimedSite, listening_sockets
 from loadmanager.adapters.http.lookups import DoorMode, Lookups
 from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
 from loadmanager.adapters.http.routes import Role, Route, RouteTable, target_of
@@ -152,7 +152,13 @@ class HttpDoor:
             context = None if self._tls is None else self._tls.context()
             backlog = self._settings.backlog
             for one in _sockets(host, port, backlog):
-                await web.SockSite(runner, one, backlog=backlog, ssl_context=context).start()
+                await TimedSite(
+                    *(runner, one),
+                    server=server,
+                    backlog=backlog,
+                    ssl_context=context,
+                    handshake_s=self._settings.limits.head_s,
+                ).start()
         except (OSError, TlsFilesUnusable):
             await runner.cleanup()
             raise

@@ -1,8 +1,11 @@
 """The sockets that the HTTP server listens on."""
 
+import asyncio
 import errno
 import socket
 from typing import Any, Final
+
+from aiohttp import web
 
 # What a host without one of the two protocols answers, or one where it is switched off.
 _NO_PROTOCOL: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
@@ -58,3 +61,28 @@ def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.so
         why = (error.strerror or str(error)).lower()
         raise OSError(error.errno, f"{address[0]} port {address[1]}: {why}") from error
     return one
+
+
+class TimedSite(web.SockSite):
+    """aiohttp's site, and a limit of its own for the time that a TLS handshake may take.
+
+    asyncio's is a minute, and until the handshake is done a connection is nobody's to close.
+    """
+
+    __slots__ = ("_handshake_s", "_made_by")
+
+    def __init__(self, runner: web.ServerRunner, sock: socket.socket, **kwargs: Any) -> None:
+        self._handshake_s: float = kwargs.pop("handshake_s")
+        self._made_by: web.Server = kwargs.pop("server")
+        super().__init__(runner, sock, **kwargs)
+
+    async def start(self) -> None:
+        """Listen."""
+        await web.BaseSite.start(self)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._made_by,
+            sock=self._sock,
+            ssl=self._ssl_context,
+            backlog=self._backlog,
+            ssl_handshake_timeout=self._handshake_s if self._ssl_context else None,
+        )

@@ -83,3 +83,10 @@ def test_no_version_is_installed_that_was_not_tried(name: str) -> None:
     assert not wanted.specifier.contains(following), (
         f"{wanted} admits {following}: what we build on may be renamed there"
     )
+
+
+def test_a_site_keeps_what_a_site_with_a_limit_of_handshakes_reads() -> None:
+    places = {*web.SockSite.__slots__, *web.BaseSite.__slots__}
+    missing = {"_sock", "_ssl_context", "_backlog", "_server"} - places
+    assert not missing, f"aiohttp {version('aiohttp')} has no SockSite.{missing}"
+    assert inspect.iscoroutinefunction(web.BaseSite.start)

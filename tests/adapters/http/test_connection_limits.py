@@ -4,17 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from tls_files import Files
 
 from loadmanager.adapters.http import ConnectionLimits, DoorSettings
 from loadmanager.adapters.http.admission import Admission
 from loadmanager.adapters.http.heads import Heads
 from loadmanager.adapters.http.protocol import DoorProtocol
 from loadmanager.adapters.http.replies import Refused
+from loadmanager.adapters.http.security import TlsFiles
 from loadmanager.adapters.http.server import DoorServer
 from tests.adapters.http.conftest import (
     FakeLookup,
@@ -306,3 +309,14 @@ def test_a_head_one_byte_too_long_is_refused() -> None:
     longer.add(b"GET /" + b"a" * 92 + b"\r\n\r\n")
     with pytest.raises(Refused):
         longer.head_bytes()
+
+
+async def test_a_tls_handshake_that_does_not_come_is_not_waited_for_for_ever(
+    open_a_door: OpenADoor, tmp_path: Path
+) -> None:
+    files = Files(tmp_path)
+    tls = TlsFiles(files.certificate, files.key)
+    door = await open_a_door(tls=tls, settings=with_limits(head_s=0.2))
+    async with asyncio.timeout(20), connected(door) as (reader, _):
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""

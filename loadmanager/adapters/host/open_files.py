@@ -1,0 +1,49 @@
+"""How many files this process may have open: each connection is one."""
+
+import resource
+from collections.abc import Callable
+
+import structlog
+
+log = structlog.get_logger()
+
+# Files, the session, the broker, other sidecars and probes, beside clients' connections.
+_OTHER_FILES = 256
+
+
+def allow_connections(
+    max_connections: int,
+    *,
+    limits: Callable[[], tuple[int, int]] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
+    set_limits: Callable[[tuple[int, int]], None] = lambda limits: resource.setrlimit(
+        resource.RLIMIT_NOFILE, limits
+    ),
+) -> None:
+    """Raise the limit of open files until it allows so many connections.
+
+    Where it cannot be raised that far, it becomes as high as it can, and the log says
+    which ``[http] max_connections`` fits.
+    """
+    needed = max_connections + _OTHER_FILES
+    soft, hard = limits()
+    if _reaches(soft, needed):
+        return
+    target = needed if _reaches(hard, needed) else hard
+    if target > soft:
+        try:
+            set_limits((target, hard))
+        except (OSError, ValueError) as error:
+            log.warning("http.open_files.not_raised", error=str(error), limit=soft)
+            target = soft
+    if target < needed:
+        log.warning(
+            "http.open_files.too_few",
+            key="[http] max_connections",
+            max_connections=max_connections,
+            limit=target,
+            fits=max(1, target - _OTHER_FILES),
+        )
+
+
+def _reaches(limit: int, needed: int) -> bool:
+    return limit == resource.RLIM_INFINITY or limit >= needed
