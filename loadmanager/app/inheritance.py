@@ -26,6 +26,7 @@ from loadmanager.ports import (
     NodeExists,
     NodeMissing,
     SetData,
+    TooLarge,
 )
 
 log = structlog.get_logger()
@@ -75,6 +76,8 @@ class Inheritance:
             await self._parts.coordination.commit(
                 [Check(znodes.EPOCH, self._term.epoch), state.operation]
             )
+        except TooLarge as error:
+            self._parts.oversized.refused("state", znodes.STATE, error)
         except CommitRejected as rejected:
             if rejected.index == 0:
                 raise Deposed(f"epoch {self._term.epoch} is over") from rejected

@@ -11,11 +11,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
 from loadmanager.app.joints import Joint
+from loadmanager.app.lock_batches import LockBatches
 from loadmanager.app.membership import Membership
+from loadmanager.app.oversized import REST_S
 from loadmanager.app.owning import Cut, Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
@@ -38,11 +41,14 @@ from loadmanager.ports import (
     SessionLost,
     SetData,
     Stat,
+    TooLarge,
 )
 
 log = structlog.get_logger()
 
-_BATCH = 64
+_LIST_FRACTION: Final = 0.9
+"""How much of what ZooKeeper takes at once the list may need: a bundle can still be dropped
+then, and the tokens of new locks be written out."""
 _IDLE_S = 5.0
 _GATHER_S = 0.01
 _RECONNECT_POLL_S = 0.1
@@ -60,6 +66,7 @@ class LockKeeper:
     """The one writer of this broker's locks and owned list, for one membership."""
 
     def __init__(self, parts: Parts, ownerships: Ownerships, membership: Membership) -> None:
+        self._oversized = parts.oversized
         self._coordination = parts.coordination
         self._picture = parts.picture
         self._ownerships = ownerships
@@ -76,6 +83,7 @@ class LockKeeper:
         self._sent_loading: AbstractSet[BundleId] = frozenset()
         self._replace: dict[BundleId, _Examined] = {}
         self._missing: set[BundleId] = set()
+        self._batches = LockBatches(ownerships, parts.clock, parts.oversized)
 
     async def run(self) -> None:
         """Take and drop what is asked for, until cancelled.
@@ -85,12 +93,12 @@ class LockKeeper:
         """
         while True:
             joint = self._ready_joint()
-            takes, drops = self._next_batch()
+            takes, drops = self._batches.next()
             cut = next(iter(self._ownerships.cuts.values()), None)
             if joint is not None:
                 await self._join(joint)
             elif takes or drops:
-                await self._change(takes, drops)
+                await self._change_some(takes, drops)
             elif cut is not None:
                 await self._cut(cut)
             elif self._ownerships.serving.loading != self._listed_loading:
@@ -98,14 +106,13 @@ class LockKeeper:
             else:
                 await self._ownerships.lock_work.wait(_IDLE_S)
 
-    def _next_batch(self) -> tuple[list[BundleId], list[BundleId]]:
-        takes = list(self._ownerships.takes)[:_BATCH]
-        for bundle in takes:
-            if self._ownerships.phases.get(bundle) is Phase.ABANDONING:
-                self._ownerships.lock_refused(bundle)
-        takes = [bundle for bundle in takes if bundle in self._ownerships.takes]
-        waiting = self._ownerships.joints.waiting()
-        return takes, [one for one in self._ownerships.drops if one not in waiting][:_BATCH]
+    async def _change_some(self, takes: list[BundleId], drops: list[BundleId]) -> None:
+        try:
+            await self._change(takes, drops)
+        except TooLarge as error:
+            self._batches.too_large(takes, drops, error)
+        else:
+            self._batches.done(takes, drops)
 
     def _ready_joint(self) -> Joint | None:
         orders, own = self._ownerships.orders, self._ownerships
@@ -211,6 +218,9 @@ class LockKeeper:
     ) -> SetData:
         self._sent_loading = (self._ownerships.serving.loading | set(takes)) & after.keys()
         content = encode_owned(after, self._sent_loading)
+        limit_bytes = int(_LIST_FRACTION * self._coordination.max_request_bytes)
+        if takes and len(content) > limit_bytes:
+            raise TooLarge(self._list_path, len(content), limit_bytes)
         return SetData(self._list_path, content, self._list_version)
 
     def _written(self, own_list: Stat) -> None:
@@ -225,7 +235,11 @@ class LockKeeper:
         loading = self._ownerships.serving.loading
         if loading and await self._ownerships.lock_work.wait(_GATHER_S):
             return  # More is served by now, or a lock has to be dropped or taken: that first.
-        await self._change([], [])
+        try:
+            await self._change([], [])
+        except TooLarge as error:
+            self._oversized.refused("locks", self._list_path, error)
+            await self._ownerships.lock_work.wait(REST_S)
 
     async def _give_way(
         self,
@@ -330,6 +344,7 @@ class LockKeeper:
         Raises:
             SessionLost: the owned list is gone or somebody else's: so is the session.
         """
+        kind = "split" if len(gone) == 1 else "merge"
         orders = self._ownerships.orders
         lock_content = self._identity.lock_content(orders.epoch if orders else 0)
         tokens = self._ownerships.tokens.items()
@@ -350,8 +365,11 @@ class LockKeeper:
             if operations[rejected.index] in {self._still_ours, own_list}:
                 raise SessionLost(f"{self._list_path}: {rejected.cause}") from rejected
             # The order stands, so it is looked at again as things are by then.
-            event = "bundle.split.rejected" if len(gone) == 1 else "bundle.merge.rejected"
+            event = "bundle.split.rejected" if kind == "split" else "bundle.merge.rejected"
             log.warning(event, bundles=gone, why=str(rejected))
+            return None
+        except TooLarge as error:
+            self._oversized.refused(kind, gone[0], error)
             return None
         except Disconnected:
             written = await self._outcome()

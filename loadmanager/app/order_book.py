@@ -10,13 +10,15 @@ and the one who holds the lock keeps it; it never stands in none.
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import structlog
 
 from loadmanager.app.electing import Deposed, Term
-from loadmanager.app.order_chunks import Rider, is_last, next_chunk
+from loadmanager.app.order_changes import OrderChanges
+from loadmanager.app.order_chunks import Rider, is_last, largest_orders_bytes, next_chunk
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -31,12 +33,22 @@ from loadmanager.ports import (
     NodeMissing,
     Operation,
     SetData,
+    TooLarge,
 )
 
 log = structlog.get_logger()
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 _READ_TOGETHER = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """What is to be ordered, and the contents of the nodes that change."""
+
+    assigned: dict[BundleId, BrokerId]
+    splits: dict[BundleId, SplitOrder]
+    contents: dict[BrokerId, bytes]
 
 
 class OrderBook:
@@ -46,6 +58,7 @@ class OrderBook:
         self._coordination = parts.coordination
         self._picture = parts.picture
         self._metrics = parts.metrics
+        self._oversized = parts.oversized
         self._term = term
         self._writing = asyncio.Lock()
         self._assigned: dict[BundleId, BrokerId] = {}
@@ -63,6 +76,10 @@ class OrderBook:
     def splits(self) -> Mapping[BundleId, SplitOrder]:
         """Which bundles are ordered to be cut, and how."""
         return self._splits
+
+    @property
+    def _largest_bytes(self) -> int:
+        return largest_orders_bytes(self._coordination.max_request_bytes)
 
     def in_flight(self) -> Iterator[tuple[BundleId, BrokerId | None, BrokerId]]:
         """Yield each bundle that its planned owner does not own yet, with owner and plan."""
@@ -116,30 +133,52 @@ class OrderBook:
         ``splits`` orders bundles to be cut, None takes such an order back. ``gone``
         are bundles that are no more, because they were cut. The ``rider`` is written
         in the same commit, the last one if there are several.
+
+        Raises:
+            TooLarge: orders of a broker do not fit its node; those that fit are written.
         """
         async with self._writing:
             if not self._read:
                 await self._read_all()
-            additions = set(assigned.values())
-            touched = {*assigned, *splits, *gone}
-            others = {self._assigned[bundle] for bundle in touched if bundle in self._assigned}
-            # Whoever still holds a lock is told who comes after it.
-            others |= {holder for bundle in assigned for holder in self._holder(bundle)}
-            others |= self._spoilt
-            whole = {**self._assigned, **assigned}
-            after = {bundle: broker for bundle, broker in whole.items() if bundle not in gone}
-            cuts = {
-                bundle: order
-                for bundle, order in {**self._splits, **splits}.items()
-                if order is not None and bundle in after
-            }
+            changes = OrderChanges(assigned, splits, frozenset(gone))
+            draft = self._draft(changes)
+            error = self._too_large(draft)
+            while full := self._full(draft):
+                changes, former = changes.less(full, self._assigned), changes
+                if error is not None and changes == former:
+                    raise error
+                draft = self._draft(changes)
             self._read = False
-            contents = self._contents(
-                after, cuts, [*sorted(additions), *sorted(others - additions)]
-            )
-            await self._write(contents, rider)
+            await self._write(draft.contents, rider)
             self._spoilt.clear()
-            self._assigned, self._splits, self._read = after, cuts, True
+            self._assigned, self._splits, self._read = draft.assigned, draft.splits, True
+            if error is not None:
+                raise error
+
+    def _draft(self, changes: OrderChanges) -> _Draft:
+        additions = set(changes.assigned.values())
+        touched = {*changes.assigned, *changes.splits, *changes.gone}
+        others = {self._assigned[bundle] for bundle in touched if bundle in self._assigned}
+        # Whoever still holds a lock is told who comes after it.
+        others |= {holder for bundle in changes.assigned for holder in self._holder(bundle)}
+        others |= self._spoilt
+        after, cuts = changes.apply(self._assigned, self._splits)
+        brokers = [*sorted(additions), *sorted(others - additions)]
+        return _Draft(after, cuts, self._contents(after, cuts, brokers))
+
+    def _full(self, draft: _Draft) -> set[BrokerId]:
+        """Return the brokers whose orders would not fit their nodes."""
+        contents = draft.contents.items()
+        return {broker for broker, content in contents if len(content) > self._largest_bytes}
+
+    def _too_large(self, draft: _Draft) -> TooLarge | None:
+        """Return why not all of this can be written, and count the brokers it is for."""
+        error = None
+        for broker in sorted(self._full(draft)):
+            size_bytes = len(draft.contents[broker])
+            error = TooLarge(znodes.orders(broker), size_bytes, self._largest_bytes)
+            self._oversized.refused("orders", broker, error)
+        return error
 
     async def mend_changed(self) -> tuple[BrokerId, ...]:
         """Write orders again that are not as this leader left them; return whose they were.
@@ -185,8 +224,9 @@ class OrderBook:
 
     async def _write(self, contents: dict[BrokerId, bytes], rider: Rider | None) -> None:
         while contents:
-            chunk = next_chunk(contents)
-            aboard = rider if rider and is_last(chunk, contents, rider) else None
+            most_bytes = self._coordination.max_request_bytes // 2
+            chunk = next_chunk(contents, most_bytes)
+            aboard = rider if rider and is_last(chunk, contents, rider, most_bytes) else None
             operations: list[Operation] = [Check(znodes.EPOCH, self._term.epoch)]
             for broker in chunk:
                 path = znodes.orders(broker)
@@ -236,7 +276,7 @@ class OrderBook:
             if holding and holding.broker != broker:
                 handovers[holding.broker][bundle] = broker
         return {
-            broker: encode_orders(
+            broker: self._encoded(
                 Orders(
                     self._term.epoch,
                     frozenset(bundles[broker]),
@@ -246,6 +286,13 @@ class OrderBook:
             )
             for broker in brokers
         }
+
+    def _encoded(self, orders: Orders) -> bytes:
+        content = encode_orders(orders)
+        if len(content) > self._largest_bytes:
+            # Clients can do without being sent on.
+            content = encode_orders(replace(orders, handovers=_NOTHING))
+        return content
 
     async def _read_all(self) -> None:
         await self._coordination.ensure(znodes.ORDERS)

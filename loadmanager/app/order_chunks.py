@@ -7,7 +7,7 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.ports import CoordinationError, Create, SetData
 
 _COMMIT_NODES = 100
-_COMMIT_BYTES = 500_000
+_ORDERS_FRACTION = 0.9
 
 
 class Rider(Protocol):
@@ -24,19 +24,26 @@ class Rider(Protocol):
         """Take note that it was written."""
 
 
-def is_last(chunk: list[BrokerId], contents: Mapping[BrokerId, bytes], rider: Rider) -> bool:
+def is_last(
+    chunk: list[BrokerId], contents: Mapping[BrokerId, bytes], rider: Rider, most_bytes: int
+) -> bool:
     """Say whether this chunk is the last one, and has room for the rider."""
     size = sum(len(contents[broker]) for broker in chunk) + len(rider.operation.data)
-    return len(chunk) == len(contents) and size <= _COMMIT_BYTES
+    return len(chunk) == len(contents) and size <= most_bytes
 
 
-def next_chunk(contents: Mapping[BrokerId, bytes]) -> list[BrokerId]:
+def largest_orders_bytes(max_request_bytes: int) -> int:
+    """Return how much the orders of one broker may need, in a request of so many bytes."""
+    return int(_ORDERS_FRACTION * max_request_bytes)
+
+
+def next_chunk(contents: Mapping[BrokerId, bytes], most_bytes: int) -> list[BrokerId]:
     """Return the next brokers whose orders fit one commit, in the given order."""
     chunk: list[BrokerId] = []
     size = 0
     for broker, content in contents.items():
         size += len(content)
-        if chunk and (size > _COMMIT_BYTES or len(chunk) == _COMMIT_NODES):
+        if chunk and (size > most_bytes or len(chunk) == _COMMIT_NODES):
             break
         chunk.append(broker)
     return chunk

@@ -7,7 +7,7 @@ broker, one command a bundle at a time.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -59,6 +59,7 @@ class Ownerships:
         self._commands = BrokerCommands(tasks, broker_control)
         self.serving = Serving()
         self.orders: Orders | None = None
+        self._ordered: tuple[BundleId, ...] = ()
         self.takes: dict[BundleId, None] = {}
         self.drops: dict[BundleId, None] = {}
         self.lock_work = Changes()
@@ -104,6 +105,8 @@ class Ownerships:
     def obey(self, orders: Orders) -> None:
         """Compare with new standing orders."""
         self.orders = orders
+        # In one order in all processes, as everything is that a run from a seed repeats.
+        self._ordered = tuple(sorted(orders.bundles))
         self._split_away &= orders.bundles
         self._merged = {
             whole: halves
@@ -127,16 +130,39 @@ class Ownerships:
         """Tell every bundle whether it should be owned here, as the orders now stand."""
         if not self._joined or self.orders is None:
             return
-        # In one order in all processes, as everything is that a run from a seed repeats.
-        for bundle in sorted(self.orders.bundles - self._split_away):
-            free = bundle not in self._phases
-            if not free or not (bundle in self._refused or self._claimed_elsewhere(bundle)):
-                self._fire(bundle, Event.ASSIGNED)
+        for bundle in self._ordered:
+            self._assign(bundle)
+        for bundle in list(self._phases):
+            self._recall(bundle, self.orders)
+
+    def _compare_some(self, bundles: Iterable[BundleId]) -> None:
+        """Compare these alone: what happened to them changes nothing for others."""
+        if not self._joined or self.orders is None:
+            return
+        for bundle in bundles:
+            if bundle in self.orders.bundles:
+                self._assign(bundle)
+            elif bundle in self._phases:
+                self._recall(bundle, self.orders)
+
+    def _assign(self, bundle: BundleId) -> None:
+        phase = self._phases.get(bundle)
+        if phase not in {None, Phase.ABANDONING} or bundle in self._split_away:
+            return  # It would change nothing.
+        if phase is None and (bundle in self._refused or self._claimed_elsewhere(bundle)):
+            return
+        self._fire(bundle, Event.ASSIGNED)
+
+    def _recall(self, bundle: BundleId, orders: Orders) -> None:
         # The parts of a bundle that was cut here stay until the orders name them.
-        parts = {part for part, whole in self._parts.items() if whole in self._split_away}
-        kept = self.orders.bundles | self._split_away | parts
-        kept |= {*self._merged, *self.joints.wholes}
-        for bundle in [b for b in self._phases if b not in kept]:
+        kept = (
+            bundle in orders.bundles
+            or bundle in self._split_away
+            or self._parts.get(bundle) in self._split_away
+            or bundle in self._merged
+            or bundle in self.joints
+        )
+        if not kept:
             self._fire(bundle, Event.RECALLED)
 
     def retry_refused(self) -> None:
@@ -217,7 +243,7 @@ class Ownerships:
         self._refused.add(bundle)
         self._fire(bundle, Event.LOCK_REFUSED)
 
-    def locks_dropped(self, bundles: Iterable[BundleId]) -> None:
+    def locks_dropped(self, bundles: Collection[BundleId]) -> None:
         """A commit deleted these locks."""
         for bundle in bundles:
             self.drops.pop(bundle, None)
@@ -225,7 +251,7 @@ class Ownerships:
             self._metrics.ownership_changed("released")
             log.info("bundle.lock.dropped", bundle=bundle)
             self._fire(bundle, Event.LOCK_DROPPED)
-        self.compare()
+        self._compare_some(bundles)
 
     def cut(self, cut: Cut) -> None:
         """Have the lock keeper replace a bundle by its parts."""
@@ -357,4 +383,4 @@ class Ownerships:
         await self._commands.unload(bundle, token, self._next_owner_url(bundle))
         if may_serve(self._phases.get(bundle, Phase.FREE)):
             self._fire(bundle, Event.BROKER_UNLOADED)
-            self.compare()
+            self._compare_some([bundle])

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from loadmanager.app.agreement import TopicHash
 from loadmanager.app.identity import Identity
+from loadmanager.app.oversized import Oversized
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.unexpected import Unexpected
 from loadmanager.ports import (
@@ -32,7 +33,9 @@ class Parts:
     history: HistorySink = field(default_factory=NoHistory)
     seeds: SeedSource = field(default_factory=NoSeed)
     unexpected: Unexpected = field(init=False)
+    oversized: Oversized = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make what counts unexpected errors."""
+        """Make what counts unexpected errors, and writes that are too large."""
         object.__setattr__(self, "unexpected", Unexpected(self.clock, self.metrics))
+        object.__setattr__(self, "oversized", Oversized(self.clock, self.metrics))

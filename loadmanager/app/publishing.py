@@ -33,6 +33,7 @@ _RETRY_S = 0.2
 _MOST_LOGGED = 5
 _LARGEST_BYTES = 900_000
 """ZooKeeper takes a megabyte at once, and the first loads go with the registration."""
+_HEADERS_BYTES = 500
 _TELL_EVERY_S = 60.0
 
 
@@ -199,7 +200,8 @@ class Publisher:
     def _encoded(self, report: LoadReport) -> bytes | None:
         """Return the content of the loads node, None if ZooKeeper would not take it."""
         content = encode_loads(report)
-        if len(content) <= _LARGEST_BYTES:
+        limit_bytes = min(_LARGEST_BYTES, self._coordination.max_request_bytes - _HEADERS_BYTES)
+        if len(content) <= limit_bytes:
             return content
         self._metrics.report_failures.labels("too_large").inc()
         now_s = self._clock.monotonic_s()
@@ -209,7 +211,7 @@ class Publisher:
                 "report.publish.refused",
                 path=znodes.loads(report.broker),
                 size_bytes=len(content),
-                limit_bytes=_LARGEST_BYTES,
+                limit_bytes=limit_bytes,
                 bundles=len(report.bundles),
             )
         return None

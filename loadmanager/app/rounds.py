@@ -12,6 +12,7 @@ from loadmanager.app.electing import Deposed, Term, TermGivenUp
 from loadmanager.app.hand_overs import HandOvers
 from loadmanager.app.harmful_reports import HarmfulReports, Trial
 from loadmanager.app.inheritance import Inheritance
+from loadmanager.app.order_chunks import Rider
 from loadmanager.app.parts import Parts
 from loadmanager.app.placing import Placing
 from loadmanager.app.reconciling import Reconciler
@@ -20,8 +21,9 @@ from loadmanager.app.split_desk import SplitDesk
 from loadmanager.app.tuning import Tuning, wait_out
 from loadmanager.app.viewing import Viewing
 from loadmanager.core.balancing import BalancingMode
+from loadmanager.core.planner import Plan
 from loadmanager.core.tally import LoadTally
-from loadmanager.ports import Connection, CoordinationError
+from loadmanager.ports import Connection, CoordinationError, TooLarge
 
 log = structlog.get_logger()
 
@@ -145,8 +147,7 @@ class Rounds:
         try:
             if not doubtful:
                 await self._cut()
-            if plan.moves:
-                await self.hand_overs.order({m.bundle: m.target for m in plan.moves}, state)
+            fits = not plan.moves or await self._order(plan, state)
         except Exception:
             self.deciding.undo(plan)
             raise
@@ -154,11 +155,23 @@ class Rounds:
             await self.inheritance.leave(self.deciding.memory)
         if not doubtful:
             await self.reconciler.look()
+        if not fits:
+            return "failed"
         if not plan.moves:
             return "observed" if plan.observed else "quiet"
         sources = {move.source for move in plan.moves}
         self.parts.metrics.bundles_unloaded(len(plan.moves), len(sources))
         return "moved"
+
+    async def _order(self, plan: Plan, state: Rider) -> bool:
+        """Order the moves; return whether the orders of all brokers fit their nodes."""
+        try:
+            await self.hand_overs.order({m.bundle: m.target for m in plan.moves}, state)
+        except TooLarge:
+            # What was written all the same, the next round finds in the book.
+            self.deciding.undo(plan)
+            return False
+        return True
 
     async def _cut(self) -> None:
         if self.deciding.steering.balancing.mode is BalancingMode.ACTIVE:

@@ -18,7 +18,7 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.splitting import find_splits
 from loadmanager.core.tally import LoadTally
-from loadmanager.ports import SplitRefused
+from loadmanager.ports import SplitRefused, TooLarge
 
 log = structlog.get_logger()
 
@@ -142,7 +142,10 @@ class SplitDesk:
         due = [split.bundle for split in found.chosen if self._may_split(split.bundle)]
         order = SplitOrder(self._policy.algorithm)
         for bundle in due[: self._policy.most_per_round]:
-            await self.order(bundle, order)
+            try:
+                await self.order(bundle, order)
+            except TooLarge:
+                self._rest(bundle)  # The book has told; the others go on.
         late = [
             Refusal(bundle, Reason.ROUND_BUDGET) for bundle in due[self._policy.most_per_round :]
         ]
@@ -178,11 +181,14 @@ class SplitDesk:
             self._ordered_at_s.setdefault(bundle, now_s)
         late = [b for b, at_s in self._ordered_at_s.items() if now_s - at_s > _GIVE_UP_S]
         for bundle in late:
-            del self._ordered_at_s[bundle]
-            self._resting_until_s[bundle] = now_s + _REST_S
+            self._rest(bundle)
             if bundle in self._book.splits:
                 await self._book.change(splits={bundle: None})
                 log.warning("bundle.split.abandoned", bundle=bundle, after_s=_GIVE_UP_S)
+
+    def _rest(self, bundle: BundleId) -> None:
+        del self._ordered_at_s[bundle]
+        self._resting_until_s[bundle] = self._parts.clock.monotonic_s() + _REST_S
 
     def _changed_namespaces(self) -> dict[Namespace, set[BundleId]]:
         """Return the bundles in the book of every namespace whose boundaries are new to us."""

@@ -52,6 +52,7 @@ from loadmanager.ports.coordination import (
     SessionState,
     SetData,
     Stat,
+    TooLarge,
     VersionMismatch,
     Watch,
 )
@@ -158,6 +159,7 @@ __all__ = [
     "Stat",
     "SteeringService",
     "SubjectUnknown",
+    "TooLarge",
     "TopicLine",
     "TopicMode",
     "TopicService",

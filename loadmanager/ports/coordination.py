@@ -39,6 +39,15 @@ class SessionLost(CoordinationError):
     """The session is gone, and every ephemeral node of it with it."""
 
 
+class TooLarge(CoordinationError):
+    """A request exceeds what the service takes at once; nothing was sent."""
+
+    def __init__(self, where: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"{where}: {size_bytes} bytes; expected at most {limit_bytes}")
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
 class CommitRejected(CoordinationError):
     """A commit was not applied, none of its operations was. ``cause`` failed at ``index``."""
 
@@ -150,8 +159,11 @@ class Coordination(Protocol):
     All methods are called on the event loop and all callbacks run on it. Methods
     raise `Disconnected` or `SessionLost` at once while the session is not CONNECTED:
     a request is never queued to be applied later, when it may be out of date.
-    Paths are absolute below the configured chroot.
+    Paths are absolute below the configured chroot. What writes raises `TooLarge` for
+    more than ``max_request_bytes``, paths and headers included.
     """
+
+    max_request_bytes: int
 
     @property
     def session(self) -> SessionState:

@@ -212,6 +212,11 @@ class Metrics:
         self.report_failures = self._counter(
             "report_failures", "Load reports that were due and not written, by cause.", "cause"
         )
+        self.oversized_writes = self._counter(
+            "oversized_writes",
+            "Writes that were not made because ZooKeeper does not take so much at once.",
+            "kind",
+        )
         self.report_bytes = self._gauge("report_bytes", "Size of the last loads node written.")
         self._report_age = self._gauge(
             "report_age_seconds",

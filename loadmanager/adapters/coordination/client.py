@@ -25,6 +25,7 @@ from loadmanager.ports.coordination import (
     SessionState,
     SetData,
     Stat,
+    TooLarge,
     Watch,
 )
 
@@ -39,6 +40,8 @@ _OPERATION_OVERHEAD_BYTES: Final = 128
 
 class LinkedCoordination:
     """The port's promises kept over a `Link`. See `loadmanager.ports.coordination`."""
+
+    max_request_bytes = MAX_REQUEST_BYTES
 
     def __init__(self, link: Link, *, chroot: str, timeout_s: float) -> None:
         self._link = link
@@ -140,7 +143,7 @@ class LinkedCoordination:
         """Apply all operations or none."""
         self._record.require_connected()
         placed = tuple(self._placed(operation) for operation in operations)
-        _check_size("commit", sum(_size(operation) for operation in placed))
+        self._check_size("commit", sum(_size(operation) for operation in placed))
         return await self._link.commit(placed) if placed else ()
 
     async def ensure(self, path: str) -> None:
@@ -190,8 +193,12 @@ class LinkedCoordination:
         """Return the complete path of a request that may be sent now."""
         where = self._place(path)
         self._record.require_connected()
-        _check_size(where, len(where) + len(data) + _OPERATION_OVERHEAD_BYTES)
+        self._check_size(where, len(where) + len(data) + _OPERATION_OVERHEAD_BYTES)
         return where
+
+    def _check_size(self, where: str, size_bytes: int) -> None:
+        if size_bytes > self.max_request_bytes:
+            raise TooLarge(where, size_bytes, self.max_request_bytes)
 
     def _placed(self, operation: Operation) -> Operation:
         where = self._place(operation.path)
@@ -269,10 +276,3 @@ def _owner(stat: Stat) -> str:
 def _size(operation: Operation) -> int:
     content = operation.data if isinstance(operation, Create | SetData) else b""
     return _OPERATION_OVERHEAD_BYTES + len(operation.path) + len(content)
-
-
-def _check_size(where: str, size_bytes: int) -> None:
-    if size_bytes > MAX_REQUEST_BYTES:
-        raise CoordinationError(
-            f"{where}: {size_bytes} bytes; expected at most {MAX_REQUEST_BYTES} (jute.maxbuffer)"
-        )
