@@ -191,7 +191,8 @@ def test_the_command_tells_each_fault_of_the_configuration_and_its_place(tmp_pat
     ended = _agent("--config", str(file))
     assert ended.returncode == 2
     assert ended.stdout == ""
-    assert ended.stderr.startswith("[shedding] strategy = 'Nobody'; expected one of ")
+    told = f'{file}: [shedding] strategy = "Nobody"; expected one of '
+    assert ended.stderr.startswith(told)
 
 
 def test_the_command_tells_why_it_cannot_listen() -> None:
