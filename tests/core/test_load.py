@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import (
     BrokerUrls,
@@ -5,6 +7,8 @@ from loadmanager.core.load import (
     LoadReport,
     ResourceUsage,
     TopicTraffic,
+    registration_of,
+    with_registration,
 )
 
 
@@ -62,3 +66,16 @@ def test_totals_of_a_report_are_those_of_its_bundles() -> None:
     assert (one.msgs_per_s, one.bytes_per_s) == (3.0, 7.0)
     assert (report.msgs_in_per_s, report.msgs_out_per_s) == (2.0, 4.0)
     assert (report.bytes_in_per_s, report.bytes_out_per_s, report.topics) == (6.0, 8.0, 10)
+
+
+def test_loads_stay_when_a_report_is_given_another_registration() -> None:
+    report = LoadReport(
+        broker=BrokerId("a:1"),
+        urls=BrokerUrls(http_url="http://a:1"),
+        sidecar_url="http://a:2",
+        reported_at_ms=7,
+        started_at_ms=0,
+        bundles={BundleId("t/n/a"): BundleStats(topics=5)},
+    )
+    draining = replace(registration_of(report), draining=True)
+    assert with_registration(report, draining) == replace(report, draining=True)

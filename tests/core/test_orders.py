@@ -111,6 +111,7 @@ def test_small_orders_are_plain_json_for_people_to_read() -> None:
         (b'{"epoch":1,"bundles":{"t/ns":{}}}', "bundles.t/ns = {}; expected a list of texts"),
         (b'{"epoch":1,"bundles":{"t/ns":["x"]}}', "bundle 't/ns/x'"),
         (b'{"epoch":1,"handovers":{"nope":"b1:1"}}', "bundle 'nope'"),
+        (b'{"epoch":1,"handovers":7}', "handovers = 7; expected a JSON object"),
         (
             b'{"epoch":1,"splits":{"t/ns/0x00000000_0x80000000":{"algorithm":"x","positions":["1"]}}}',
             "expected an algorithm and positions, each a whole number from 0 to 2^32",

@@ -9,6 +9,7 @@ def test_paths_are_those_pulsar_uses() -> None:
     bundle = BundleId("t/ns/0x00000000_0x80000000")
     assert znodes.LEADER == "/loadbalance/leader"
     assert znodes.registration(broker) == "/loadbalance/brokers/b1:8080"
+    assert znodes.loads(broker) == "/loadbalance/loads/b1:8080"
     assert znodes.owned(broker) == "/loadbalance/owned/b1:8080"
     assert znodes.orders(broker) == "/loadbalance/orders/b1:8080"
     assert znodes.draining(broker) == "/loadbalance/draining/b1:8080"

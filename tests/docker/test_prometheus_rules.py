@@ -17,6 +17,7 @@ def promtool(
 ) -> Callable[..., str]:
     """Return a call of ``promtool`` that sees the rules, the cases and a token."""
     (tmp_path / "prometheus.jwt").write_text("a token", encoding="utf-8")
+    tmp_path.chmod(0o755)  # the container's user is another one
     mounts = (
         f"{RULES}:/etc/prometheus:ro",
         f"{FOLDER / 'alerts_test.yml'}:/alerts_test.yml:ro",
