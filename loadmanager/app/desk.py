@@ -175,6 +175,10 @@ class Desk:
         """Return the registered broker that is to own ``bundle``."""
         return self._placing.planned(bundle)
 
+    async def orders_written(self) -> None:
+        """Return once what is being ordered now is known; raises as `OrderBook.refresh`."""
+        await self.book.refresh()
+
     async def order(self, moves: Mapping[BundleId, BrokerId]) -> None:
         """Order bundles to brokers, as a round does; raises as `OrderBook.assign`."""
         await self._hand_overs.order(moves)

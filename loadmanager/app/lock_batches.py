@@ -77,7 +77,7 @@ class LockBatches:
         fit = islice((one for one in own.takes if one not in self._unfit), self._size)
         takes = list(fit) or [one for one in self._unfit if one in own.takes][: self._size]
         self._refuse(one for one in takes if own.phases.get(one) is Phase.ABANDONING)
-        return [bundle for bundle in takes if bundle in own.takes]
+        return [] if own.doubting else [bundle for bundle in takes if bundle in own.takes]
 
     def _drops(self) -> list[BundleId]:
         waiting = self._ownerships.joints.waiting()

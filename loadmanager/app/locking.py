@@ -92,9 +92,10 @@ class LockKeeper:
             SessionLost: the owned list is gone or somebody else's: so is the session.
         """
         while True:
-            joint = self._ready_joint()
             takes, drops = self._batches.next()
-            cut = next(iter(self._ownerships.cuts.values()), None)
+            joint, cut = self._ready_joint(), next(iter(self._ownerships.cuts.values()), None)
+            if self._ownerships.doubting:
+                joint, cut = None, None
             if joint is not None:
                 await self._join(joint)
             elif takes or drops:
@@ -143,6 +144,9 @@ class LockKeeper:
         only_list = not takes and not drops
         while takes or drops or only_list:
             versions = await self._boundary_versions(takes)
+            if self._ownerships.doubting:
+                takes.clear()
+                versions.clear()
             if not takes and not drops and not only_list:
                 # To set the list to what it is would tell everybody of a change, us as well.
                 break
@@ -383,7 +387,8 @@ class LockKeeper:
         """Return the list's stat if the commit whose reply was lost was applied, else None."""
         while True:
             try:
-                await self._coordination.sync(self._list_path)
+                # No sync: a leader of the ensemble that lost the others may not know of it.
+                await self._coordination.heartbeat()
                 node = await self._coordination.get(self._list_path)
             except Disconnected:
                 await self._clock.sleep(_RECONNECT_POLL_S)

@@ -84,7 +84,7 @@ class Member:
         self._lease: LeaseKeeper | None = None
         self._stopping = False
         self._tell_again_s = -math.inf
-        self._obedience = Obedience(parts, ownerships.obey)
+        self._obedience = Obedience(parts, ownerships.obey, ownerships.doubt)
         self._last_agent_epoch = 0
         self._left_behind: dict[BundleId, int] = {}
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)

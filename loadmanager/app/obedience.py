@@ -5,8 +5,8 @@ leader writes under a check of it, so no order is ahead of it. An agent that see
 what it knows reads that version, after a ``sync``, and obeys nothing above it. Orders
 below the newest that it has obeyed are of a former leader and not obeyed either, unless
 the service's epochs themselves went back: then its data were replaced, and it is the
-newest epoch there is that counts. Whatever is ordered, locks keep a second broker from
-serving.
+newest epoch there is that counts. While orders are in doubt or refused, this broker keeps
+what it owns and takes no lock. Whatever is ordered, locks keep a second broker from serving.
 """
 
 import asyncio
@@ -30,9 +30,12 @@ _RETRY_S = 0.5
 class Obedience:
     """Reads the orders of this broker, and hands on those that are to be obeyed."""
 
-    def __init__(self, parts: Parts, obey: Callable[[Orders], None]) -> None:
+    def __init__(
+        self, parts: Parts, obey: Callable[[Orders], None], doubt: Callable[[], None]
+    ) -> None:
         self._parts = parts
         self._obey = obey
+        self._doubt = doubt
         self._path = znodes.orders(parts.identity.broker)
         self._obeyed = Orders(0)
         self._elected_epoch = 0
@@ -84,6 +87,7 @@ class Obedience:
             self._take(orders)
         else:
             self._doubtful = orders
+            self._doubt()
             self._work.set()
 
     async def run(self) -> None:
@@ -137,6 +141,7 @@ class Obedience:
         if epoch < newest:
             self._parts.metrics.stale_orders.inc()
             if (orders.bundles, orders.splits) == (self._obeyed.bundles, self._obeyed.splits):
+                self._obey(self._obeyed)
                 return
         now_s = self._parts.clock.monotonic_s()
         if now_s >= self._tell_again_s:
@@ -151,4 +156,5 @@ class Obedience:
 
     def _refuse(self, why: str) -> None:
         self.refused = why
+        self._doubt()
         self._parts.metrics.orders_refused.set(1)

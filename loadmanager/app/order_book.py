@@ -297,7 +297,7 @@ class OrderBook:
     async def _read_all(self) -> None:
         await self._coordination.ensure(znodes.ORDERS)
         # What was written before must be seen, whoever wrote it and to whatever server.
-        await self._coordination.sync(znodes.ORDERS)
+        await self._coordination.heartbeat()
         names = await self._coordination.children(znodes.ORDERS)
         claims: dict[BundleId, set[BrokerId]] = defaultdict(set)
         splits: dict[BundleId, SplitOrder] = {}

@@ -60,6 +60,7 @@ class Ownerships:
         self.serving = Serving()
         self.orders: Orders | None = None
         self._ordered: tuple[BundleId, ...] = ()
+        self.doubting = False
         self.takes: dict[BundleId, None] = {}
         self.drops: dict[BundleId, None] = {}
         self.lock_work = Changes()
@@ -104,7 +105,8 @@ class Ownerships:
 
     def obey(self, orders: Orders) -> None:
         """Compare with new standing orders."""
-        self.orders = orders
+        self.orders, self.doubting = orders, False
+        self.lock_work.tell()
         # In one order in all processes, as everything is that a run from a seed repeats.
         self._ordered = tuple(sorted(orders.bundles))
         self._split_away &= orders.bundles
@@ -119,6 +121,10 @@ class Ownerships:
             if whole in orders.bundles or whole in self._phases
         }
         self.compare()
+
+    def doubt(self) -> None:
+        """Take no lock until `obey`: other orders stand than those that were obeyed."""
+        self.doubting = True
 
     def recall_all(self) -> None:
         """Give back every bundle, whatever the orders say: this agent is leaving."""
@@ -319,6 +325,7 @@ class Ownerships:
     def _fire_all(self, event: Event) -> None:
         for bundle in list(self._phases):
             self._fire(bundle, event)
+        self.lock_work.tell()
 
     def _fire(self, bundle: BundleId, event: Event) -> None:
         before = self._phases.get(bundle, Phase.FREE)

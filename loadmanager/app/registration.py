@@ -217,7 +217,7 @@ async def release_locks(
         CoordinationError: some may stand; to release them again is safe.
     """
     session_id, path = coordination.session.session_id, znodes.owned(broker)
-    await coordination.sync(path)  # A commit whose reply was lost may have taken some.
+    await coordination.heartbeat()  # A commit whose reply was lost may have taken some.
     listed = await coordination.get(path)
     ours = listed is not None and listed.stat.ephemeral_owner == session_id
     bundles = sorted({*tokens, *(_listed(listed, broker) if ours else ())})

@@ -18,6 +18,9 @@ _REASONS_TOLD: Final = 5
 class UnloadDesk(Protocol):
     """The leader's desk, as far as it is needed here."""
 
+    async def orders_written(self) -> None:
+        """Return once what is being ordered now is known; raises as `OrderBook.refresh`."""
+
     def planned(self, bundle: BundleId) -> BrokerId | None:
         """Return the registered broker that is to own ``bundle``."""
 
@@ -113,6 +116,10 @@ class UnloadRequests:
     ) -> Mapping[BundleId, str]:
         """Move these at the same time; return why some stay, and add the others to ``unloaded``."""
         desk, began_s = self._desk(), self._parts.clock.monotonic_s()
+        try:
+            await desk.orders_written()
+        except (CoordinationError, Deposed) as error:
+            raise Unavailable(f"the orders that stand are not known: {error}") from error
         owners = dict(self._owners(bundles))
         # What is on its way to its first owner is that one's already.
         coming = {bundle: desk.planned(bundle) for bundle in bundles if bundle not in owners}

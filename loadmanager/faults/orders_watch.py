@@ -89,14 +89,10 @@ class OrdersWatch:
     def _heard(
         self, epochs: dict[str, int], name: str, broker: BrokerId, path: str, node: Node | None
     ) -> None:
-        if path != znodes.orders(broker) or node is None:
+        if path != znodes.orders(broker) or node is None or not node.data:
             return
-        if node.data in self._foreign:
-            # What it was told before it may obey, or have had no time to: that is no more.
-            told = self._told.get(name, 0)
-            self._read[name] = max(self._read.get(name, 0), told)
-            self._told[name] = min(told, self._acted.get(name, 0))
-        elif node.data:
+        # Who is told of a stranger's may take nothing until it is told of a leader's.
+        if epochs is self._told or node.data not in self._foreign:
             epochs[name] = decode_orders(path, node.data).epoch
 
     def _committed(self, name: str, operations: Sequence[Operation]) -> None:

@@ -201,7 +201,8 @@ class Coordination(Protocol):
         """Return when a majority of the service has confirmed a transaction that changes nothing.
 
         A leader that lost the others and has not noticed confirms none, so no other one began
-        before the call. The session cannot expire sooner than about ``session.timeout_s`` after the
+        before the call, and a read on this session sees all that was applied until then. The
+        session cannot expire sooner than about ``session.timeout_s`` after the
         moment of the call: an agent that is cut off counts from its last call that
         returned. In an ensemble the leader may learn of it half a tick late, at most a
         quarter of the shortest timeout it grants, so leave a margin of a third.

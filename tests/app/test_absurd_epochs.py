@@ -158,3 +158,20 @@ def test_a_leader_whose_node_cannot_be_read_is_elected_anew(content: bytes) -> N
         await cluster.settled(bundles)
 
     tell()
+
+
+@story(leader={"round_interval_s": 30.0})
+async def test_no_lock_is_taken_while_orders_are_refused(cluster: Cluster) -> None:
+    agent, bundles = await _serving(cluster)
+    served = dict(agent.host.serving)
+    await cluster.write(znodes.orders(agent.host.name), encode_orders(Orders(2**62)))
+    await cluster.until(lambda: _reasons(agent), within_s=1.0)
+    # What it owned it keeps; after a session it takes nothing by orders that stand no more.
+    assert agent.host.serving == served
+    agent.coordination.expire()
+    await asyncio.sleep(2.0)
+    locks = cluster.lock_sessions()
+    session_id = agent.coordination.session.session_id
+    assert session_id not in locks.values()
+    await cluster.until(lambda: not _reasons(agent), within_s=61.0)
+    await cluster.settled(bundles)

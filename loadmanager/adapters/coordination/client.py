@@ -255,7 +255,7 @@ class LinkedCoordination:
     ) -> Stat:
         """Find out what became of a create whose reply was lost."""
         await self._record.reconnected(session_id)
-        await self._link.sync(where)
+        await self._link.heartbeat()
         try:
             if not ephemeral and await self._link.exists(where) is not None:
                 _refuse_to_guess(where, error)
