@@ -232,3 +232,26 @@ def test_history_goes_where_the_configuration_says(tmp_path: Path) -> None:
     assert isinstance(history, ThreadedHistory)
     history.close(10.0)
     assert (history.wants(Stream.REPORTS), history.wants(Stream.ROUNDS)) == (True, False)
+
+
+def test_the_command_raises_its_limit_of_open_files_and_says_how_many_connections_fit() -> None:
+    agent = f"{sys.executable} -m loadmanager agent"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        keys = (
+            "broker.id=localhost:8080",
+            "sidecar.listen_host=127.0.0.1",
+            f"sidecar.listen_port={taken.getsockname()[1]}",
+        )
+        sets = " ".join(f"--set {key}" for key in (*keys, "log.format=json"))
+        ended = subprocess.run(
+            ["sh", "-c", f"ulimit -Sn 300; ulimit -Hn 500; exec {agent} {sets}"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    said = ended.stdout + ended.stderr
+    (line,) = (one for one in said.splitlines() if "http.open_files.too_few" in one)
+    assert "500" in line
+    assert "244" in line
+    assert "[http] max_connections" in line
