@@ -43,6 +43,10 @@ class LockBatches:
             drops = []
         return ([] if drops and self._drops_first else takes), drops
 
+    def full(self, takes: list[BundleId], drops: list[BundleId]) -> bool:
+        """Say whether no more would be written together if there were more."""
+        return max(len(takes), len(drops)) >= self._size
+
     def done(self, takes: list[BundleId], drops: list[BundleId]) -> None:
         """Take more together next time, if there were enough."""
         for bundle in takes:
@@ -50,7 +54,7 @@ class LockBatches:
         if drops:
             self._unfit.clear()
             self._takes_rest_until_s = -math.inf
-        if max(len(takes), len(drops)) == self._size:
+        if self.full(takes, drops):
             self._size = min(2 * self._size, _LARGEST_BATCH)
         self._drops_first = False
 
