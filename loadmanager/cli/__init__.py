@@ -51,6 +51,8 @@ def main() -> None:
     """
 
 
+for command in (get_command, set_command, show_command, unset_command):
+    config_commands.add_command(command)
 main.add_section(
     "Cluster",
     attach_command,
@@ -101,5 +103,3 @@ main.add_section(
     cost_model_group,
     spark_group,
 )
-for command in (get_command, set_command, show_command, unset_command):
-    config_commands.add_command(command)

@@ -2,6 +2,19 @@
 
 import click
 
+HELP_OPTIONS = ("-h", "--help")
+
+
+def _with_short_help(command: click.Command) -> None:
+    """Give a command and all below it ``-h``, also where one is called by itself.
+
+    click makes a command's help option once, by whatever context comes first.
+    """
+    command.context_settings.setdefault("help_option_names", [*HELP_OPTIONS])
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            _with_short_help(inner)
+
 
 class SectionedGroup(click.Group):
     """A group whose help lists commands by section, and cuts no sentence short.
@@ -17,6 +30,7 @@ class SectionedGroup(click.Group):
         """Add commands, listed in this order under ``title``."""
         for command in commands:
             self.add_command(command)
+            _with_short_help(command)
         self.sections[title] = tuple(command.name or "" for command in commands)
 
     def in_sections(self) -> dict[str, tuple[str, ...]]:
