@@ -14,7 +14,7 @@ from typing import Annotated
 from annotated_types import Interval
 
 from loadmanager.core.load import LoadReport, registration_of
-from loadmanager.core.scores import report_max_usage
+from loadmanager.core.scores import RESOURCES, report_max_usage
 from loadmanager.core.settings import Doc, check
 
 
@@ -126,6 +126,9 @@ def due(
 def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | None:
     if last.bundles.keys() != current.bundles.keys():
         return Due.BUNDLES
+    if _known(last) != _known(current):
+        # The first report has no rates yet: CPU and network would stay unknown until its age.
+        return Due.USAGE
     if abs(report_max_usage(current) - report_max_usage(last)) > rules.change_points:
         return Due.USAGE
     rates = _msgs_per_s(last), _msgs_per_s(current)
@@ -135,6 +138,11 @@ def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | 
     if _moved(*throughputs, rules.change_fraction, rules.floor_bytes_per_s):
         return Due.THROUGHPUT
     return None
+
+
+def _known(report: LoadReport) -> frozenset[str]:
+    """Return the resources that were measured."""
+    return frozenset(name for name in RESOURCES if getattr(report, name) is not None)
 
 
 def _moved(last: float, current: float, fraction: float, floor: float) -> bool:

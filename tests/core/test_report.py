@@ -44,6 +44,8 @@ def test_draining_is_told_at_once() -> None:
         (REPORT, None),
         (replace(REPORT, bundles={}), Due.BUNDLES),
         (replace(REPORT, cpu=ResourceUsage(260.0, 800.0)), Due.USAGE),
+        (replace(REPORT, bandwidth_in=ResourceUsage(0.0, 1e6)), Due.USAGE),
+        (replace(REPORT, cpu=None), Due.USAGE),
         (replace(REPORT, cpu=ResourceUsage(170.0, 800.0)), None),
         (carrying(1101.0, 1e6), Due.MSG_RATE),
         (carrying(1100.0, 1e6), None),
