@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from largest_reports import idle_report, largest_report
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Rates
-from loadmanager.core.bounds import COUNT, LIMIT, RATE, SIZE_BYTES, TIME_MS, USAGE
+from loadmanager.core.bounds import COUNT, RATE, TIME_MS
 from loadmanager.core.cost.document import RATES, CostDocument, costs_of
 from loadmanager.core.explaining import Known, explain_broker, explain_bundle
 from loadmanager.core.history import (
@@ -20,7 +21,7 @@ from loadmanager.core.history import (
 )
 from loadmanager.core.history.records import Origin, encode
 from loadmanager.core.ids import BrokerId, bundle_id, parse_namespace
-from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.load import LoadReport
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
@@ -40,42 +41,15 @@ from loadmanager.core.wire.fields import Fields
 BROKERS = tuple(BrokerId(f"b{number}:8080") for number in range(5))
 NAMESPACE = parse_namespace("t/n")
 ORIGIN = Origin("c", BROKERS[0], "i")
-FULL = BundleStats(
-    msgs_in_per_s=float(RATE.most),
-    msgs_out_per_s=float(RATE.most),
-    bytes_in_per_s=float(RATE.most),
-    bytes_out_per_s=float(RATE.most),
-    topics=int(COUNT.most),
-    producers=int(COUNT.most),
-    consumers=int(COUNT.most),
-    cache_size_bytes=int(SIZE_BYTES.most),
-)
-MOST_USED = ResourceUsage(float(USAGE.most), float(LIMIT.least))
 TERM = {"value": 1e15, "low": 0.0, "high": 1e15}
 
 
 def report(number: int, bundles: int) -> LoadReport:
     """Return the report of a broker: the last one is idle, the others as full as can be."""
-    busy = number < len(BROKERS) - 1
-    used = MOST_USED if busy else ResourceUsage(0.0, float(LIMIT.most))
-    stats = FULL if busy else BundleStats()
     first = number * bundles
-    return LoadReport(
-        broker=BROKERS[number],
-        urls=BrokerUrls(http_url="http://x"),
-        sidecar_url="http://x",
-        reported_at_ms=int(TIME_MS.most),
-        started_at_ms=int(TIME_MS.most),
-        cpu=used,
-        memory=used,
-        direct_memory=used,
-        bandwidth_in=used,
-        bandwidth_out=used,
-        bundles={
-            bundle_id(NAMESPACE, at * 16, at * 16 + 16): stats
-            for at in range(first, first + bundles)
-        },
-    )
+    names = [bundle_id(NAMESPACE, at * 16, at * 16 + 16) for at in range(first, first + bundles)]
+    made = largest_report if number < len(BROKERS) - 1 else idle_report
+    return made(BROKERS[number], names)
 
 
 def tally_of(bundles: int) -> LoadTally:

@@ -1,0 +1,140 @@
+"""What a leader answers over HTTP when brokers report the largest figures that are allowed."""
+
+import json
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from largest_reports import FULL, MOST_USED, idle_report, largest_report
+from leader_at_work import leader_at_work
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http.admin.accounts import Accounts
+from loadmanager.adapters.http.admin.brokers import Brokers
+from loadmanager.adapters.http.admin.plans import Plans
+from loadmanager.app.broker_requests import BrokerRequests
+from loadmanager.app.previewing import PreviewRequests
+from loadmanager.app.topic_requests import TopicRequests
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
+from loadmanager.core.load import TopicTraffic
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import Mode
+from loadmanager.core.shedding import SHEDDERS
+from loadmanager.core.snapshot import decode_snapshot
+from loadmanager.ports import Unavailable
+from tests.adapters.http.conftest import FakeLookup, OpenDoor
+
+B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
+CUT = Boundaries.even(Namespace("acme/prod"), 12)
+REPORTS = (
+    largest_report(B1, CUT.bundles[:8]),
+    largest_report(B2, CUT.bundles[8:]),
+    idle_report(B3, ()),
+)
+OURS = "/admin/v2/loadmanager"
+
+
+class NoTopicLine:
+    """Other sidecars, none of which answers."""
+
+    async def topics(
+        self, sidecar_url: str, namespace: Namespace
+    ) -> dict[BundleId, dict[TopicName, TopicTraffic]]:
+        """Refuse what no test here asks."""
+        raise Unavailable(f"{sidecar_url} does not answer about {namespace}")
+
+
+@pytest.fixture
+async def leader() -> AsyncIterator[OpenDoor]:
+    """Open a door before a leader whose brokers are as full as can be, after two rounds."""
+    async with leader_at_work(Planner()) as sidecar:
+        await sidecar.create_namespace(CUT)
+        await sidecar.report(*REPORTS)
+        sidecar.lead()
+        await sidecar.rounds(2)
+        for one in REPORTS:
+            sidecar.parts.metrics.show_usage(one)
+        topics = TopicRequests(sidecar.parts, NoTopicLine())
+        resources = (
+            Brokers(BrokerRequests(sidecar.parts, "east"), topics),
+            Plans(PreviewRequests(sidecar.parts, sidecar.leading)),
+            Accounts(sidecar.accounting),
+        )
+        door = HttpDoor(
+            FakeLookup(),
+            metrics=sidecar.parts.metrics.lookup,
+            registry=sidecar.registry,
+            version="1.2.3",
+            more_routes=[route for one in resources for route in one.routes()],
+        )
+        port = await door.start("127.0.0.1", 0)
+        try:
+            async with aiohttp.ClientSession() as client:
+                yield OpenDoor(FakeLookup(), port, door, client, sidecar.registry, "http")
+        finally:
+            await door.stop()
+        unexpected = "loadmanager_unexpected_errors_total"
+        assert not any(
+            sample.value
+            for family in sidecar.registry.collect()
+            for sample in family.samples
+            if sample.name == unexpected
+        )
+
+
+def no_constant(text: str) -> Any:
+    raise AssertionError(f"{text} in JSON")
+
+
+async def asked(door: OpenDoor, path: str) -> Any:
+    """Return the JSON of a path, of which every number is finite."""
+    got = await door.ask(path)
+    assert got.status == 200, got.text
+    return json.loads(got.text, parse_constant=no_constant)
+
+
+async def test_a_snapshot_has_the_reports_as_they_are(leader: OpenDoor) -> None:
+    await asked(leader, f"{OURS}/snapshot")
+    text = (await leader.ask(f"{OURS}/snapshot")).text
+    told = decode_snapshot("x", text.encode())
+    assert {name: one.bundles for name, one in told.reports.items()} == {
+        one.broker: one.bundles for one in REPORTS
+    }
+    assert told.reports[B1].cpu == MOST_USED
+
+
+async def test_a_load_report_has_the_figures_as_they_are(leader: OpenDoor) -> None:
+    told = await asked(leader, "/admin/v2/broker-stats/load-report")
+    assert told["numBundles"] == 8
+    assert told["numConsumers"] == 8 * FULL.consumers
+    assert told["msgRateIn"] == 8 * FULL.msgs_in_per_s
+    assert told["cpu"] == {"usage": MOST_USED.usage, "limit": MOST_USED.limit}
+
+
+@pytest.mark.parametrize("mode", Mode)
+async def test_the_plan_of_every_strategy_is_shown(leader: OpenDoor, mode: Mode) -> None:
+    for shedder in SHEDDERS:
+        for placement in PLACEMENTS:
+            wish = f"shedder={shedder}&placement={placement}&mode={mode.value}"
+            told = await asked(leader, f"{OURS}/plan?{wish}")
+            assert told["moves"] or told["refusals"]
+
+
+async def test_brokers_bundles_and_decisions_are_explained(leader: OpenDoor) -> None:
+    for subject in (B1, B3, CUT.bundles[0]):
+        assert (await asked(leader, f"{OURS}/explain?subject={subject}"))["subject"] == subject
+    assert "decisions" in await asked(leader, f"{OURS}/decisions?limit=1000")
+
+
+async def test_every_metric_is_a_finite_number(leader: OpenDoor) -> None:
+    got = await leader.ask("/metrics")
+    assert got.status == 200
+    samples = [sample for one in text_string_to_metric_families(got.text) for sample in one.samples]
+    assert all(math.isfinite(sample.value) for sample in samples)
+    shown = [one.value for one in samples if one.name == "pulsar_lb_cpu_usage"]
+    assert max(shown) == 100 * MOST_USED.usage / MOST_USED.limit
