@@ -1,9 +1,10 @@
 """The lease that lets the broker serve: never longer than the session surely lives.
 
-A session lives at least its timeout, less half a tick of the ensemble, from the last
-request that the service answered (`loadmanager.core.lease`). So after a round trip sent
-at ``t`` the broker may serve until ``t`` plus a part of the timeout (two thirds unless
-configured, and never more than is safe for the timeout that the servers granted),
+A session lives at least its timeout, less half a tick of the ensemble, from when the last
+heartbeat was sent that a majority committed (`loadmanager.core.lease`); other answers
+prove nothing. So after a heartbeat sent at ``t`` the broker may serve until ``t`` plus a
+part of the timeout (two thirds unless configured, and never more than is safe for the
+timeout that the servers granted),
 whatever becomes of this process, the network or ZooKeeper: before anyone else can get
 the lock, the lease has run out.
 

@@ -204,8 +204,8 @@ class ZookeeperSettings(Section):
         10,
         ge=1,
         le=120,
-        description="How long after its last sign of life a sidecar counts as dead. Shorter moves "
-        "a dead broker's bundles sooner, and takes a long pause for a death.",
+        description="How long after its last sign of life a sidecar counts as dead, give or take a "
+        "tick. Shorter moves a dead broker's bundles sooner, and takes a long pause for a death.",
     )
     tick_s: float = Field(
         2,

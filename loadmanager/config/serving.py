@@ -17,14 +17,16 @@ class OwnershipSettings(Section):
         ge=0.1,
         le=0.9,
         description="Share of the session timeout after which a sidecar without ZooKeeper makes "
-        "its broker stop serving. The rest is the margin before another may begin: more rides "
-        "out longer gaps, less leaves more room for slow clocks and pauses.",
+        "its broker stop serving, never more than [zookeeper] tick_s allows. The rest is the "
+        "margin before another may begin: more rides out longer gaps, less leaves more room for "
+        "slow clocks and pauses.",
     )
     heartbeat_fraction: float = Field(
         0.1,
         ge=0.01,
         le=0.4,
-        description="Share of the session timeout between two renewals of the broker's lease.",
+        description="Share of the session timeout between two renewals of the broker's lease. "
+        "Each is a heartbeat first: a transaction that changes nothing, one write for ZooKeeper.",
     )
     drain_deadline_s: float = Field(
         30,

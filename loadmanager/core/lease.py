@@ -1,9 +1,9 @@
 """How much of a session timeout may be leased to a broker.
 
-A session does not live its whole timeout after the last request that was answered. On an
-ensemble a follower tells its leader of the sessions that it heard from twice a tick, and
-the leader counts a session's timeout from then: a session may end half a tick early. A
-lease has to be over before, on a clock that runs slower than ours as well.
+A session does not live its whole timeout after the last heartbeat that was committed. On
+an ensemble a follower tells its leader of the sessions that it heard from twice a tick,
+and the leader counts a session's timeout from then: a session may end half a tick early.
+A lease has to be over before, on a clock that runs slower than ours as well.
 """
 
 from typing import Final

@@ -202,10 +202,9 @@ class Coordination(Protocol):
 
         A leader that lost the others and has not noticed confirms none, so no other one began
         before the call, and a read on this session sees all that was applied until then. The
-        session cannot expire sooner than about ``session.timeout_s`` after the
-        moment of the call: an agent that is cut off counts from its last call that
-        returned. In an ensemble the leader may learn of it half a tick late, at most a
-        quarter of the shortest timeout it grants, so leave a margin of a third.
+        session cannot expire sooner than ``session.timeout_s`` less half a tick of the
+        ensemble after the moment of the call: an agent that is cut off counts from its
+        last call that returned, and `loadmanager.core.lease` says how far.
 
         Raises:
             Disconnected: no answer; the session may have expired meanwhile.
