@@ -26,6 +26,7 @@ from loadmanager.app.publishing import Publisher, Sampler
 from loadmanager.app.registration import (
     clear_former_locks,
     deregister,
+    listed_here,
     register,
     release_locks,
 )
@@ -292,10 +293,16 @@ class Member:
 
         A broker that takes no command of this agent does not say so: the end of its lease does.
         """
-        now_s, lease = self._parts.clock.monotonic_s(), self._lease
-        if lease is None or not self._left_behind or now_s <= lease.leased_until_s:
+        lease = self._lease
+        if lease is None:
             return
         coordination, broker = self._parts.coordination, self._parts.identity.broker
+        # Also what a commit took that was under way when that membership ended.
+        listed = await listed_here(coordination, broker)
+        self._left_behind = {**listed, **self._left_behind}
+        now_s = self._parts.clock.monotonic_s()
+        if not self._left_behind or now_s <= lease.leased_until_s:
+            return
         await release_locks(coordination, broker, self._left_behind)
         self._left_behind = {}
         self._ownerships.broker_lost()

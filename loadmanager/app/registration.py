@@ -8,7 +8,7 @@ is higher than that of any earlier registration of this broker.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
@@ -206,10 +206,24 @@ async def _delete_former_lock(
     log.info("bundle.lock.cleared", bundle=bundle)
 
 
+async def listed_here(coordination: Coordination, broker: BrokerId) -> Mapping[BundleId, int]:
+    """Return the bundles that this session lists as owned, with tokens.
+
+    Those of a commit whose reply was lost, or that nobody waited for, are among them.
+
+    Raises:
+        CoordinationError: it cannot be read now.
+    """
+    await coordination.heartbeat()  # What was on its way is applied by then, or never.
+    node = await coordination.get(znodes.owned(broker))
+    ours = node is not None and node.stat.ephemeral_owner == coordination.session.session_id
+    return _listed(node, broker) if ours else {}
+
+
 async def release_locks(
-    coordination: Coordination, broker: BrokerId, tokens: Mapping[BundleId, int]
+    coordination: Coordination, broker: BrokerId, bundles: Collection[BundleId]
 ) -> None:
-    """Delete the locks with these tokens that this session holds, and those it lists.
+    """Delete the locks of these bundles that this session holds, and empty its list.
 
     For a broker whose lease of this agent is over, and which takes no command of it.
 
@@ -217,13 +231,9 @@ async def release_locks(
         CoordinationError: some may stand; to release them again is safe.
     """
     session_id, path = coordination.session.session_id, znodes.owned(broker)
-    await coordination.heartbeat()  # A commit whose reply was lost may have taken some.
-    listed = await coordination.get(path)
-    ours = listed is not None and listed.stat.ephemeral_owner == session_id
-    bundles = sorted({*tokens, *(_listed(listed, broker) if ours else ())})
-    still_ours = Check(znodes.agent(broker, session_id), 0)
-    for first in range(0, len(bundles), PARALLEL):
-        paths = [znodes.lock(bundle) for bundle in bundles[first : first + PARALLEL]]
+    ordered, still_ours = sorted(bundles), Check(znodes.agent(broker, session_id), 0)
+    for first in range(0, len(ordered), PARALLEL):
+        paths = [znodes.lock(bundle) for bundle in ordered[first : first + PARALLEL]]
         nodes = await asyncio.gather(*map(coordination.get, paths))
         deletes = [
             Delete(lock, node.stat.version)
@@ -232,10 +242,11 @@ async def release_locks(
         ]
         if deletes:
             await coordination.commit([still_ours, *deletes])
-    if bundles and listed is not None and ours:
+    listed = await coordination.get(path)
+    if listed is not None and listed.stat.ephemeral_owner == session_id:
         # Only now: a lock that no list names would be nobody's to delete.
         await coordination.set(path, encode_owned({}), version=listed.stat.version)
-        log.info("bundle.locks.released", broker=broker, bundles=len(bundles))
+        log.info("bundle.locks.released", broker=broker, bundles=len(ordered))
 
 
 async def deregister(coordination: Coordination, membership: Membership) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import Cluster
 from loadmanager.faults.host import Host
-from loadmanager.ports import BrokerState
+from loadmanager.ports import BrokerState, Create, Operation, Stat
 
 HIGHEST_EPOCH = 2**63 - 1
 
@@ -132,6 +133,34 @@ async def test_its_locks_are_not_given_away_before_its_lease_is_over(cluster: Cl
         assert held >= agent.host.serving.keys()
         await asyncio.sleep(0.01)
     await cluster.settled(boundaries.bundles, within_s=SESSION_S)
+
+
+@story()
+async def test_a_lock_on_its_way_when_it_begins_to_refuse_is_not_left_behind(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the first that this agent takes, and the agent never hears that it has it."""
+    (bundle,) = (boundaries := await cluster.make_namespace(1)).bundles
+    await place_all(cluster, boundaries)
+    await asyncio.sleep(SESSION_S)
+    agent = next(one for one in cluster.living if not one.leads and not one.host.serving)
+    commit, taken = agent.coordination.commit, asyncio.Event()
+
+    async def refuse_before_the_reply(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        stats = await commit(operations)
+        if any(isinstance(one, Create) and one.path == znodes.lock(bundle) for one in operations):
+            await _raise_epoch(agent.host)
+            taken.set()
+            await asyncio.sleep(SESSION_S)
+        return stats
+
+    monkeypatch.setattr(agent.coordination, "commit", refuse_before_the_reply)
+    await cluster.move(bundle, agent.host)
+    await taken.wait()
+    session = agent.coordination.session.session_id
+    assert cluster.lock_sessions() == {bundle: session}
+    await cluster.until(lambda: cluster.servers(bundle), within_s=2 * SESSION_S)
+    assert agent.coordination.session.session_id == session
 
 
 @story(1)
