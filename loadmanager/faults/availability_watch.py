@@ -27,6 +27,14 @@ LAGS_TO_A_NEW_OWNER: Final = 4
 _PLACED_S: Final = 10.0
 """For a client's next question, the decision, the lock and the load, with a failure in each."""
 
+PATIENCE_S: Final = 5.0
+"""After so long without an answer a client gives a sidecar up."""
+ASK_AGAIN_S: Final = 2.0
+"""How long it waits then before it asks any sidecar again."""
+ASKED_FOR_S: Final = PATIENCE_S + ASK_AGAIN_S
+"""How long a question to a healthy sidecar counts. A client asks again by then, but perhaps a
+frozen sidecar, and while none that is well is asked no leader knows what is wanted."""
+
 _RETRIES_S: Final = 4.0
 """A lost election, a lost order, a refused lock and a failed load, each tried again once."""
 
@@ -51,6 +59,14 @@ def served_when_asked_within_s(config: Config) -> float:
     return led_within_s(config) + _PLACED_S
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """From when on a bundle is asked for, less the time in which it was not, and until when."""
+
+    since_s: float
+    until_s: float
+
+
 @dataclass(slots=True)
 class AvailabilityWatch:
     """Looks every `LOOK_EVERY_S`, which is how exact its times are."""
@@ -64,7 +80,7 @@ class AvailabilityWatch:
     """The longest that it ran for one that was only asked for."""
     _undisturbed_since_s: float = 0.0
     _wanted: set[BundleId] = field(default_factory=set)
-    _asked: dict[BundleId, float] = field(default_factory=dict)
+    _asked: dict[BundleId, _Asked] = field(default_factory=dict)
     _erased: set[BundleId] = field(default_factory=set)
     _missing_since_s: dict[BundleId, float] = field(default_factory=dict)
 
@@ -102,8 +118,12 @@ class AvailabilityWatch:
                 self.tell(Invariant.SERVED_AGAIN, bundle, seen)
 
     def asked(self, bundle: BundleId, at_s: float) -> None:
-        """Expect a bundle that a client asks for, for as long as it does."""
-        self._asked.setdefault(bundle, at_s)
+        """Expect a bundle that a client asks a healthy sidecar for, for as long as it does."""
+        since_s = at_s
+        if (former := self._asked.get(bundle)) is not None:
+            begun_s = max(former.since_s, self._undisturbed_since_s)
+            since_s = begun_s + max(at_s - max(former.until_s, begun_s), 0.0)
+        self._asked[bundle] = _Asked(since_s, at_s + ASKED_FOR_S)
 
     def answered(self, bundle: BundleId) -> None:
         """Expect it no more on behalf of those who asked: they were told where it is."""
@@ -113,13 +133,13 @@ class AvailabilityWatch:
         self, standing: Container[BundleId], served: Container[BundleId], at_s: float, lag_s: float
     ) -> None:
         self._asked = {
-            bundle: since_s
-            for bundle, since_s in self._asked.items()
+            bundle: asked
+            for bundle, asked in self._asked.items()
             if bundle in standing and bundle not in served
         }
         within_s = self.asked_within_s + LAGS_TO_A_NEW_OWNER * lag_s
-        for bundle, asked_s in self._asked.items():
-            passed_s = at_s - max(asked_s, self._undisturbed_since_s)
+        for bundle, asked in self._asked.items():
+            passed_s = min(at_s, asked.until_s) - max(asked.since_s, self._undisturbed_since_s)
             self.longest_asked_s = max(self.longest_asked_s, passed_s)
             if passed_s > within_s:
                 seen = f"asked for and not served for {passed_s:.1f} s; bound {within_s:.1f} s"

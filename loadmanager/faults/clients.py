@@ -7,6 +7,7 @@ from typing import Final
 from loadmanager.adapters.broker.outcomes import Accepted
 from loadmanager.core.ids import BundleId, TopicName, parse_topic
 from loadmanager.faults.agent import Agent
+from loadmanager.faults.availability_watch import ASK_AGAIN_S, PATIENCE_S
 from loadmanager.faults.operations import NAMESPACES
 from loadmanager.faults.scene import Scene
 from loadmanager.faults.topics import topic_of
@@ -16,9 +17,6 @@ from loadmanager.ports import BrokerUnreachable, LookupRefused, NamespaceUnknown
 _TOPICS: Final = 8
 _PUBLISH_EVERY_S: Final = 2.0
 _MEAN_PAUSE_S: Final = 0.5
-_ASK_AGAIN_S: Final = 2.0
-_PATIENCE_S: Final = 5.0
-"""After so long without an answer a client asks another sidecar."""
 _IDLE_FRACTION: Final = 0.05
 
 
@@ -81,12 +79,12 @@ class Clients:
                 self._scene.begin(self._ask_until_answered(topic))
 
     async def _ask_until_answered(self, topic: TopicName) -> None:
-        """Ask one sidecar after another, as clients do, unless there is no such namespace."""
+        """Ask any sidecar, and again, as clients do, unless there is no such namespace."""
         try:
             while True:
                 if await self._is_answered(topic):
                     return
-                await asyncio.sleep(_ASK_AGAIN_S)
+                await asyncio.sleep(ASK_AGAIN_S)
         finally:
             self._asking.discard(topic)
 
@@ -95,7 +93,7 @@ class Clients:
         if not running:
             return False
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await self.ask(self._rng.choice(running), topic)
         except NamespaceUnknown:
             return True

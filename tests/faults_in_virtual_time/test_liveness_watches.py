@@ -10,7 +10,11 @@ import pytest
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.faults.agent import SESSION_S, Agent
-from loadmanager.faults.availability_watch import AvailabilityWatch, served_when_asked_within_s
+from loadmanager.faults.availability_watch import (
+    ASKED_FOR_S,
+    AvailabilityWatch,
+    served_when_asked_within_s,
+)
 from loadmanager.faults.cluster import Cluster, make_config
 from loadmanager.faults.leader_watch import LAGS_TO_A_LEADER, LeaderWatch, led_within_s
 from loadmanager.faults.monitor import Monitor
@@ -84,11 +88,41 @@ def _availability() -> tuple[AvailabilityWatch, Told]:
 
 def test_what_is_asked_for_and_not_served_is_told_of_after_the_bound() -> None:
     watch, told = _availability()
-    watch.asked(WHOLE, 1020.0)
+    for at_s in range(1000, 1027, 2):
+        watch.asked(WHOLE, float(at_s))
     watch.look([WHOLE], [], fit=True, at_s=1026.0)
     assert not told
     watch.look([WHOLE], [], fit=True, at_s=1026.5)
     assert told == [(Invariant.SERVED_WHEN_ASKED, WHOLE)]
+
+
+def test_the_bound_of_what_is_asked_for_stands_while_nobody_asks_a_healthy_sidecar() -> None:
+    watch, told = _availability()
+    assert ASKED_FOR_S == 7.0
+    # Asked for until 1007.0, from 1050.0 to 1059.0, and from 1090.0 on.
+    watch.look([WHOLE], [], fit=True, at_s=1049.0)
+    watch.asked(WHOLE, 1050.0)
+    watch.asked(WHOLE, 1052.0)
+    watch.look([WHOLE], [], fit=True, at_s=1089.0)
+    assert not told
+    assert watch.longest_asked_s == 16.0
+    for at_s in range(1090, 1101, 2):
+        watch.asked(WHOLE, float(at_s))
+    watch.look([WHOLE], [], fit=True, at_s=1100.0)
+    assert not told
+    watch.look([WHOLE], [], fit=True, at_s=1100.5)
+    assert told == [(Invariant.SERVED_WHEN_ASKED, WHOLE)]
+
+
+def test_the_bound_of_what_is_asked_for_begins_anew_with_a_fault_while_nobody_asks() -> None:
+    watch, told = _availability()
+    watch.disturbed(1040.0)
+    for at_s in range(1050, 1077, 2):
+        watch.asked(WHOLE, float(at_s))
+    watch.look([WHOLE], [], fit=True, at_s=1076.0)
+    assert not told
+    watch.look([WHOLE], [], fit=True, at_s=1076.5)
+    assert told
 
 
 @pytest.mark.parametrize("what", ["no broker is fit", "a fault", "an answer", "deleted"])
@@ -101,6 +135,9 @@ def test_the_bound_of_what_is_asked_for_does_not_run(what: str) -> None:
     watch.look(
         [] if what == "deleted" else [WHOLE], [], fit=what != "no broker is fit", at_s=1010.0
     )
+    if what in {"no broker is fit", "a fault"}:
+        for at_s in range(1010, 1037, 2):
+            watch.asked(WHOLE, float(at_s))
     watch.look([WHOLE], [], fit=True, at_s=1036.0)
     assert not told
 
@@ -146,7 +183,8 @@ def test_a_question_to_a_healthy_sidecar_counts_and_no_other_does() -> None:
         agent.coordination.reconnect()
         await _look_for(monitor, 30.0)
         assert not monitor.violations
-        monitor.asked(agent, topic)
-        await _look_for(monitor, 28.0)
+        for _number in range(14):
+            monitor.asked(agent, topic)
+            await _look_for(monitor, 2.0)
 
     assert _watched(tell) == [(Invariant.SERVED_WHEN_ASKED, WHOLE)]
