@@ -65,6 +65,20 @@ def test_broker_and_sidecar_share_one_nodes_network_and_processes(
             assert name in services[f"node-{node}"]["networks"]["default"]["aliases"]
 
 
+def test_broker_obeys_its_sidecar_alone_by_a_secret_that_both_have(
+    configs: list[Config], services: dict[str, Any], project: Path
+) -> None:
+    everything = yaml.safe_load((project / "docker-compose.yml").read_text(encoding="utf-8"))
+    for node, config in zip(NODES, configs, strict=True):
+        broker, sidecar = services[f"broker-{node}"], services[f"sidecar-{node}"]
+        option, file = broker["command"][-2:]
+        assert (option, file) == ("--control-secret-file", config.broker.control_secret_file)
+        assert file == "/run/secrets/control"
+        assert broker["secrets"] == sidecar["secrets"] == ["control"]
+    default = project / DEFAULT.sub(r"\1", everything["secrets"]["control"]["file"])
+    assert len(default.read_text(encoding="ascii").strip()) >= 16
+
+
 def test_every_port_is_published_on_loopback_alone(services: dict[str, Any]) -> None:
     published = [port for each in services.values() for port in each.get("ports", ())]
     assert [port for port in published if not port.startswith("127.0.0.1:")] == []

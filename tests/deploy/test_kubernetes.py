@@ -127,6 +127,21 @@ def test_broker_outlives_its_sidecar_while_the_pod_stops(config: Config, pods: R
     )
 
 
+def test_broker_obeys_its_sidecar_alone_by_a_secret_made_for_the_pod(
+    config: Config, pods: Resource
+) -> None:
+    (maker,) = pods["spec"]["initContainers"]
+    file = config.broker.control_secret_file
+    assert f'pathlib.Path("{file}").write_text(secrets.token_hex(32))' in maker["command"][-1]
+    assert container(pods, "broker")["args"][-2:] == ["--control-secret-file", file]
+    (mount,) = maker["volumeMounts"]
+    assert file.startswith(f"{mount['mountPath']}/")
+    for name in ("broker", "sidecar"):
+        assert {**mount, "readOnly": True} in container(pods, name)["volumeMounts"]
+    (volume,) = (one for one in pods["spec"]["volumes"] if one["name"] == mount["name"])
+    assert "emptyDir" in volume
+
+
 def test_nobody_may_do_everything_without_a_token(config: Config) -> None:
     assert config.security.anonymous == "auto"
     assert not config.security.has_tokens
