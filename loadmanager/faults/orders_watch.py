@@ -32,6 +32,7 @@ class OrdersWatch:
         self._tell = tell
         self._elected = 0
         self._told: dict[str, int] = {}
+        self._misled: set[str] = set()
         self._read: dict[str, int] = {}
         self._acted: dict[str, int] = {}
         self._foreign: set[bytes] = set()
@@ -82,18 +83,27 @@ class OrdersWatch:
         """Listen to what orders a sidecar is told, and to what it commits then."""
         session, broker = agent.coordination, agent.host.name
         name = agent.parts.identity.instance
-        session.after_read = lambda path, node: self._heard(self._read, name, broker, path, node)
-        session.after_told = lambda path, node: self._heard(self._told, name, broker, path, node)
+        session.after_read = lambda path, node: self._was_read(name, broker, path, node)
+        session.after_told = lambda path, node: self._was_told(name, broker, path, node)
         session.before_commit = lambda operations: self._committed(name, operations)
 
-    def _heard(
-        self, epochs: dict[str, int], name: str, broker: BrokerId, path: str, node: Node | None
-    ) -> None:
+    def _was_told(self, name: str, broker: BrokerId, path: str, node: Node | None) -> None:
         if path != znodes.orders(broker) or node is None or not node.data:
             return
-        # Who is told of a stranger's may take nothing until it is told of a leader's.
-        if epochs is self._told or node.data not in self._foreign:
-            epochs[name] = decode_orders(path, node.data).epoch
+        # Who is told of a stranger's may take nothing until it hears of a leader's.
+        self._told[name] = decode_orders(path, node.data).epoch
+        self._misled.discard(name)
+        if node.data in self._foreign:
+            self._misled.add(name)
+
+    def _was_read(self, name: str, broker: BrokerId, path: str, node: Node | None) -> None:
+        if path != znodes.orders(broker) or node is None or node.data in {b"", *self._foreign}:
+            return
+        self._read[name] = decode_orders(path, node.data).epoch
+        if name in self._misled:
+            # They stand in the place of the stranger's: in a new session it reads them first.
+            self._told[name] = self._read[name]
+            self._misled.discard(name)
 
     def _committed(self, name: str, operations: Sequence[Operation]) -> None:
         for operation in operations:

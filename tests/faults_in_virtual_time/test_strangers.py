@@ -14,7 +14,7 @@ from loadmanager.faults.monitor import Monitor
 from loadmanager.faults.seed_run import HAPPENINGS, run_seed
 from loadmanager.faults.trace import Trace
 from loadmanager.faults.violation import Invariant
-from loadmanager.ports import Create
+from loadmanager.ports import Create, Node
 
 OFTEN = ("copy the ensemble's data", "restore older data")
 
@@ -38,6 +38,40 @@ async def test_a_lock_taken_on_a_strangers_orders_is_told_of(cluster: Cluster) -
     path = znodes.lock(boundaries.bundles[0])
     assert agent.coordination.before_commit is not None
     agent.coordination.before_commit([Create(path, encode_lock(record), ephemeral=True)])
+    assert [one.invariant for one in monitor.violations] == [Invariant.ORDERS_OF_THE_TERM]
+
+
+@story()
+async def test_who_reads_a_leaders_orders_after_a_strangers_takes_locks_on_those_and_no_older(
+    cluster: Cluster,
+) -> None:
+    """As a sidecar does that registers in a new session: it reads before its watch tells it."""
+    monitor = Monitor(cluster, Trace())
+    monitor.orders.restored(1)  # It did not see the election.
+    boundaries = await cluster.make_namespace(1)
+    await place_all(cluster, boundaries)
+    agent = cluster.living[0]
+    monitor.follow_agent(agent)
+    session, path = agent.coordination, znodes.orders(agent.host.name)
+    assert session.before_commit and session.after_told and session.after_read
+    node = await session.get(znodes.LEADER)
+    assert node is not None
+
+    def orders(epoch: int) -> Node:
+        return replace(node, data=encode_orders(Orders(epoch)))
+
+    def lock(epoch: int) -> Create:
+        urls = BrokerUrls(http_url="http://b")
+        record = LockRecord(urls=urls, broker=agent.host.name, epoch=epoch)
+        return Create(znodes.lock(boundaries.bundles[0]), encode_lock(record), ephemeral=True)
+
+    monitor.orders.foreign(orders(2**62).data)
+    session.after_told(path, orders(2**62))
+    session.after_read(path, orders(2**62))
+    session.after_read(path, orders(7))
+    session.before_commit([lock(7)])
+    assert not monitor.violations
+    session.before_commit([lock(6)])
     assert [one.invariant for one in monitor.violations] == [Invariant.ORDERS_OF_THE_TERM]
 
 
