@@ -53,7 +53,9 @@ async def test_who_reads_a_leaders_orders_after_a_strangers_takes_locks_on_those
     agent = cluster.living[0]
     monitor.follow_agent(agent)
     session, path = agent.coordination, znodes.orders(agent.host.name)
-    assert session.before_commit and session.after_told and session.after_read
+    assert session.before_commit is not None
+    assert session.after_told is not None
+    assert session.after_read is not None
     node = await session.get(znodes.LEADER)
     assert node is not None
 
