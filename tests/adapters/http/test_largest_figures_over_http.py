@@ -3,13 +3,16 @@
 import json
 import math
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import pytest
 from largest_reports import FULL, MOST_USED, idle_report, largest_report
-from leader_at_work import leader_at_work
+from leader_at_work import LeaderAtWork, leader_at_work
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import eventually
 
 from loadmanager.adapters.http import HttpDoor
 from loadmanager.adapters.http.admin.accounts import Accounts
@@ -18,6 +21,7 @@ from loadmanager.adapters.http.admin.plans import Plans
 from loadmanager.app.broker_requests import BrokerRequests
 from loadmanager.app.previewing import PreviewRequests
 from loadmanager.app.topic_requests import TopicRequests
+from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.load import TopicTraffic
@@ -26,6 +30,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot import decode_snapshot
+from loadmanager.core.wire import encode_loads
 from loadmanager.ports import Unavailable
 from tests.adapters.http.conftest import FakeLookup, OpenDoor
 
@@ -49,8 +54,8 @@ class NoTopicLine:
         raise Unavailable(f"{sidecar_url} does not answer about {namespace}")
 
 
-@pytest.fixture
-async def leader() -> AsyncIterator[OpenDoor]:
+@asynccontextmanager
+async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, OpenDoor]]:
     """Open a door before a leader whose brokers are as full as can be, after two rounds."""
     async with leader_at_work(Planner()) as sidecar:
         await sidecar.create_namespace(CUT)
@@ -75,7 +80,10 @@ async def leader() -> AsyncIterator[OpenDoor]:
         port = await door.start("127.0.0.1", 0)
         try:
             async with aiohttp.ClientSession() as client:
-                yield OpenDoor(FakeLookup(), port, door, client, sidecar.registry, "http")
+                yield (
+                    sidecar,
+                    OpenDoor(FakeLookup(), port, door, client, sidecar.registry, "http"),
+                )
         finally:
             await door.stop()
         unexpected = "loadmanager_unexpected_errors_total"
@@ -85,6 +93,12 @@ async def leader() -> AsyncIterator[OpenDoor]:
             for sample in family.samples
             if sample.name == unexpected
         )
+
+
+@pytest.fixture
+async def leader() -> AsyncIterator[OpenDoor]:
+    async with leader_of_the_largest() as (_, door):
+        yield door
 
 
 def no_constant(text: str) -> Any:
@@ -138,3 +152,22 @@ async def test_every_metric_is_a_finite_number(leader: OpenDoor) -> None:
     assert all(math.isfinite(sample.value) for sample in samples)
     shown = [one.value for one in samples if one.name == "pulsar_lb_cpu_usage"]
     assert max(shown) == 100 * MOST_USED.usage / MOST_USED.limit
+
+
+@pytest.mark.parametrize("broker", [B1, B2])
+async def test_figures_beyond_every_bound_in_a_node_fail_no_request(broker: BrokerId) -> None:
+    (usual,) = (one for one in REPORTS if one.broker == broker)
+    absurd = replace(FULL, msgs_in_per_s=1e308, bytes_out_per_s=1e308)
+    content = encode_loads(replace(usual, bundles=dict.fromkeys(usual.bundles, absurd)))
+    async with leader_of_the_largest() as (sidecar, door):
+        await sidecar.write(znodes.loads(broker), content)
+        await eventually(lambda: broker not in sidecar.parts.picture.loads.reports)
+        for path in ("snapshot", "plan", f"explain?subject={B3}", "decisions"):
+            await asked(door, f"{OURS}/{path}")
+        got = await door.ask("/admin/v2/broker-stats/load-report")
+        if broker == B1:
+            assert got.status == 503
+            assert f"{znodes.loads(B1)}: " in got.json()["reason"]
+        else:
+            assert got.status == 200
+        assert (await door.ask("/metrics")).status == 200
