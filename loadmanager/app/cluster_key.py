@@ -1,6 +1,6 @@
 """The key that tokens of the cluster are signed with, where nothing else is configured.
 
-It stands in ZooKeeper, so whoever can read it there can sign. The first who needs it
+It stands in ZooKeeper, so everyone who can read it there can sign. The first who needs it
 makes it; all sidecars watch it, so that a replaced one counts at once, and make it
 again when it was deleted.
 """

@@ -80,7 +80,7 @@ def token_command(  # noqa: PLR0917 - one for each option
     """Print a token to ask sidecars with that have no [security] of their own.
 
     It is signed with the key that the sidecars share in ZooKeeper, which is made if there
-    is none yet: a token can be made before the first sidecar runs. Whoever has a token may
+    is none yet: a token can be made before the first sidecar runs. The bearer of a token may
     do what it says until it ends or the key is replaced.
 
     Example: loadmanager token --right admin --config /etc/loadmanager.toml > admin.jwt

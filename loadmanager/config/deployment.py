@@ -35,8 +35,8 @@ class BrokerSettings(Section):
             return ""
         return (
             f"[broker] control_url is {url!r} and control_secret_file is empty: "
-            "whoever reaches that address can command the broker; expected a loopback address, "
-            "or a secret that the broker shares"
+            "everyone who reaches that address can command the broker; expected a loopback "
+            "address, or a secret that the broker shares"
         )
 
     id: BrokerName = Field(

@@ -38,7 +38,7 @@ PREFIX: Final = "/loadmanager-broker/v1"
 # A bundle is cut long before it has so many, and reading them takes a tenth of a second
 # in which the sidecar does nothing else. The busiest tell as well where to cut.
 MAX_TOPICS: Final = 5_000
-# An end of a lease is at most so far after the clock that it is reckoned from.
+# An end of a lease is at most so far after the clock that it is computed from.
 _LONGEST_LEASE_S: Final = 86_400.0
 
 
