@@ -8,7 +8,7 @@ from loadmanager.app.leasing import LeaseKeeper
 async def _extend(self: LeaseKeeper) -> None:
     lease_s = self._terms.fraction * self._coordination.session.timeout_s
     until_s = self._clock.monotonic_s() + lease_s
-    self._leased_until_s = until_s
+    self._leased_until_s = self._over_at_s = until_s
     await self._renew(until_s=self._broker_clock_s + until_s - self._broker_clock_read_at_s)
 
 
