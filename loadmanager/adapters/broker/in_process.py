@@ -36,7 +36,7 @@ class Fault(StrEnum):
     UNREACHABLE = "unreachable"
     # It is done, but the answer never comes: BrokerUnreachable.
     LOST_ANSWER = "lost_answer"
-    # BrokerUnreachable now, and done at `heal`: it was under way for long.
+    # BrokerUnreachable now, and done at `heal` by the same process: it was under way for long.
     LATE = "late"
     # No answer until `heal`; a caller that gives up before has had nothing done.
     HANG = "hang"
@@ -156,7 +156,10 @@ class InProcessBroker:
         self._faults.append(_Injected(fault, commands, times))
 
     def heal(self) -> None:
-        """End all faults: hanging commands go on, late ones are done now, errors unheard."""
+        """End all faults: hanging commands go on, late ones are done now, errors unheard.
+
+        Those that were under way to a process that has ended since are lost with it.
+        """
         self._faults.clear()
         self._healed.set()
         self._healed = asyncio.Event()
@@ -171,6 +174,7 @@ class InProcessBroker:
         """Let the broker process die at once; until `restart` it is unreachable."""
         self._past += intervals_of(self._changes, died_at_s=self._clock_s())
         self._changes = []
+        self._late = []
         self._broker = None
 
     def restart(self) -> None:
@@ -248,7 +252,10 @@ class InProcessBroker:
         self.commands.append(name)
         fault = self._next_fault(name)
         if fault is Fault.HANG:
+            asked = self._broker
             await self._healed.wait()
+            if self._broker is not asked:
+                raise BrokerUnreachable(f"{self._name}: {name}: its process ended")
         elif fault is Fault.LATE:
             self._late.append(do)
         if fault in {Fault.UNREACHABLE, Fault.LATE}:

@@ -142,6 +142,33 @@ async def test_a_late_unload_does_not_end_the_grant_that_followed(
     assert broker.serving == {BUNDLE: 2}
 
 
+async def test_a_late_command_is_lost_with_the_process_that_it_was_under_way_to(
+    broker: InProcessBroker,
+) -> None:
+    await broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation=broker.incarnation)
+    broker.inject(Fault.LATE, "load")
+    with pytest.raises(BrokerUnreachable):
+        await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
+    broker.restart()
+    await broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation=broker.incarnation)
+    broker.heal()
+    assert not broker.serving
+
+
+async def test_a_hanging_command_is_lost_with_the_process_that_it_was_under_way_to(
+    broker: InProcessBroker, eventually: Any
+) -> None:
+    broker.inject(Fault.HANG, "load")
+    loading = asyncio.create_task(broker.load(BUNDLE, agent_epoch=1, fencing_token=1))
+    await eventually(lambda: "load" in broker.commands)
+    broker.restart()
+    await broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation=broker.incarnation)
+    broker.heal()
+    with pytest.raises(BrokerUnreachable, match="load: its process ended"):
+        await loading
+    assert not broker.serving
+
+
 async def test_a_dead_broker_is_unreachable_and_serves_nothing(broker: InProcessBroker) -> None:
     await load(broker)
     broker.kill()
