@@ -55,12 +55,21 @@ class Keys:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end what is inside as an exception does, so that it cleans up."""
+    """Let SIGINT, SIGTERM and SIGHUP end what is inside as exceptions do, so that it cleans up.
+
+    SIGINT as well where the parent had it ignored, as scripts have for what they start beside
+    themselves: on a terminal Ctrl-C has to end it.
+    """
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    former = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: end,
+        signal.SIGHUP: end,
+    }
+    former = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
