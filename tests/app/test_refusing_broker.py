@@ -136,6 +136,19 @@ async def test_its_locks_are_not_given_away_before_its_lease_is_over(cluster: Cl
 
 
 @story()
+async def test_a_late_sidecar_takes_its_registration_out_before_its_locks(cluster: Cluster) -> None:
+    """Its owned list names the bundles for some round trips more, and lookups read that."""
+    boundaries = await cluster.make_namespace(6)
+    agent = await _refused(cluster, boundaries)
+    session = agent.coordination.session.session_id
+    agent.coordination.delay_replies(1.5)
+    await cluster.until(lambda: session not in cluster.lock_sessions().values())
+    assert agent.coordination.session.session_id == session
+    assert znodes.registration(agent.host.name) not in cluster.service.nodes
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
 async def test_a_lock_on_its_way_when_it_begins_to_refuse_is_not_left_behind(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
