@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from urllib.parse import quote
 
 from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError
 from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
+from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.attach.discovery import Addresses, PulsarCluster
 from loadmanager.core.bundle_traffic import BundleTraffic, bundle_traffic
-from loadmanager.core.errors import InvalidName
-from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.topic_counters import Counters, between
 
 _PARALLEL = 16
@@ -100,18 +99,10 @@ class Sampler:
 
     async def _read(self, cluster: str, broker: BrokerId) -> Reading:
         url = self.address(broker)
-        path = f"/admin/v2/brokers/{quote(cluster, safe='')}/{broker}/ownedNamespaces"
         seen = await read_exposition(self.admin.lines(f"{url}/metrics/"))
         at_s = monotonic()
-        told = await self.admin.json(f"{url}{path}")
-        owned: list[BundleId] = []
-        foreign: list[str] = []
-        for name in told if isinstance(told, dict) else ():
-            try:
-                owned.append(parse_bundle(name))
-            except InvalidName:
-                foreign.append(name)
-        return Reading(at_s=at_s, owned=tuple(owned), seen=seen, foreign=tuple(foreign))
+        owned, foreign = await read_owned(self.admin, url, cluster, broker)
+        return Reading(at_s=at_s, owned=owned, seen=seen, foreign=foreign)
 
 
 def _sample(former: Reading, reading: Reading) -> BrokerSample:

@@ -1,7 +1,8 @@
-"""Brokers that answer as real Pulsar 4.0.7 brokers did, as far as an observer asks them."""
+"""Brokers that answer as real Pulsar 4.0.7 brokers did, as far as `loadmanager attach` asks."""
 
 import asyncio
 import gzip
+import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,14 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import parse_bundle, parse_full_topic, range_of
+
 MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
+EXTENSIBLE = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
+CONFIGURATION = "/admin/v2/brokers/configuration"
+_UNLOAD = re.compile(r"/admin/v2/namespaces/(.+/.+)/(0x\w+_0x\w+)/unload")
+_LOOKUP = re.compile(r"/lookup/v2/topic/(persistent|non-persistent)/(.+/.+)/(.+)")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -34,10 +42,22 @@ class FakeBroker:
 
 @dataclass
 class FakePulsar:
-    """A cluster of such brokers."""
+    """A cluster of such brokers.
+
+    Attributes:
+        settings: what all their files say.
+        dynamic: what was set over the admin REST since.
+        snatched: brokers that take the next unloaded bundles, whatever was ordered.
+        unloads: bundles and destinations as they were ordered.
+    """
 
     brokers: list[FakeBroker]
     settings: dict[str, str] = field(default_factory=dict)
+    dynamic: dict[str, str] = field(default_factory=dict)
+    snatched: list[FakeBroker] = field(default_factory=list)
+    unloads: list[tuple[str, str]] = field(default_factory=list)
+    unloaded: list[str] = field(default_factory=list)
+    unserved: dict[str, tuple[float, float, float, float]] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -55,7 +75,38 @@ class FakePulsar:
             "exposeTopicLevelMetricsInPrometheus": "true",
             **self.settings,
             **broker.settings,
+            **self.dynamic,
         }
+
+    def owner(self, bundle: str) -> FakeBroker | None:
+        """Return who serves a bundle."""
+        return next((one for one in self.brokers if bundle in one.owned), None)
+
+    def named(self, name: str | None) -> FakeBroker | None:
+        """Return the broker of a name."""
+        return next((one for one in self.brokers if one.name == name), None)
+
+    def hand_over(self, bundle: str, target: FakeBroker | None) -> None:
+        """Let another broker serve a bundle, its topics counting from zero; None for nobody."""
+        source = self.owner(bundle)
+        if source is not None:
+            source.owned.remove(bundle)
+            for topic in [one for one in source.grows if lies_in(one, bundle)]:
+                source.topics.pop(topic)
+                self.unserved[topic] = source.grows.pop(topic)
+        if target is not None:
+            target.owned.append(bundle)
+            for topic in [one for one in self.unserved if lies_in(one, bundle)]:
+                target.topics[topic] = [0.0, 0.0, 0.0, 0.0]
+                target.grows[topic] = self.unserved.pop(topic)
+
+
+def lies_in(topic: str, bundle: str) -> bool:
+    """Return whether a bundle holds a topic."""
+    lower, upper = range_of(parse_bundle(bundle))
+    namespace = bundle.rpartition("/")[0]
+    found = parse_full_topic(topic)
+    return found.namespace == namespace and lower <= position(found, "crc32") < upper
 
 
 async def answer(cluster: FakePulsar, broker: FakeBroker, request: web.Request) -> web.Response:
@@ -64,19 +115,83 @@ async def answer(cluster: FakePulsar, broker: FakeBroker, request: web.Request) 
     broker.authorizations.add(request.headers.get("Authorization", ""))
     if request.path in broker.instead:
         return await broker.instead[request.path](request)  # type: ignore[return-value]  # any answer will do
+    if request.method != "GET":
+        return change(cluster, request)
+    if found := _LOOKUP.fullmatch(request.path):
+        return lookup(cluster, broker, f"{found[1]}://{found[2]}/{found[3]}")
     if request.path == "/metrics/":
         return metrics(broker)
-    told: dict[str, object] = {
-        "/admin/v2/brokers/configuration/runtime": cluster.runtime(broker),
+    return told(cluster, broker, request.path)
+
+
+def told(cluster: FakePulsar, broker: FakeBroker, path: str) -> web.Response:
+    """Answer a question in JSON."""
+    answers: dict[str, object] = {
+        f"{CONFIGURATION}/runtime": cluster.runtime(broker),
+        f"{CONFIGURATION}/values": cluster.dynamic,
         "/admin/v2/brokers/research": [one.name for one in cluster.brokers],
         "/admin/v2/brokers/version": "4.0.7",
         f"/admin/v2/brokers/research/{broker.name}/ownedNamespaces": {
             name: {"is_active": True} for name in broker.owned
         },
     }
-    if request.path not in told:
-        return web.json_response({"reason": "HTTP 404 Not Found"}, status=404)
-    return web.json_response(told[request.path])
+    if path == "/admin/v2/brokers/ready":
+        return web.Response(text="ok")
+    if path not in answers:
+        return refused(404, "HTTP 404 Not Found")
+    return web.json_response(answers[path])
+
+
+def change(cluster: FakePulsar, request: web.Request) -> web.Response:
+    """Do what a request that is no question asks for."""
+    path = request.path
+    if path.startswith(f"{CONFIGURATION}/"):
+        name, _, value = path.removeprefix(f"{CONFIGURATION}/").partition("/")
+        if request.method == "DELETE":
+            cluster.dynamic.pop(name, None)
+        else:
+            cluster.dynamic[name] = value
+        return web.Response()
+    if found := _UNLOAD.fullmatch(path):
+        return unload(cluster, f"{found[1]}/{found[2]}", request.query.get("destinationBroker"))
+    return refused(404, "HTTP 404 Not Found")
+
+
+def unload(cluster: FakePulsar, bundle: str, destination: str | None) -> web.Response:
+    """Let a bundle go. The modular manager serves it again at the first lookup only."""
+    cluster.unloads.append((bundle, destination or ""))
+    target = cluster.named(destination)
+    if target is None:
+        return refused(409, "Not allowed unload namespace bundle to inactive destination broker")
+    if bundle in cluster.unloaded:
+        return web.Response(status=204)
+    if cluster.owner(bundle) is None:
+        return refused(412, f"Invalid upper boundary for bundle {bundle}.")
+    if cluster.snatched:
+        cluster.hand_over(bundle, cluster.snatched.pop(0))
+    elif cluster.runtime(target)["loadManagerClassName"] == EXTENSIBLE:
+        cluster.hand_over(bundle, target)
+    else:
+        cluster.hand_over(bundle, None)
+        cluster.unloaded.append(bundle)
+    return web.Response(status=204)
+
+
+def lookup(cluster: FakePulsar, broker: FakeBroker, topic: str) -> web.Response:
+    """Name the broker of a topic; a bundle without one is served here."""
+    for bundle in [one for one in cluster.unloaded if lies_in(topic, one)]:
+        cluster.unloaded.remove(bundle)
+        cluster.hand_over(bundle, broker)
+    bundles = (one for candidate in cluster.brokers for one in candidate.owned)
+    owner = next((cluster.owner(one) for one in bundles if lies_in(topic, one)), None)
+    if owner is None:
+        return refused(404, "Topic not found")
+    return web.json_response({"httpUrl": f"http://{owner.name}"})
+
+
+def refused(status: int, reason: str) -> web.Response:
+    """Return a refusal as Pulsar writes it."""
+    return web.json_response({"reason": reason}, status=status)
 
 
 def metrics(broker: FakeBroker) -> web.Response:
@@ -128,6 +243,10 @@ def running(cluster: FakePulsar) -> Iterator[FakePulsar]:
     async def stop() -> None:
         for runner in runners:
             await runner.cleanup()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
     asyncio.run_coroutine_threadsafe(start(), loop).result(10)
     try:

@@ -1,4 +1,4 @@
-"""Questions to the admin REST of Pulsar's brokers: bounded in time and size.
+"""Requests to the admin REST of Pulsar's brokers: bounded in time and size.
 
 Each broker is asked at its own address. A redirect is followed to a broker that the cluster
 names and to nobody else, because the token goes with it.
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
@@ -27,10 +27,13 @@ from loadmanager.adapters.pulsar_admin.errors import (
 MOST_JSON_BYTES: Final = 64 * 1024 * 1024
 MOST_METRICS_BYTES: Final = 2 * 1024 * 1024 * 1024
 _CHUNK_BYTES: Final = 256 * 1024
-_MOST_REDIRECTS: Final = 3
+_MOST_REDIRECTS: Final = 5
 _MOST_REASON: Final = 200
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _RIGHTS: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+_DONE: Final = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT})
+
+Method = Literal["GET", "PUT", "POST", "DELETE"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,7 @@ class Access:
         connect_timeout_s: for opening a connection.
         timeout_s: for a whole answer of JSON.
         metrics_timeout_s: for a whole answer of metrics, which may have hundreds of megabytes.
+        change_timeout_s: for a change; a broker answers when it has closed all topics of a bundle.
     """
 
     token_file: Path | None = None
@@ -51,6 +55,7 @@ class Access:
     connect_timeout_s: float = 3.0
     timeout_s: float = 10.0
     metrics_timeout_s: float = 60.0
+    change_timeout_s: float = 30.0
 
 
 @dataclass(slots=True)
@@ -118,17 +123,34 @@ class PulsarAdmin:
         if rest:
             yield rest + b"\n"
 
+    async def change(self, method: Literal["PUT", "POST", "DELETE"], url: str) -> None:
+        """Change something; a broker that is not the one to do it names another.
+
+        Raises:
+            Unanswered: nobody answers in time; it may have been changed nevertheless.
+            RightMissing: 401 or 403.
+            AnswerRefused: another status than 200 or 204.
+        """
+        async with self._answer(url, self.access.change_timeout_s, method):
+            pass
+
     @asynccontextmanager
-    async def _answer(self, url: str, timeout_s: float) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _answer(
+        self, url: str, timeout_s: float, method: Method = "GET"
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         for _ in range(_MOST_REDIRECTS + 1):
             try:
                 async with asyncio.timeout(timeout_s):
-                    async with self._connected().get(
-                        url, headers=self._headers(), allow_redirects=False, ssl=self._tls()
+                    async with self._connected().request(
+                        method,
+                        url,
+                        headers=self._headers(method),
+                        allow_redirects=False,
+                        ssl=self._tls(),
                     ) as answer:
                         self.cost.requests += 1
                         if answer.status not in _REDIRECTS:
-                            await self._check(url, answer)
+                            await self._check(url, answer, method)
                             yield answer
                             return
                         url = self._redirect(url, answer.headers.get("Location", ""))
@@ -151,13 +173,16 @@ class PulsarAdmin:
                 raise AnswerRefused(f"{url}: the answer has over {most:,} bytes")
             yield chunk
 
-    async def _check(self, url: str, answer: aiohttp.ClientResponse) -> None:
-        if answer.status == HTTPStatus.OK:
+    async def _check(self, url: str, answer: aiohttp.ClientResponse, method: Method) -> None:
+        if answer.status == HTTPStatus.OK or (method != "GET" and answer.status in _DONE):
             return
         said = (await answer.content.read(_MOST_REASON)).decode("utf-8", errors="replace")
         why = f"{url}: answered {answer.status} ({' '.join(said.split()) or answer.reason})"
         if answer.status in _RIGHTS:
-            raise RightMissing(f"{why}; expected a token or certificate with the right to read it")
+            what = "read" if method == "GET" else "change"
+            raise RightMissing(
+                f"{why}; expected a token or certificate with the right to {what} it"
+            )
         raise AnswerRefused(why, answer.status)
 
     def _redirect(self, url: str, location: str) -> str:
@@ -189,8 +214,10 @@ class PulsarAdmin:
     def _tls(self) -> ssl.SSLContext | bool:
         return True if self.access.tls is None else self.access.tls
 
-    def _headers(self) -> dict[str, str]:
+    def _headers(self, method: Method) -> dict[str, str]:
         headers = {"Accept-Encoding": "gzip"}
+        if method != "GET":
+            headers["Content-Type"] = "application/json"
         if self.access.token_file is not None:
             try:
                 token = self.access.token_file.read_text(encoding="utf-8").strip()

@@ -1,0 +1,198 @@
+"""Moving one bundle of a Pulsar cluster by its admin REST, and looking where it went.
+
+A move is an ``unload`` with a destination. On the modular manager the destination is a wish
+that the first lookup uses up, and with many clients another lookup may be faster. So the
+target is asked right away, as Pulsar's leader would ask it (the *claim*), for a topic of the
+bundle. Pulsar's own lock decides: if another broker holds it, the claim changes nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from time import monotonic
+from typing import Final, Literal
+from urllib.parse import quote
+
+from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
+from loadmanager.adapters.pulsar_admin.errors import (
+    AnswerRefused,
+    PulsarAdminError,
+    RightMissing,
+)
+from loadmanager.adapters.pulsar_admin.ownership import read_owned
+from loadmanager.core.ids import BrokerId, BundleId, TopicName
+
+MoveState = Literal["serving", "failed", "superseded", "timed_out", "landed_elsewhere"]
+
+MOST_ATTEMPTS: Final = 3
+LOOK_S: Final = 2.0
+"""How long after an order the bundle is looked for at its target."""
+
+_PAUSE_S: Final = 0.1
+_CHANGED: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A bundle that is to go from one broker to another; ``topic`` is one of its topics."""
+
+    bundle: BundleId
+    source: BrokerId
+    target: BrokerId
+    topic: TopicName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveOutcome:
+    """How a move ended.
+
+    Attributes:
+        state: ``serving`` at the target; ``superseded`` where the bundle had changed before
+            anything was ordered; ``landed_elsewhere`` at another broker than the target;
+            ``timed_out`` where no broker says that it serves it.
+        reason: why it is not at the target, "" if it is.
+        attempts: how often it was ordered.
+        owner: where it is, None if unknown.
+    """
+
+    state: MoveState
+    reason: str = ""
+    attempts: int = 0
+    owner: BrokerId | None = None
+
+
+@dataclass(slots=True)
+class BundleMover:
+    """Carries out moves in one cluster.
+
+    Pulsar's destinations of bundles with equal ranges in different namespaces get mixed up,
+    so of those only one moves at a time.
+
+    Attributes:
+        address: the URL of a broker.
+        brokers: all of the cluster, for finding a bundle that went elsewhere.
+        claims: whether the claim is of use, as on the modular manager.
+    """
+
+    admin: PulsarAdmin
+    address: Callable[[BrokerId], str]
+    cluster: str
+    brokers: Collection[BrokerId]
+    claims: bool
+    look_s: float = LOOK_S
+    _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    async def move(self, move: Move) -> MoveOutcome:
+        """Carry out a move.
+
+        Raises:
+            RightMissing: 401 or 403: no further move will do better.
+        """
+        async with self._ranges.setdefault(move.bundle.rpartition("/")[2], asyncio.Lock()):
+            refusal = await self._why_not(move)
+            if refusal is not None:
+                return refusal
+            return await self._ordered(move)
+
+    async def _why_not(self, move: Move) -> MoveOutcome | None:
+        """Return how a move ends before it begins, None if it may begin."""
+        try:
+            if not await self._serves(move.source, move.bundle):
+                why = f"{move.source} does not serve it any more"
+                return MoveOutcome(state="superseded", reason=why)
+            ready = await self.admin.text(f"{self.address(move.target)}/admin/v2/brokers/ready")
+        except RightMissing:
+            raise
+        except PulsarAdminError as error:
+            return MoveOutcome(state="failed", reason=str(error), owner=move.source)
+        if ready.strip() != "ok":
+            why = f"{move.target} says {ready[:60]!r} of itself; expected 'ok'"
+            return MoveOutcome(state="failed", reason=why, owner=move.source)
+        return None
+
+    async def _ordered(self, move: Move) -> MoveOutcome:
+        owner: BrokerId | None = move.source
+        said = ""
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            said = ""
+            try:
+                await self._order(move, owner or move.source)
+            except RightMissing:
+                raise
+            except PulsarAdminError as error:
+                final = _final_state(error)
+                if final is not None:
+                    return MoveOutcome(state=final, reason=str(error), attempts=attempt)
+                # A broker may have done what it gave no answer to, or a bad one.
+                said = str(error)
+            owner = await self._find(move)
+            if owner == move.target:
+                return MoveOutcome(state="serving", attempts=attempt, owner=owner)
+        return _not_landed(move, owner, said)
+
+    async def _order(self, move: Move, owner: BrokerId) -> None:
+        namespace, _, bounds = move.bundle.rpartition("/")
+        path = f"/admin/v2/namespaces/{namespace}/{bounds}/unload"
+        destination = quote(move.target, safe="")
+        await self.admin.change(
+            "PUT", f"{self.address(owner)}{path}?destinationBroker={destination}"
+        )
+        if self.claims and move.topic is not None:
+            await self._claim(move.target, move.topic)
+
+    async def _claim(self, target: BrokerId, topic: TopicName) -> None:
+        """Ask the target to serve the bundle; what came of it is seen by looking."""
+        local = quote(topic.local, safe="")
+        path = f"/lookup/v2/topic/{topic.domain}/{topic.namespace}/{local}?authoritative=true"
+        try:
+            await self.admin.text(f"{self.address(target)}{path}")
+        except RightMissing:
+            raise
+        except PulsarAdminError:
+            return
+
+    async def _find(self, move: Move) -> BrokerId | None:
+        """Return the target as soon as it serves the bundle, else who does, if anyone."""
+        until_s = monotonic() + self.look_s
+        while True:
+            if await self._surely_serves(move.target, move.bundle):
+                return move.target
+            if monotonic() >= until_s:
+                break
+            await asyncio.sleep(_PAUSE_S)
+        others = [broker for broker in self.brokers if broker != move.target]
+        serve = await asyncio.gather(*(self._surely_serves(one, move.bundle) for one in others))
+        return next((one for one, does in zip(others, serve, strict=True) if does), None)
+
+    async def _serves(self, broker: BrokerId, bundle: BundleId) -> bool:
+        owned, _ = await read_owned(self.admin, self.address(broker), self.cluster, broker)
+        return bundle in owned
+
+    async def _surely_serves(self, broker: BrokerId, bundle: BundleId) -> bool:
+        try:
+            return await self._serves(broker, bundle)
+        except RightMissing:
+            raise
+        except PulsarAdminError:
+            return False
+
+
+def _final_state(error: PulsarAdminError) -> MoveState | None:
+    """Return how a refused order ends the move, None if it is worth looking and another try."""
+    if isinstance(error, AnswerRefused):
+        if error.status in _CHANGED:
+            return "superseded"
+        if error.status == HTTPStatus.CONFLICT:
+            return "failed"
+    return None
+
+
+def _not_landed(move: Move, owner: BrokerId | None, said: str) -> MoveOutcome:
+    if owner is None:
+        why = said or "no broker says that it serves it"
+        return MoveOutcome(state="timed_out", reason=why, attempts=MOST_ATTEMPTS)
+    if said and owner == move.source:
+        return MoveOutcome(state="failed", reason=said, attempts=MOST_ATTEMPTS, owner=owner)
+    why = f"{owner} serves it after {MOST_ATTEMPTS} attempts"
+    return MoveOutcome(state="landed_elsewhere", reason=why, attempts=MOST_ATTEMPTS, owner=owner)

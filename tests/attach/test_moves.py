@@ -1,0 +1,263 @@
+"""One move by admin REST: where the bundle is in the end, and why."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from aiohttp import web
+from fake_pulsar import EXTENSIBLE, FakePulsar, refused
+
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
+from loadmanager.adapters.pulsar_admin.moves import BundleMover, Move
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_full_topic
+
+
+@pytest.fixture
+async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
+    access = Access(timeout_s=0.5, change_timeout_s=0.3)
+    made = PulsarAdmin(access, known={one.name for one in pulsar.brokers})
+    yield made
+    await made.close()
+
+
+def mover(admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = True) -> BundleMover:
+    brokers = [parse_broker(one.name) for one in pulsar.brokers]
+    return BundleMover(
+        admin, lambda broker: f"http://{broker}", "research", brokers, claims, look_s=0.3
+    )
+
+
+def move(pulsar: FakePulsar, number: int = 0) -> Move:
+    """Return the move of one of the first broker's bundles to the second one."""
+    first, second, _ = pulsar.brokers
+    return Move(
+        bundle=parse_bundle(first.owned[number]),
+        source=parse_broker(first.name),
+        target=parse_broker(second.name),
+        topic=parse_full_topic(list(first.topics)[number]),
+    )
+
+
+async def test_a_bundle_is_served_at_the_target_after_one_order_and_a_claim(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    wanted = move(pulsar)
+    outcome = await mover(admin, pulsar).move(wanted)
+    assert (outcome.state, outcome.attempts, outcome.reason) == ("serving", 1, "")
+    assert pulsar.brokers[1].owned == [wanted.bundle]
+    assert pulsar.unloads == [(wanted.bundle, wanted.target)]
+
+
+async def test_without_a_claim_the_modular_manager_serves_it_nowhere_until_somebody_asks(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    outcome = await mover(admin, pulsar).move(replace(move(pulsar), topic=None))
+    assert outcome.state == "timed_out"
+    assert outcome.reason == "no broker says that it serves it"
+
+
+async def test_the_extensible_manager_needs_no_claim(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    pulsar.settings["loadManagerClassName"] = EXTENSIBLE
+    outcome = await mover(admin, pulsar, claims=False).move(move(pulsar))
+    assert outcome.state == "serving"
+    assert not any(path.startswith("/lookup") for one in pulsar.brokers for path in one.asked)
+
+
+async def test_a_bundle_that_another_broker_took_is_moved_on_from_there(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    pulsar.snatched = [pulsar.brokers[2], pulsar.brokers[0]]
+    outcome = await mover(admin, pulsar).move(move(pulsar))
+    assert (outcome.state, outcome.attempts) == ("serving", 3)
+
+
+async def test_after_three_attempts_it_stays_where_it_landed(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    third = pulsar.brokers[2]
+    pulsar.snatched = [third] * 5
+    outcome = await mover(admin, pulsar).move(move(pulsar))
+    assert (outcome.state, outcome.attempts, outcome.owner) == ("landed_elsewhere", 3, third.name)
+    assert outcome.reason == f"{third.name} serves it after 3 attempts"
+    assert len(pulsar.unloads) == 3
+
+
+async def test_nothing_is_ordered_where_the_source_serves_it_no_more(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    gone = move(pulsar)
+    pulsar.hand_over(gone.bundle, pulsar.brokers[2])
+    outcome = await mover(admin, pulsar).move(gone)
+    assert (outcome.state, outcome.attempts) == ("superseded", 0)
+    assert "does not serve it any more" in outcome.reason
+    assert pulsar.unloads == []
+
+
+@pytest.mark.parametrize(("status", "text"), [(200, "starting"), (500, "not ready"), (503, "")])
+async def test_nothing_is_ordered_to_a_target_that_is_not_ready(
+    pulsar: FakePulsar, admin: PulsarAdmin, status: int, text: str
+) -> None:
+    async def unready(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=text)
+
+    pulsar.brokers[1].instead["/admin/v2/brokers/ready"] = unready
+    outcome = await mover(admin, pulsar).move(move(pulsar))
+    assert (outcome.state, outcome.attempts) == ("failed", 0)
+    assert pulsar.brokers[1].name in outcome.reason
+    assert pulsar.unloads == []
+
+
+async def test_nothing_is_ordered_to_or_from_a_broker_that_does_not_answer(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    nobody = BrokerId("127.0.0.1:9")
+    wanted = move(pulsar)
+    for dead in (replace(wanted, source=nobody), replace(wanted, target=nobody)):
+        outcome = await mover(admin, pulsar).move(dead)
+        assert (outcome.state, outcome.attempts) == ("failed", 0)
+        assert "127.0.0.1:9" in outcome.reason
+    assert pulsar.unloads == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "ends"),
+    [
+        ((412, "Invalid upper boundary for bundle"), ("superseded", 1)),
+        ((404, "Namespace not found"), ("superseded", 1)),
+        (
+            (409, "Not allowed unload namespace bundle to inactive destination broker"),
+            ("failed", 1),
+        ),
+        ((500, "An unexpected error occurred in the server"), ("failed", 3)),
+        ((503, "Service Unavailable"), ("failed", 3)),
+    ],
+)
+async def test_what_a_refusal_means(
+    pulsar: FakePulsar, admin: PulsarAdmin, answer: tuple[int, str], ends: tuple[str, int]
+) -> None:
+    asked, (status, reason), (state, orders) = [], answer, ends
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked.append(request.method)
+        return refused(status, reason)
+
+    wanted = move(pulsar)
+    pulsar.brokers[0].instead[unload_path(wanted.bundle)] = refuse
+    outcome = await mover(admin, pulsar).move(wanted)
+    assert (outcome.state, len(asked)) == (state, orders)
+    assert reason in outcome.reason
+    assert wanted.bundle in pulsar.brokers[0].owned
+
+
+def unload_path(bundle: BundleId) -> str:
+    return f"/admin/v2/namespaces/{bundle}/unload"
+
+
+async def test_an_error_after_which_the_target_serves_it_is_no_failure(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    wanted = move(pulsar)
+
+    async def hand_over_and_fail(_: web.Request) -> web.Response:
+        pulsar.hand_over(wanted.bundle, pulsar.brokers[1])
+        return refused(500, "cannot be transfer to same broker")
+
+    pulsar.brokers[0].instead[unload_path(wanted.bundle)] = hand_over_and_fail
+    outcome = await mover(admin, pulsar).move(wanted)
+    assert (outcome.state, outcome.attempts) == ("serving", 1)
+
+
+async def test_an_order_without_an_answer_is_followed_by_a_look(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    wanted = move(pulsar)
+
+    async def hang(_: web.Request) -> web.Response:
+        pulsar.hand_over(wanted.bundle, pulsar.brokers[1])
+        await asyncio.sleep(0.5)
+        return web.Response(status=204)
+
+    pulsar.brokers[0].instead[unload_path(wanted.bundle)] = hang
+    outcome = await mover(admin, pulsar).move(wanted)
+    assert (outcome.state, outcome.attempts) == ("serving", 1)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_missing_right_ends_everything(
+    pulsar: FakePulsar, admin: PulsarAdmin, status: int
+) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return refused(status, "Unauthorized to validateNamespaceOperation")
+
+    wanted = move(pulsar)
+    pulsar.brokers[0].instead[unload_path(wanted.bundle)] = refuse
+    with pytest.raises(RightMissing, match="the right to change it"):
+        await mover(admin, pulsar).move(wanted)
+
+
+async def test_an_order_follows_a_redirect_to_a_broker_of_the_cluster_only(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    wanted, other = move(pulsar), move(pulsar, number=1)
+    leader = pulsar.brokers[2].name
+
+    async def to_the_leader(request: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect(f"http://{leader}{request.path_qs}")
+
+    async def away(_: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect("http://127.0.0.1:9/unload")
+
+    pulsar.brokers[0].instead[unload_path(wanted.bundle)] = to_the_leader
+    pulsar.brokers[0].instead[unload_path(other.bundle)] = away
+    assert (await mover(admin, pulsar).move(wanted)).state == "serving"
+    outcome = await mover(admin, pulsar).move(other)
+    assert outcome.state == "failed"
+    assert "no broker of this cluster" in outcome.reason
+
+
+async def test_bundles_of_equal_ranges_move_one_after_the_other(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    first, same = move(pulsar), move(pulsar)
+    twin = parse_bundle(first.bundle.replace("bench/skew", "bench/twin"))
+    pulsar.brokers[0].owned.append(twin)
+    under_way: list[str] = []
+    most = 0
+
+    async def count(request: web.Request) -> web.Response:
+        nonlocal most
+        under_way.append(request.path)
+        most = max(most, len(under_way))
+        await asyncio.sleep(0.1)
+        under_way.remove(request.path)
+        bundle = request.path.removeprefix("/admin/v2/namespaces/").removesuffix("/unload")
+        pulsar.hand_over(bundle, pulsar.brokers[1])
+        return web.Response(status=204)
+
+    for bundle in (first.bundle, twin):
+        pulsar.brokers[0].instead[unload_path(bundle)] = count
+    moves = mover(admin, pulsar)
+    other = Move(bundle=twin, source=same.source, target=same.target)
+    outcomes = await asyncio.gather(moves.move(first), moves.move(other))
+    assert [one.state for one in outcomes] == ["serving", "serving"]
+    assert most == 1
+
+
+async def test_a_topic_is_claimed_by_its_name_as_a_url_has_it(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    wanted = replace(move(pulsar), topic=parse_full_topic("persistent://bench/skew/a b/ü?x"))
+    asked: list[str] = []
+
+    async def hear(request: web.Request) -> web.Response:
+        asked.append(request.raw_path)
+        pulsar.hand_over(wanted.bundle, pulsar.brokers[1])
+        return web.json_response({})
+
+    path = "/lookup/v2/topic/persistent/bench/skew/a b/ü?x"
+    pulsar.brokers[1].instead[path] = hear
+    assert (await mover(admin, pulsar).move(wanted)).state == "serving"
+    assert asked == ["/lookup/v2/topic/persistent/bench/skew/a%20b%2F%C3%BC%3Fx?authoritative=true"]
