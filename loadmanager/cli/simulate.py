@@ -73,6 +73,12 @@ _file = click.Path(dir_okay=False, path_type=Path)
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Recorded topic rates, CSV or Parquet, in place of the load of the scenarios.",
 )
+@click.option(
+    "--model",
+    type=click.IntRange(1, 2),
+    help="The model of brokers and scores, whatever the scenarios say: 2 is the usual one, 1 the "
+    "former one, for comparing with its figures.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 @click.option(
     "--html", type=_file, help="Write a report with plots: one file that fetches nothing."
@@ -95,6 +101,7 @@ def simulate_command(
     first_seed: int | None,
     jobs: int | None,
     trace: Path | None,
+    model: int | None,
     as_json: bool,
     html: Path | None,
     history: Path | None,
@@ -123,12 +130,15 @@ def simulate_command(
     if bool(asked) == everything:
         raise click.UsageError("expected one or more scenarios, or --all; --list tells their names")
     with _bad_input():
-        comparison = _comparison(asked, ",".join(strategies) or "*", mode, settings, trace)
+        pairs = ",".join(strategies) or "*"
+        comparison = _comparison(asked, pairs, mode, settings, trace=trace, model=model)
         comparison = replace(comparison, seeds=seeds, first_seed=first_seed)
         comparison = _kept(comparison, html, history)
     from loadmanager.cli.simulating import document_of
 
-    told = {"--set": ", ".join(settings), "--trace": str(trace or "")}
+    told = {
+        "--set": ", ".join(settings), "--trace": str(trace or ""), "--model": str(model or ""),
+    }  # fmt: skip
     told = {option: value for option, value in told.items() if value}
     findings = _found(comparison, jobs or len(os.sched_getaffinity(0)), printing=not as_json)
     if as_json:
@@ -147,7 +157,9 @@ def _comparison(
     strategies: str,
     mode: str,
     settings: tuple[str, ...],
+    *,
     trace: Path | None,
+    model: int | None,
 ) -> "Comparison":
     """Return what is to be compared; everything that is wrong with it is told now."""
     from loadmanager.simulator.catalogue import shipped
@@ -160,9 +172,9 @@ def _comparison(
 
     modes = [one for one in MODES if mode in {one, "both"}]
     pairs = parse_strategies(strategies, modes, settings)
-    scenarios = load_scenarios(asked or shipped(), trace)
+    scenarios = load_scenarios(asked or shipped(), trace, model)
     check_settings(scenarios.values(), pairs)
-    judging = not settings and trace is None
+    judging = not settings and trace is None and model is None
     if not judging and any(scenario.expect for scenario in scenarios.values()):
         click.echo("expectations are not judged: they are of scenarios as they are", err=True)
     return Comparison(scenarios=scenarios, strategies=pairs, judging=judging)

@@ -11,7 +11,7 @@ from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.comparing import RANKING, Compared, Spread, modes_of
 from loadmanager.simulator.comparison import Finding
 from loadmanager.simulator.expecting import Judged, Outcome
-from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario import FORMER_MODEL, Scenario
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.scores import SCORE_DOCS, values_of
 from loadmanager.simulator.strategies import PLACEMENT_NAMES, SHEDDER_NAMES
@@ -44,6 +44,7 @@ def print_scenario(finding: Finding) -> None:
     several = len(modes_of(one.strategy for one in found)) > 1
     seeds = len(found[0].seeds)
     title = f"{finding.name}: {finding.scenario.title}"
+    title += ", model 1" if finding.scenario.model == FORMER_MODEL else ""
     title += f", medians of {seeds} seeds" if seeds > 1 else ""
     columns = ["strategy", *(["mode"] if several else []), *(column for _, column in _COLUMNS)]
     rows = [
@@ -99,6 +100,7 @@ def document_of(findings: Iterable[Finding], settings: Mapping[str, str]) -> dic
             {
                 "scenario": one.name,
                 "title": one.scenario.title,
+                "model": one.scenario.model,
                 "durationS": one.scenario.duration_s,
                 "warmUpS": one.scenario.warm_up_s,
                 "strategies": [_strategy(compared) for compared in one.found],

@@ -136,8 +136,12 @@ class Comparison:
         return Finding(name, scenario, found, verdicts, pictures)
 
 
-def load_scenarios(asked: Iterable[str], trace: Path | None = None) -> dict[str, Scenario]:
+def load_scenarios(
+    asked: Iterable[str], trace: Path | None = None, model: int | None = None
+) -> dict[str, Scenario]:
     """Return the scenarios of that name or path, by it; with ``trace`` in place of their loads.
+
+    With ``model`` they are simulated by that one, whatever they say.
 
     Raises:
         ScenarioError: with all faults of all of them.
@@ -146,7 +150,9 @@ def load_scenarios(asked: Iterable[str], trace: Path | None = None) -> dict[str,
     faults: list[str] = []
     for name in dict.fromkeys(asked):
         try:
-            found[name] = load_scenario(find(name), trace=trace)
+            scenario = load_scenario(find(name), trace=trace)
+            changed = {} if model is None else {"model": model}
+            found[name] = scenario.model_copy(update=changed)
         except ScenarioError as error:
             faults += error.faults
     if faults:

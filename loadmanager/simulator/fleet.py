@@ -39,10 +39,11 @@ class Fleet:
     class_of: Indices
     per_work: FloatArray
     per_thing: FloatArray
+    former: bool = False
 
     @classmethod
-    def of(cls, classes: Sequence[BrokerClass]) -> "Fleet":
-        """Return the brokers of some classes, in their order."""
+    def of(cls, classes: Sequence[BrokerClass], *, former: bool = False) -> "Fleet":
+        """Return the brokers of some classes, in their order; ``former`` is model 1."""
         names = [name for group in classes for name in group.brokers]
         counts = [group.count for group in classes]
         rows_of = {name: np.array([row]) for row, name in enumerate(names)}
@@ -57,6 +58,7 @@ class Fleet:
             class_of=np.repeat(np.arange(len(classes)), counts),
             per_work=np.stack([_per_work(group) for group in classes]),
             per_thing=np.stack([_per_thing(group) for group in classes]),
+            former=former,
         )
 
     def rows(self, names: Iterable[str]) -> list[int]:
@@ -68,15 +70,29 @@ class Fleet:
 
         ``work`` (B, 4) is the demanded traffic, ``things`` (B, 2) are topics and
         connections. A broker asked for more than it has of any resource serves all its
-        traffic slower, by the one factor that fits the scarcest.
+        traffic slower, by the one factor with which the scarcest resource has room for it
+        beside what is used whatever the traffic. In model 1 that factor scales the fixed
+        use as well, so that a full broker with fixed use serves more than fits.
         """
         per_thing, per_work = self.per_thing[self.class_of], self.per_work[self.class_of]
         fixed = background + np.einsum("bk,bkr->br", things, per_thing)
         variable = np.einsum("bk,bkr->br", work, per_work)
         demand = (fixed + variable) / self.capacity
-        served = 1.0 / np.maximum(demand.max(axis=1), 1.0)
+        served = (
+            1.0 / np.maximum(demand.max(axis=1), 1.0)
+            if self.former
+            else self._fits(fixed, variable)
+        )
         usage = np.minimum(fixed + variable * served[:, np.newaxis], self.capacity)
         return Use(demand=demand, served_fraction=served, usage=usage)
+
+    def _fits(self, fixed: FloatArray, variable: FloatArray) -> FloatArray:
+        """Return (B,) the fraction of the traffic that all resources have room for."""
+        room = np.maximum(self.capacity - fixed, 0.0)
+        short = variable > room
+        fits = np.where(short, room / np.where(short, variable, 1.0), 1.0)
+        # Without room for its fixed use a broker has none for traffic, of whatever resource.
+        return np.where((fixed > self.capacity).any(axis=1), 0.0, fits.min(axis=1))
 
     def cost(self, work: FloatArray, things: FloatArray) -> FloatArray:
         """Return (C, K, 4): what each bundle costs on a broker of each class.

@@ -20,7 +20,7 @@ from loadmanager.simulator.catalogue import find
 from loadmanager.simulator.comparing import Job, results_of, run_job
 from loadmanager.simulator.ratings import PROBLEMS, Rating, problem_of
 from loadmanager.simulator.run import Run
-from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario import FORMER_MODEL, Scenario
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.strategies import MODES, Mode, Strategy, every_pair
 
@@ -184,7 +184,8 @@ def _figures(scenario: str, run: Run) -> dict[str, float]:
 
 @cache
 def _scenario(name: str) -> Scenario:
-    return load_scenario(find(name))
+    # The figures are of the former model.
+    return load_scenario(find(name)).model_copy(update={"model": FORMER_MODEL})
 
 
 def _rounded(figure: float) -> float:

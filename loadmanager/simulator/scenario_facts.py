@@ -1,6 +1,6 @@
 """What a scenario has, in words: brokers, load, time, events."""
 
-from loadmanager.simulator.scenario import BrokerClass, Load, Scenario
+from loadmanager.simulator.scenario import FORMER_MODEL, BrokerClass, Load, Scenario
 
 
 def facts_of(name: str, scenario: Scenario) -> list[tuple[str, str]]:
@@ -12,6 +12,8 @@ def facts_of(name: str, scenario: Scenario) -> list[tuple[str, str]]:
         ("time", f"{_span(scenario.duration_s)}, the first {_span(scenario.warm_up_s)} warm-up"),
         ("events", str(len(scenario.events)) if scenario.events else "none"),
     ]
+    if scenario.model == FORMER_MODEL:
+        facts.append(("model", "1, the former one"))
     if scenario.trace is not None:
         facts.append(("trace", str(scenario.trace)))
     return facts

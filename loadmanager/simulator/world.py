@@ -21,7 +21,7 @@ from loadmanager.simulator.members import Members
 from loadmanager.simulator.run import Why
 from loadmanager.simulator.scenario.brokers import BrokerClass
 from loadmanager.simulator.scenario.events import Shift
-from loadmanager.simulator.scenario.model import Scenario
+from loadmanager.simulator.scenario.model import FORMER_MODEL, Scenario
 from loadmanager.simulator.topics import Topics
 from loadmanager.simulator.traces import Trace
 from loadmanager.simulator.workload import Workload
@@ -54,7 +54,7 @@ class World:
     def __init__(self, scenario: Scenario, trace: Trace | None, rng: np.random.Generator) -> None:
         draws_topics, draws_patterns, draws_places = rng.spawn(3)
         traced = tuple(trace.topics) if trace is not None else ()
-        self.fleet = Fleet.of(scenario.brokers)
+        self.fleet = Fleet.of(scenario.brokers, former=scenario.model == FORMER_MODEL)
         self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
         _check_shifts(scenario, self.topics)
         self.workload = Workload(self.topics, trace, draws_patterns)

@@ -141,6 +141,17 @@ def test_with_settings_of_ones_own_nothing_is_judged(tmp_path: Path) -> None:
     assert "expectations are not judged" in done.stderr
 
 
+def test_the_former_model_is_simulated_on_request_and_told(tmp_path: Path) -> None:
+    file = written(tmp_path / "two.toml", NOT_MET)
+    arguments = (file, "--strategy", "threshold+round_robin", "--model", 1)
+    done = simulate(*arguments)
+    assert done.exit_code == 0
+    assert "Two brokers, model 1" in done.output
+    assert "expectations are not judged" in done.stderr
+    found = document(*arguments)
+    assert (found["scenarios"][0]["model"], found["settings"]) == (1, {"--model": "1"})
+
+
 def test_a_list_tells_scenarios_strategies_and_scores() -> None:
     done = simulate("--list")
     assert done.exit_code == 0

@@ -53,7 +53,7 @@ mode = "brave"
 grace_period_s = -1
 settings = { a = { b = 1 } }
 """
-    known = "title, description, duration_s, step_s, warm_up_s, seed, brokers, load, trace"
+    known = "title, description, duration_s, step_s, warm_up_s, seed, model, brokers, load, trace"
     faults = told(tmp_path, text)
     assert faults[0] == 'x.toml:1: title = ""; expected a text of 1 to 120 characters'
     assert faults[1] == ('x.toml:2: duration_s = "long"; expected a number above 0 up to 32000000')

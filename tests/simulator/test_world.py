@@ -104,9 +104,34 @@ def test_a_broker_that_is_just_full_serves_everything() -> None:
 
 
 def test_memory_is_a_limit_like_the_others() -> None:
-    brokers = one_broker({"memory_kib_per_topic": 1024.0 * 400})
+    brokers = one_broker({"memory_kib_per_msg_per_s": 2.0 * 1024.0})
     moment = Stepped(scenario(brokers=brokers, load=ONE_BUNDLE)).moment
     assert moment.use.served_fraction.tolist() == pytest.approx([0.25])
+
+
+def fifteen_of_eight_cores(**others: object) -> Stepped:
+    """Return a broker asked for 11 cores by its traffic beside 4 of others, of its 8."""
+    busy = one_broker({"cpu_us_per_msg": 5500.0}, cores=8.0, background=QUIET | {"cores": 4.0})
+    return Stepped(scenario(brokers=busy, load=ONE_BUNDLE, **others))
+
+
+def test_a_full_broker_serves_what_fits_beside_its_fixed_use() -> None:
+    moment = fifteen_of_eight_cores().moment
+    assert moment.use.demand[0, 0] == pytest.approx(15 / 8)
+    assert moment.use.served_fraction.tolist() == pytest.approx([4 / 11])
+    assert moment.use.usage[0, 0] == pytest.approx(8.0)
+
+
+def test_the_former_model_serves_more_than_fits() -> None:
+    moment = fifteen_of_eight_cores(model=1).moment
+    assert moment.use.served_fraction.tolist() == pytest.approx([8 / 15])
+
+
+def test_a_broker_without_room_for_its_fixed_use_serves_nothing() -> None:
+    brokers = one_broker({"memory_kib_per_topic": 1024.0 * 400})
+    moment = Stepped(scenario(brokers=brokers, load=ONE_BUNDLE)).moment
+    assert moment.use.served_fraction.tolist() == [0.0]
+    assert not moment.measured.rates.any()
 
 
 def test_nobody_serves_what_nobody_has() -> None:

@@ -4,9 +4,15 @@ from loadmanager.simulator.scenario.brokers import Background, BrokerClass, Hidd
 from loadmanager.simulator.scenario.events import Event
 from loadmanager.simulator.scenario.expectations import Expectation
 from loadmanager.simulator.scenario.loads import Load
-from loadmanager.simulator.scenario.model import HandOverSettings, NoiseSettings, Scenario
+from loadmanager.simulator.scenario.model import (
+    FORMER_MODEL,
+    HandOverSettings,
+    NoiseSettings,
+    Scenario,
+)
 
 __all__ = [
+    "FORMER_MODEL",
     "Background",
     "BrokerClass",
     "Event",

@@ -1,7 +1,7 @@
 """A scenario as a whole."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ from loadmanager.simulator.scenario.brokers import BrokerClass
 from loadmanager.simulator.scenario.events import Event
 from loadmanager.simulator.scenario.expectations import Expectation
 from loadmanager.simulator.scenario.loads import Load
+
+FORMER_MODEL: Final = 1
+"""The model of 0.1, kept to compare figures with: what it left out could be exploited."""
 
 
 class NoiseSettings(Section):
@@ -79,6 +82,12 @@ class Scenario(Section):
     )
     seed: int = Field(
         1, ge=0, lt=2**32, description="Of all that is drawn. The same seed gives the same bytes."
+    )
+    model: int = Field(
+        2,
+        ge=1,
+        le=2,
+        description="Which model of brokers and scores; 1 is the former one, for comparison.",
     )
     brokers: Annotated[
         tuple[BrokerClass, ...],
