@@ -30,7 +30,9 @@ class Agents:
     until its session ends; who models that silences its agent for the meantime.
 
     Each agent samples at moments of its own, every ``sample_interval_s``. A step that is
-    longer counts its last moment alone: the truth does not change within a step.
+    longer counts its last moment alone, of those whose report may have been seen by its
+    end: the truth does not change within a step. Model 1 takes the very last one, and a
+    report that is seen only in the next step of four minutes is stale by then.
 
     Args:
         brokers: their names, by row.
@@ -38,6 +40,7 @@ class Agents:
         report: the rhythm and the rules of the agents.
         noise: how inexact they measure, and how long a report takes to be seen.
         rng: for noise, moments and jitter.
+        former: whether they are those of model 1.
     """
 
     def __init__(
@@ -47,6 +50,8 @@ class Agents:
         report: ReportSettings,
         noise: NoiseSettings,
         rng: np.random.Generator,
+        *,
+        former: bool = False,
     ) -> None:
         self.brokers = tuple(brokers)
         self.bundles = tuple(bundles)
@@ -54,6 +59,7 @@ class Agents:
         self._interval_s = report.sample_interval_s
         self._noise = noise
         self._rng = rng
+        self._former = former
         count = len(self.brokers)
         self._listings = ListingRows(count, self.bundles)
         self._last = Reading.nothing(count)
@@ -87,7 +93,7 @@ class Agents:
         step_s = now_s - self._looked_s
         self._looked_s = now_s
         self._follow(measured, now_s, step_s)
-        moments_s = self._moments(now_s)
+        moments_s = self._moments(now_s, step_s)
         sampled = moments_s > now_s - step_s
         self._usage.add(measured.usage, step_s)
         usage = self._usage.take(sampled) * self._errors(measured.usage.shape, "usage")
@@ -138,9 +144,11 @@ class Agents:
             self._listings.rows(row), self._listed_rows[row]
         )
 
-    def _moments(self, now_s: float) -> FloatArray:
-        """Return when each agent last sampled, by ``now_s``."""
-        passed = np.floor((now_s - self._phase_s) / self._interval_s)
+    def _moments(self, now_s: float, step_s: float) -> FloatArray:
+        """Return when each agent last sampled by ``now_s``; in long steps, and is seen by then."""
+        long = step_s > 2 * self._interval_s + self._noise.delay_s
+        by_s = now_s - self._noise.delay_s if long and not self._former else now_s
+        passed = np.floor((by_s - self._phase_s) / self._interval_s)
         return np.asarray(self._phase_s + passed * self._interval_s)
 
     def _taken_s(self, moments_s: FloatArray, now_s: float, measured: Measured) -> FloatArray:

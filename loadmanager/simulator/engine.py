@@ -18,7 +18,7 @@ from loadmanager.simulator.later import Later
 from loadmanager.simulator.leader import Leader
 from loadmanager.simulator.recorder import Recorder
 from loadmanager.simulator.run import Run, Why, Witness
-from loadmanager.simulator.scenario.model import Scenario
+from loadmanager.simulator.scenario.model import FORMER_MODEL, Scenario
 from loadmanager.simulator.settings_told import settings_of
 from loadmanager.simulator.traces import read_trace
 from loadmanager.simulator.world import World
@@ -110,7 +110,14 @@ class _Simulation:
         for_world, for_agents, for_leader = (np.random.default_rng(one) for one in seeds)
         trace = None if scenario.trace is None else read_trace(scenario.trace)
         world = World(scenario, trace, for_world)
-        agents = Agents(world.brokers, world.bundles, scenario.report, scenario.noise, for_agents)
+        agents = Agents(
+            world.brokers,
+            world.bundles,
+            scenario.report,
+            scenario.noise,
+            for_agents,
+            former=scenario.model == FORMER_MODEL,
+        )
         return cls(
             scenario=scenario,
             planner=planner,

@@ -211,6 +211,36 @@ def test_shorter_steps_than_samples_publish_at_the_moments_of_the_agent() -> Non
     assert at_s[1] == {broker: moment_s + 5.0 for broker, moment_s in at_s[0].items()}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_steps_longer_than_a_report_may_be_old_leave_no_report_stale(seed: int) -> None:
+    noise = NoiseSettings(delay_s=2.0)
+    brokers = [BrokerId(f"b-{number}:8080") for number in range(8)]
+    told = Agents(brokers, BUNDLES, STEADY, noise, np.random.default_rng(seed))
+    plain = measured(
+        usage=np.ones((8, 5)),
+        limit=np.full((8, 5), 100.0),
+        present=np.ones(8, dtype=np.bool_),
+        draining=np.zeros(8, dtype=np.bool_),
+        started_at_ms=np.zeros(8, dtype=np.int64),
+    )
+    for step in range(5):
+        now_s = 240.0 * step
+        told.sample(now_s, plain)
+        seen = told.news(now_s)
+        if step:
+            assert sorted(one.broker for one in seen if one.seen_s > now_s - 10.0) == brokers
+
+
+def test_the_former_model_shows_some_reports_a_step_late() -> None:
+    noise = NoiseSettings(delay_s=2.0)
+    late = Agents(BROKERS, BUNDLES, STEADY, noise, np.random.default_rng(6), former=True)
+    late.sample(0.0, measured())
+    late.news(200.0)
+    late.sample(240.0, measured())
+    assert len(late.news(240.0)) == 1
+    assert [one.seen_s > 240.0 for one in late.news(480.0)] == [True]
+
+
 def test_usage_is_the_mean_since_the_last_sample() -> None:
     every = agents(ReportSettings(sample_interval_s=10, jitter_fraction=0.0))
     every.sample(0.0, measured())
