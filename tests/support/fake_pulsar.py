@@ -47,6 +47,7 @@ class FakePulsar:
     Attributes:
         settings: what all their files say.
         dynamic: what was set over the admin REST since.
+        older: whether brokers keep a value that is not overridden any more, as 3.0 does.
         snatched: brokers that take the next unloaded bundles, whatever was ordered.
         unloads: bundles and destinations as they were ordered.
     """
@@ -54,6 +55,8 @@ class FakePulsar:
     brokers: list[FakeBroker]
     settings: dict[str, str] = field(default_factory=dict)
     dynamic: dict[str, str] = field(default_factory=dict)
+    older: bool = False
+    kept: dict[str, str] = field(default_factory=dict)
     snatched: list[FakeBroker] = field(default_factory=list)
     unloads: list[tuple[str, str]] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
@@ -75,6 +78,7 @@ class FakePulsar:
             "exposeTopicLevelMetricsInPrometheus": "true",
             **self.settings,
             **broker.settings,
+            **self.kept,
             **self.dynamic,
         }
 
@@ -148,7 +152,9 @@ def change(cluster: FakePulsar, request: web.Request) -> web.Response:
     if path.startswith(f"{CONFIGURATION}/"):
         name, _, value = path.removeprefix(f"{CONFIGURATION}/").partition("/")
         if request.method == "DELETE":
-            cluster.dynamic.pop(name, None)
+            value = cluster.dynamic.pop(name, "")
+            if cluster.older and value:
+                cluster.kept[name] = value
         else:
             cluster.dynamic[name] = value
         return web.Response()

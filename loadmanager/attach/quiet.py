@@ -1,0 +1,134 @@
+"""Pulsar's own shedding and automatic splits: off while we balance, then as they were.
+
+Two balancers undo each other's moves. The switches are dynamic settings, so no broker is
+restarted. A value that somebody else has changed meanwhile is theirs, and stays.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from loadmanager.adapters.pulsar_admin import PulsarAdmin
+from loadmanager.adapters.pulsar_admin.dynamic import read_dynamic, write_dynamic
+from loadmanager.attach.discovery import PulsarCluster, discover
+from loadmanager.attach.prior_settings import PriorSettings, StateFile
+from loadmanager.core.errors import LoadManagerError
+
+SHEDDING: Final = "loadBalancerSheddingEnabled"
+SWITCHES: Final = (SHEDDING, "loadBalancerAutoBundleSplitEnabled")
+_OFF: Final = "false"
+_PAUSE_S: Final = 0.2
+
+
+class NotQuiet(LoadManagerError):
+    """Pulsar's own balancer is not, or cannot be, ours to switch off; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Switches Pulsar's own balancer off and back."""
+
+    admin: PulsarAdmin
+    state: StateFile
+    settle_s: float = 10.0
+    """How long brokers may take to act on a dynamic setting."""
+
+    async def begin(self, url: str, cluster: PulsarCluster, *, take_over: bool) -> None:
+        """Switch it off on all brokers, having stored what it was set to.
+
+        What an earlier controller stored and did not restore stays stored.
+
+        Raises:
+            NotQuiet: somebody else has switched shedding off already, or brokers do not act on it.
+            StateUnusable: it cannot be stored; nothing was changed then.
+            PulsarAdminError: a setting cannot be read or changed.
+        """
+        dynamic = await read_dynamic(self.admin, url)
+        if self.state.read() is None:
+            if dynamic.get(SHEDDING) == _OFF and not take_over:
+                raise NotQuiet(
+                    f"{cluster.name}: {SHEDDING} is overridden with false, and not by a controller "
+                    f"with the state {self.state.path}: another one may balance this cluster; "
+                    "end it, or give --take-over"
+                )
+            effective = {key: _alike(cluster, key) for key in SWITCHES}
+            prior = {key: dynamic.get(key) for key in SWITCHES}
+            self.state.write(PriorSettings(dynamic=prior, effective=effective))
+        for key in SWITCHES:
+            if dynamic.get(key) != _OFF:
+                await write_dynamic(self.admin, url, key, _OFF)
+        late = await self._until(url, dict.fromkeys(SWITCHES, _OFF))
+        if late:
+            raise NotQuiet(f"{cluster.name}: {'; '.join(late)} {self.settle_s:g} s after the order")
+
+    async def restore(self, url: str) -> tuple[str, ...]:
+        """Set everything as it was; return what was done, a line for each setting.
+
+        Raises:
+            StateUnusable: what was stored cannot be read or removed.
+            PulsarAdminError: a setting cannot be read or changed; what was stored stays.
+        """
+        prior = self.state.read()
+        if prior is None:
+            return (f"nothing to restore: {self.state.path} does not exist",)
+        dynamic = await read_dynamic(self.admin, url)
+        done: list[str] = []
+        for key, value in prior.dynamic.items():
+            now = dynamic.get(key)
+            if now == value:
+                done.append(f"{key}: {_told(value)}, as before")
+            elif now != _OFF:
+                done.append(f"{key}: {_told(now)}, as somebody else has set it; left so")
+            else:
+                await self._put_back(url, key, value, prior.effective.get(key, ""))
+                done.append(f"{key}: {_told(value)} again")
+        self.state.remove()
+        return tuple(done)
+
+    async def _put_back(self, url: str, key: str, value: str | None, effective: str) -> None:
+        await write_dynamic(self.admin, url, key, value)
+        if value is not None or not effective:
+            return
+        # Older brokers keep the value that is not overridden any more until they restart.
+        if await self._until(url, {key: effective}):
+            await write_dynamic(self.admin, url, key, effective)
+            await self._until(url, {key: effective})
+            await write_dynamic(self.admin, url, key, None)
+
+    async def _until(self, url: str, wanted: Mapping[str, str]) -> tuple[str, ...]:
+        """Wait until all brokers that answer act on settings; return which do not."""
+        until_s = monotonic() + self.settle_s
+        while True:
+            cluster = await discover(self.admin, url)
+            late = tuple(
+                f"{key} is {value} on {', '.join(brokers)}"
+                for key, right in wanted.items()
+                for value, brokers in cluster.differing(key).items()
+                if value != right
+            )
+            if not late or monotonic() >= until_s:
+                return late
+            await asyncio.sleep(_PAUSE_S)
+
+
+def disturbance(cluster: PulsarCluster) -> str:
+    """Return who has switched what on, "" if Pulsar's own balancer is quiet."""
+    return "; ".join(_switched_on(cluster, SWITCHES))
+
+
+def _switched_on(cluster: PulsarCluster, keys: Collection[str]) -> Iterator[str]:
+    for key in keys:
+        brokers = cluster.differing(key).get("true", ())
+        if brokers:
+            yield f"{key} was switched on by somebody (true on {', '.join(brokers)})"
+
+
+def _alike(cluster: PulsarCluster, key: str) -> str:
+    values = cluster.differing(key)
+    return next(iter(values)) if len(values) == 1 else ""
+
+
+def _told(value: str | None) -> str:
+    return "not overridden" if value is None else f"overridden with {value}"
