@@ -1,7 +1,7 @@
 """Which cluster this is: name, brokers, version, manager, and its own balancer's settings."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -13,8 +13,10 @@ from loadmanager.adapters.pulsar_admin import (
     PulsarAdminError,
     RightMissing,
 )
+from loadmanager.adapters.pulsar_admin.policies import read_isolation
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, parse_broker
+from loadmanager.core.policies import NO_POLICIES, Policies
 
 RUNTIME: Final = "/admin/v2/brokers/configuration/runtime"
 _MOST_BROKERS: Final = 10_000
@@ -45,6 +47,7 @@ class PulsarCluster:
         settings: of Pulsar's own balancer, on each broker that told them.
         topic_metrics: whether ``/metrics/`` has a line for each topic; None if unknown.
         silent: why brokers did not tell their settings.
+        isolation: which brokers may serve which namespaces.
     """
 
     name: str
@@ -54,6 +57,7 @@ class PulsarCluster:
     settings: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
     topic_metrics: bool | None = None
     silent: Mapping[BrokerId, str] = field(default_factory=dict)
+    isolation: Policies = NO_POLICIES
 
     def differing(self, key: str) -> Mapping[str, tuple[BrokerId, ...]]:
         """Return the values of a setting with the brokers that have each."""
@@ -113,7 +117,25 @@ async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
         settings=settings,
         topic_metrics=_flag(runtime.get("exposeTopicLevelMetricsInPrometheus")),
         silent=silent,
+        isolation=await read_isolation(admin, url, name),
     )
+
+
+async def discover_at_any(admin: PulsarAdmin, urls: Iterable[str]) -> tuple[PulsarCluster, str]:
+    """Return the cluster of the first broker that answers, and its URL.
+
+    Raises:
+        PulsarAdminError: as `discover` at the first one, if none answers.
+    """
+    first: PulsarAdminError | None = None
+    for url in urls:
+        try:
+            return await discover(admin, url), url
+        except RightMissing:
+            raise
+        except PulsarAdminError as error:
+            first = first or error
+    raise first or NotPulsar("expected the URL of a broker")
 
 
 async def _runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:

@@ -11,7 +11,8 @@ from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.even_rates import CLOSE_ENOUGH, RatePlan, plan_even_rates
-from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker, namespace_of
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
+from loadmanager.core.policies import IsolationPolicy, open_to
 
 _PULSARS_OWN: Final = ("pulsar/system", "public/functions")
 
@@ -114,10 +115,13 @@ def observe(
     samples: Mapping[BrokerId, BrokerSample],
     missing: Mapping[BrokerId, str],
     rules: Rules,
+    grouped: Collection[Namespace] = (),
 ) -> Observation:
-    """Return what a look shows; a broker without a sample counts for nothing."""
+    """Return what a look shows; a broker without a sample counts for nothing.
+
+    Bundles of ``grouped`` namespaces stay, because those have an anti-affinity group.
+    """
     brokers = tuple(samples)
-    place = {broker: number for number, broker in enumerate(brokers)}
     rows = [
         (bundle, broker, traffic)
         for broker, sample in samples.items()
@@ -126,7 +130,10 @@ def observe(
     stays = {
         bundle: why for bundle, _, traffic in rows if (why := rules.why_stays(bundle, traffic))
     }
-    plan = _plan(rows, place, stays.keys(), rules.most_moves) if rows else None
+    for bundle, *_ in rows:
+        if namespace_of(bundle) in grouped:
+            stays.setdefault(bundle, "its namespace has an anti-affinity group")
+    plan = _plan(cluster, rows, brokers, stays.keys(), rules.most_moves) if rows else None
     if plan is not None and not any(traffic.msgs_per_s for *_, traffic in rows):
         plan = None
     proposals = tuple(
@@ -152,19 +159,24 @@ def observe(
 
 
 def _plan(
+    cluster: PulsarCluster,
     rows: list[tuple[BundleId, BrokerId, BundleTraffic]],
-    place: Mapping[BrokerId, int],
+    brokers: tuple[BrokerId, ...],
     stays: Collection[BundleId],
     most_moves: int,
 ) -> RatePlan:
-    everyone = np.ones(len(place), dtype=bool)
+    place = {broker: number for number, broker in enumerate(brokers)}
+    kinds: dict[IsolationPolicy | None, int] = {}
+    governing = cluster.isolation.governing
+    kind = [kinds.setdefault(governing(namespace_of(one)), len(kinds)) for one, *_ in rows]
     return plan_even_rates(
         np.array([(one.msgs_per_s, one.bytes_per_s) for *_, one in rows], dtype=float),
         np.array([place[broker] for _, broker, _ in rows], dtype=np.intp),
         len(place),
         movable=np.array([bundle not in stays for bundle, *_ in rows], dtype=bool),
-        gives=everyone,
-        takes=everyone,
+        kind=np.array(kind, dtype=np.intp),
+        gives=np.ones(len(place), dtype=bool),
+        takes=np.array([open_to(cluster.isolation, policy, brokers) for policy in kinds]),
         most_moves=most_moves,
     )
 

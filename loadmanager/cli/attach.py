@@ -162,17 +162,18 @@ class _Attached:
 
         from loadmanager.adapters.pulsar_admin import PulsarAdmin
         from loadmanager.attach.discovery import Addresses, discover
-        from loadmanager.attach.observation import observe
+        from loadmanager.attach.groups import Groups
         from loadmanager.attach.sampling import Sampler
 
         admin = PulsarAdmin(access)
-        sampler = Sampler(admin, Addresses.of(self._url))
+        sampler, groups = Sampler(admin, Addresses.of(self._url)), Groups(admin)
         try:
             await sampler.sample(await discover(admin, self._url))
             while windows is None or windows > 0:
                 await asyncio.sleep(self._interval_s)
                 cluster = await discover(admin, self._url)
-                seen = observe(cluster, *await sampler.sample(cluster), self._rules)
+                samples, missing = await sampler.sample(cluster)
+                seen = await groups.observe(self._url, cluster, samples, missing, self._rules)
                 code = self._print(seen, admin)
                 windows = None if windows is None else windows - 1
         finally:

@@ -20,6 +20,7 @@ class BundleTraffic:
     Attributes:
         partial: some topic was loaded within the window, so the rates are lower bounds.
         non_persistent: it has topics whose messages are lost while they move.
+        topic: the first that was counted, "" for none.
         internal: a topic of Pulsar's own services that is better left where it is, "" for none.
     """
 
@@ -28,6 +29,7 @@ class BundleTraffic:
     bytes_in_per_s: float = 0.0
     bytes_out_per_s: float = 0.0
     topics: int = 0
+    topic: str = ""
     partial: bool = False
     non_persistent: bool = False
     internal: str = ""
@@ -72,6 +74,7 @@ def bundle_traffic(
             bytes_in_per_s=sums.bytes_in_per_s + rates.bytes_in_per_s,
             bytes_out_per_s=sums.bytes_out_per_s + rates.bytes_out_per_s,
             topics=sums.topics + 1,
+            topic=sums.topic or name,
             partial=sums.partial or name in window.partial,
             non_persistent=sums.non_persistent or topic.domain == "non-persistent",
             internal=sums.internal or (name if internal else ""),

@@ -73,6 +73,7 @@ def plan_even_rates(
     brokers: int,
     *,
     movable: Flags,
+    kind: Places,
     gives: Flags,
     takes: Flags,
     most_moves: int,
@@ -84,8 +85,9 @@ def plan_even_rates(
         owner: (K,) the place of each bundle's broker.
         brokers: how many there are, at least 1.
         movable: (K,) which bundles may move; the others count where they are.
+        kind: (K,) the place of each bundle's kind in ``takes``.
         gives: (B,) which brokers bundles may leave.
-        takes: (B,) which brokers may take bundles.
+        takes: (C, B) which brokers may take bundles of each kind.
         most_moves: no more than so many.
     """
     sizes = _over_mean(rates, brokers)
@@ -95,7 +97,9 @@ def plan_even_rates(
     owner, may_move = owner.copy(), movable.copy()
     moves: list[RateMove] = []
     while len(moves) < most_moves:
-        found = _best_move(sizes, loads, owner, may_move=may_move, gives=gives, takes=takes)
+        found = _best_move(
+            sizes, loads, owner, may_move=may_move, kind=kind, gives=gives, takes=takes
+        )
         if found is None:
             break
         bundle, target = found
@@ -131,19 +135,27 @@ def _least(sizes: Floats, brokers: int) -> float:
 
 
 def _best_move(
-    sizes: Floats, loads: Floats, owner: Places, *, may_move: Flags, gives: Flags, takes: Flags
+    sizes: Floats,
+    loads: Floats,
+    owner: Places,
+    *,
+    may_move: Flags,
+    kind: Places,
+    gives: Flags,
+    takes: Flags,
 ) -> tuple[int, int] | None:
     """Return the bundle and target that lower the potential most, None if none is worth it."""
     if not loads.size:
         return None
     fullness = loads.max(axis=1)
+    taking = takes.any(axis=0)
     for source in np.argsort(-fullness, kind="stable"):
         if fullness[source] <= 1.0 + CLOSE_ENOUGH:
             return None
         if not gives[source]:
             continue
         here = np.flatnonzero((owner == source) & may_move & (sizes.sum(axis=1) > 0))
-        targets = np.flatnonzero(takes & (np.arange(len(loads)) != source))
+        targets = np.flatnonzero(taking & (np.arange(len(loads)) != source))
         if not len(here) or not len(targets):
             continue
         size = sizes[here]
@@ -151,7 +163,7 @@ def _best_move(
         # (bundles, targets): 2x(x + target - source), summed over the rates.
         change = 2 * ((size * size).sum(axis=1)[:, None] - size @ room.T)
         fuller = (loads[targets] + size[:, None]).max(axis=2) > fullness[source]
-        change[fuller] = 0.0
+        change[fuller | ~takes[kind[here]][:, targets]] = 0.0
         best = int(change.argmin())
         if -change.flat[best] / len(loads) >= LEAST_GAIN:
             bundle, target = divmod(best, len(targets))

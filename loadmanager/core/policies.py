@@ -82,3 +82,16 @@ def hosts_matching(patterns: tuple[str, ...], brokers: tuple[BrokerId, ...]) -> 
     )
     found.flags.writeable = False
     return found
+
+
+def open_to(
+    policies: Policies, policy: IsolationPolicy | None, brokers: tuple[BrokerId, ...]
+) -> Mask:
+    """Return which brokers may take bundles without regard to load.
+
+    With a policy these are its primary brokers; without one, all that are primary in none.
+    """
+    if policy is not None:
+        return hosts_matching(policy.primary, brokers)
+    patterns = (pattern for one in policies.isolation.values() for pattern in one.primary)
+    return ~hosts_matching(tuple(patterns), brokers)

@@ -62,6 +62,8 @@ def test_nothing_is_asked_but_by_get_and_nobody_is_told_anything(pulsar: FakePul
         "/metrics/",
         "/admin/v2/brokers/research",
         "/admin/v2/brokers/version",
+        "/admin/v2/clusters/research/namespaceIsolationPolicies",
+        "/admin/v2/namespaces/bench/skew/antiAffinity",
         RUNTIME,
         *owned,
     }
@@ -86,6 +88,34 @@ def test_pulsars_own_and_non_persistent_topics_stay(pulsar: FakePulsar) -> None:
         "has non-persistent topics, which lose messages when they move"
     }
     assert seen(pulsar, "--move-non-persistent")["proposals"] != []
+
+
+def test_isolated_namespaces_stay_among_their_brokers_and_others_away_from_those(
+    pulsar: FakePulsar,
+) -> None:
+    # All run on one host, and patterns are of hosts.
+    policy = {"namespaces": ["bench/.*"], "primary": ["127.0.0.1"], "secondary": []}
+    pulsar.isolation["bench-only"] = policy
+    assert len(seen(pulsar)["proposals"]) == 5
+    policy["namespaces"] = ["other/.*"]
+    assert seen(pulsar)["proposals"] == []
+    policy["namespaces"], policy["primary"] = ["bench/.*"], ["10.0.0.1"]
+    assert seen(pulsar)["proposals"] == []
+
+
+def test_isolation_that_is_not_understood_is_named(pulsar: FakePulsar) -> None:
+    pulsar.isolation["odd"] = {"namespaces": ["("], "primary": [], "secondary": []}
+    found = attach(pulsar, "--once")
+    assert found.exit_code == 1
+    assert "namespaceIsolationPolicies" in found.stderr
+    assert "regular expressions" in found.stderr
+
+
+def test_a_namespace_with_an_anti_affinity_group_stays(pulsar: FakePulsar) -> None:
+    pulsar.groups["bench/skew"] = "apart"
+    told = seen(pulsar)
+    assert told["proposals"] == []
+    assert set(told["staying"].values()) == {"its namespace has an anti-affinity group"}
 
 
 def test_moves_are_bounded(pulsar: FakePulsar) -> None:

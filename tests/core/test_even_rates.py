@@ -14,6 +14,7 @@ def plan(
     movable: Flags | None = None,
     gives: Flags | None = None,
     takes: Flags | None = None,
+    kind: list[int] | None = None,
     most_moves: int = 100,
 ) -> RatePlan:
     everyone = np.ones(brokers, dtype=bool)
@@ -23,7 +24,8 @@ def plan(
         brokers,
         movable=np.ones(len(owner), dtype=bool) if movable is None else movable,
         gives=everyone if gives is None else gives,
-        takes=everyone if takes is None else takes,
+        kind=np.array([0] * len(owner) if kind is None else kind, dtype=np.intp),
+        takes=np.atleast_2d(everyone if takes is None else takes),
         most_moves=most_moves,
     )
 
@@ -69,7 +71,8 @@ def test_without_bundles_there_is_nothing_to_do() -> None:
         3,
         movable=np.zeros(0, dtype=bool),
         gives=np.ones(3, dtype=bool),
-        takes=np.ones(3, dtype=bool),
+        kind=np.zeros(0, dtype=np.intp),
+        takes=np.ones((1, 3), dtype=bool),
         most_moves=5,
     )
     assert found.moves == ()
@@ -83,6 +86,12 @@ def test_only_what_may_move_moves_between_brokers_that_may_give_and_take() -> No
     assert plan(rates, owner, 3, takes=np.array([True, False, False])).moves == ()
     to_last = plan(rates, owner, 3, takes=np.array([False, False, True]))
     assert {move.target for move in to_last.moves} == {2}
+
+
+def test_each_kind_of_bundle_goes_only_where_it_may() -> None:
+    takes = np.array([[False, True, False], [False, False, True]])
+    found = plan([[1.0]] * 6, [0] * 6, 3, kind=[0, 1] * 3, takes=takes)
+    assert {(move.bundle % 2, move.target) for move in found.moves} == {(0, 1), (1, 2)}
 
 
 def test_a_fullest_broker_that_cannot_give_does_not_keep_the_next_from_giving() -> None:

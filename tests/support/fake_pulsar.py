@@ -17,6 +17,7 @@ MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
 EXTENSIBLE = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
 CONFIGURATION = "/admin/v2/brokers/configuration"
 _UNLOAD = re.compile(r"/admin/v2/namespaces/(.+/.+)/(0x\w+_0x\w+)/unload")
+_GROUP = re.compile(r"/admin/v2/namespaces/(.+/.+)/antiAffinity")
 _LOOKUP = re.compile(r"/lookup/v2/topic/(persistent|non-persistent)/(.+/.+)/(.+)")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -48,6 +49,8 @@ class FakePulsar:
         settings: what all their files say.
         dynamic: what was set over the admin REST since.
         older: whether brokers keep a value that is not overridden any more, as 3.0 does.
+        isolation: its isolation policies by name.
+        groups: the anti-affinity groups of namespaces.
         snatched: brokers that take the next unloaded bundles, whatever was ordered.
         unloads: bundles and destinations as they were ordered.
     """
@@ -57,6 +60,8 @@ class FakePulsar:
     dynamic: dict[str, str] = field(default_factory=dict)
     older: bool = False
     kept: dict[str, str] = field(default_factory=dict)
+    isolation: dict[str, object] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
     snatched: list[FakeBroker] = field(default_factory=list)
     unloads: list[tuple[str, str]] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
@@ -141,6 +146,11 @@ def told(cluster: FakePulsar, broker: FakeBroker, path: str) -> web.Response:
     }
     if path == "/admin/v2/brokers/ready":
         return web.Response(text="ok")
+    if found := _GROUP.fullmatch(path):
+        group = cluster.groups.get(found[1])
+        return web.json_response(group) if group else web.Response(status=204)
+    if cluster.isolation:
+        answers["/admin/v2/clusters/research/namespaceIsolationPolicies"] = cluster.isolation
     if path not in answers:
         return refused(404, "HTTP 404 Not Found")
     return web.json_response(answers[path])

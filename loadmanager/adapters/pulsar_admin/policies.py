@@ -1,0 +1,39 @@
+"""Which brokers may serve which namespaces; an explicit destination would pass that by."""
+
+from http import HTTPStatus
+from urllib.parse import quote
+
+from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
+from loadmanager.adapters.pulsar_admin.errors import AnswerRefused, NotPulsar
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import Namespace
+from loadmanager.core.policies import NO_POLICIES, Policies
+from loadmanager.core.wire.policies import decode_isolation
+
+_NONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.NO_CONTENT})
+
+
+async def read_isolation(admin: PulsarAdmin, url: str, cluster: str) -> Policies:
+    """Return a cluster's isolation policies; raises as `PulsarAdmin.json`."""
+    where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/namespaceIsolationPolicies"
+    try:
+        told = await admin.text(where)
+    except AnswerRefused as error:
+        if error.status in _NONE:
+            return NO_POLICIES
+        raise
+    try:
+        return Policies(isolation=decode_isolation(where, told.encode()))
+    except MalformedContent as error:
+        raise NotPulsar(str(error)) from None
+
+
+async def read_anti_affinity_group(admin: PulsarAdmin, url: str, namespace: Namespace) -> str:
+    """Return the anti-affinity group of a namespace, "" for none; raises as `PulsarAdmin.text`."""
+    try:
+        told = await admin.text(f"{url}/admin/v2/namespaces/{namespace}/antiAffinity")
+    except AnswerRefused as error:
+        if error.status in _NONE:
+            return ""
+        raise
+    return told.strip().strip('"')

@@ -1,0 +1,49 @@
+"""Namespaces with an anti-affinity group: Pulsar keeps those apart, so their bundles stay."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+
+from loadmanager.adapters.pulsar_admin import PulsarAdmin
+from loadmanager.adapters.pulsar_admin.policies import read_anti_affinity_group
+from loadmanager.attach.discovery import PulsarCluster
+from loadmanager.attach.observation import Observation, Rules, observe
+from loadmanager.attach.sampling import BrokerSample
+from loadmanager.core.ids import BrokerId, Namespace, namespace_of
+
+_KNOWN_FOR_S = 300.0
+
+
+@dataclass(slots=True)
+class Groups:
+    """Asks for the group of each namespace of which a bundle would be moved, every few minutes."""
+
+    admin: PulsarAdmin
+    _known: dict[Namespace, tuple[str, float]] = field(default_factory=dict)
+
+    async def observe(
+        self,
+        url: str,
+        cluster: PulsarCluster,
+        samples: Mapping[BrokerId, BrokerSample],
+        missing: Mapping[BrokerId, str],
+        rules: Rules,
+    ) -> Observation:
+        """Return a look in which no bundle of such a namespace would be moved.
+
+        Raises:
+            PulsarAdminError: a group cannot be read.
+        """
+        until_s = monotonic()
+        self._known = {
+            name: one for name, one in self._known.items() if one[1] > until_s - _KNOWN_FOR_S
+        }
+        while True:
+            grouped = {namespace for namespace, (group, _) in self._known.items() if group}
+            seen = observe(cluster, samples, missing, rules, grouped)
+            unknown = {namespace_of(one.bundle) for one in seen.proposals} - self._known.keys()
+            if not unknown:
+                return seen
+            for namespace in sorted(unknown):
+                group = await read_anti_affinity_group(self.admin, url, namespace)
+                self._known[namespace] = (group, monotonic())

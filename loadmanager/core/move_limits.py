@@ -1,0 +1,84 @@
+"""Which of the moves that a plan proposes may begin now.
+
+Limits hold for moves begun, however they end, because a client notices each. A decision
+needs a sample begun after the last move ended: an older one shows loads where they are
+no more.
+"""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from loadmanager.core.ids import BundleId, Namespace, namespace_of
+from loadmanager.core.move_windows import MoveWindow
+
+_MINUTE_S: Final = 60.0
+_HOUR_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveLimits:
+    """How much may be moved.
+
+    Attributes:
+        per_minute: moves that begin within any minute.
+        per_hour: moves that begin within any hour.
+        per_namespace: moves of one namespace's bundles that begin within any minute.
+        at_once: moves under way.
+        windows: moves begin only while one of them is open; at any time if there is none.
+    """
+
+    per_minute: int = 30
+    per_hour: int = 300
+    per_namespace: int = 20
+    at_once: int = 4
+    windows: Sequence[MoveWindow] = ()
+
+    def closed(self, day: int, minute: int) -> str:
+        """Return why no move may begin at a time of the week, "" if one may."""
+        if not self.windows or any(one.holds(day, minute) for one in self.windows):
+            return ""
+        return f"outside {' and '.join(one.text for one in self.windows)}"
+
+
+@dataclass(slots=True)
+class MoveBudget:
+    """Counts moves against limits. Times are seconds on any clock that does not go back."""
+
+    limits: MoveLimits
+    _begun: deque[tuple[float, Namespace]] = field(default_factory=deque)
+    _under_way: set[BundleId] = field(default_factory=set)
+    _last_end_s: float = float("-inf")
+
+    def may_decide_on(self, sample_began_s: float) -> bool:
+        """Return whether a sample shows the bundles where they are."""
+        return not self._under_way and sample_began_s >= self._last_end_s
+
+    def exhausted(self, bundle: BundleId, now_s: float) -> str:
+        """Return which limit keeps a bundle from moving now, "" for none."""
+        while self._begun and self._begun[0][0] <= now_s - _HOUR_S:
+            self._begun.popleft()
+        if len(self._begun) >= self.limits.per_hour:
+            return f"{self.limits.per_hour} moves an hour"
+        recent = Counter(name for at_s, name in self._begun if at_s > now_s - _MINUTE_S)
+        if recent.total() >= self.limits.per_minute:
+            return f"{self.limits.per_minute} moves a minute"
+        namespace = namespace_of(bundle)
+        if recent[namespace] >= self.limits.per_namespace:
+            return f"{self.limits.per_namespace} moves a minute of {namespace}"
+        return ""
+
+    def crowded(self) -> bool:
+        """Return whether as many moves are under way as may be at once."""
+        return len(self._under_way) >= self.limits.at_once
+
+    def begin(self, bundle: BundleId, now_s: float) -> None:
+        """Count a move that begins."""
+        self._begun.append((now_s, namespace_of(bundle)))
+        self._under_way.add(bundle)
+
+    def end(self, bundle: BundleId, now_s: float) -> None:
+        """Count a move that has ended, however."""
+        self._under_way.discard(bundle)
+        self._last_end_s = now_s

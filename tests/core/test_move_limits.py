@@ -1,0 +1,72 @@
+import pytest
+
+from loadmanager.core.ids import BundleId
+from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.core.move_windows import parse_window
+
+
+def bundle(number: int, namespace: str = "t/n") -> BundleId:
+    return BundleId(f"{namespace}/0x{number:08x}_0x{number + 1:08x}")
+
+
+def spent(limits: MoveLimits, begins_s: list[float], namespace: str = "t/n") -> MoveBudget:
+    """Return a budget after moves that began at these times and have ended."""
+    budget = MoveBudget(limits)
+    for number, at_s in enumerate(begins_s):
+        budget.begin(bundle(number, namespace), at_s)
+        budget.end(bundle(number, namespace), at_s)
+    return budget
+
+
+def test_no_more_than_so_many_moves_begin_within_any_minute() -> None:
+    budget = spent(MoveLimits(per_minute=2), [0.0, 30.0])
+    assert budget.exhausted(bundle(9), 59.9) == "2 moves a minute"
+    assert budget.exhausted(bundle(9), 60.0) == ""
+
+
+def test_no_more_than_so_many_moves_begin_within_any_hour() -> None:
+    budget = spent(MoveLimits(per_hour=2), [0.0, 1800.0])
+    assert budget.exhausted(bundle(9), 3599.0) == "2 moves an hour"
+    assert budget.exhausted(bundle(9), 3600.0) == ""
+
+
+def test_no_more_than_so_many_moves_of_one_namespace_begin_within_any_minute() -> None:
+    budget = spent(MoveLimits(per_namespace=2), [0.0, 1.0], "a/b")
+    assert budget.exhausted(bundle(9, "a/b"), 2.0) == "2 moves a minute of a/b"
+    assert budget.exhausted(bundle(9, "a/c"), 2.0) == ""
+    assert budget.exhausted(bundle(9, "a/b"), 60.5) == ""
+
+
+def test_only_so_many_moves_are_under_way_at_once() -> None:
+    budget = MoveBudget(MoveLimits(at_once=2))
+    budget.begin(bundle(1), 0.0)
+    assert not budget.crowded()
+    budget.begin(bundle(2), 0.0)
+    assert budget.crowded()
+    budget.end(bundle(1), 1.0)
+    assert not budget.crowded()
+
+
+def test_a_decision_needs_a_sample_begun_after_the_last_move() -> None:
+    budget = MoveBudget(MoveLimits())
+    assert budget.may_decide_on(0.0)
+    budget.begin(bundle(1), 10.0)
+    assert not budget.may_decide_on(11.0)
+    budget.end(bundle(1), 12.0)
+    assert not budget.may_decide_on(11.0)
+    assert budget.may_decide_on(12.0)
+
+
+@pytest.mark.parametrize(
+    ("windows", "said"),
+    [
+        ([], ""),
+        (["Mon 02:00-03:00"], ""),
+        (["Tue 02:00-03:00", "02:30-02:40"], ""),
+        (["Tue 02:00-03:00"], "outside Tue 02:00-03:00"),
+        (["Tue 02:00-03:00", "04:00-05:00"], "outside Tue 02:00-03:00 and 04:00-05:00"),
+    ],
+)
+def test_moves_begin_within_a_window_only(windows: list[str], said: str) -> None:
+    limits = MoveLimits(windows=tuple(map(parse_window, windows)))
+    assert limits.closed(0, 150) == said
