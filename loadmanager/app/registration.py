@@ -231,9 +231,11 @@ async def release_locks(
         CoordinationError: some may stand; to release them again is safe.
     """
     session_id, path = coordination.session.session_id, znodes.owned(broker)
-    ordered, still_ours = sorted(bundles), Check(znodes.agent(broker, session_id), 0)
+    ordered, released = sorted(bundles), 0
     for first in range(0, len(ordered), PARALLEL):
-        paths = [znodes.lock(bundle) for bundle in ordered[first : first + PARALLEL]]
+        batch = ordered[first : first + PARALLEL]
+        unchanged = await _unchanged(coordination, znodes.agent(broker, session_id), batch)
+        paths = [znodes.lock(bundle) for bundle in batch]
         nodes = await asyncio.gather(*map(coordination.get, paths))
         deletes = [
             Delete(lock, node.stat.version)
@@ -241,12 +243,32 @@ async def release_locks(
             if node is not None and node.stat.ephemeral_owner == session_id
         ]
         if deletes:
-            await coordination.commit([still_ours, *deletes])
+            await coordination.commit([*unchanged, *deletes])
+            released += len(deletes)
     listed = await coordination.get(path)
     if listed is not None and listed.stat.ephemeral_owner == session_id:
         # Only now: a lock that no list names would be nobody's to delete.
         await coordination.set(path, encode_owned({}), version=listed.stat.version)
-        log.info("bundle.locks.released", broker=broker, bundles=len(ordered))
+    log.info("bundle.locks.released", broker=broker, bundles=released)
+
+
+async def _unchanged(
+    coordination: Coordination, mark: str, bundles: Collection[BundleId]
+) -> list[Operation]:
+    """Return what fails if locks of ours, which are read next, are another agent's by then.
+
+    Only another agent of this broker replaces them, and it deletes our mark as it registers.
+    Where one has done so already, it changes the folder of each lock that it replaces.
+    """
+    if await coordination.get(mark) is not None:
+        return [Check(mark, 0)]
+    paths = sorted({znodes.lock_folder(bundle) for bundle in bundles})
+    folders = await asyncio.gather(*map(coordination.get, paths))
+    return [
+        Check(path, folder.stat.version)
+        for path, folder in zip(paths, folders, strict=True)
+        if folder is not None
+    ]
 
 
 async def deregister(coordination: Coordination, membership: Membership) -> None:

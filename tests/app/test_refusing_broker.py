@@ -148,6 +148,30 @@ async def test_a_late_sidecar_takes_its_registration_out_before_its_locks(cluste
     await cluster.settled(boundaries.bundles)
 
 
+@pytest.mark.parametrize("stays", [True, False])
+@story()
+async def test_its_locks_are_released_though_another_sidecar_registered_it_meanwhile(
+    cluster: Cluster, stays: bool
+) -> None:
+    """The other one took the mark of this agent away, and is refused as well."""
+    boundaries = await cluster.make_namespace(6)
+    agent = await _refused(cluster, boundaries)
+    session = agent.coordination.session.session_id
+    mark = znodes.agent(agent.host.name, session)
+    await cluster.until(lambda: cluster.warnings("broker.membership.displaced"))
+    await asyncio.sleep(0.25)  # By then it only waits for its next attempt.
+    agent.coordination.freeze()
+    other = cluster.start(agent.host)
+    await cluster.until(lambda: mark not in cluster.service.nodes)
+    if not stays:
+        await other.leave()
+    await asyncio.sleep(0.7 * SESSION_S)  # Its lease is over, and its session lives.
+    assert session in cluster.lock_sessions().values()
+    agent.coordination.thaw()
+    await cluster.until(lambda: session not in cluster.lock_sessions().values(), within_s=2.0)
+    await cluster.settled(boundaries.bundles, within_s=2 * SESSION_S)
+
+
 @story()
 async def test_a_lock_on_its_way_when_it_begins_to_refuse_is_not_left_behind(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
