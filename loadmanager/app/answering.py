@@ -12,7 +12,7 @@ from loadmanager.app.tuning import Tuning
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of, range_of
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
 from loadmanager.core.wire import decode_partitions
 from loadmanager.ports import (
@@ -175,7 +175,7 @@ class Answering:
 
     def _was_cut(self, bundle: BundleId) -> bool:
         boundaries = self._picture.known_boundaries(namespace_of(bundle))
-        return boundaries is None or boundaries.at(range_of(bundle)[0]) != bundle
+        return boundaries is None or bundle not in boundaries
 
     async def _find(
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool

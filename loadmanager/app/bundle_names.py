@@ -43,7 +43,7 @@ def bundle_in(boundaries: Boundaries, range_text: str) -> BundleId:
         bundle = parse_bundle(f"{boundaries.namespace}/{range_text.lower()}")
     except InvalidName as error:
         raise BundleUnknown(str(error)) from error
-    if bundle not in boundaries.bundles:
+    if bundle not in boundaries:
         known = boundaries.bundles
         ranges = ", ".join(one.rpartition("/")[2] for one in known[:_RANGES_NAMED])
         more = ", ..." if len(known) > _RANGES_NAMED else ""

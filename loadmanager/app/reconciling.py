@@ -149,7 +149,7 @@ class Reconciler:
 
 def _is_foreign(bundle: BundleId, boundaries: Boundaries) -> bool:
     """Say whether it is neither a bundle among these nor one that was cut into some."""
-    if bundle in boundaries.bundles:
+    if bundle in boundaries:
         return False
     try:
         parts_of(bundle, boundaries)

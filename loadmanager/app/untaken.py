@@ -127,7 +127,7 @@ class Untaken:
         for bundle, owner, planned in self._book.in_flight():
             if owner is None and planned in picture.brokers and planned not in passed_over:
                 boundaries = picture.known_boundaries(namespace_of(bundle))
-                if boundaries is not None and bundle in boundaries.bundles:
+                if boundaries is not None and bundle in boundaries:
                     yield bundle, planned
 
     def _has_others(self, broker: BrokerId) -> bool:

@@ -7,7 +7,7 @@ from typing import Self
 
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END
-from loadmanager.core.ids import BundleId, Namespace, bundle_id
+from loadmanager.core.ids import BundleId, Namespace, bundle_id, range_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,10 @@ class Boundaries:
             raise InvalidName("bundle count", count, "1 or more")
         width = (FULL_RANGE_END + 1) // count
         return cls(namespace, (*(k * width for k in range(count)), FULL_RANGE_END))
+
+    def __contains__(self, bundle: BundleId) -> bool:
+        """Return whether ``bundle`` is one of these, without a search through all of them."""
+        return self.at(range_of(bundle)[0]) == bundle
 
     def at(self, position: int) -> BundleId:
         """Return the bundle that holds ``position``, 0 to 0xffffffff.

@@ -23,6 +23,17 @@ def test_every_position_lies_in_the_one_bundle_that_holds_it(
     assert lower <= at < upper or at == upper == FULL_RANGE_END
 
 
+@given(bounds, bounds)
+def test_a_bundle_is_in_boundaries_that_have_its_range(
+    cuts: tuple[int, ...], others: tuple[int, ...]
+) -> None:
+    made = Boundaries(NAMESPACE, cuts)
+    for bundle in Boundaries(NAMESPACE, others).bundles:
+        assert (bundle in made) == (bundle in made.bundles)
+    assert all(bundle in made for bundle in made.bundles)
+    assert not any(bundle in made for bundle in Boundaries(Namespace("t/m"), cuts).bundles)
+
+
 @given(st.integers(1, 5000))
 def test_even_bundles_are_of_one_width_and_the_last_takes_the_rest(count: int) -> None:
     made = Boundaries.even(NAMESPACE, count)

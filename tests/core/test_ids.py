@@ -56,10 +56,15 @@ def test_anything_else_is_no_namespace(text: str) -> None:
         "t/n/0x00000002_0x00000001",
         "t/n/0x0000000A_0x0000000B",
         "n/0x00000000_0x00000001",
+        "t/c/n/0x00000000_0x00000001",
+        "../n/0x00000000_0x00000001",
+        "t/./0x00000000_0x00000001",
+        "t/n@/0x00000000_0x00000001",
+        "t/n/0x00000000_0x00000001\n",
     ],
 )
 def test_what_is_no_range_of_a_namespace_is_no_bundle(text: str) -> None:
-    with pytest.raises(InvalidName):
+    with pytest.raises(InvalidName, match="bundle .* is not valid; expected tenant/namespace/0x"):
         parse_bundle(text)
 
 

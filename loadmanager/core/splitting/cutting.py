@@ -37,7 +37,7 @@ def split(boundaries: Boundaries, bundle: BundleId, cuts: Sequence[int]) -> Boun
         CannotSplit: it is none of the namespace's bundles or too narrow, there is no
             cut, or the cuts are not different places strictly inside it.
     """
-    if bundle not in boundaries.bundles:
+    if bundle not in boundaries:
         raise CannotSplit(bundle, "it is no bundle of the namespace now", "a present bundle")
     if not can_split(bundle):
         raise CannotSplit(bundle, "its range is a single position", "a wider range")

@@ -62,7 +62,7 @@ def neighbours(boundaries: Boundaries, one: BundleId, other: BundleId) -> Merge:
             does not go around the circle.
     """
     for bundle in (one, other):
-        if bundle not in boundaries.bundles:
+        if bundle not in boundaries:
             raise CannotMerge(f"{bundle} is no bundle of {boundaries.namespace} now")
     if len(boundaries.bundles) == 1:
         raise CannotMerge(f"{boundaries.namespace} has a single bundle")
