@@ -64,7 +64,7 @@ def test_anything_else_is_no_namespace(text: str) -> None:
     ],
 )
 def test_what_is_no_range_of_a_namespace_is_no_bundle(text: str) -> None:
-    with pytest.raises(InvalidName, match="bundle .* is not valid; expected tenant/namespace/0x"):
+    with pytest.raises(InvalidName, match=r"bundle .* is not valid; expected tenant/namespace/0x"):
         parse_bundle(text)
 
 
