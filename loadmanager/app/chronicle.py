@@ -1,21 +1,20 @@
 """What one leader tells history of its term: what it saw, decided, and what came of it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from loadmanager.app.arrivals import Arrivals
 from loadmanager.app.parts import Parts
+from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.history import (
-    HandOver,
     Record,
     RoundTold,
     Stream,
     bundles_records,
     cut_record,
-    hand_over_record,
     move_record,
     round_records,
+    task_records,
     term_record,
     tick_record,
 )
@@ -27,11 +26,15 @@ from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.tally import LoadTally
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Decided:
+    """A round: ``ordered`` are its moves that stand as orders, None while that is not known."""
+
     told: RoundTold
     view: ClusterView
     plan: Plan
+    ordered: frozenset[BundleId] | None = None
+    over: bool = False
 
 
 class Chronicle:
@@ -49,8 +52,7 @@ class Chronicle:
         self._epoch = epoch
         self._tally = tally
         self._base_every_rounds = base_every_rounds
-        self._arrivals = Arrivals(parts, epoch, self._hand_over_ended)
-        self._following = False
+        self._began = False
         self._ticks = 0
         self._rounds = 0
         self._moves = 0
@@ -60,18 +62,16 @@ class Chronicle:
         self._based_on: tuple[Planner, Policies] | None = None
 
     def began(self) -> None:
-        """Tell that the term begins, and follow owners from now on."""
+        """Record that the term begins."""
         if self.on:
-            self._following = True
-            self._parts.picture.owner_changes.subscribe(self._arrivals.look)
+            self._began = True
             self._tell(lambda at_ms: [term_record(at_ms, self._epoch, "began")])
 
     def ended(self) -> None:
-        """Tell that it is over."""
-        if self._following:
-            self._following = False
-            self._parts.picture.owner_changes.unsubscribe(self._arrivals.look)
-            self._arrivals.end()
+        """Record that it is over, and a round of which it is not known what was ordered."""
+        if self._began:
+            self._began = False
+            self._write_round()
             self._tell(lambda at_ms: [term_record(at_ms, self._epoch, "ended")])
 
     # --- reports and samples -----------------------------------------------------------
@@ -86,12 +86,11 @@ class Chronicle:
         if self.on:
             self._left.add(broker)
 
-    def ticked(self, assigned: Mapping[BundleId, BrokerId]) -> None:
-        """Tell that a sample was added to all averages; ``assigned`` are the standing orders."""
+    def ticked(self) -> None:
+        """Record that a sample was added to all averages."""
         if self.on:
             self._ticks += 1
             self._tell_taken(sampled=True)
-            self._arrivals.tend(assigned)
 
     def _tell_taken(self, *, sampled: bool) -> None:
         taken, self._taken = self._taken, {}
@@ -123,9 +122,10 @@ class Chronicle:
         steering: str,
         doubtful: bool,
     ) -> None:
-        """Take note of a round's plan, made with ``memory``; `round_over` tells it."""
+        """Take note of a round's plan, made with ``memory``; `round_over` records it."""
         if not self.on:
             return
+        self._write_round()
         if self._taken or self._left:
             self._tell_taken(sampled=False)
         self._rounds += 1
@@ -152,6 +152,14 @@ class Chronicle:
             )
         self._decided = _Decided(told, view, plan)
 
+    def orders_known(self, ordered: Collection[BundleId]) -> None:
+        """Take note of which moves of the round that was decided last stand as orders."""
+        decided = self._decided
+        if decided is not None:
+            decided.ordered = frozenset(ordered)
+            if decided.over:
+                self._write_round()
+
     def round_over(
         self,
         outcome: str,
@@ -160,38 +168,52 @@ class Chronicle:
         tick_interval_s: float,
         unowned: Callable[[], Sequence[BundleId]],
     ) -> None:
-        """Tell the round that was decided last, and how it ended."""
-        decided, self._decided = self._decided, None
+        """Record the round that was decided last, and how it ended.
+
+        If the reply to its orders was lost, it is recorded once `orders_known`.
+        """
+        decided = self._decided
         if decided is None:
             return
-        plan, view, first_move = decided.plan, decided.view, self._moves + 1
-        self._moves += len(plan.moves) + len(plan.observed)
-        told = replace(
+        decided.over = True
+        decided.told = replace(
             decided.told,
             outcome=outcome,
             took_s=took_s,
             tick_interval_s=tick_interval_s,
             unowned=unowned(),
         )
+        if outcome != "failed" or decided.ordered is not None:
+            self._write_round()
+
+    def _write_round(self) -> None:
+        decided, self._decided = self._decided, None
+        if decided is None:
+            return
+        plan, view, first_move = decided.plan, decided.view, self._moves + 1
+        self._moves += len(plan.moves) + len(plan.observed)
+        ordered = decided.ordered or frozenset()
+        told = replace(
+            decided.told,
+            outcome="moved" if ordered else decided.told.outcome or "failed",
+            not_ordered={move.bundle for move in plan.moves} - ordered,
+        )
         self._parts.history.offer(
             Stream.ROUNDS, told.at_ms, lambda: round_records(told, view, plan, first_move)
         )
 
-    def placed(
-        self, moves: Iterable[Move], view: Callable[[], ClusterView], planner: Planner
-    ) -> None:
-        """Tell moves that were decided between two rounds, on this view."""
-        moves = list(moves)
+    def placed(self, moves: Sequence[Move], view: ClusterView, planner: Planner) -> None:
+        """Record moves that were decided on this view between two rounds, and ordered."""
         if not self.on or not moves:
             return
-        seen, first_move = view(), self._moves + 1
+        first_move = self._moves + 1
         self._moves += len(moves)
         self._tell(
             lambda at_ms: [
                 move_record(
                     move,
                     "placed" if move.source is None else "moved",
-                    view=seen,
+                    view=view,
                     planner=planner,
                     at_ms=at_ms,
                     epoch=self._epoch,
@@ -202,10 +224,12 @@ class Chronicle:
             ]
         )
 
-    def ordered(self, moves: Mapping[BundleId, BrokerId]) -> None:
-        """Follow what was ordered."""
-        if self.on:
-            self._arrivals.ordered(moves)
+    def task_changed(self, task: BundleTask) -> None:
+        """Record a task in its new state, and how it ended if it moved a bundle."""
+        if not self._began:
+            return
+        now_s = self._parts.clock.monotonic_s()
+        self._tell(lambda at_ms: task_records(at_ms, task, now_s))
 
     def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
         """Tell that a bundle was split into parts, or made of them."""
@@ -231,9 +255,6 @@ class Chronicle:
         return {
             name: known[name].report.reported_at_ms for name in view.brokers.names if name in known
         }
-
-    def _hand_over_ended(self, hand_over: HandOver) -> None:
-        self._tell(lambda at_ms: [hand_over_record(at_ms, hand_over)])
 
     def _tell(self, make: Callable[[int], Iterable[Record]]) -> None:
         at_ms = self._parts.clock.wall_ms()

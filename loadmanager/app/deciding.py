@@ -1,6 +1,6 @@
 """What one leader decides by: the planner, and what it remembers from decision to decision."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -12,7 +12,9 @@ from loadmanager.app.costing import Costing
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.steering import Steering
 from loadmanager.app.viewing import Viewing
+from loadmanager.core.averages import Rates
 from loadmanager.core.balancing import steered
+from loadmanager.core.bundle_task import AskedBy, Proposal, TaskKind
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
@@ -27,10 +29,11 @@ _NOBODY: Mapping[BundleId, BrokerId] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The next owner of each bundle that has one, and why the others have none."""
+    """The move of each bundle to its next owner, and why the others have none."""
 
-    placed: Mapping[BundleId, BrokerId]
+    moves: tuple[Move, ...]
     refusals: Mapping[BundleId, tuple[Refusal, ...]]
+    view: ClusterView
 
 
 class Deciding:
@@ -53,8 +56,6 @@ class Deciding:
         self._viewing = viewing
         self._rng = rng
         self._chronicle = chronicle
-        self._former = self.memory
-        self._unsure: Plan | None = None
 
     @property
     def planner(self) -> Planner:
@@ -67,50 +68,47 @@ class Deciding:
         return steered(self.planner, self.steering.balancing.mode)
 
     def round(self, view: ClusterView, *, session_doubtful: bool) -> Plan:
-        """Return what one round would do, and remember it, until `undo` says otherwise."""
-        self._former = self.memory
-        planner = self.steered
+        """Return what one round would do; its moves are remembered once they are `ordered`."""
+        former, planner = self.memory, self.steered
         plan = planner.round(
-            view, self.memory, self._rng, session_doubtful=session_doubtful, draining=False
+            view, former, self._rng, session_doubtful=session_doubtful, draining=False
         )
         self._chronicle.decided(
             view,
-            self.memory,
+            former,
             plan,
             planner=planner,
             steering=self.steering.balancing.mode.value,
             doubtful=session_doubtful,
         )
-        self.memory = plan.memory
+        self.memory = plan.memory_before_orders(former)
         self.recollection.round_done(plan, view.brokers.names)
         return plan
 
-    def undo(self, plan: Plan) -> None:
-        """Forget the moves of the last round: their orders were not written, or not surely.
+    def ordered(self, plan: Plan, ordered: Collection[BundleId]) -> None:
+        """Remember which moves of a round were ordered."""
+        self.memory = plan.memory_after_orders(self.memory, ordered)
+        self.recollection.moved(move for move in plan.moves if move.bundle in ordered)
+        self._chronicle.orders_known(ordered)
 
-        What a bundle that did not move is resting for would only hold back the next
-        round, which decides anew.
-        """
-        moved_at_s = dict(self.memory.moved_at_s)
-        for move in plan.moves:
-            del moved_at_s[move.bundle]
-            if move.bundle in self._former.moved_at_s:
-                moved_at_s[move.bundle] = self._former.moved_at_s[move.bundle]
-        shedder = self._former.shedder
-        self.memory = replace(self.memory, shedder=shedder, moved_at_s=moved_at_s)
-        self.recollection.not_ordered(plan.moves)
-        self._unsure = plan
-
-    def redo(self, assigned: Mapping[BundleId, BrokerId]) -> None:
-        """Remember what was ordered after all: the orders that stand show it."""
-        plan, self._unsure = self._unsure, None
-        stand = [m for m in plan.moves if assigned.get(m.bundle) == m.target] if plan else []
-        if plan and stand:
-            then_s = plan.memory.moved_at_s
-            moved_at_s = {**self.memory.moved_at_s, **{m.bundle: then_s[m.bundle] for m in stand}}
-            shedder = plan.memory.shedder
-            self.memory = replace(self.memory, shedder=shedder, moved_at_s=moved_at_s)
-            self.recollection.placed(stand)
+    def proposals(
+        self, moves: Iterable[Move], view: ClusterView, asked_by: AskedBy
+    ) -> list[Proposal]:
+        """Return moves as proposals to the task controller, decided on the orders as they are."""
+        assigned = self._viewing.ordered
+        return [
+            Proposal(
+                kind=TaskKind.PLACE if move.source is None else TaskKind.MOVE,
+                bundles=(move.bundle,),
+                source=move.source,
+                target=move.target,
+                cause=move.cause,
+                asked_by=asked_by,
+                planned={b: assigned[b] for b in (move.bundle,) if b in assigned},
+                influence=Rates(*view.short_rates(move.bundle).tolist()),
+            )
+            for move in moves
+        ]
 
     def choose(
         self,
@@ -124,7 +122,6 @@ class Deciding:
         """
         view = seen = self._viewing.view(afresh=bundles)
         moves: list[Move] = []
-        placed: dict[BundleId, BrokerId] = {}
         refusals: dict[BundleId, tuple[Refusal, ...]] = {}
         for bundle in bundles:
             answer = self.planner.place(
@@ -141,19 +138,17 @@ class Deciding:
                 self.recollection.unplaced(answer.refusals)
             else:
                 moves.append(answer.move)
-                self.recollection.placed([answer.move])
-                placed[bundle] = answer.move.target
-        self._chronicle.placed(moves, lambda: seen, self.planner)
-        return Choices(placed, refusals)
+        return Choices(tuple(moves), refusals, seen)
 
-    def obey(self, bundles: Mapping[BundleId, BrokerId], destination: BrokerId) -> Choices:
-        """Return the destination that somebody named as the next owner of all of these."""
-        moves = [
-            Move(bundle, source, destination, Cause.REQUESTED) for bundle, source in bundles.items()
-        ]
-        self.recollection.placed(moves)
-        self._chronicle.placed(moves, self._viewing.view, self.planner)
-        return Choices(dict.fromkeys(bundles, destination), {})
+    def choices(self, moves: Iterable[Move]) -> Choices:
+        """Return moves that somebody else chose, with the view of now."""
+        return Choices(tuple(moves), {}, self._viewing.view())
+
+    def placed(self, choices: Choices, ordered: Collection[BundleId]) -> None:
+        """Remember what was decided between two rounds, as far as it was ordered."""
+        stand = [move for move in choices.moves if move.bundle in ordered]
+        self.recollection.placed(stand)
+        self._chronicle.placed(stand, choices.view, self.planner)
 
     def barred(
         self, bundles: Collection[BundleId], brokers: Collection[BrokerId]
@@ -171,6 +166,6 @@ class Deciding:
         }
 
     def rested(self, bundles: Collection[BundleId], now_s: float) -> RoundMemory:
-        """Return the memory with these left alone for the cool-down, as after a round."""
+        """Return the memory with these left alone from ``now_s`` on, as after a round."""
         moved_at_s = {**self.memory.moved_at_s, **dict.fromkeys(bundles, now_s)}
         return replace(self.memory, moved_at_s=moved_at_s)

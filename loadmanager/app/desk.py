@@ -8,30 +8,34 @@ import structlog
 
 from loadmanager.app.absences import Absences
 from loadmanager.app.accounting import Look
+from loadmanager.app.adoption import Adoption
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.constraints import Constraints
 from loadmanager.app.costing import Costing
-from loadmanager.app.deciding import Deciding
+from loadmanager.app.deciding import Choices, Deciding
 from loadmanager.app.electing import Term
-from loadmanager.app.hand_overs import HandOvers
 from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.order_book import OrderBook
+from loadmanager.app.order_changes import OrderChanges
 from loadmanager.app.parts import Parts
 from loadmanager.app.placing import Placing
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.reconciling import Reconciler
 from loadmanager.app.rounds import Rounds
 from loadmanager.app.seeding import Seeding
-from loadmanager.app.split_desk import SplitDesk
+from loadmanager.app.splits import Splits
 from loadmanager.app.steering import Steering
+from loadmanager.app.task_controller import Dispatched, TaskController
+from loadmanager.app.task_reports import TaskReports
 from loadmanager.app.tuning import Tuning
 from loadmanager.app.untaken import Untaken
 from loadmanager.app.viewing import Viewing
 from loadmanager.app.wanted import why
-from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.bundle_task import AskedBy
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.plan import Cause
+from loadmanager.core.plan import Cause, Move
 from loadmanager.core.splitting import Merge
 from loadmanager.core.tally import LoadTally
 from loadmanager.ports import MergeRefused
@@ -55,24 +59,28 @@ class Desk:
     ) -> None:
         self._parts = parts
         self._term = term
-        self.book = OrderBook(parts, term)
+        book = OrderBook(parts, term)
         self._constraints = Constraints(parts, cluster)
         self._tally = LoadTally(weights=tuning.now.planner.weights)
         self._chronicle = chronicle = Chronicle(
             parts, term.epoch, self._tally, base_every_rounds=base_every_rounds
         )
-        untaken = Untaken(parts, self.book)
+        self.tasks = tasks = TaskController(
+            parts, term, book, tuning, TaskReports(parts.metrics, chronicle)
+        )
+        untaken = Untaken(parts, book)
         self._harmful = HarmfulReports(parts)
         self._viewing = Viewing(
             parts,
-            self.book,
+            book,
             self._constraints,
             self._tally,
             chronicle=chronicle,
             harmful=self._harmful,
             untaken=untaken,
         )
-        self._splits = SplitDesk(parts, self.book, self._tally, tuning, chronicle)
+        adoption = Adoption(parts, tasks, self._tally, chronicle)
+        self._splits = Splits(parts, tasks, self._tally, tuning, adoption)
         self.recollection = Recollection(parts.clock, term.epoch)
         self._steering = Steering(parts)
         self._costing = Costing(parts, tuning)
@@ -84,13 +92,12 @@ class Desk:
             rng,
             chronicle=chronicle,
         )
-        self._hand_overs = HandOvers(parts, self.book, tuning, chronicle)
         self._placing = Placing(
             parts,
-            self.book,
-            absences=Absences(parts, self.book, tuning),
+            tasks,
+            absences=Absences(parts, book, tuning),
+            adoption=adoption,
             deciding=self._deciding,
-            hand_overs=self._hand_overs,
             splits=self._splits,
             tuning=tuning,
             untaken=untaken,
@@ -104,10 +111,10 @@ class Desk:
             tally=self._tally,
             viewing=self._viewing,
             deciding=self._deciding,
-            hand_overs=self._hand_overs,
+            tasks=tasks,
             splits=self._splits,
             placing=self._placing,
-            reconciler=Reconciler(parts, self._hand_overs, untaken, self.recollection),
+            reconciler=Reconciler(parts, tasks, untaken, self.recollection),
             inheritance=self._inheritance,
             chronicle=chronicle,
             harmful=self._harmful,
@@ -142,10 +149,10 @@ class Desk:
             await self._constraints.read()
             await self._steering.read()
             await self._costing.read()
-            await self.book.open()
+            self._chronicle.began()
+            await self.tasks.open()
             await self._rounds.inherit()
             await self._seeding.sow()
-            self._chronicle.began()
             self._viewing.take_reports()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rounds.tick(), name="ticks")
@@ -156,6 +163,7 @@ class Desk:
             self._steering.close()
             self._costing.close()
             self._placing.end(self._term.epoch)
+            self.tasks.close()
             self._chronicle.ended()
             self._harmful.end()
 
@@ -176,12 +184,17 @@ class Desk:
         return self._placing.planned(bundle)
 
     async def orders_written(self) -> None:
-        """Return once what is being ordered now is known; raises as `OrderBook.refresh`."""
-        await self.book.refresh()
+        """Return once what is being ordered now is known; raises as `TaskController.confirm`."""
+        await self.tasks.confirm()
 
     async def order(self, moves: Mapping[BundleId, BrokerId]) -> None:
-        """Order bundles to brokers, as a round does; raises as `OrderBook.assign`."""
-        await self._hand_overs.order(moves)
+        """Order bundles to brokers because somebody asked; raises as `TaskController.dispatch`."""
+        owners = self._parts.picture.owners
+        choices = self._deciding.choices(
+            Move(bundle, owners[bundle].broker if bundle in owners else None, to, Cause.REQUESTED)
+            for bundle, to in moves.items()
+        )
+        await self._dispatch(choices)
 
     async def order_unload(
         self, leaving: Mapping[BundleId, BrokerId], destination: BrokerId | None
@@ -189,62 +202,92 @@ class Desk:
         """Order bundles away from the brokers that own them; return why the others stay.
 
         They go to ``destination``, or to the best place but the one they leave. What
-        was moved rests, as it does after a round. Raises as `OrderBook.assign`.
+        was moved rests, as it does after a round. Raises as `TaskController.dispatch`.
         """
         leaving = await self._still_whole(leaving)
         if destination is None:
             choices = self._deciding.choose(leaving, leaving, Cause.REQUESTED)
         else:
-            choices = self._deciding.obey(leaving, destination)
-        if choices.placed:
-            # Whoever succeeds this leader is to let them rest as well.
-            rested = self._deciding.rested(choices.placed, self._parts.clock.monotonic_s())
-            await self._hand_overs.order(choices.placed, self._inheritance.write(rested))
-            self._deciding.memory = self._deciding.rested(
-                choices.placed, self._parts.clock.monotonic_s()
+            choices = self._deciding.choices(
+                Move(bundle, source, destination, Cause.REQUESTED)
+                for bundle, source in leaving.items()
             )
-            sources = {leaving[bundle] for bundle in choices.placed}
-            self._parts.metrics.bundles_unloaded(len(choices.placed), len(sources))
-        for bundle, target in choices.placed.items():
+        found = await self._dispatch(choices)
+        sources = {leaving[bundle] for bundle in found.ordered}
+        self._parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
+        for bundle, target in found.ordered.items():
             log.info("bundle.unload.ordered", bundle=bundle, source=leaving[bundle], target=target)
-        return {bundle: why(reasons) for bundle, reasons in choices.refusals.items()}
+        if found.too_large is not None:
+            raise found.too_large
+        return {
+            **{bundle: why(reasons) for bundle, reasons in choices.refusals.items()},
+            **found.refused,
+        }
+
+    async def _dispatch(self, choices: Choices) -> Dispatched:
+        """Have what people asked for ordered; what was ordered rests, under any leader."""
+        moves = choices.moves
+        if not moves:
+            return Dispatched({}, {})
+        bundles = [move.bundle for move in moves]
+        rested = self._deciding.rested(bundles, self._parts.clock.monotonic_s())
+
+        def known(found: Dispatched) -> None:
+            now_s = self._parts.clock.monotonic_s()
+            self._deciding.memory = self._deciding.rested(found.ordered, now_s)
+            self._deciding.placed(choices, found.ordered)
+
+        return await self.tasks.dispatch(
+            self._deciding.proposals(moves, choices.view, AskedBy.PEOPLE),
+            rider=self._inheritance.write(rested),
+            known=known,
+        )
 
     async def order_split(self, bundle: BundleId, order: SplitOrder) -> None:
-        """Order a bundle to be cut; raises as `OrderBook.change`."""
+        """Have a bundle split; raises as `Splits.order`."""
         await self._placing.adopt_parts()
         await self._splits.order(bundle, order)
+
+    async def recall(self, namespace: Namespace) -> None:
+        """Take back all orders of a namespace; raises as `TaskController.change`."""
+
+        def gone() -> OrderChanges:
+            assigned = self.tasks.assigned
+            return OrderChanges(gone=[one for one in assigned if namespace_of(one) == namespace])
+
+        await self.tasks.change(gone)
 
     async def order_merge(self, both: Merge, hotter: BundleId) -> None:
         """Order two bundles to the owner of the hotter, or if that may not have both the other.
 
         Rounds leave them alone for the cool-down, as what was moved. Raises as
-        `OrderBook.change`.
+        `Splits.merge`.
 
         Raises:
             Conflict: something else is under way with one of them.
             MergeRefused: nobody owns one of them, or neither owner may have both.
         """
         await self._placing.adopt_parts()
-        owner_of = self._splits.merges.owners(both)
+        owner_of = self._splits.owners(both)
         owners = sorted(set(owner_of.values()), key=lambda one: one != owner_of[hotter])
         barred = self._deciding.barred(both.halves, owners)
         allowed = [broker for broker in owners if broker not in barred]
         if not allowed:
             why = "; ".join(f"{broker}: {reason}" for broker, reason in barred.items())
             raise MergeRefused(f"no owner of {both.lower} or {both.upper} may have both ({why})")
-        await self._splits.merges.order(both, allowed[0])
+        await self._splits.merge(both, allowed[0])
         now_s = self._parts.clock.monotonic_s()
         self._deciding.memory = self._deciding.rested(both.halves, now_s)
 
     def merging(self, both: Merge) -> bool:
         """Say whether the two are ordered to be merged."""
-        return self.book.splits.keys() >= set(both.halves)
+        return self.tasks.splits.keys() >= set(both.halves)
 
     async def _still_whole(
         self, bundles: Mapping[BundleId, BrokerId]
     ) -> Mapping[BundleId, BrokerId]:
         """Return those that were not cut meanwhile: an order would bring the whole back."""
-        booked = bundles.keys() & self.book.assigned.keys()
+        booked = bundles.keys() & self.tasks.assigned.keys()
         await self._placing.adopt_parts()
-        cut = booked - self.book.assigned.keys()
+        cut = booked - self.tasks.assigned.keys()
         return {bundle: broker for bundle, broker in bundles.items() if bundle not in cut}

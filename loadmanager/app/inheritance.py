@@ -12,7 +12,7 @@ import structlog
 
 from loadmanager.app.electing import Deposed, Term
 from loadmanager.app.parts import Parts
-from loadmanager.app.split_desk import SplitDesk
+from loadmanager.app.splits import Splits
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.round_memory import RoundMemory, shifted
@@ -37,7 +37,7 @@ _LARGEST_BYTES = 900_000
 class Inheritance:
     """Reads the former leader's state, and keeps this one's for the next."""
 
-    def __init__(self, parts: Parts, term: Term, tally: LoadTally, splits: SplitDesk) -> None:
+    def __init__(self, parts: Parts, term: Term, tally: LoadTally, splits: Splits) -> None:
         self._parts = parts
         self._term = term
         self._tally = tally

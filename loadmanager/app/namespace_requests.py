@@ -8,7 +8,6 @@ import structlog
 from loadmanager.app.bundle_names import boundaries_of
 from loadmanager.app.documents import Documents, told
 from loadmanager.app.leading import led_elsewhere
-from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -36,26 +35,25 @@ _TRIES: Final = 4
 _LEAVING_S: Final = 10.0
 
 
-class DeskWithBook(Protocol):
+class RecallingDesk(Protocol):
     """The leader's desk, as far as it is needed here."""
 
-    @property
-    def book(self) -> OrderBook:
-        """What is ordered."""
+    async def recall(self, namespace: Namespace) -> None:
+        """Take back all orders of a namespace; raises as `TaskController.change`."""
 
 
-class DesksWithBook(Protocol):
+class RecallingDesks(Protocol):
     """Where the desk is while this sidecar leads."""
 
     @property
-    def desk(self) -> DeskWithBook | None:
+    def desk(self) -> RecallingDesk | None:
         """The desk, None while this sidecar does not lead."""
 
 
 class NamespaceRequests:
     """The application's side of `NamespaceService`."""
 
-    def __init__(self, parts: Parts, desks: DesksWithBook, cluster: str) -> None:
+    def __init__(self, parts: Parts, desks: RecallingDesks, cluster: str) -> None:
         self._parts = parts
         self._desks = desks
         self._cluster = cluster
@@ -197,9 +195,8 @@ class NamespaceRequests:
         desk = self._desks.desk
         if desk is None:
             return
-        gone = [one for one in desk.book.assigned if namespace_of(one) == namespace]
         try:
-            await desk.book.change(gone=gone)
+            await desk.recall(namespace)
         except CoordinationError as error:
             log.warning("namespace.bundles.kept", namespace=namespace, error=str(error))
             return

@@ -1,18 +1,17 @@
-"""What the leader of one term has decided: who should own which bundle.
+"""The orders of one term as they stand in ZooKeeper: which broker is to own which bundle.
 
-The book is the contents of ``/loadbalance/orders/*``, kept in memory by their only
-writer. It is written in full per broker and always under a check of the epoch, so
-that a leader that was replaced cannot change a thing. Additions go before removals:
-if the writing is cut in two, a bundle stands in two brokers' orders for a moment,
-and the one who holds the lock keeps it; it never stands in none.
+The book is the contents of ``/loadbalance/orders/*``, kept in memory. The task controller
+alone reads and writes it, one call at a time. Orders are written in full per broker and
+always under a check of the epoch, so that a leader that was replaced changes nothing.
+Additions go before removals: if the writing is cut in two, a bundle stands in two brokers'
+orders for a moment, and the one that holds the lock keeps it; it never stands in none.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 import structlog
 
@@ -38,7 +37,7 @@ from loadmanager.ports import (
 
 log = structlog.get_logger()
 
-_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+_NOTHING: Mapping[BundleId, BrokerId] = MappingProxyType({})
 _READ_TOGETHER = 64
 
 
@@ -52,7 +51,7 @@ class _Draft:
 
 
 class OrderBook:
-    """The orders of one term."""
+    """The standing orders of one term."""
 
     def __init__(self, parts: Parts, term: Term) -> None:
         self._coordination = parts.coordination
@@ -60,7 +59,6 @@ class OrderBook:
         self._metrics = parts.metrics
         self._oversized = parts.oversized
         self._term = term
-        self._writing = asyncio.Lock()
         self._assigned: dict[BundleId, BrokerId] = {}
         self._splits: dict[BundleId, SplitOrder] = {}
         self._nodes: set[BrokerId] = set()
@@ -91,75 +89,45 @@ class OrderBook:
             elif holding.broker != planned:
                 yield bundle, holding.broker, planned
 
-    async def open(self) -> None:
-        """Read what the former leaders ordered, and put right what contradicts itself.
+    @property
+    def known(self) -> bool:
+        """Whether the standing orders are known: not at first, nor after a lost reply."""
+        return self._read
 
-        Raises:
-            Disconnected: it cannot be read now.
-            Deposed: somebody else leads.
-        """
-        async with self._writing:
-            await self._read_all()
-        if self._spoilt:
-            await self.change()
+    @property
+    def spoilt(self) -> bool:
+        """Whether orders were read that contradict each other or are not legible."""
+        return bool(self._spoilt)
 
-    async def assign(
-        self, changes: Mapping[BundleId, BrokerId], rider: Rider | None = None
-    ) -> None:
-        """Order that these bundles be owned by these brokers, all others staying as they are.
+    async def write(self, changes: OrderChanges, rider: Rider | None = None) -> None:
+        """Order several things at once; the standing orders must be `known`.
+
+        The ``rider`` is written in the same commit, the last one if there are several.
 
         Raises:
             Deposed: somebody else leads; nothing was changed.
-            Disconnected: the reply was lost; the book is read again before the next change.
-        """
-        await self.change(changes, rider=rider)
-
-    async def refresh(self) -> None:
-        """Read again what was ordered, if the last reply was lost; raises `Disconnected`."""
-        async with self._writing:
-            if not self._read:
-                await self._read_all()
-
-    async def change(
-        self,
-        assigned: Mapping[BundleId, BrokerId] = _NOTHING,
-        *,
-        splits: Mapping[BundleId, SplitOrder | None] = _NOTHING,
-        gone: Collection[BundleId] = (),
-        rider: Rider | None = None,
-    ) -> None:
-        """Order several things at once; raises as `assign`.
-
-        ``splits`` orders bundles to be cut, None takes such an order back. ``gone``
-        are bundles that are no more, because they were cut. The ``rider`` is written
-        in the same commit, the last one if there are several.
-
-        Raises:
+            Disconnected: the reply was lost; nothing is known until `read`.
             TooLarge: orders of a broker do not fit its node; those that fit are written.
         """
-        async with self._writing:
-            if not self._read:
-                await self._read_all()
-            changes = OrderChanges(assigned, splits, frozenset(gone))
-            draft = self._draft(changes)
-            error = self._too_large(draft)
-            while full := self._full(draft):
-                changes, former = changes.less(full, self._assigned), changes
-                if error is not None and changes == former:
-                    raise error
-                draft = self._draft(changes)
-            self._read = False
-            await self._write(draft.contents, rider)
-            self._spoilt.clear()
-            self._assigned, self._splits, self._read = draft.assigned, draft.splits, True
-            if error is not None:
+        draft = self._draft(changes)
+        error = self._too_large(draft)
+        while full := self._full(draft):
+            changes, former = changes.less(full, self._assigned), changes
+            if error is not None and changes == former:
                 raise error
+            draft = self._draft(changes)
+        self._read = False
+        await self._write(draft.contents, rider)
+        self._spoilt.clear()
+        self._assigned, self._splits, self._read = draft.assigned, draft.splits, True
+        if error is not None:
+            raise error
 
     def _draft(self, changes: OrderChanges) -> _Draft:
         additions = set(changes.assigned.values())
         touched = {*changes.assigned, *changes.splits, *changes.gone}
         others = {self._assigned[bundle] for bundle in touched if bundle in self._assigned}
-        # Whoever still holds a lock is told who comes after it.
+        # The broker that still holds a lock learns which one comes after it.
         others |= {holder for bundle in changes.assigned for holder in self._holder(bundle)}
         others |= self._spoilt
         after, cuts = changes.apply(self._assigned, self._splits)
@@ -180,23 +148,18 @@ class OrderBook:
             self._oversized.refused("orders", broker, error)
         return error
 
-    async def mend_changed(self) -> tuple[BrokerId, ...]:
-        """Write orders again that are not as this leader left them; return whose they were.
+    async def find_changed(self) -> tuple[BrokerId, ...]:
+        """Return the brokers whose orders are not as they were written here.
 
-        Raises as `assign`.
+        The next `write` writes them again. Raises `Disconnected`.
         """
         changed: list[BrokerId] = []
-        async with self._writing:
-            if not self._read:
-                await self._read_all()
-            brokers = sorted(self._nodes | set(self._assigned.values()))
-            for first in range(0, len(brokers), _READ_TOGETHER):
-                some = brokers[first : first + _READ_TOGETHER]
-                stand = await asyncio.gather(*(self._stand(broker) for broker in some))
-                changed += [b for b, as_written in zip(some, stand, strict=True) if not as_written]
-            self._spoilt.update(changed)
-        if changed:
-            await self.change()
+        brokers = sorted(self._nodes | set(self._assigned.values()))
+        for first in range(0, len(brokers), _READ_TOGETHER):
+            some = brokers[first : first + _READ_TOGETHER]
+            stand = await asyncio.gather(*(self._stand(broker) for broker in some))
+            changed += [b for b, as_written in zip(some, stand, strict=True) if not as_written]
+        self._spoilt.update(changed)
         return tuple(changed)
 
     async def _stand(self, broker: BrokerId) -> bool:
@@ -294,7 +257,8 @@ class OrderBook:
             content = encode_orders(replace(orders, handovers=_NOTHING))
         return content
 
-    async def _read_all(self) -> None:
+    async def read(self) -> None:
+        """Read what is ordered, by this leader or the ones before; raises `Disconnected`."""
         await self._coordination.ensure(znodes.ORDERS)
         # What was written before must be seen, whoever wrote it and to whatever server.
         await self._coordination.heartbeat()

@@ -1,7 +1,7 @@
 """What a leader wants to change in its orders at once, and less of it."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from loadmanager.core.ids import BrokerId, BundleId
@@ -12,9 +12,13 @@ from loadmanager.core.orders import SplitOrder
 class OrderChanges:
     """Bundles for brokers, orders to split (None takes one back), and bundles that are no more."""
 
-    assigned: Mapping[BundleId, BrokerId]
-    splits: Mapping[BundleId, SplitOrder | None]
-    gone: Collection[BundleId]
+    assigned: Mapping[BundleId, BrokerId] = field(default_factory=dict)
+    splits: Mapping[BundleId, SplitOrder | None] = field(default_factory=dict)
+    gone: Collection[BundleId] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether they change anything."""
+        return bool(self.assigned or self.splits or self.gone)
 
     def apply(
         self, assigned: Mapping[BundleId, BrokerId], splits: Mapping[BundleId, SplitOrder]

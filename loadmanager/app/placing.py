@@ -1,19 +1,21 @@
 """Placing what nobody owns and what has to leave, between the rounds."""
 
 import asyncio
+from dataclasses import replace
 
 from loadmanager.app.absences import Absences
+from loadmanager.app.adoption import Adoption
 from loadmanager.app.changes import Changes
-from loadmanager.app.deciding import Deciding
+from loadmanager.app.deciding import Choices, Deciding
 from loadmanager.app.electing import Deposed
 from loadmanager.app.emptying import Emptying
-from loadmanager.app.hand_overs import HandOvers
-from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
-from loadmanager.app.split_desk import SplitDesk
+from loadmanager.app.splits import Splits
+from loadmanager.app.task_controller import Dispatched, TaskController
 from loadmanager.app.tuning import Tuning
 from loadmanager.app.untaken import Untaken
 from loadmanager.app.wanted import Wanted
+from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
 from loadmanager.ports import CoordinationError
@@ -30,25 +32,25 @@ class Placing:
     def __init__(
         self,
         parts: Parts,
-        book: OrderBook,
+        tasks: TaskController,
         *,
         absences: Absences,
         deciding: Deciding,
-        hand_overs: HandOvers,
-        splits: SplitDesk,
+        adoption: Adoption,
+        splits: Splits,
         tuning: Tuning,
         untaken: Untaken,
     ) -> None:
         self._parts = parts
-        self._book = book
+        self._tasks = tasks
         self._absences = absences
         self._deciding = deciding
-        self._hand_overs = hand_overs
+        self._adoption = adoption
         self._splits = splits
         self._untaken = untaken
         self._wanted = Wanted(parts.metrics)
         self._work = Changes()
-        self._emptying = Emptying(parts, book, tuning)
+        self._emptying = Emptying(parts, tasks, tuning)
 
     @property
     def unowned(self) -> tuple[BundleId, ...]:
@@ -57,7 +59,7 @@ class Placing:
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
         """Return the registered broker that is to own ``bundle``."""
-        planned = self._book.assigned.get(bundle)
+        planned = self._tasks.assigned.get(bundle)
         passed_over = planned in self._untaken.passed_over
         return planned if planned in self._parts.picture.brokers and not passed_over else None
 
@@ -77,14 +79,21 @@ class Placing:
         Raises:
             CoordinationError: boundaries cannot be read, or the orders not be written.
         """
-        cut = await self._splits.adopt()
-        await self._splits.merges.tend()
+        cut = await self._adoption.adopt()
+        self._splits.gave_up(await self._tasks.tend())
         others = [part for parts in cut for part in parts[1:]]
         if others:
-            placed = self._deciding.choose(others).placed
-            moved = {b: to for b, to in placed.items() if to != self._book.assigned.get(b)}
-            if moved:
-                await self._hand_overs.order(moved)
+            choices = self._deciding.choose(others)
+            assigned = self._tasks.assigned
+            moves = tuple(move for move in choices.moves if move.target != assigned[move.bundle])
+            await self._order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
+
+    async def _order(self, choices: Choices, asked_by: AskedBy) -> Dispatched:
+        """Propose what was chosen, and remember what of it was ordered."""
+        proposals = self._deciding.proposals(choices.moves, choices.view, asked_by)
+        return await self._tasks.dispatch(
+            proposals, known=lambda found: self._deciding.placed(choices, found.ordered)
+        )
 
     async def run(self) -> None:
         """Place what lookups ask for, and what the brokers that left have left behind.
@@ -116,7 +125,7 @@ class Placing:
         awaited = self._absences.awaited(orphans)
         # What has a plan goes to nobody else, unless its broker is surely not there: while
         # the picture is being completed nobody can tell.
-        planless = [bundle for bundle in self._wanted if bundle not in self._book.assigned]
+        planless = [bundle for bundle in self._wanted if bundle not in self._tasks.assigned]
         try:
             await self._untaken.look()
             everything = dict.fromkeys([*planless, *orphans, *self._untaken.bundles()])
@@ -128,13 +137,13 @@ class Placing:
                     await self._work.wait(min([poll_s, *awaited.values()]))
                 return
             choices = self._deciding.choose(bundles)
-            await self._hand_overs.order(choices.placed)
+            found = await self._order(choices, AskedBy.UNOWNED)
         except CoordinationError as error:
             self._wanted.refuse_all(f"the order could not be written: {error}")
             await self._parts.clock.sleep(_RETRY_S)
             return
-        self._wanted.answer(choices.placed, choices.refusals)
-        if len(choices.placed) < len(bundles):
+        self._wanted.answer(found.ordered, choices.refusals, found.refused)
+        if len(found.ordered) < len(bundles):
             await self._work.wait(_RETRY_S)
 
     async def _empty_draining(self) -> bool:
@@ -143,10 +152,9 @@ class Placing:
         if not leaving:
             return False
         choices = self._deciding.choose(leaving, leaving, Cause.DRAINING)
-        self._emptying.refused(choices.refusals)
-        if choices.placed:
-            await self._hand_overs.order(choices.placed)
-            left = {bundle: leaving[bundle] for bundle in choices.placed}
-            self._emptying.ordered(left)
-            self._parts.metrics.bundles_unloaded(len(left), len(set(left.values())))
+        found = await self._order(choices, AskedBy.DRAIN)
+        self._emptying.refused([*choices.refusals, *found.refused])
+        if found.ordered:
+            sources = {leaving[bundle] for bundle in found.ordered}
+            self._parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
         return True

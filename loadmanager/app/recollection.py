@@ -50,7 +50,10 @@ class Recollection:
         self.last_round_at_ms = 0
 
     def round_done(self, plan: Plan, brokers: Iterable[BrokerId]) -> None:
-        """Remember what a round decided; ``brokers`` are all that it looked at."""
+        """Remember what a round left alone or only observed, with ``brokers`` all it looked at.
+
+        Its moves follow once they are ordered: `moved`.
+        """
         self.rounds += 1
         self.last_round_at_ms = self._clock.wall_ms()
         self.refusals = {}
@@ -58,32 +61,27 @@ class Recollection:
             self.refusals.setdefault(refusal.subject, []).append(refusal)
         known = frozenset[str](brokers)
         for told in decisions_of(
-            plan, at_ms=self.last_round_at_ms, epoch=self._epoch, number=self.rounds
+            replace(plan, moves=()),
+            at_ms=self.last_round_at_ms,
+            epoch=self._epoch,
+            number=self.rounds,
         ):
             decision = self._entered(told)
             # A round says something of every broker, which would crowd out the moves.
             if decision.subject not in known:
                 self._recent.append(decision)
 
-    def not_ordered(self, moves: Iterable[Move]) -> None:
-        """Forget decisions of the last round that were not carried out."""
-        subjects = {move.bundle for move in moves}
-        forgotten = [
-            one
-            for one in self._recent
-            if one.round == self.rounds and one.subject in subjects and one.outcome is Outcome.MOVED
-        ]
-        for decision in forgotten:
-            self._recent.remove(decision)
-            for subject, (move, refusal) in list(self._about.items()):
-                if move == decision:
-                    self._about[subject] = (None, refusal)
+    def moved(self, moves: Iterable[Move]) -> None:
+        """Remember moves of the last round that were ordered."""
+        self._order(moves, Outcome.MOVED, at_ms=self.last_round_at_ms, number=self.rounds)
 
     def placed(self, moves: Iterable[Move]) -> None:
         """Remember bundles that were given to a broker between two rounds."""
-        at_ms = self._clock.wall_ms()
+        self._order(moves, Outcome.PLACED, at_ms=self._clock.wall_ms(), number=0)
+
+    def _order(self, moves: Iterable[Move], outcome: Outcome, *, at_ms: int, number: int) -> None:
         for move in moves:
-            decision = move_decision(move, Outcome.PLACED, at_ms=at_ms, epoch=self._epoch)
+            decision = move_decision(move, outcome, at_ms=at_ms, epoch=self._epoch, number=number)
             self._recent.append(self._entered(decision))
 
     def unplaced(self, refusals: Iterable[Refusal]) -> None:

@@ -11,17 +11,17 @@ from collections.abc import AsyncIterator
 import structlog
 
 from loadmanager.app.disagreements import Disagreement, Kind, tell
-from loadmanager.app.hand_overs import HandOvers
-from loadmanager.app.merge_desk import merged_by_order
-from loadmanager.app.order_book import OrderBook
+from loadmanager.app.order_changes import OrderChanges
 from loadmanager.app.parts import Parts
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.splitting import parts_of
+from loadmanager.app.task_controller import TaskController
 from loadmanager.app.untaken import Untaken
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
+from loadmanager.core.splitting import merged_by_order
 
 log = structlog.get_logger()
 
@@ -32,12 +32,11 @@ class Reconciler:
     """Looks once a round, for one term."""
 
     def __init__(
-        self, parts: Parts, hand_overs: HandOvers, untaken: Untaken, recollection: Recollection
+        self, parts: Parts, tasks: TaskController, untaken: Untaken, recollection: Recollection
     ) -> None:
         self._parts = parts
-        self._hand_overs = hand_overs
+        self._tasks = tasks
         self._untaken = untaken
-        self._book: OrderBook = hand_overs.book
         self._recollection = recollection
         self._suspects: set[tuple[BundleId, BrokerId]] = set()
 
@@ -49,9 +48,9 @@ class Reconciler:
         """
         found = [
             Disagreement(Kind.ORDERS_CHANGED, broker, "written by another hand", mended=True)
-            for broker in await self._book.mend_changed()
+            for broker in await self._tasks.rewrite_changed()
         ]
-        stuck = await self._hand_overs.repeat_lost()
+        stuck = await self._tasks.repeat_lost()
         found += [
             Disagreement(Kind.STUCK_HAND_OVER, bundle, f"awaited at {broker}", mended=False)
             for bundle, broker in stuck.items()
@@ -68,10 +67,11 @@ class Reconciler:
     async def _recall_what_is_no_bundle(self) -> list[Disagreement]:
         """Recall bundles of deleted namespaces, and ranges that their namespace has not got."""
         found: list[Disagreement] = []
-        for namespace in sorted({namespace_of(bundle) for bundle in self._book.assigned}):
+        for namespace in sorted({namespace_of(bundle) for bundle in self._tasks.assigned}):
             found += await self._no_bundles_of(namespace)
         if found:
-            await self._book.change(gone=[BundleId(one.subject) for one in found])
+            gone = [BundleId(one.subject) for one in found]
+            await self._tasks.change(lambda: OrderChanges(gone=gone))
         return found
 
     async def _no_bundles_of(self, namespace: Namespace) -> list[Disagreement]:
@@ -85,7 +85,7 @@ class Reconciler:
                 boundaries = await picture.reread_boundaries(namespace)
         except MalformedContent:
             return []
-        bundles = [b for b in self._book.assigned if namespace_of(b) == namespace]
+        bundles = [b for b in self._tasks.assigned if namespace_of(b) == namespace]
         if boundaries is None:
             log.warning("namespace.bundles.vanished", namespace=namespace)
             kind, detail = Kind.VANISHED_NAMESPACE, f"{namespace} is no more"
@@ -95,7 +95,7 @@ class Reconciler:
                 bundle
                 for bundle in bundles
                 if _is_foreign(bundle, boundaries)
-                and merged_by_order(bundle, self._book.splits, boundaries) is None
+                and merged_by_order(bundle, self._tasks.splits, boundaries) is None
             ]
         return [Disagreement(kind, bundle, detail, mended=True) for bundle in bundles]
 

@@ -9,7 +9,6 @@ import structlog
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.deciding import Deciding
 from loadmanager.app.electing import Deposed, Term, TermGivenUp
-from loadmanager.app.hand_overs import HandOvers
 from loadmanager.app.harmful_reports import HarmfulReports, Trial
 from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.order_chunks import Rider
@@ -17,13 +16,16 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.placing import Placing
 from loadmanager.app.reconciling import Reconciler
 from loadmanager.app.round_log import tell_plan
-from loadmanager.app.split_desk import SplitDesk
+from loadmanager.app.splits import Splits
+from loadmanager.app.task_controller import Dispatched, TaskController
 from loadmanager.app.tuning import Tuning, wait_out
 from loadmanager.app.viewing import Viewing
 from loadmanager.core.balancing import BalancingMode
+from loadmanager.core.bundle_task import AskedBy
+from loadmanager.core.cluster import ClusterView
 from loadmanager.core.planner import Plan
 from loadmanager.core.tally import LoadTally
-from loadmanager.ports import Connection, CoordinationError, TooLarge
+from loadmanager.ports import Connection, CoordinationError
 
 log = structlog.get_logger()
 
@@ -40,8 +42,8 @@ class Rounds:
     tally: LoadTally
     viewing: Viewing
     deciding: Deciding
-    hand_overs: HandOvers
-    splits: SplitDesk
+    tasks: TaskController
+    splits: Splits
     placing: Placing
     reconciler: Reconciler
     inheritance: Inheritance
@@ -69,8 +71,8 @@ class Rounds:
         self.tally.weigh(self.tuning.now.planner.weights)
         self.viewing.take_reports()
         self.tally.sample()
-        self.chronicle.ticked(self.hand_overs.book.assigned)
-        self.hand_overs.observe()
+        self.chronicle.ticked()
+        self.tasks.observe()
         await self.placing.adopt_parts()
 
     async def run(self) -> None:
@@ -127,7 +129,7 @@ class Rounds:
         trial = Trial(
             planner=self.deciding.planner,
             memory=self.deciding.memory,
-            assigned=self.hand_overs.book.assigned,
+            assigned=self.tasks.assigned,
             policies=self.viewing.policies,
         )
         found = await self.harmful.search(trial)
@@ -138,40 +140,33 @@ class Rounds:
     async def _round(self) -> str:
         doubtful = self.parts.coordination.session.connection is not Connection.CONNECTED
         if not doubtful:
-            await self.hand_overs.book.refresh()
-            self.deciding.redo(self.hand_overs.book.assigned)
-        plan = self.deciding.round(self.viewing.view(), session_doubtful=doubtful)
+            await self.tasks.confirm()
+        view = self.viewing.view()
+        plan = self.deciding.round(view, session_doubtful=doubtful)
         strategy = type(self.deciding.planner.shedder).__name__
         tell_plan(self.parts.metrics, strategy, plan, self.term.epoch)
-        state = self.inheritance.write(self.deciding.memory)
-        try:
-            if not doubtful:
-                await self._cut()
-            fits = not plan.moves or await self._order(plan, state)
-        except Exception:
-            self.deciding.undo(plan)
-            raise
+        state = self.inheritance.write(plan.memory)
+        if not doubtful:
+            await self._cut()
+        found = await self._order(plan, view, state) if plan.moves else None
         if not state.done:
             await self.inheritance.leave(self.deciding.memory)
         if not doubtful:
             await self.reconciler.look()
-        if not fits:
-            return "failed"
-        if not plan.moves:
+        if found is None:
             return "observed" if plan.observed else "quiet"
-        sources = {move.source for move in plan.moves}
-        self.parts.metrics.bundles_unloaded(len(plan.moves), len(sources))
-        return "moved"
+        if found.too_large is not None:
+            return "failed"
+        sources = {move.source for move in plan.moves if move.bundle in found.ordered}
+        self.parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
+        return "moved" if found.ordered else "failed"
 
-    async def _order(self, plan: Plan, state: Rider) -> bool:
-        """Order the moves; return whether the orders of all brokers fit their nodes."""
-        try:
-            await self.hand_overs.order({m.bundle: m.target for m in plan.moves}, state)
-        except TooLarge:
-            # What was written all the same, the next round finds in the book.
-            self.deciding.undo(plan)
-            return False
-        return True
+    async def _order(self, plan: Plan, view: ClusterView, state: Rider) -> Dispatched:
+        """Propose the moves, and remember those that were ordered as soon as it is known."""
+        proposals = self.deciding.proposals(plan.moves, view, AskedBy.BALANCING)
+        return await self.tasks.dispatch(
+            proposals, rider=state, known=lambda found: self.deciding.ordered(plan, found.ordered)
+        )
 
     async def _cut(self) -> None:
         if self.deciding.steering.balancing.mode is BalancingMode.ACTIVE:

@@ -1,6 +1,6 @@
 """The leader's view of the cluster: what was reported, and what is ordered."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -57,6 +57,11 @@ class Viewing:
             self._chronicle.forgot(broker)
 
     @property
+    def ordered(self) -> Mapping[BundleId, BrokerId]:
+        """Which broker is ordered to own each bundle."""
+        return self._book.assigned
+
+    @property
     def policies(self) -> Policies:
         """What operators decreed, as far as it was read."""
         return self._constraints.policies
@@ -64,7 +69,7 @@ class Viewing:
     def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
         """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""
         self.take_reports()
-        ordered = self._book.assigned
+        ordered = self.ordered
         if afresh:
             ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
         view = self._tally.view(

@@ -40,8 +40,13 @@ class Wanted:
             if broker is not None:
                 self._answers.pop(bundle).set_result(broker)
 
-    def answer(self, placed: Mapping[BundleId, BrokerId], refusals: Refusals) -> None:
-        """Tell where bundles go, and of others why they go nowhere."""
+    def answer(
+        self,
+        placed: Mapping[BundleId, BrokerId],
+        refusals: Refusals,
+        not_ordered: Mapping[BundleId, str],
+    ) -> None:
+        """Answer where bundles go, why others go nowhere, and why a choice was not ordered."""
         for bundle, broker in placed.items():
             self._metrics.assignments.labels("placed").inc()
             log.info("bundle.assignment.decided", bundle=bundle, target=broker)
@@ -51,6 +56,8 @@ class Wanted:
         for bundle, reasons in refusals.items():
             self._metrics.assignments.labels("refused").inc()
             self._refuse(bundle, Unavailable(f"no broker can take {bundle} ({why(reasons)})"))
+        for bundle, reason in not_ordered.items():
+            self._refuse(bundle, Unavailable(f"{bundle} could not be ordered: {reason}"))
 
     def refuse_all(self, reason: str) -> None:
         """Tell all who wait that it is not to be had now."""

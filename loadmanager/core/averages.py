@@ -6,7 +6,7 @@ adds a sample whenever any broker reports; here the leader adds one per bundle a
 fixed interval, so that "10 samples" is a time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -107,6 +107,32 @@ class BundleAverages:
         """Return both averages with one more sample; topics are those of the sample."""
         rates = Rates.of(sample)
         return BundleAverages(self.short.add(rates), self.long.add(rates), sample.topics)
+
+
+def scaled(averages: BundleAverages, fraction: float) -> BundleAverages:
+    """Return what a part of a bundle is supposed to have, until it is measured."""
+    return BundleAverages(
+        _supposed([averages.short], fraction),
+        _supposed([averages.long], fraction),
+        round(averages.topics * fraction),
+    )
+
+
+def summed(halves: Sequence[BundleAverages]) -> BundleAverages:
+    """Return what the whole of these is supposed to have, until it is measured."""
+    return BundleAverages(
+        _supposed([half.short for half in halves]),
+        _supposed([half.long for half in halves]),
+        sum(half.topics for half in halves),
+    )
+
+
+def _supposed(averages: Sequence[Average], fraction: float = 1.0) -> Average:
+    columns = zip(*(one.rates.row() for one in averages), strict=True)
+    # One sample at most, so that the first real one counts for half.
+    samples = min(1, *(one.samples for one in averages))
+    rates = Rates(*(sum(column) * fraction for column in columns))
+    return Average(averages[0].max_samples, samples, rates)
 
 
 @dataclass(frozen=True, slots=True)

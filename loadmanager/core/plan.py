@@ -16,6 +16,8 @@ class Cause(StrEnum):
     DRAINING = "draining"
     UNOWNED = "unowned"
     REQUESTED = "requested"
+    OVERSIZED = "oversized"
+    INHERITED = "inherited"
 
 
 class Reason(StrEnum):

@@ -1,6 +1,6 @@
 """One round of the leader: from a view to a plan in which every move has a destination."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,6 +34,30 @@ class Plan:
     refusals: tuple[Refusal, ...]
     memory: RoundMemory
     observed: tuple[Move, ...] = ()
+
+    def memory_before_orders(self, former: RoundMemory) -> RoundMemory:
+        """Return the memory while no move is ordered yet; ``former`` is that before the round.
+
+        What a bundle that did not move is resting for, and what the shedder noted of moves,
+        would only hold back the next round, which decides anew.
+        """
+        if not self.moves:
+            return self.memory
+        moving = {move.bundle for move in self.moves}
+        moved_at_s = {b: s for b, s in self.memory.moved_at_s.items() if b not in moving}
+        moved_at_s |= {b: s for b, s in former.moved_at_s.items() if b in moving}
+        return replace(self.memory, shedder=former.shedder, moved_at_s=moved_at_s)
+
+    def memory_after_orders(
+        self, memory: RoundMemory, ordered: Collection[BundleId]
+    ) -> RoundMemory:
+        """Return ``memory`` with what is to be remembered of the moves that were ordered."""
+        then_s = self.memory.moved_at_s
+        moved = {move.bundle for move in self.moves} & then_s.keys() & set(ordered)
+        if not moved:
+            return memory
+        moved_at_s = {**memory.moved_at_s, **{bundle: then_s[bundle] for bundle in moved}}
+        return replace(memory, shedder=self.memory.shedder, moved_at_s=moved_at_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

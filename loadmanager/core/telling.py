@@ -25,6 +25,8 @@ CAUSES: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.DRAINING: "Its broker is draining: everything is taken off it.",
         Cause.UNOWNED: "Nobody owned it, and it was asked for or its broker had left.",
         Cause.REQUESTED: "Somebody asked for it to be unloaded from its broker.",
+        Cause.OVERSIZED: "It has more traffic, topics or sessions than one bundle may have.",
+        Cause.INHERITED: "A former leader ordered it, and it is not carried out yet.",
     }
 )
 

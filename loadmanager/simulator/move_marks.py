@@ -30,6 +30,8 @@ _HUES: Final = {
     Cause.DRAINING: "#e07b27",
     Cause.UNOWNED: "#7d8793",
     Cause.REQUESTED: "#a0714f",
+    Cause.OVERSIZED: "#c79a1e",
+    Cause.INHERITED: "#5b6b7b",
 }
 
 

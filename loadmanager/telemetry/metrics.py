@@ -136,7 +136,10 @@ class Metrics:
             "reason",
         )
         self.moves_in_flight = self._gauge(
-            "moves_in_flight", "Bundles ordered to another broker that it does not own yet."
+            "moves_in_flight", "Bundles ordered to a broker that does not serve them yet."
+        )
+        self._tasks_ended = self._counter(
+            "tasks_ended", "Bundle tasks that ended, by kind and final state.", "kind", "state"
         )
         self.brokers_passed_over = self._gauge(
             "brokers_passed_over", "Registered brokers that take no locks and get no bundles now."
@@ -170,7 +173,7 @@ class Metrics:
         )
         self.hand_over_duration_seconds = self._histogram(
             "hand_over_duration_seconds",
-            "From the order that names a new owner to the new owner's lock, as the leader sees it.",
+            "From the order that names a new owner until that one serves, as the leader sees it.",
             _HAND_OVER_BOUNDS_S,
         )
         self.stale_orders = self._counter(
@@ -298,6 +301,10 @@ class Metrics:
         """Count what one round ordered to move, and from how many brokers."""
         self._unloaded_bundles.inc(bundles)
         self._unloaded_brokers.inc(brokers)
+
+    def task_ended(self, kind: str, state: str) -> None:
+        """Count a bundle task that ended."""
+        self._tasks_ended.labels(kind, state).inc()
 
     def bundles_split(self, bundles: int) -> None:
         """Count bundles split."""

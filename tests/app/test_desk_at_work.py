@@ -7,6 +7,7 @@ from stories import place_all, story
 from loadmanager.app import order_chunks
 from loadmanager.app.desk import Desk
 from loadmanager.app.order_book import OrderBook
+from loadmanager.app.order_changes import OrderChanges
 from loadmanager.core import znodes
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
 from loadmanager.core.orders import Orders, decode_orders, encode_orders
@@ -105,7 +106,7 @@ async def test_orders_too_large_for_one_commit_are_written_additions_first(
     source = cluster.server(bundle)
     target = next(host for host in cluster.hosts if host is not source)
     monkeypatch.setattr(order_chunks, "_COMMIT_NODES", 1)
-    await _desk(cluster).book.assign({bundle: target.name})
+    await _desk(cluster).order({bundle: target.name})
     nodes = cluster.service.dump()
     added, removed = (nodes[znodes.orders(host.name)].stat.mzxid for host in (target, source))
     assert added < removed
@@ -140,7 +141,8 @@ async def test_of_two_orders_for_a_bundle_that_nobody_holds_one_stays(cluster: C
         await cluster.write(znodes.orders(stranger), encode_orders(Orders(0, frozenset({bundle}))))
     leader = cluster.leader
     book = OrderBook(leader.parts, _desk(cluster)._term)
-    await book.open()
+    await book.read()
+    await book.write(OrderChanges())
     assert book.assigned[bundle] == "stranger1:8080"
     nodes = cluster.service.dump()
     left = decode_orders("here", nodes[znodes.orders(parse_broker("stranger2:8080"))].data)
@@ -153,13 +155,13 @@ async def test_after_a_lost_reply_the_book_is_read_again(cluster: Cluster) -> No
     await place_all(cluster, boundaries)
     bundle, second = boundaries.bundles[:2]
     target = next(host for host in cluster.hosts if host is not cluster.server(bundle))
-    book = _desk(cluster).book
+    desk = _desk(cluster)
     cluster.leader.coordination.lose_next_reply()
     with pytest.raises(Disconnected):
-        await book.assign({bundle: target.name})
+        await desk.order({bundle: target.name})
     await cluster.until(lambda: cluster.servers(bundle) == [target])
-    await book.assign({second: target.name})
-    assert book.assigned[bundle] == target.name
+    await desk.order({second: target.name})
+    assert desk.tasks.assigned[bundle] == target.name
     assert cluster.orders(target).bundles >= {bundle, second}
 
 
@@ -167,7 +169,7 @@ async def test_after_a_lost_reply_the_book_is_read_again(cluster: Cluster) -> No
 async def test_a_new_leader_answers_by_the_plans_of_the_one_before(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(3)
     await place_all(cluster, boundaries)
-    plans = dict(_desk(cluster).book.assigned)
+    plans = dict(_desk(cluster).tasks.assigned)
     await cluster.hold_lock(parse_bundle("acme/orders2/0x00000000_0xffffffff"))
     leader = cluster.leader
     for agent in cluster.agents:

@@ -17,11 +17,11 @@ async def test_locks_of_a_long_list_are_dropped_many_at_once(
     monkeypatch.setattr(locking, "_REWRITTEN_BYTES_PER_S", 10_000)
     boundaries = await cluster.make_namespace(BUNDLES)
     first, second = cluster.hosts
-    book = cluster.desk.book
-    await book.assign(dict.fromkeys(boundaries.bundles, first.name))
+    desk = cluster.desk
+    await desk.order(dict.fromkeys(boundaries.bundles, first.name))
     await cluster.until(lambda: len(first.serving) == BUNDLES)
     before = cluster.service.zxid
-    await book.assign(dict.fromkeys(boundaries.bundles, second.name))
+    await desk.order(dict.fromkeys(boundaries.bundles, second.name))
     await cluster.until(lambda: len(second.serving) == BUNDLES)
     spent = cluster.service.zxid - before
     assert spent < 17, "each few locks had a commit of their own"

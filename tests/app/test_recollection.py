@@ -53,6 +53,7 @@ MOVED = Decision(
 def test_a_move_is_remembered_of_the_bundle_and_both_brokers() -> None:
     past = Recollection(SetClock(), 4)
     past.round_done(plan(MOVE), [B1, B2])
+    past.moved([MOVE])
     assert past.decisions(TEN) == [MOVED]
     assert past.about(A) == past.about(B1) == past.about(B2) == (MOVED,)
     assert past.about(B) == ()
@@ -63,6 +64,7 @@ def test_decisions_are_found_by_kind_namespace_and_time() -> None:
     past = Recollection(clock, 4)
     other = BundleId("t/n2/0x00000000_0x80000000")
     past.round_done(plan(MOVE), [B1, B2])
+    past.moved([MOVE])
     clock.now_ms = 2000
     past.placed([Move(B, B1, B2, Cause.REQUESTED), Move(other, B2, B1, Cause.DRAINING)])
 
@@ -81,6 +83,7 @@ def test_the_last_move_outlives_later_refusals() -> None:
     clock = SetClock()
     past = Recollection(clock, 4)
     past.round_done(plan(MOVE), [B1, B2])
+    past.moved([MOVE])
     clock.now_ms = 2000
     refusal = Refusal(A, Reason.NO_IMPROVEMENT, "0.6, 0.5")
     past.round_done(plan(refusals=(refusal,)), [B1, B2])
@@ -103,6 +106,7 @@ def test_the_last_move_outlives_later_refusals() -> None:
 def test_what_a_round_says_of_every_broker_does_not_crowd_out_the_moves() -> None:
     past = Recollection(SetClock(), 4, most_decisions=2)
     past.round_done(plan(MOVE), [B1, B2])
+    past.moved([MOVE])
     calm = (Refusal(B1, Reason.WITHIN_THRESHOLD), Refusal("", Reason.CLUSTER_IDLE))
     past.round_done(plan(refusals=calm), [B1, B2])
     assert [(one.subject, one.code) for one in past.decisions(TEN)] == [
@@ -163,3 +167,9 @@ def test_the_ledger_is_read_page_by_page_and_through_filters() -> None:
     assert past.decisions(LedgerWish(limit=10, broker="b9:8080")) == []
     assert past.decisions(LedgerWish(limit=10, round=7)) == []
     assert len(past.decisions(LedgerWish(limit=10, broker=B1))) == 5
+
+
+def test_a_move_that_was_not_ordered_is_not_remembered() -> None:
+    past = Recollection(SetClock(), 4)
+    past.round_done(plan(MOVE), [B1, B2])
+    assert (past.decisions(TEN), past.about(A)) == ([], ())

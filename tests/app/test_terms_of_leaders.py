@@ -4,8 +4,8 @@ import pytest
 from stories import place_all, story
 
 from loadmanager.adapters.memory.tree import Znode
+from loadmanager.app.desk import Desk
 from loadmanager.app.electing import Deposed
-from loadmanager.app.order_book import OrderBook
 from loadmanager.core import znodes
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.faults.agent import SESSION_S, Agent
@@ -13,10 +13,10 @@ from loadmanager.faults.cluster import Cluster
 from loadmanager.ports import Disconnected, NotLeader
 
 
-def _book(leader: Agent) -> OrderBook:
+def _desk(leader: Agent) -> Desk:
     desk = leader.app.leading.desk
     assert desk is not None
-    return desk.book
+    return desk
 
 
 @story()
@@ -54,7 +54,7 @@ async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster)
     boundaries = await cluster.make_namespace(3)
     await place_all(cluster, boundaries)
     former = cluster.leader
-    book = _book(former)
+    desk = _desk(former)
     former.coordination.freeze()
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
     former.coordination.thaw()
@@ -62,7 +62,7 @@ async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster)
     await cluster.settled(boundaries.bundles)
     before = cluster.orders(former.host)
     with pytest.raises(Deposed, match="epoch 1 is over"):
-        await book.assign({boundaries.bundles[0]: former.host.name})
+        await desk.order({boundaries.bundles[0]: former.host.name})
     assert cluster.orders(former.host) == before
     assert former.metric("loadmanager_leader") == 0.0
 
@@ -102,7 +102,7 @@ async def test_a_suspended_leader_writes_nothing_and_resumes_the_same_term(
     leader.coordination.suspend()
     await asyncio.sleep(SESSION_S / 2)
     with pytest.raises(Disconnected):
-        await _book(leader).assign({boundaries.bundles[0]: leader.host.name})
+        await _desk(leader).order({boundaries.bundles[0]: leader.host.name})
     leader.coordination.reconnect()
     await asyncio.sleep(1.0)
     assert leader.app.leading.desk is desk

@@ -196,12 +196,12 @@ async def test_the_search_is_bounded(cluster: Cluster, monkeypatch: pytest.Monke
 async def test_a_term_that_cannot_begin_is_given_up_as_well(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, victim = OrderBook.open, cluster.agents[1]
+    read, victim = OrderBook.read, cluster.agents[1]
 
     async def failing(self: OrderBook) -> None:
         if victim.leads:
             raise RuntimeError("never seen before")
-        await opened(self)
+        await read(self)
 
     monkeypatch.setattr(OrderBook, "open", failing)
     for agent in cluster.agents:

@@ -23,6 +23,7 @@ from ordering_leader import OrderingLeader
 from waiting import eventually
 
 from loadmanager.adapters.broker.serving_record import ServingInterval
+from loadmanager.app.order_changes import OrderChanges
 from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import BrokerId, BundleId
 
@@ -124,13 +125,15 @@ async def _measure(
     book = await leader.book(within_s=5.0)
     brokers = [member.broker for member in processes.cluster.members]
     bundles = processes.boundaries.bundles
-    await book.assign({bundle: brokers[number % 2] for number, bundle in enumerate(bundles)})
+    await book.write(
+        OrderChanges({bundle: brokers[number % 2] for number, bundle in enumerate(bundles)})
+    )
     await eventually(lambda: len(processes.served_now(processes.cluster.members)) == BUNDLES)
     bundle, ordered_s, floor_s = bundles[0], [], []
     with Floor.between_two_clients(processes.zookeeper) as floor:
         for number in range(1, HAND_OVERS + 1):
             ordered_s.append(monotonic())
-            await book.assign({bundle: brokers[number % 2]})
+            await book.write(OrderChanges({bundle: brokers[number % 2]}))
             await _arrived(processes, leader, bundle, brokers[number % 2], number)
             floor_s.append(await asyncio.to_thread(floor.once))
     servings = _servings(processes, bundle)

@@ -61,7 +61,7 @@ class OrderingLeader:
         async with asyncio.timeout(within_s):
             term = await asyncio.shield(self._elected)
         book = OrderBook(self._parts, term)
-        await book.open()
+        await book.read()
         return book
 
     async def _campaign(self) -> None:

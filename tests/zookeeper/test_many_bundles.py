@@ -12,6 +12,7 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.app.electing import Term
 from loadmanager.app.identity import Identity
 from loadmanager.app.order_book import OrderBook
+from loadmanager.app.order_changes import OrderChanges
 from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.registration import register
@@ -93,9 +94,9 @@ async def test_a_broker_with_20_000_bundles_registers_reports_and_is_drained(
         metrics=metrics,
     )
     book = OrderBook(parts, Term(epoch.version, leaders.session.session_id))
-    await book.open()
-    await book.assign(dict.fromkeys(BUNDLES, BROKER))
-    await book.assign({bundle: HEIRS[n % 2] for n, bundle in enumerate(BUNDLES)})
+    await book.read()
+    await book.write(OrderChanges(dict.fromkeys(BUNDLES, BROKER)))
+    await book.write(OrderChanges({bundle: HEIRS[n % 2] for n, bundle in enumerate(BUNDLES)}))
     for broker, count in ((BROKER, 0), (HEIRS[0], 10_000), (HEIRS[1], 10_000)):
         node = await leaders.get(znodes.orders(broker))
         assert node is not None

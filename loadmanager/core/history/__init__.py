@@ -15,6 +15,7 @@ from loadmanager.core.history.records import (
     hand_over_record,
     lost_record,
     report_record,
+    task_records,
     term_record,
     tick_record,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "report_record",
     "round_records",
     "snapshot_of",
+    "task_records",
     "term_record",
     "tick_record",
 ]

@@ -211,8 +211,7 @@ MOVE: Final = Kind(
         text(
             "outcome",
             "moved; placed: nobody had it; observed: nothing was ordered, because of the mode; "
-            "failed: the round's orders could not be written. What was decided between two rounds "
-            "may have failed, too: the hand_over lines tell what arrived.",
+            "failed: its order does not stand. The task lines follow each order to its end.",
         ),
         text(
             "cause",
@@ -242,6 +241,29 @@ HAND_OVER: Final = Kind(
         rate("pause_s", "For how long nobody served, monotonic clock.", nullable=True),
     ),
     "An order that was written came to its end.",
+)
+
+TASK: Final = Kind(
+    "task",
+    Stream.ROUNDS,
+    (
+        count("epoch", "Epoch of the leader's term."),
+        count("task", "Number of the task in its term, from 1."),
+        text("action", "place, move, split or merge."),
+        Field("bundles", Type.TEXT, "The bundle; both halves of a merge.", listed=True),
+        *MOVING,
+        text("cause", "As in a move line, or oversized; inherited: a former leader ordered it."),
+        text("asked_by", "unowned, people, drain, reconciliation or balancing."),
+        text(
+            "state",
+            "unconfirmed: the reply to its order was lost; ordered; released: its source let go; "
+            "and at its end serving, failed, superseded, timed_out or landed_elsewhere.",
+        ),
+        rate("age_s", "Since it was proposed, monotonic clock."),
+        count("attempts", "How often its order was written."),
+        text("note", "Why it ended, for people."),
+    ),
+    "A bundle task came into a new state.",
 )
 
 CUT: Final = Kind(
@@ -285,6 +307,7 @@ KINDS: Final = by_name(
         BUNDLES,
         MOVE,
         HAND_OVER,
+        TASK,
         CUT,
         LOST_ROUNDS,
     )

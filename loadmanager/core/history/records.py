@@ -7,6 +7,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskState
 from loadmanager.core.history.schema import VERSION
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats, LoadReport
@@ -173,6 +174,59 @@ def hand_over_record(at_ms: int, told: HandOver) -> Record:
         "pause_s": told.pause_s,
     }
     return Record("hand_over", at_ms, body)
+
+
+def task_records(at_ms: int, task: BundleTask, now_s: float) -> list[Record]:
+    """Return the line of a task in its new state, and of its hand-over if that ended.
+
+    Args:
+        at_ms: now, on the leader's wall clock.
+        task: the task; its times are on the monotonic clock.
+        now_s: now, on that clock.
+    """
+    body = {
+        "epoch": task.epoch,
+        "task": task.number,
+        "action": task.kind.value,
+        "bundles": list(task.bundles),
+        "source": task.source,
+        "target": task.target,
+        "cause": task.cause.value,
+        "asked_by": task.asked_by.word,
+        "state": task.state.value,
+        "age_s": now_s - task.proposed_at_s,
+        "attempts": task.attempts,
+        "note": task.note,
+    }
+    hand_over = _hand_over(at_ms, task, now_s)
+    return [Record("task", at_ms, body), *(hand_over_record(at_ms, one) for one in hand_over)]
+
+
+def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[HandOver]:
+    """Yield how the order of a task that has ended came to its end."""
+    own = task.asked_by is not AskedBy.RECONCILIATION
+    if not (task.relocates and own and task.state.ended) or task.ordered_at_s is None:
+        return
+    if task.source == task.target:
+        return
+
+    def wall_ms(then_s: float) -> int:
+        return at_ms - round(1000 * (now_s - then_s))
+
+    done = task.state is TaskState.SERVING and task.ended_at_s is not None
+    left = task.last_event is TaskEvent.TERM_ENDED
+    yield HandOver(
+        epoch=task.epoch,
+        bundle=task.bundle,
+        source=task.source,
+        target=task.target,
+        outcome="finished" if done else "left" if left else "replaced",
+        ordered_at_ms=wall_ms(task.ordered_at_s),
+        released_at_ms=None if task.released_at_s is None else wall_ms(task.released_at_s),
+        acquired_at_ms=wall_ms(task.ended_at_s or now_s) if done else None,
+        took_s=(task.ended_at_s or now_s) - task.ordered_at_s if done else None,
+        pause_s=task.pause_s,
+    )
 
 
 def cut_record(

@@ -1,7 +1,7 @@
 """From a round of the leader to its records."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -34,7 +34,8 @@ class RoundTold:
     ``memory`` is the one before the round, its times in seconds of the wall clock, and
     ``averages`` those of every bundle: both None unless the round is a base, from which a
     replay can begin. ``tick`` is how many samples were added before it. ``reported_at_ms``
-    names the report of each broker in the view.
+    names the report of each broker in the view. ``not_ordered`` are moves whose orders do
+    not stand.
     """
 
     at_ms: int
@@ -51,6 +52,7 @@ class RoundTold:
     reported_at_ms: Mapping[BrokerId, int] = field(default_factory=lambda: _UNKNOWN)
     memory: RoundMemory | None = None
     averages: Mapping[BundleId, BundleAverages] | None = None
+    not_ordered: Collection[BundleId] = ()
 
 
 def round_records(told: RoundTold, view: ClusterView, plan: Plan, first_move: int) -> list[Record]:
@@ -119,7 +121,7 @@ def move_record(
 def _outcome(told: RoundTold, move: Move, *, ordered: bool) -> str:
     if not ordered:
         return "observed"
-    if told.outcome == "failed":
+    if move.bundle in told.not_ordered:
         return "failed"
     return "placed" if move.source is None else "moved"
 

@@ -104,6 +104,15 @@ def merges_in(orders: Mapping[BundleId, SplitOrder]) -> tuple[Merge, ...]:
     return tuple(one for one in both if range_of(one.lower)[1] == range_of(one.upper)[0])
 
 
+def merged_by_order(
+    half: BundleId, orders: Mapping[BundleId, SplitOrder], boundaries: Boundaries
+) -> BundleId | None:
+    """Return the bundle among ``boundaries`` that ``half`` was ordered to be merged into."""
+    order = orders.get(half)
+    whole = whole_ordered(half, order) if order else None
+    return whole if whole in boundaries.bundles else None
+
+
 def added(one: BundleStats, other: BundleStats) -> BundleStats:
     """Return what a bundle of both would be reported with."""
     return BundleStats(

@@ -1,25 +1,16 @@
-"""Faults of the leader's orders that are known, each shown by a story that is expected to fail.
-
-Several deciders (rounds, ticks, placing, requests) compute targets from one book and write them
-later. The marks go with the code that has the faults: a story that begins to pass fails the run.
-"""
+"""Several deciders at the same moment: what one decided earlier never undoes what another did."""
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-import pytest
 from history_sinks import Archive
 from stories import place_all, story
 
-from loadmanager.app.deciding import Deciding
-from loadmanager.app.viewing import Viewing
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import TopicName
 from loadmanager.core.orders import decode_orders
-from loadmanager.core.plan import Cause, Move
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.faults.agent import Agent
 from loadmanager.faults.cluster import NAMESPACE, Cluster
@@ -35,11 +26,6 @@ def _unexpected_errors(agent: Agent) -> float:
     return sum(one.value for one in samples if one.name == "loadmanager_unexpected_errors_total")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="SplitDesk.adopt reads the book after waiting for boundaries: a bundle that was "
-    "recalled meanwhile is a KeyError in the tick",
-)
 @story(checked=False, **BY_HAND)  # A namespace deleted by hand is not let go of first.
 async def test_a_bundle_recalled_while_boundaries_are_read_disturbs_no_tick(
     cluster: Cluster,
@@ -73,11 +59,6 @@ async def test_a_bundle_recalled_while_boundaries_are_read_disturbs_no_tick(
     assert cluster.service.epochs == [1]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="HandOvers.repeat_lost takes its targets from the book before it may write: an "
-    "order that is written meanwhile is replaced by the one before it",
-)
 @story(**BY_HAND)
 async def test_an_unload_is_not_undone_by_a_lost_order_that_is_repeated(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
@@ -104,28 +85,6 @@ async def test_an_unload_is_not_undone_by_a_lost_order_that_is_repeated(cluster:
     assert bundle not in cluster.orders(first).bundles
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=KeyError,
-    reason="Deciding.undo takes every move of a round for one of a bundle that had an owner; "
-    "only because rounds are shown no bundle without one does this end no leader",
-)
-@story(**BY_HAND)
-async def test_a_round_that_placed_a_bundle_can_be_undone(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
-    deciding: Deciding = vars(cluster.desk)["_deciding"]
-    viewing: Viewing = vars(cluster.desk)["_viewing"]
-    plan = deciding.round(viewing.view(), session_doubtful=False)
-    first = Move(boundaries.bundles[0], None, cluster.hosts[0].name, Cause.UNOWNED)
-    deciding.undo(replace(plan, moves=(first,)))
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="a round whose reply is lost is recorded as failed, and nobody corrects that when "
-    "its orders are found to stand: a replay sees moves that failed and happened",
-)
 @story(
     0,
     shedding={

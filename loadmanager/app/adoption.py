@@ -1,0 +1,175 @@
+"""What became of splits and merges: bundles are replaced by their parts, or by their whole.
+
+The owner of a bundle splits or merges it, and the boundaries of its namespace show it; the
+standing orders follow here.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from loadmanager.app.chronicle import Chronicle
+from loadmanager.app.order_changes import OrderChanges
+from loadmanager.app.parts import Parts
+from loadmanager.app.splitting import parts_of
+from loadmanager.app.task_controller import TaskController
+from loadmanager.core.averages import BundleAverages, scaled, summed
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import LoadManagerError, MalformedContent
+from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
+from loadmanager.core.splitting import merged_by_order
+from loadmanager.core.tally import LoadTally
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the boundaries of some namespaces say of the standing orders."""
+
+    boundaries: Mapping[Namespace, Boundaries]
+    parts: dict[BundleId, tuple[BundleId, ...]] = field(default_factory=dict)
+    whole: dict[BundleId, BundleId] = field(default_factory=dict)
+    settled: dict[Namespace, frozenset[BundleId]] = field(default_factory=dict)
+
+
+class Adoption:
+    """Enters splits and merges that were made in the orders, for one term."""
+
+    def __init__(
+        self, parts: Parts, tasks: TaskController, tally: LoadTally, chronicle: Chronicle
+    ) -> None:
+        self._parts = parts
+        self._tasks = tasks
+        self._tally = tally
+        self._chronicle = chronicle
+        # Not their versions: those of a namespace that is made again begin at 0 again.
+        self._checked: dict[Namespace, Boundaries] = {}
+        self._settled: dict[Namespace, frozenset[BundleId]] = {}
+
+    async def adopt(self) -> tuple[tuple[BundleId, ...], ...]:
+        """Replace what was split by its parts, in the orders; return the parts of each whole.
+
+        The parts stay where the whole was: that is where their locks are. What was merged
+        is replaced by its whole.
+
+        Raises:
+            CoordinationError: boundaries cannot be read, or the orders not be written.
+        """
+        known = {name: await self.boundaries(name) for name in sorted(self._changed_namespaces())}
+        if not known:
+            return ()
+        found = _Found({name: one for name, one in known.items() if one is not None})
+        await self._tasks.change(lambda: self._changes(found), lambda: self._adopted(found))
+        return tuple(found.parts.values())
+
+    async def boundaries(self, namespace: Namespace) -> Boundaries | None:
+        """Return the boundaries of a namespace, None if it has none that can be read."""
+        try:
+            return await self._parts.picture.boundaries(namespace)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=error.where, error=str(error))
+            return None
+
+    def _changed_namespaces(self) -> set[Namespace]:
+        """Return the namespaces of bundles that were not compared with the boundaries yet."""
+        found: set[Namespace] = set()
+        for bundle in self._tasks.assigned:
+            namespace = namespace_of(bundle)
+            boundaries = self._parts.picture.known_boundaries(namespace)
+            current = boundaries is not None and self._checked.get(namespace) == boundaries
+            if not current or bundle not in self._settled[namespace]:
+                found.add(namespace)
+        return found
+
+    def _changes(self, found: _Found) -> OrderChanges:
+        """Compare the standing orders with the boundaries; return what is to be written."""
+        assigned = self._tasks.assigned
+        bundles: dict[Namespace, set[BundleId]] = {name: set() for name in found.boundaries}
+        for bundle in assigned:
+            bundles.get(namespace_of(bundle), set()).add(bundle)
+        for namespace, boundaries in found.boundaries.items():
+            self._compare(found, boundaries, bundles[namespace])
+        placed = {
+            part: assigned[bundle]
+            for bundle, parts in found.parts.items()
+            for part in parts
+            if part not in assigned
+        }
+        for half, whole in found.whole.items():
+            # Where its lock is, else where it was ordered to be made.
+            holding = self._parts.picture.live_owner(whole)
+            if whole not in assigned:
+                placed[whole] = holding.broker if holding else assigned[half]
+        return OrderChanges(placed, gone=(*found.parts, *found.whole))
+
+    def _compare(self, found: _Found, boundaries: Boundaries, bundles: set[BundleId]) -> None:
+        now = set(boundaries.bundles)
+        replaced: set[BundleId] = set()
+        for bundle in sorted(bundles - now):
+            around = self._whole_of(bundle, boundaries)
+            if around is not None:
+                found.whole[bundle] = around
+                replaced.add(bundle)
+                continue
+            try:
+                found.parts[bundle] = parts_of(bundle, boundaries)
+                replaced.add(bundle)
+            except LoadManagerError as error:
+                log.warning("bundle.range.unknown", bundle=bundle, error=str(error))
+        # What an order brings back that was decided before the split is looked at again;
+        # what cannot be told, only when the boundaries change.
+        found.settled[boundaries.namespace] = frozenset(now | (bundles - replaced))
+
+    def _adopted(self, found: _Found) -> None:
+        """Take note of what stands in the orders now."""
+        self._checked |= found.boundaries
+        self._settled |= found.settled
+        self._share_averages(found.parts)
+        self._sum_averages(found.whole)
+        self._parts.metrics.bundles_split(len(found.parts))
+        for bundle, parts in found.parts.items():
+            log.info("bundle.split.adopted", bundle=bundle, parts=parts)
+            self._chronicle.cut("split", bundle, parts)
+        for one in sorted(set(found.whole.values())):
+            log.info("bundle.merge.adopted", bundle=one)
+            halves = sorted(half for half, into in found.whole.items() if into == one)
+            self._chronicle.cut("merge", one, halves)
+
+    def _whole_of(self, half: BundleId, boundaries: Boundaries) -> BundleId | None:
+        """Return the bundle that ``half``, which is none any more, was merged into.
+
+        That is the one around it, if it was ordered or somebody has its lock: the
+        boundaries alone may be those of another namespace of the same name.
+        """
+        whole = merged_by_order(half, self._tasks.splits, boundaries)
+        if whole is not None:
+            return whole
+        around = boundaries.at(range_of(half)[0])
+        low, high = range_of(around)
+        wider = low <= range_of(half)[0] and range_of(half)[1] <= high
+        return around if wider and self._parts.picture.live_owner(around) else None
+
+    def _share_averages(self, gone: Mapping[BundleId, tuple[BundleId, ...]]) -> None:
+        """Give each part its share of the whole's traffic, by width, until it is measured."""
+        known = self._averages(gone)
+        for whole, averages in known.items():
+            width = _width(whole)
+            self._tally.seed({part: scaled(averages, _width(part) / width) for part in gone[whole]})
+
+    def _sum_averages(self, merged: Mapping[BundleId, BundleId]) -> None:
+        halves: dict[BundleId, list[BundleAverages]] = {}
+        for half, averages in self._averages(merged).items():
+            halves.setdefault(merged[half], []).append(averages)
+        self._tally.seed({whole: summed(averages) for whole, averages in halves.items()})
+
+    def _averages(self, bundles: Iterable[BundleId]) -> dict[BundleId, BundleAverages]:
+        wanted = set(bundles)
+        known = self._tally.averages() if wanted else {}
+        return {bundle: known[bundle] for bundle in sorted(wanted & known.keys())}
+
+
+def _width(bundle: BundleId) -> int:
+    lower, upper = range_of(bundle)
+    return upper - lower

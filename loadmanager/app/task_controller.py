@@ -1,0 +1,475 @@
+"""The task controller of one term: all orders are written here, and followed to their ends.
+
+Deciders only propose. Proposals that arrive while a write is under way wait and go together
+into the next one, in the order of their right (`AskedBy`); what they are checked against is
+what stands at that instant, never what stood when they were decided. A lost reply leaves
+tasks unconfirmed, and the standing orders are read again before anything else is written.
+
+A bundle whose standing order is not carried out always has a task: what no decider of this
+term proposed (orders of former leaders, a lock that was lost) is opened by `observe`.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import structlog
+
+from loadmanager.app.electing import Deposed, Term
+from loadmanager.app.order_book import OrderBook
+from loadmanager.app.order_changes import OrderChanges
+from loadmanager.app.order_chunks import Rider
+from loadmanager.app.parts import Parts
+from loadmanager.app.tuning import Tuning
+from loadmanager.core.bundle_task import AskedBy, BundleTask, Proposal, TaskEvent, TaskKind
+from loadmanager.core.bundle_task import TaskState as State
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.live_tasks import LiveTasks
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.plan import Cause
+from loadmanager.core.splitting import merges_in, whole_ordered
+from loadmanager.ports import TooLarge
+
+log = structlog.get_logger()
+
+CUT_WITHIN_S: Final = 60.0
+"""How long an order to split or merge stands before it is taken back."""
+
+_LOST_AFTER_S: Final = 15.0
+_LOST_AFTER_ROUNDS: Final = 0.25
+_ENDED_KEPT: Final = 200
+
+
+class TaskListener(Protocol):
+    """Who is told of each change of a task: history and metrics."""
+
+    def task_changed(self, task: BundleTask) -> None:
+        """Take note of a task in its new state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """What became of some proposals: what stands as an order now, and why the others do not."""
+
+    ordered: Mapping[BundleId, BrokerId]
+    refused: Mapping[BundleId, str]
+    too_large: TooLarge | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """Proposals of one decider, waiting to be written or to be confirmed."""
+
+    proposals: Sequence[Proposal]
+    rider: Rider | None
+    known: Callable[[Dispatched], None] | None
+    answer: asyncio.Future[Dispatched]
+    tasks: list[BundleTask] = field(default_factory=list)
+    standing: dict[BundleId, BrokerId] = field(default_factory=dict)
+    refused: dict[BundleId, str] = field(default_factory=dict)
+
+
+class TaskController:
+    """Arbitrates proposals, writes orders, and follows tasks, for one term.
+
+    Args:
+        parts: of this sidecar.
+        term: the term; its epoch is checked by every write.
+        book: the standing orders, which only this object writes.
+        tuning: how many tasks drains and rounds may have under way with one broker.
+        listener: is told of each change of a task.
+    """
+
+    def __init__(
+        self, parts: Parts, term: Term, book: OrderBook, tuning: Tuning, listener: TaskListener
+    ) -> None:
+        self._parts = parts
+        self._book = book
+        self._tuning = tuning
+        self._listener = listener
+        self._writing = asyncio.Lock()
+        self._waiting: list[_Request] = []
+        self._unconfirmed: list[_Request] = []
+        self._ended: list[BundleTask] = []
+        parts.picture.owner_changes.subscribe(self._follow)
+        self.tasks = LiveTasks(term.epoch)
+
+    @property
+    def assigned(self) -> Mapping[BundleId, BrokerId]:
+        """Which broker is ordered to own each bundle."""
+        return self._book.assigned
+
+    @property
+    def splits(self) -> Mapping[BundleId, SplitOrder]:
+        """Which bundles are ordered to be split or merged, and how."""
+        return self._book.splits
+
+    @property
+    def ended(self) -> Sequence[BundleTask]:
+        """The tasks that ended last, the latest last; a bounded number of them."""
+        return tuple(self._ended)
+
+    @property
+    def _now_s(self) -> float:
+        return self._parts.clock.monotonic_s()
+
+    async def open(self) -> None:
+        """Read the orders of the former leaders, and follow what is not carried out yet.
+
+        Raises:
+            Disconnected: they cannot be read now.
+            Deposed: somebody else leads.
+        """
+        await self.change(OrderChanges)
+
+    def close(self) -> None:
+        """End all tasks with the term; their orders stand, for the next leader to follow."""
+        self._parts.picture.owner_changes.unsubscribe(self._follow)
+        for task in self.tasks:
+            self._advance(task, TaskEvent.TERM_ENDED, "the term ended")
+
+    # --- writing -------------------------------------------------------------------------
+
+    async def dispatch(
+        self,
+        proposals: Sequence[Proposal],
+        *,
+        rider: Rider | None = None,
+        known: Callable[[Dispatched], None] | None = None,
+    ) -> Dispatched:
+        """Order what is proposed, as far as nothing with more right is in the way.
+
+        Args:
+            proposals: any kinds, at most one for each bundle.
+            rider: what is to be written in the same commit, if anything is ordered.
+            known: called once when it is known what was ordered: before this returns, or
+                after a lost reply once the standing orders were read again.
+
+        Raises:
+            Deposed: somebody else leads; nothing was changed.
+            Disconnected: the reply was lost, and the tasks are unconfirmed.
+        """
+        request = _Request(proposals, rider, known, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        async with self._writing:
+            if not request.answer.done():
+                await self._write_waiting()
+        return await request.answer
+
+    async def change(
+        self, compute: Callable[[], OrderChanges], then: Callable[[], None] | None = None
+    ) -> None:
+        """Write what is no task of its own: parts in the place of a whole, bundles that are gone.
+
+        ``compute`` is called when nothing else is being written, ``then`` once its changes
+        stand. Raises as `dispatch`, and `TooLarge` if not all of it fits.
+        """
+        async with self._writing:
+            await self._confirm()
+            changes = compute()
+            if changes or self._book.spoilt:
+                await self._book.write(changes)
+            if then is not None:
+                then()
+            self.observe()
+
+    async def confirm(self) -> None:
+        """Return once the standing orders are known; raises `Disconnected`."""
+        async with self._writing:
+            await self._confirm()
+
+    async def tend(self) -> Sequence[BundleTask]:
+        """Take back the orders to split or merge that were not carried out in time; return them.
+
+        Raises as `change`.
+        """
+        late: list[BundleTask] = []
+
+        def withdraw() -> OrderChanges:
+            late.extend(task for task in self.tasks if self._is_late(task))
+            return OrderChanges(splits=dict.fromkeys(b for task in late for b in task.splits))
+
+        def expire() -> None:
+            for task in late:
+                log.warning(
+                    f"bundle.{task.kind.value}.abandoned",
+                    bundles=task.bundles,
+                    after_s=CUT_WITHIN_S,
+                )
+                self._advance(task, TaskEvent.EXPIRED, f"not done within {CUT_WITHIN_S:g} s")
+
+        if any(self._is_late(task) for task in self.tasks):
+            await self.change(withdraw, expire)
+        return late
+
+    async def repeat_lost(self) -> Mapping[BundleId, BrokerId]:
+        """Write again the orders that were not carried out for too long, and return them.
+
+        A broker whose orders were deleted or spoilt by hand waits for ever for what nobody
+        writes again. Raises as `change`.
+        """
+        round_s = self._tuning.now.rhythm.round_interval_s
+        lost_after_s = min(_LOST_AFTER_S, _LOST_AFTER_ROUNDS * round_s)
+        lost: dict[BundleId, BrokerId] = {}
+
+        def standing() -> OrderChanges:
+            due_s, brokers = self._now_s - lost_after_s, self._parts.picture.brokers
+            for bundle, _, planned in self._book.in_flight():
+                task = self.tasks.of(bundle)
+                last_s = task.attempted_at_s if task else None
+                if (
+                    last_s is not None
+                    and last_s <= due_s
+                    and planned in self._parts.picture.brokers
+                ):
+                    lost[bundle] = planned
+            return OrderChanges(lost)
+
+        def repeated() -> None:
+            for bundle, broker in lost.items():
+                log.warning("bundle.order.repeated", bundle=bundle, target=broker)
+                task = self.tasks.of(bundle)
+                if task is not None:
+                    self._advance(task, TaskEvent.REPEATED)
+
+        await self.change(standing, repeated)
+        return lost
+
+    async def rewrite_changed(self) -> tuple[BrokerId, ...]:
+        """Write orders again that are not as this leader left them; return whose they were.
+
+        Raises as `change`.
+        """
+        async with self._writing:
+            await self._confirm()
+            changed = await self._book.find_changed()
+            if changed:
+                await self._book.write(OrderChanges())
+        return changed
+
+    async def _write_waiting(self) -> None:
+        """Write everything that waits in one go."""
+        batch, self._waiting = self._waiting, []
+        batch.sort(key=lambda one: min((p.asked_by for p in one.proposals), default=0))
+        try:
+            await self._confirm()
+            too_large = await self._write(batch)
+        except BaseException as error:
+            why = error if isinstance(error, Exception) else Deposed("the term ended")
+            for request in batch:
+                if not request.answer.done():
+                    request.answer.set_exception(why)
+                    request.answer.exception()  # The one that proposed it may be gone.
+            raise
+        self._settle(batch, too_large)
+
+    async def _write(self, batch: Sequence[_Request]) -> TooLarge | None:
+        changes = OrderChanges()
+        taken: set[BundleId] = set()
+        for request in batch:
+            for proposal in request.proposals:
+                changes = self._admit(request, proposal, changes, taken)
+        if not changes:
+            return None
+        rider = next((one.rider for one in reversed(batch) if one.rider and one.tasks), None)
+        try:
+            await self._book.write(changes, rider)
+        except TooLarge as error:
+            return error
+        except BaseException:
+            self._unconfirmed = [request for request in batch if request.tasks]
+            for request in self._unconfirmed:
+                self._enter_all(request, TaskEvent.REPLY_LOST, "the reply was lost")
+            raise
+        return None
+
+    def _admit(
+        self, request: _Request, proposal: Proposal, changes: OrderChanges, taken: set[BundleId]
+    ) -> OrderChanges:
+        """Make a proposal a task of ``request``, or note why not; return the changes with it."""
+        task = self.tasks.of(proposal.bundles[0])
+        if task is not None and task.kind is TaskKind.SPLIT and not proposal.splits:
+            # The next owner splits it: the two become one task.
+            proposal = replace(proposal, kind=TaskKind.SPLIT, splits=task.splits)
+        wanted = (proposal.kind, proposal.target, proposal.splits)
+        same = task is not None and (task.kind, task.target, task.splits) == wanted
+        if same or self._stands(proposal):
+            request.standing |= dict.fromkeys(proposal.bundles, proposal.target)
+            people = proposal.asked_by is AskedBy.PEOPLE
+            return self._with(changes, proposal) if people else changes
+        why = self._obstacle(proposal, taken)
+        if why is not None:
+            request.refused |= dict.fromkeys(proposal.bundles, why)
+            return changes
+        taken.update(proposal.bundles)
+        holding = self._parts.picture.owners.get(proposal.bundles[0])
+        source = holding.broker if holding else None
+        request.tasks.append(self.tasks.propose(replace(proposal, source=source), self._now_s))
+        return self._with(changes, proposal)
+
+    def _stands(self, proposal: Proposal) -> bool:
+        """Say whether what is proposed is ordered and carried out already."""
+        if proposal.splits:
+            return False
+        owners, assigned = self._parts.picture.owners, self._book.assigned
+        holding = owners.get(proposal.bundles[0])
+        there = holding is not None and holding.broker == proposal.target
+        return there and assigned.get(proposal.bundles[0]) == proposal.target
+
+    def _obstacle(self, proposal: Proposal, taken: set[BundleId]) -> str | None:
+        assigned = self._book.assigned
+        for bundle in proposal.bundles:
+            if bundle in taken:
+                return "something with more right is ordered for it at the same moment"
+            planned, before = assigned.get(bundle), proposal.planned.get(bundle)
+            if planned is None and before is not None:
+                return "it was split, merged or deleted meanwhile"
+            obeyed = proposal.asked_by is AskedBy.PEOPLE and not proposal.splits
+            if not obeyed and planned != before:
+                return f"it was ordered to {planned} meanwhile"
+        most = max(self._tuning.now.planner.settings.in_flight_per_broker, 1)
+        return self.tasks.obstacle(proposal, most)
+
+    def _with(self, changes: OrderChanges, proposal: Proposal) -> OrderChanges:
+        assigned, splits = dict(changes.assigned), dict(changes.splits)
+        for bundle in proposal.bundles:
+            former = self.tasks.of(bundle)
+            if former is not None:
+                splits |= dict.fromkeys(former.splits)
+            assigned[bundle] = proposal.target
+        return OrderChanges(assigned, {**splits, **proposal.splits})
+
+    def _settle(self, batch: Iterable[_Request], too_large: TooLarge | None) -> None:
+        """Find out from the standing orders what was ordered, and tell the deciders."""
+        for request in batch:
+            self._enter_all(request, None, "the orders of its broker do not fit into a node")
+            answer = Dispatched(
+                dict(request.standing), dict(request.refused), too_large if request.tasks else None
+            )
+            if request.known is not None:
+                request.known(answer)
+            if not request.answer.done():
+                request.answer.set_result(answer)
+        self.observe()
+
+    def _enter_all(self, request: _Request, event: TaskEvent | None, note: str) -> None:
+        """Take the tasks of a request from proposals to what became of them."""
+        for position, task in enumerate(request.tasks):
+            happened = event or self._written(task)
+            why = "" if happened is TaskEvent.ORDER_WRITTEN else note
+            if task.state is State.PROPOSED:
+                *others, after = self.tasks.enter(task, happened, self._now_s, why)
+                for one in (*others, after):
+                    self._tell(one)
+            else:
+                after = self._advance(task, happened, why)
+            request.tasks[position] = after
+            if happened is TaskEvent.ORDER_WRITTEN:
+                request.standing |= dict.fromkeys(task.bundles, task.target)
+            elif happened is TaskEvent.ORDER_REFUSED:
+                request.refused |= dict.fromkeys(task.bundles, why)
+
+    def _written(self, task: BundleTask) -> TaskEvent:
+        """Return what the standing orders say of a task that was to be ordered."""
+        assigned, splits = self._book.assigned, self._book.splits
+        placed = all(assigned.get(bundle) == task.target for bundle in task.bundles)
+        cut = all(splits.get(bundle) == order for bundle, order in task.splits.items())
+        return TaskEvent.ORDER_WRITTEN if placed and cut else TaskEvent.ORDER_REFUSED
+
+    async def _confirm(self) -> None:
+        if not self._book.known:
+            await self._book.read()
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        for request in unconfirmed:
+            self._enter_all(request, None, "the reply was lost, and the order does not stand")
+            if request.known is not None:
+                request.known(Dispatched(dict(request.standing), dict(request.refused)))
+
+    # --- following -----------------------------------------------------------------------
+
+    def observe(self) -> None:
+        """Compare the live tasks with the owners, and open tasks for what has none.
+
+        Costs a look at each bundle; `_follow`, at each change of owners, at each task.
+        """
+        self._follow()
+        if not self._book.known:
+            return  # Something is being written.
+        for task in self.tasks:
+            if task.state is not State.UNCONFIRMED:
+                self._compare(task)
+        for bundle, owner, planned in self._book.in_flight():
+            if self.tasks.of(bundle) is None:
+                self._open(
+                    Proposal(
+                        kind=TaskKind.PLACE if owner is None else TaskKind.MOVE,
+                        bundles=(bundle,),
+                        source=owner,
+                        target=planned,
+                        cause=Cause.UNOWNED if owner is None else Cause.INHERITED,
+                        asked_by=AskedBy.RECONCILIATION,
+                    )
+                )
+        for proposal in self._orphan_cuts():
+            self._open(proposal)
+
+    def _open(self, proposal: Proposal) -> None:
+        task = self.tasks.propose(proposal, self._now_s)
+        for one in self.tasks.enter(task, TaskEvent.ORDER_WRITTEN, self._now_s):
+            self._tell(one)
+
+    def _orphan_cuts(self) -> Iterator[Proposal]:
+        """Yield the orders to split or merge that stand and have no task."""
+        splits = {b: o for b, o in self._book.splits.items() if self.tasks.of(b) is None}
+        bundles: list[tuple[TaskKind, tuple[BundleId, ...]]] = [
+            (TaskKind.SPLIT, (b,)) for b, o in splits.items() if whole_ordered(b, o) is None
+        ]
+        bundles += [(TaskKind.MERGE, both.halves) for both in merges_in(splits)]
+        for kind, some in bundles:
+            yield Proposal(
+                kind=kind,
+                bundles=some,
+                source=None,
+                target=self._book.assigned[some[0]],
+                cause=Cause.INHERITED,
+                asked_by=AskedBy.RECONCILIATION,
+                splits={bundle: splits[bundle] for bundle in some},
+            )
+
+    def _follow(self) -> None:
+        owners = self._parts.picture.owners
+        for task in self.tasks:
+            if not task.relocates or task.state is State.UNCONFIRMED:
+                continue
+            holding = owners.get(task.bundle)
+            owner = holding.broker if holding else None
+            if task.state is State.ORDERED and task.source not in {None, owner}:
+                task = self._advance(task, TaskEvent.SOURCE_RELEASED)
+            if holding is not None and owner == task.target and holding.serving:
+                self._advance(task, TaskEvent.DONE)
+
+    def _compare(self, task: BundleTask) -> None:
+        """End a task whose order stands no more: it was split, or others have the bundle."""
+        if self._written(task) is TaskEvent.ORDER_WRITTEN:
+            return
+        gone = not any(bundle in self._book.assigned for bundle in task.bundles)
+        if gone and not task.relocates:
+            self._advance(task, TaskEvent.DONE)
+        else:
+            self._advance(task, TaskEvent.REPLACED, "its order was taken back")
+
+    def _is_late(self, task: BundleTask) -> bool:
+        ordered_at_s = None if task.relocates else task.ordered_at_s
+        return ordered_at_s is not None and self._now_s - ordered_at_s > CUT_WITHIN_S
+
+    def _advance(self, task: BundleTask, event: TaskEvent, note: str = "") -> BundleTask:
+        after = self.tasks.advance(task, event, self._now_s, note)
+        self._tell(after)
+        return after
+
+    def _tell(self, task: BundleTask) -> None:
+        if task.state.ended:
+            self._ended.append(task)
+            del self._ended[:-_ENDED_KEPT]
+        self._listener.task_changed(task)

@@ -1,0 +1,272 @@
+"""The life of one bundle task, as a table: a placement, move, split or merge under way.
+
+A task begins as a proposal of the leader and ends in one of five states. This file holds
+everything that changes a task's state, and knows neither ZooKeeper nor HTTP nor a clock: an
+event comes in with its time, the task as it is afterwards comes out. `core/live_tasks.py`
+keeps the tasks that have not ended; the leader's task controller is the only caller of both.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from typing import Final
+
+from loadmanager.core.averages import Rates
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.plan import Cause
+
+
+class TaskKind(StrEnum):
+    """What a task does with its bundle."""
+
+    PLACE = "place"
+    MOVE = "move"
+    SPLIT = "split"
+    MERGE = "merge"
+
+
+class AskedBy(IntEnum):
+    """Who proposes a task; the lower number goes first where two want the same bundle."""
+
+    UNOWNED = 0
+    """Nobody serves the bundle: a lookup waits, or its broker left."""
+
+    PEOPLE = 1
+    """The admin API."""
+
+    DRAIN = 2
+    """Its broker is draining."""
+
+    RECONCILIATION = 3
+    """The orders that stand are not carried out, though no task of this term says so."""
+
+    BALANCING = 4
+    """A round of the leader."""
+
+    @property
+    def word(self) -> str:
+        """The name as it is written in REST answers, metrics and history."""
+        return self.name.lower()
+
+
+class TaskState(StrEnum):
+    """Where a task stands."""
+
+    PROPOSED = "proposed"
+    UNCONFIRMED = "unconfirmed"
+    """Its order was sent and the reply was lost: it may stand or not."""
+
+    ORDERED = "ordered"
+    RELEASED = "released"
+    SERVING = "serving"
+    FAILED = "failed"
+    SUPERSEDED = "superseded"
+    TIMED_OUT = "timed_out"
+    LANDED_ELSEWHERE = "landed_elsewhere"
+
+    @property
+    def ended(self) -> bool:
+        """Whether no event changes a task in this state."""
+        return self in _ENDED
+
+
+class TaskEvent(StrEnum):
+    """What happened to a task, in the past tense."""
+
+    ORDER_WRITTEN = "order_written"
+    ORDER_REFUSED = "order_refused"
+    REPLY_LOST = "reply_lost"
+    REPEATED = "repeated"
+    SOURCE_RELEASED = "source_released"
+    DONE = "done"
+    """The target serves the bundle, or the boundaries show the split or merge."""
+
+    GAVE_UP = "gave_up"
+    """The one who carries it out reports that it cannot."""
+
+    SERVED_ELSEWHERE = "served_elsewhere"
+    EXPIRED = "expired"
+    REPLACED = "replaced"
+    """Another task has its bundle now, or the bundle is no more."""
+
+    TERM_ENDED = "term_ended"
+
+
+_ENDED: Final = frozenset(
+    {
+        TaskState.SERVING,
+        TaskState.FAILED,
+        TaskState.SUPERSEDED,
+        TaskState.TIMED_OUT,
+        TaskState.LANDED_ELSEWHERE,
+    }
+)
+
+_S, _E = TaskState, TaskEvent
+
+TRANSITIONS: Final[Mapping[tuple[TaskState, TaskEvent], TaskState]] = {
+    # One commit, with the check of the epoch, writes the orders of many tasks.
+    (_S.PROPOSED, _E.ORDER_WRITTEN): _S.ORDERED,
+    # Refused by ZooKeeper (too large), or by the rule that a bundle has one task.
+    (_S.PROPOSED, _E.ORDER_REFUSED): _S.FAILED,
+    # Nothing is undone: the orders are read again before anything else is written.
+    (_S.PROPOSED, _E.REPLY_LOST): _S.UNCONFIRMED,
+    # What proposes is cancelled with its term before it was written.
+    (_S.PROPOSED, _E.TERM_ENDED): _S.SUPERSEDED,
+    (_S.UNCONFIRMED, _E.ORDER_WRITTEN): _S.ORDERED,
+    (_S.UNCONFIRMED, _E.ORDER_REFUSED): _S.FAILED,
+    # The next leader reads the orders, and follows those that stand as tasks of its own.
+    (_S.UNCONFIRMED, _E.TERM_ENDED): _S.SUPERSEDED,
+    (_S.ORDERED, _E.SOURCE_RELEASED): _S.RELEASED,
+    # A placement has no source; and owners may be seen only after the target serves.
+    (_S.ORDERED, _E.DONE): _S.SERVING,
+    # Somebody deleted or spoilt the order; writing it again changes nothing that stands.
+    (_S.ORDERED, _E.REPEATED): _S.ORDERED,
+    (_S.ORDERED, _E.GAVE_UP): _S.FAILED,
+    (_S.ORDERED, _E.SERVED_ELSEWHERE): _S.LANDED_ELSEWHERE,
+    (_S.ORDERED, _E.EXPIRED): _S.TIMED_OUT,
+    (_S.ORDERED, _E.REPLACED): _S.SUPERSEDED,
+    (_S.ORDERED, _E.TERM_ENDED): _S.SUPERSEDED,
+    (_S.RELEASED, _E.DONE): _S.SERVING,
+    (_S.RELEASED, _E.REPEATED): _S.RELEASED,
+    (_S.RELEASED, _E.GAVE_UP): _S.FAILED,
+    (_S.RELEASED, _E.SERVED_ELSEWHERE): _S.LANDED_ELSEWHERE,
+    (_S.RELEASED, _E.EXPIRED): _S.TIMED_OUT,
+    (_S.RELEASED, _E.REPLACED): _S.SUPERSEDED,
+    (_S.RELEASED, _E.TERM_ENDED): _S.SUPERSEDED,
+}
+"""The next state for each event that can happen; docs/architecture.md draws it."""
+
+
+class IllegalTaskEvent(LoadManagerError):
+    """An event came in a state in which it cannot happen: a fault of the caller."""
+
+    def __init__(self, task: "BundleTask", event: TaskEvent) -> None:
+        subject = f"task {task.number} ({task.kind.value} of {task.bundles[0]})"
+        super().__init__(f"{subject}: {event.value} cannot happen in state {task.state.value}")
+        self.task = task
+        self.event = event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A task that somebody wants; see `BundleTask` for the fields.
+
+    ``planned`` are the orders for its bundles that stood when this was decided. If others
+    stand by the time it could be written, it was decided on what is no longer so; only a
+    move that people ask for is ordered all the same.
+    """
+
+    kind: TaskKind
+    bundles: tuple[BundleId, ...]
+    source: BrokerId | None
+    target: BrokerId
+    cause: Cause
+    asked_by: AskedBy
+    planned: Mapping[BundleId, BrokerId] = field(default_factory=dict)
+    splits: Mapping[BundleId, SplitOrder] = field(default_factory=dict)
+    influence: Rates | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleTask:
+    """One placement, move, split or merge, from its proposal to its end. Never changes.
+
+    Args:
+        number: unique in its epoch, from 1.
+        epoch: of the leader's term.
+        kind: what is done.
+        bundles: one bundle; the two halves of a merge.
+        source: broker that owned the bundle when it was ordered, None for none.
+        target: broker that is to own it; for a split the one that is to carry it out.
+        cause: why.
+        asked_by: who proposed it.
+        splits: the split order of each bundle, for splits and merges.
+        influence: traffic that the target gains and the source loses, as averages predict
+            it; None if not known.
+        state: where it stands.
+        proposed_at_s, ordered_at_s, released_at_s, ended_at_s: when it came there, on the
+            leader's monotonic clock; None for not yet.
+        attempted_at_s: when the order was written last.
+        attempts: how often the order was written.
+        last_event: what happened to it last.
+        note: why it ended, for people.
+    """
+
+    number: int
+    epoch: int
+    kind: TaskKind
+    bundles: tuple[BundleId, ...]
+    source: BrokerId | None
+    target: BrokerId
+    cause: Cause
+    asked_by: AskedBy
+    proposed_at_s: float
+    splits: Mapping[BundleId, SplitOrder] = field(default_factory=dict)
+    influence: Rates | None = None
+    state: TaskState = TaskState.PROPOSED
+    ordered_at_s: float | None = None
+    released_at_s: float | None = None
+    ended_at_s: float | None = None
+    attempted_at_s: float | None = None
+    attempts: int = 0
+    last_event: TaskEvent | None = None
+    note: str = ""
+
+    @property
+    def bundle(self) -> BundleId:
+        """The bundle, or the lower half of a merge."""
+        return self.bundles[0]
+
+    @property
+    def relocates(self) -> bool:
+        """Whether its end is that the target serves the bundle."""
+        return self.kind in {TaskKind.PLACE, TaskKind.MOVE}
+
+    @property
+    def pause_s(self) -> float | None:
+        """For how long nobody served the bundle; None if that is not known."""
+        since_s = self.ordered_at_s if self.source is None else self.released_at_s
+        if since_s is None or self.ended_at_s is None or self.state is not TaskState.SERVING:
+            return None
+        return self.ended_at_s - since_s
+
+
+def proposed(proposal: Proposal, *, number: int, epoch: int, now_s: float) -> BundleTask:
+    """Return the task of a proposal."""
+    return BundleTask(
+        number=number,
+        epoch=epoch,
+        kind=proposal.kind,
+        bundles=proposal.bundles,
+        source=proposal.source,
+        target=proposal.target,
+        cause=proposal.cause,
+        asked_by=proposal.asked_by,
+        proposed_at_s=now_s,
+        splits=proposal.splits,
+        influence=proposal.influence,
+    )
+
+
+def advanced(task: BundleTask, event: TaskEvent, now_s: float, note: str = "") -> BundleTask:
+    """Return the task after ``event``. Pure: carries out nothing.
+
+    Raises:
+        IllegalTaskEvent: ``event`` cannot happen in the task's state.
+    """
+    state = TRANSITIONS.get((task.state, event))
+    if state is None:
+        raise IllegalTaskEvent(task, event)
+    task = replace(task, state=state, last_event=event, note=note or task.note)
+    if event in {TaskEvent.ORDER_WRITTEN, TaskEvent.REPEATED}:
+        task = replace(task, attempts=task.attempts + 1, attempted_at_s=now_s)
+    if event is TaskEvent.ORDER_WRITTEN:
+        task = replace(task, ordered_at_s=now_s)
+    elif event is TaskEvent.SOURCE_RELEASED:
+        task = replace(task, released_at_s=now_s)
+    elif state.ended:
+        task = replace(task, ended_at_s=now_s)
+    return task

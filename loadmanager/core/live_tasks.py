@@ -1,0 +1,167 @@
+"""The bundle tasks of one term that have not ended, and what must always hold of them."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from loadmanager.core.bundle_task import (
+    AskedBy,
+    BundleTask,
+    Proposal,
+    TaskEvent,
+    TaskState,
+    advanced,
+    proposed,
+)
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BrokerId, BundleId
+
+_BOUNDED = frozenset({AskedBy.DRAIN, AskedBy.BALANCING})
+"""Who keeps to the budget: what nobody serves, and what people ask for, does not wait."""
+
+
+class BrokenInvariant(LoadManagerError):
+    """Something that must always hold of the live tasks does not: a fault of this program."""
+
+
+class LiveTasks:
+    """The live tasks of one epoch, by bundle. Not a value: the task controller changes it.
+
+    Always, and checked after each change: a bundle has at most one live task; all tasks are
+    of this epoch and none of them has ended; the tasks to and from each broker are counted.
+    `fits` tells whether one more keeps within a budget at this instant.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._of: dict[BundleId, BundleTask] = {}
+        self._parties: Counter[BrokerId] = Counter()
+        self._last_number = 0
+
+    def __iter__(self) -> Iterator[BundleTask]:
+        """Yield each task once, the oldest first; tasks may be changed meanwhile."""
+        return iter(list({task.number: task for task in self._of.values()}.values()))
+
+    def __len__(self) -> int:
+        """Return how many bundles have a task."""
+        return len(self._of)
+
+    def of(self, bundle: BundleId) -> BundleTask | None:
+        """Return the task of a bundle, None for none."""
+        return self._of.get(bundle)
+
+    def under_way(self, broker: BrokerId) -> int:
+        """Return how many tasks take a bundle to or from ``broker`` now."""
+        return self._parties[broker]
+
+    def obstacle(self, proposal: Proposal, most_per_broker: int) -> str | None:
+        """Return why a proposal cannot become a task now, None if it can.
+
+        A live task gives way to one that is asked for by the same or with more right.
+        Drains and rounds keep within ``most_per_broker`` tasks to and from each broker.
+        """
+        for bundle in proposal.bundles:
+            task = self._of.get(bundle)
+            if task is not None and not _gives_way(task, proposal):
+                return f"{task.kind.value} at {task.target} is under way (task {task.number})"
+        if proposal.asked_by in _BOUNDED:
+            for broker in (proposal.source, proposal.target):
+                if broker and not self._fits(proposal, broker, most_per_broker):
+                    return f"{most_per_broker} tasks to and from {broker} are under way"
+        return None
+
+    def propose(self, proposal: Proposal, now_s: float) -> BundleTask:
+        """Return the task of a proposal; it is live once it was `placed`."""
+        self._last_number += 1
+        return proposed(proposal, number=self._last_number, epoch=self.epoch, now_s=now_s)
+
+    def enter(
+        self, task: BundleTask, event: TaskEvent, now_s: float, note: str = ""
+    ) -> tuple[BundleTask, ...]:
+        """Change the state of a proposed task; return it and the tasks that gave way to it.
+
+        Raises:
+            IllegalTaskEvent: ``event`` does not follow a proposal.
+        """
+        after = advanced(task, event, now_s, note)
+        if after.state.ended:
+            return (after,)
+        note = f"task {task.number} took its place"
+        replaced = tuple(
+            self._change(one, TaskEvent.REPLACED, now_s, note)
+            for one in self._tasks_of(task.bundles)
+        )
+        self._of |= dict.fromkeys(after.bundles, after)
+        self._count(after, 1)
+        self._check(after)
+        return (*replaced, after)
+
+    def advance(
+        self, task: BundleTask, event: TaskEvent, now_s: float, note: str = ""
+    ) -> BundleTask:
+        """Change the state of a live task and return it; it is live no more if it has ended.
+
+        Raises:
+            IllegalTaskEvent: ``event`` cannot happen in its state.
+            BrokenInvariant: ``task`` is not the live task of its bundle.
+        """
+        return self._change(task, event, now_s, note)
+
+    def check(self) -> None:
+        """Raise `BrokenInvariant` unless everything that must hold of the live tasks holds."""
+        for task in self:
+            self._check(task)
+        parties = Counter(broker for task in self for broker in _parties(task))
+        if +self._parties != parties:
+            raise BrokenInvariant(f"tasks by broker are {parties}; counted {+self._parties}")
+
+    def _change(self, task: BundleTask, event: TaskEvent, now_s: float, note: str) -> BundleTask:
+        if any(self._of.get(bundle) is not task for bundle in task.bundles):
+            raise BrokenInvariant(f"task {task.number} is not the live task of {task.bundles}")
+        after = advanced(task, event, now_s, note)
+        if after.state.ended:
+            for bundle in task.bundles:
+                del self._of[bundle]
+            self._count(task, -1)
+        else:
+            self._of |= dict.fromkeys(after.bundles, after)
+            self._check(after)
+        return after
+
+    def _fits(self, proposal: Proposal, broker: BrokerId, most: int) -> bool:
+        """Say whether one more task of ``broker`` fits, those that give way not counted."""
+        leaving = sum(broker in _parties(task) for task in self._tasks_of(proposal.bundles))
+        return self._parties[broker] - leaving < most
+
+    def _tasks_of(self, bundles: Iterable[BundleId]) -> tuple[BundleTask, ...]:
+        found = (self._of.get(bundle) for bundle in bundles)
+        return tuple({task.number: task for task in found if task is not None}.values())
+
+    def _count(self, task: BundleTask, by: int) -> None:
+        for broker in _parties(task):
+            self._parties[broker] += by
+            if not self._parties[broker]:
+                del self._parties[broker]
+
+    def _check(self, task: BundleTask) -> None:
+        if task.epoch != self.epoch:
+            raise BrokenInvariant(f"task {task.number} is of epoch {task.epoch}, not {self.epoch}")
+        if task.state.ended or task.state is TaskState.PROPOSED:
+            raise BrokenInvariant(f"task {task.number} is live as {task.state.value}")
+        if any(self._of.get(bundle) is not task for bundle in task.bundles):
+            raise BrokenInvariant(f"task {task.number} has not all of its bundles")
+
+
+def _parties(task: BundleTask) -> tuple[BrokerId, ...]:
+    if not task.relocates:
+        return ()
+    return (task.target,) if task.source in {None, task.target} else (task.source, task.target)
+
+
+def _gives_way(task: BundleTask, proposal: Proposal) -> bool:
+    if task.state is TaskState.UNCONFIRMED:
+        return False
+    if proposal.asked_by is AskedBy.PEOPLE:
+        return True
+    if proposal.asked_by is AskedBy.BALANCING:
+        return False
+    return proposal.asked_by <= task.asked_by
