@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import structlog
 
 from loadmanager.app.chronicle import Chronicle
-from loadmanager.app.order_changes import OrderChanges
 from loadmanager.app.parts import Parts
 from loadmanager.app.splitting import parts_of
 from loadmanager.app.task_controller import TaskController
@@ -18,6 +17,7 @@ from loadmanager.core.averages import BundleAverages, scaled, summed
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
+from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.splitting import merged_by_order
 from loadmanager.core.tally import LoadTally
 

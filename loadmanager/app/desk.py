@@ -17,7 +17,6 @@ from loadmanager.app.electing import Term
 from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.order_book import OrderBook
-from loadmanager.app.order_changes import OrderChanges
 from loadmanager.app.parts import Parts
 from loadmanager.app.placing import Placing
 from loadmanager.app.recollection import Recollection
@@ -34,6 +33,7 @@ from loadmanager.app.viewing import Viewing
 from loadmanager.app.wanted import why
 from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.splitting import Merge

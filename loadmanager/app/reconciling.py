@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 import structlog
 
 from loadmanager.app.disagreements import Disagreement, Kind, tell
-from loadmanager.app.order_changes import OrderChanges
 from loadmanager.app.parts import Parts
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.splitting import parts_of
@@ -21,6 +20,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
+from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.splitting import merged_by_order
 
 log = structlog.get_logger()

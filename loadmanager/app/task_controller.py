@@ -11,21 +11,22 @@ term proposed (orders of former leaders, a lock that was lost) is opened by `obs
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import structlog
 
 from loadmanager.app.electing import Deposed, Term
 from loadmanager.app.order_book import OrderBook
-from loadmanager.app.order_changes import OrderChanges
 from loadmanager.app.order_chunks import Rider
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning
+from loadmanager.core.arbitration import Admitted, Arbitration
 from loadmanager.core.bundle_task import AskedBy, BundleTask, Proposal, TaskEvent, TaskKind
 from loadmanager.core.bundle_task import TaskState as State
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.live_tasks import LiveTasks
+from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting import merges_in, whole_ordered
@@ -65,9 +66,12 @@ class _Request:
     rider: Rider | None
     known: Callable[[Dispatched], None] | None
     answer: asyncio.Future[Dispatched]
-    tasks: list[BundleTask] = field(default_factory=list)
-    standing: dict[BundleId, BrokerId] = field(default_factory=dict)
-    refused: dict[BundleId, str] = field(default_factory=dict)
+    admitted: Admitted = field(default_factory=Admitted)
+
+    def dispatched(self, too_large: TooLarge | None = None) -> Dispatched:
+        found = self.admitted
+        error = too_large if found.tasks else None
+        return Dispatched(dict(found.standing), dict(found.refused), error)
 
 
 class TaskController:
@@ -192,11 +196,8 @@ class TaskController:
 
         def expire() -> None:
             for task in late:
-                log.warning(
-                    f"bundle.{task.kind.value}.abandoned",
-                    bundles=task.bundles,
-                    after_s=CUT_WITHIN_S,
-                )
+                event = f"bundle.{task.kind.value}.abandoned"
+                log.warning(event, bundles=task.bundles, after_s=CUT_WITHIN_S)
                 self._advance(task, TaskEvent.EXPIRED, f"not done within {CUT_WITHIN_S:g} s")
 
         if any(self._is_late(task) for task in self.tasks):
@@ -217,12 +218,8 @@ class TaskController:
             due_s, brokers = self._now_s - lost_after_s, self._parts.picture.brokers
             for bundle, _, planned in self._book.in_flight():
                 task = self.tasks.of(bundle)
-                last_s = task.attempted_at_s if task else None
-                if (
-                    last_s is not None
-                    and last_s <= due_s
-                    and planned in self._parts.picture.brokers
-                ):
+                last_s = task.attempted_at_s if task and planned in brokers else None
+                if last_s is not None and last_s <= due_s:
                     lost[bundle] = planned
             return OrderChanges(lost)
 
@@ -265,88 +262,34 @@ class TaskController:
         self._settle(batch, too_large)
 
     async def _write(self, batch: Sequence[_Request]) -> TooLarge | None:
-        changes = OrderChanges()
-        taken: set[BundleId] = set()
+        arbitration = Arbitration(
+            tasks=self.tasks,
+            assigned=self._book.assigned,
+            owner=self._owner,
+            most_per_broker=max(self._tuning.now.planner.settings.in_flight_per_broker, 1),
+            now_s=self._now_s,
+        )
         for request in batch:
-            for proposal in request.proposals:
-                changes = self._admit(request, proposal, changes, taken)
-        if not changes:
+            request.admitted = arbitration.admit(request.proposals)
+        if not arbitration.changes:
             return None
-        rider = next((one.rider for one in reversed(batch) if one.rider and one.tasks), None)
+        riders = (one.rider for one in reversed(batch) if one.rider and one.admitted.tasks)
         try:
-            await self._book.write(changes, rider)
+            await self._book.write(arbitration.changes, next(riders, None))
         except TooLarge as error:
             return error
         except BaseException:
-            self._unconfirmed = [request for request in batch if request.tasks]
+            self._unconfirmed = [request for request in batch if request.admitted.tasks]
             for request in self._unconfirmed:
                 self._enter_all(request, TaskEvent.REPLY_LOST, "the reply was lost")
             raise
         return None
 
-    def _admit(
-        self, request: _Request, proposal: Proposal, changes: OrderChanges, taken: set[BundleId]
-    ) -> OrderChanges:
-        """Make a proposal a task of ``request``, or note why not; return the changes with it."""
-        task = self.tasks.of(proposal.bundles[0])
-        if task is not None and task.kind is TaskKind.SPLIT and not proposal.splits:
-            # The next owner splits it: the two become one task.
-            proposal = replace(proposal, kind=TaskKind.SPLIT, splits=task.splits)
-        wanted = (proposal.kind, proposal.target, proposal.splits)
-        same = task is not None and (task.kind, task.target, task.splits) == wanted
-        if same or self._stands(proposal):
-            request.standing |= dict.fromkeys(proposal.bundles, proposal.target)
-            people = proposal.asked_by is AskedBy.PEOPLE
-            return self._with(changes, proposal) if people else changes
-        why = self._obstacle(proposal, taken)
-        if why is not None:
-            request.refused |= dict.fromkeys(proposal.bundles, why)
-            return changes
-        taken.update(proposal.bundles)
-        holding = self._parts.picture.owners.get(proposal.bundles[0])
-        source = holding.broker if holding else None
-        request.tasks.append(self.tasks.propose(replace(proposal, source=source), self._now_s))
-        return self._with(changes, proposal)
-
-    def _stands(self, proposal: Proposal) -> bool:
-        """Say whether what is proposed is ordered and carried out already."""
-        if proposal.splits:
-            return False
-        owners, assigned = self._parts.picture.owners, self._book.assigned
-        holding = owners.get(proposal.bundles[0])
-        there = holding is not None and holding.broker == proposal.target
-        return there and assigned.get(proposal.bundles[0]) == proposal.target
-
-    def _obstacle(self, proposal: Proposal, taken: set[BundleId]) -> str | None:
-        assigned = self._book.assigned
-        for bundle in proposal.bundles:
-            if bundle in taken:
-                return "something with more right is ordered for it at the same moment"
-            planned, before = assigned.get(bundle), proposal.planned.get(bundle)
-            if planned is None and before is not None:
-                return "it was split, merged or deleted meanwhile"
-            obeyed = proposal.asked_by is AskedBy.PEOPLE and not proposal.splits
-            if not obeyed and planned != before:
-                return f"it was ordered to {planned} meanwhile"
-        most = max(self._tuning.now.planner.settings.in_flight_per_broker, 1)
-        return self.tasks.obstacle(proposal, most)
-
-    def _with(self, changes: OrderChanges, proposal: Proposal) -> OrderChanges:
-        assigned, splits = dict(changes.assigned), dict(changes.splits)
-        for bundle in proposal.bundles:
-            former = self.tasks.of(bundle)
-            if former is not None:
-                splits |= dict.fromkeys(former.splits)
-            assigned[bundle] = proposal.target
-        return OrderChanges(assigned, {**splits, **proposal.splits})
-
     def _settle(self, batch: Iterable[_Request], too_large: TooLarge | None) -> None:
         """Find out from the standing orders what was ordered, and tell the deciders."""
         for request in batch:
             self._enter_all(request, None, "the orders of its broker do not fit into a node")
-            answer = Dispatched(
-                dict(request.standing), dict(request.refused), too_large if request.tasks else None
-            )
+            answer = request.dispatched(too_large)
             if request.known is not None:
                 request.known(answer)
             if not request.answer.done():
@@ -355,7 +298,8 @@ class TaskController:
 
     def _enter_all(self, request: _Request, event: TaskEvent | None, note: str) -> None:
         """Take the tasks of a request from proposals to what became of them."""
-        for position, task in enumerate(request.tasks):
+        admitted = request.admitted
+        for position, task in enumerate(admitted.tasks):
             happened = event or self._written(task)
             why = "" if happened is TaskEvent.ORDER_WRITTEN else note
             if task.state is State.PROPOSED:
@@ -364,11 +308,11 @@ class TaskController:
                     self._tell(one)
             else:
                 after = self._advance(task, happened, why)
-            request.tasks[position] = after
+            admitted.tasks[position] = after
             if happened is TaskEvent.ORDER_WRITTEN:
-                request.standing |= dict.fromkeys(task.bundles, task.target)
+                admitted.standing |= dict.fromkeys(task.bundles, task.target)
             elif happened is TaskEvent.ORDER_REFUSED:
-                request.refused |= dict.fromkeys(task.bundles, why)
+                admitted.refused |= dict.fromkeys(task.bundles, why)
 
     def _written(self, task: BundleTask) -> TaskEvent:
         """Return what the standing orders say of a task that was to be ordered."""
@@ -384,7 +328,7 @@ class TaskController:
         for request in unconfirmed:
             self._enter_all(request, None, "the reply was lost, and the order does not stand")
             if request.known is not None:
-                request.known(Dispatched(dict(request.standing), dict(request.refused)))
+                request.known(request.dispatched())
 
     # --- following -----------------------------------------------------------------------
 
@@ -444,10 +388,10 @@ class TaskController:
                 continue
             holding = owners.get(task.bundle)
             owner = holding.broker if holding else None
-            if task.state is State.ORDERED and task.source not in {None, owner}:
-                task = self._advance(task, TaskEvent.SOURCE_RELEASED)
+            released = task.state is State.ORDERED and task.source not in {None, owner}
+            now = self._advance(task, TaskEvent.SOURCE_RELEASED) if released else task
             if holding is not None and owner == task.target and holding.serving:
-                self._advance(task, TaskEvent.DONE)
+                self._advance(now, TaskEvent.DONE)
 
     def _compare(self, task: BundleTask) -> None:
         """End a task whose order stands no more: it was split, or others have the bundle."""
@@ -458,6 +402,10 @@ class TaskController:
             self._advance(task, TaskEvent.DONE)
         else:
             self._advance(task, TaskEvent.REPLACED, "its order was taken back")
+
+    def _owner(self, bundle: BundleId) -> BrokerId | None:
+        holding = self._parts.picture.owners.get(bundle)
+        return holding.broker if holding else None
 
     def _is_late(self, task: BundleTask) -> bool:
         ordered_at_s = None if task.relocates else task.ordered_at_s

@@ -226,6 +226,15 @@ class BundleTask:
         return self.kind in {TaskKind.PLACE, TaskKind.MOVE}
 
     @property
+    def parties(self) -> tuple[BrokerId, ...]:
+        """The brokers between which a bundle is under way."""
+        if not self.relocates:
+            return ()
+        if self.source is None or self.source == self.target:
+            return (self.target,)
+        return (self.source, self.target)
+
+    @property
     def pause_s(self) -> float | None:
         """For how long nobody served the bundle; None if that is not known."""
         since_s = self.ordered_at_s if self.source is None else self.released_at_s

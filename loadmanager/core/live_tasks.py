@@ -1,7 +1,7 @@
 """The bundle tasks of one term that have not ended, and what must always hold of them."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from loadmanager.core.bundle_task import (
     AskedBy,
@@ -28,7 +28,7 @@ class LiveTasks:
 
     Always, and checked after each change: a bundle has at most one live task; all tasks are
     of this epoch and none of them has ended; the tasks to and from each broker are counted.
-    `fits` tells whether one more keeps within a budget at this instant.
+    `obstacle` tells whether one more keeps within the budget at this instant.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -53,24 +53,30 @@ class LiveTasks:
         """Return how many tasks take a bundle to or from ``broker`` now."""
         return self._parties[broker]
 
-    def obstacle(self, proposal: Proposal, most_per_broker: int) -> str | None:
+    def obstacle(
+        self, proposal: Proposal, most_per_broker: int, others: Mapping[BrokerId, int]
+    ) -> str | None:
         """Return why a proposal cannot become a task now, None if it can.
 
         A live task gives way to one that is asked for by the same or with more right.
-        Drains and rounds keep within ``most_per_broker`` tasks to and from each broker.
+        Drains and rounds keep within ``most_per_broker`` tasks to and from each broker, with
+        the ``others`` that are about to be ordered.
         """
-        for bundle in proposal.bundles:
-            task = self._of.get(bundle)
-            if task is not None and not _gives_way(task, proposal):
+        former = self._tasks_of(proposal.bundles)
+        for task in former:
+            if not _gives_way(task, proposal):
                 return f"{task.kind.value} at {task.target} is under way (task {task.number})"
-        if proposal.asked_by in _BOUNDED:
-            for broker in (proposal.source, proposal.target):
-                if broker and not self._fits(proposal, broker, most_per_broker):
+        if proposal.asked_by not in _BOUNDED:
+            return None
+        for broker in (proposal.source, proposal.target):
+            if broker is not None:
+                leaving = sum(broker in task.parties for task in former)
+                if self._parties[broker] - leaving + others.get(broker, 0) >= most_per_broker:
                     return f"{most_per_broker} tasks to and from {broker} are under way"
         return None
 
     def propose(self, proposal: Proposal, now_s: float) -> BundleTask:
-        """Return the task of a proposal; it is live once it was `placed`."""
+        """Return the task of a proposal; it is live once it was `enter`ed."""
         self._last_number += 1
         return proposed(proposal, number=self._last_number, epoch=self.epoch, now_s=now_s)
 
@@ -110,7 +116,7 @@ class LiveTasks:
         """Raise `BrokenInvariant` unless everything that must hold of the live tasks holds."""
         for task in self:
             self._check(task)
-        parties = Counter(broker for task in self for broker in _parties(task))
+        parties = Counter(broker for task in self for broker in task.parties)
         if +self._parties != parties:
             raise BrokenInvariant(f"tasks by broker are {parties}; counted {+self._parties}")
 
@@ -127,17 +133,12 @@ class LiveTasks:
             self._check(after)
         return after
 
-    def _fits(self, proposal: Proposal, broker: BrokerId, most: int) -> bool:
-        """Say whether one more task of ``broker`` fits, those that give way not counted."""
-        leaving = sum(broker in _parties(task) for task in self._tasks_of(proposal.bundles))
-        return self._parties[broker] - leaving < most
-
     def _tasks_of(self, bundles: Iterable[BundleId]) -> tuple[BundleTask, ...]:
         found = (self._of.get(bundle) for bundle in bundles)
         return tuple({task.number: task for task in found if task is not None}.values())
 
     def _count(self, task: BundleTask, by: int) -> None:
-        for broker in _parties(task):
+        for broker in task.parties:
             self._parties[broker] += by
             if not self._parties[broker]:
                 del self._parties[broker]
@@ -149,12 +150,6 @@ class LiveTasks:
             raise BrokenInvariant(f"task {task.number} is live as {task.state.value}")
         if any(self._of.get(bundle) is not task for bundle in task.bundles):
             raise BrokenInvariant(f"task {task.number} has not all of its bundles")
-
-
-def _parties(task: BundleTask) -> tuple[BrokerId, ...]:
-    if not task.relocates:
-        return ()
-    return (task.target,) if task.source in {None, task.target} else (task.source, task.target)
 
 
 def _gives_way(task: BundleTask, proposal: Proposal) -> bool:

@@ -7,9 +7,9 @@ from stories import place_all, story
 from loadmanager.app import order_chunks
 from loadmanager.app.desk import Desk
 from loadmanager.app.order_book import OrderBook
-from loadmanager.app.order_changes import OrderChanges
 from loadmanager.core import znodes
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
+from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import Orders, decode_orders, encode_orders
 from loadmanager.faults.cluster import Cluster, topic_in
 from loadmanager.ports import Disconnected, Unavailable

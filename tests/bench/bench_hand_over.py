@@ -23,9 +23,9 @@ from ordering_leader import OrderingLeader
 from waiting import eventually
 
 from loadmanager.adapters.broker.serving_record import ServingInterval
-from loadmanager.app.order_changes import OrderChanges
 from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.order_changes import OrderChanges
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(180)]
 

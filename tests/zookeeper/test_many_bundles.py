@@ -12,7 +12,6 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.app.electing import Term
 from loadmanager.app.identity import Identity
 from loadmanager.app.order_book import OrderBook
-from loadmanager.app.order_changes import OrderChanges
 from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.registration import register
@@ -21,6 +20,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
+from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import decode_orders, encode_owned
 from loadmanager.core.wire import encode_loads
 from loadmanager.telemetry.metrics import Metrics
