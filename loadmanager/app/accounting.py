@@ -9,6 +9,7 @@ import numpy as np
 
 from loadmanager.app.parts import Parts
 from loadmanager.app.recollection import Recollection
+from loadmanager.app.task_controller import TaskController
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.balancing import Balancing, steered
 from loadmanager.core.bundles import Boundaries
@@ -28,7 +29,15 @@ from loadmanager.core.ids import (
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.snapshot import RunningLoad, Snapshot, agreed, encode_snapshot, in_force
-from loadmanager.ports import Account, LeaderElsewhere, LedgerWish, SubjectUnknown, Unavailable
+from loadmanager.ports import (
+    Account,
+    LeaderElsewhere,
+    LedgerWish,
+    SubjectUnknown,
+    TaskList,
+    TaskWish,
+    Unavailable,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +71,10 @@ class OpenDesk(Protocol):
     @property
     def recollection(self) -> Recollection:
         """What it has decided."""
+
+    @property
+    def tasks(self) -> TaskController:
+        """Its bundle tasks."""
 
     def look(self) -> Look:
         """Return what it sees now."""
@@ -119,6 +132,20 @@ class Accounting:
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
         """Return the last decisions of this leader that are wanted, newest first."""
         return self._desk().recollection.decisions(wish)
+
+    def tasks(self, wish: TaskWish) -> TaskList:
+        """Return the wanted tasks: the live ones, oldest first, then those that ended last."""
+        controller = self._desk().tasks
+        every = (*controller.tasks, *reversed(controller.ended))
+        wanted = [task for task in every if wish.wants(task)]
+        return TaskList(
+            tasks=wanted[: wish.limit],
+            found=len(wanted),
+            leader=self._parts.identity.broker,
+            epoch=controller.tasks.epoch,
+            at_ms=self._parts.clock.wall_ms(),
+            now_s=self._parts.clock.monotonic_s(),
+        )
 
     def _desk(self) -> OpenDesk:
         desk = self._desks.desk

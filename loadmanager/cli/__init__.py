@@ -35,6 +35,7 @@ from loadmanager.cli.steering import (
     pause_command,
     resume_command,
 )
+from loadmanager.cli.tasks import tasks_command
 from loadmanager.cli.token import token_command
 from loadmanager.cli.top import top_command
 from loadmanager.cli.unload import unload_command
@@ -67,6 +68,7 @@ main.add_section(
 main.add_section(
     "Decisions",
     decisions_command,
+    tasks_command,
     explain_command,
     plan_command,
     snapshot_command,

@@ -68,6 +68,8 @@ from loadmanager.ports.leading import (
     PreviewService,
     PreviewWish,
     SubjectUnknown,
+    TaskList,
+    TaskWish,
 )
 from loadmanager.ports.lookup import (
     LeaderInfo,
@@ -159,6 +161,8 @@ __all__ = [
     "Stat",
     "SteeringService",
     "SubjectUnknown",
+    "TaskList",
+    "TaskWish",
     "TooLarge",
     "TopicLine",
     "TopicMode",

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, overload
 
 from loadmanager.core.balancing import Balancing
+from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.explaining import Decision, Explanation
 from loadmanager.core.planner import Plan
 from loadmanager.core.snapshot import InForce
@@ -115,6 +116,63 @@ class LedgerWish:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWish:
+    """Which bundle tasks are wanted: at most ``limit``, and those that fit all that is said.
+
+    ``namespace`` is that of the bundles, ``broker`` the source or the target. ``live``
+    leaves out those that have ended. What is empty fits any.
+    """
+
+    limit: int
+    states: Collection[str] = ()
+    kinds: Collection[str] = ()
+    bundle: str = ""
+    namespace: str = ""
+    broker: str = ""
+    live: bool = False
+
+    def wants(self, task: BundleTask) -> bool:
+        """Return whether a task fits."""
+        return (
+            not (self.live and task.state.ended)
+            and (not self.states or task.state in self.states)
+            and (not self.kinds or task.kind in self.kinds)
+            and (not self.bundle or self.bundle in task.bundles)
+            and (not self.namespace or task.bundle.startswith(f"{self.namespace}/"))
+            and (not self.broker or self.broker in {task.source, task.target})
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskList:
+    """Bundle tasks of the leader of ``epoch``, at one moment of its two clocks.
+
+    ``tasks`` are those that are wanted, the live ones first; ``found`` counts all that fit.
+    """
+
+    tasks: Sequence[BundleTask]
+    found: int
+    leader: str
+    epoch: int
+    at_ms: int
+    now_s: float
+
+    def age_s(self, task: BundleTask) -> float:
+        """Return for how long a task has been there, or was there until it ended."""
+        return (self.now_s if task.ended_at_s is None else task.ended_at_s) - task.proposed_at_s
+
+    @overload
+    def wall_ms(self, then_s: float) -> int: ...
+
+    @overload
+    def wall_ms(self, then_s: float | None) -> int | None: ...
+
+    def wall_ms(self, then_s: float | None) -> int | None:
+        """Return a time of a task on the wall clock, None for none."""
+        return None if then_s is None else self.at_ms - round(1000 * (self.now_s - then_s))
+
+
 class LeaderDesk(Protocol):
     """The leader's desk, as those see it who want to know why.
 
@@ -138,4 +196,10 @@ class LeaderDesk(Protocol):
 
         Those are moves, placements, and what was left alone of bundles and of whole
         rounds; what each round says of each broker is in `explain`.
+        """
+
+    def tasks(self, wish: TaskWish) -> TaskList:
+        """Return the wanted tasks: the live ones, oldest first, then those that ended last.
+
+        Of those that ended a bounded number is kept; the latest comes first.
         """

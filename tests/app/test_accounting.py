@@ -8,18 +8,21 @@ from leader_at_work import ME, LeaderAtWork, leader_at_work
 from snapshot_samples import report
 from waiting import eventually
 
+from loadmanager.core import znodes
+from loadmanager.core.bundle_task import AskedBy, TaskState
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Outcome
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.memory import Memory
+from loadmanager.core.orders import encode_owned
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.snapshot import decode_snapshot, in_force, view_of_snapshot
 from loadmanager.core.wire import LeaderRecord
-from loadmanager.ports import LeaderElsewhere, LedgerWish, SubjectUnknown, Unavailable
+from loadmanager.ports import LeaderElsewhere, LedgerWish, SubjectUnknown, TaskWish, Unavailable
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 NS = Namespace("t/ns")
@@ -175,6 +178,28 @@ async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
         Cause.UNOWNED,
         broker,
     )
+
+
+async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork) -> None:
+    await slow.report(*HOT[1:])
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    assert not slow.accounting.tasks(TaskWish(limit=10)).tasks
+    targets = {bundle: await slow.leading.assign(bundle) for bundle in BUNDLES[:2]}
+    told = slow.accounting.tasks(TaskWish(limit=1))
+    assert (told.leader, told.epoch, told.found) == (ME, slow.desk.look().epoch, 2)
+    (oldest,) = told.tasks
+    assert (oldest.bundles, oldest.target) == (BUNDLES[:1], targets[BUNDLES[0]])
+    assert (oldest.state, oldest.asked_by) == (TaskState.ORDERED, AskedBy.UNOWNED)
+    assert 0 <= told.age_s(oldest) < 60
+    assert abs(told.wall_ms(oldest.proposed_at_s) - told.at_ms) < 60_000
+    await slow.write(znodes.owned(oldest.target), encode_owned({BUNDLES[0]: 1}))
+    await eventually(lambda: slow.accounting.tasks(TaskWish(limit=10, live=True)).found == 1)
+    told = slow.accounting.tasks(TaskWish(limit=10))
+    assert [(one.bundle, one.state) for one in told.tasks] == [
+        (BUNDLES[1], TaskState.ORDERED),
+        (BUNDLES[0], TaskState.SERVING),
+    ]
 
 
 async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> None:

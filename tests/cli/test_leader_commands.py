@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from loadmanager.adapters.http import HttpDoor
 from loadmanager.adapters.http.admin.accounts import Accounts
 from loadmanager.cli import main
 from loadmanager.cli.decisions import decision_lines
+from loadmanager.cli.tasks import age
 from loadmanager.core.explaining import Candidate
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.snapshot import encode_snapshot
@@ -170,6 +172,56 @@ def test_decisions_are_filtered_and_a_full_page_says_so(serve: Serve) -> None:
     told = json.loads(run("decisions", "--kind", "left-alone", "--json", "--url", url).output)
     assert [one["kind"] for one in told["decisions"]] == ["left_alone"]
     assert run("decisions", "--kind", "moves", "--url", url).exit_code == 2
+
+
+def test_live_tasks_are_listed_with_age_state_cause_and_attempts(serve: Serve) -> None:
+    got = run("tasks", "--url", serve(TellingDesk()))
+    assert got.exit_code == 0, got.output
+    title, names, row = got.output.strip().splitlines()
+    assert title == "1 tasks at 2023-11-14 22:14:50Z, leader b1:8080, epoch 4"
+    assert re.split("  +", names) == [
+        *("task", "kind", "state", "age", "attempts", "cause", "asked by", "bundle"),
+        *("from", "to", "note"),
+    ]
+    assert re.split("  +", row.strip()) == [
+        *("12", "move", "ordered", "1.5 min", "2", "draining", "drain", BUNDLE),
+        *("b1:8080", "b3:8080"),
+    ]
+
+
+def test_ended_tasks_follow_with_the_reason_of_their_end(serve: Serve) -> None:
+    url = serve(TellingDesk())
+    rows = run("tasks", "--all", "--url", url).output.strip().splitlines()[2:]
+    assert [row.split()[:4] for row in rows] == [
+        ["12", "move", "ordered", "1.5"],
+        ["11", "place", "superseded", "12.0"],
+    ]
+    assert rows[1].endswith("task 12 took its place; ended 2023-11-14 22:12:32Z")
+    assert "(no owner)" in rows[1]
+    alone = run("tasks", "--state", "superseded", "--url", url).output.splitlines()[-1]
+    assert alone.split() == rows[1].split()
+    first = run("tasks", "--all", "--limit", "1", "--url", url).output
+    assert first.endswith("\nThese are the first 1; --limit shows more.\n")
+
+
+def test_tasks_are_filtered_and_given_as_json(serve: Serve) -> None:
+    url = serve(TellingDesk())
+    wishes = ("--kind", "move", "--namespace", "t/ns", "--broker", B1, "--bundle", BUNDLE)
+    told = json.loads(run("tasks", *wishes, "--state", "ordered", "--json", "--url", url).output)
+    assert [one["number"] for one in told["tasks"]] == [12]
+    none = run("tasks", "--kind", "split", "--url", url)
+    want = "No task under way fits. --all lists those that ended.\n"
+    assert (none.exit_code, none.output) == (0, want)
+    none = run("tasks", "--state", "timed-out", "--url", url)
+    assert none.output == "No task of this leader's term fits.\n"
+    assert run("tasks", "--state", "proposed", "--url", url).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (59.9, "59.9 s"), (60, "1.0 min"), (5400, "1.5 h")]
+)
+def test_an_age_is_given_in_a_unit_that_fits(seconds: float, text: str) -> None:
+    assert age(seconds) == text
 
 
 def test_long_names_in_decisions_are_kept_whole() -> None:

@@ -172,4 +172,7 @@ async def _ask_the_leader(shell: Shell) -> None:
     decided = (await shell.well("decisions", "--limit", "5", "--json")).json["decisions"]
     assert 1 <= len(decided) <= 5
     assert decided[0]["subject"] in (await shell.well("decisions", "--limit", "5")).out
+    tasks = (await shell.well("tasks", "--all", "--json")).json
+    assert {one["state"] for one in tasks["tasks"]} >= {"serving"}
+    assert "serving" in (await shell.well("tasks", "--all")).out
     assert "loadmanager" in (await shell.well("completion", "bash")).out

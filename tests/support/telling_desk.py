@@ -3,14 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from loadmanager.core.averages import Rates
 from loadmanager.core.balancing import Balancing
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Candidate, Decision, Explanation, Ground, Outcome
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.snapshot import in_force
-from loadmanager.ports import Account, LeaderElsewhere, LedgerWish, SubjectUnknown, Unavailable
+from loadmanager.ports import (
+    Account,
+    LeaderElsewhere,
+    LedgerWish,
+    SubjectUnknown,
+    TaskList,
+    TaskWish,
+    Unavailable,
+)
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 BUNDLE = BundleId("t/ns/0x00000000_0x20000000")
@@ -34,6 +44,39 @@ LEFT_ALONE = Decision(
     outcome=Outcome.LEFT_ALONE,
     code=Reason.NO_IMPROVEMENT,
     detail="b1:8080 stands at 0.600, without it at 0.500",
+)
+LIVE = BundleTask(
+    number=12,
+    epoch=4,
+    kind=TaskKind.MOVE,
+    bundles=(BUNDLE,),
+    source=B1,
+    target=B3,
+    cause=Cause.DRAINING,
+    asked_by=AskedBy.DRAIN,
+    influence=Rates(500.0, 1000.0, 5e5, 2e6),
+    state=TaskState.ORDERED,
+    proposed_at_s=100.0,
+    ordered_at_s=100.5,
+    attempted_at_s=115.5,
+    attempts=2,
+)
+ENDED = BundleTask(
+    number=11,
+    epoch=4,
+    kind=TaskKind.PLACE,
+    bundles=(BundleId("t/other/0x00000000_0xffffffff"),),
+    source=None,
+    target=B1,
+    cause=Cause.UNOWNED,
+    asked_by=AskedBy.UNOWNED,
+    state=TaskState.SUPERSEDED,
+    proposed_at_s=40.0,
+    ordered_at_s=40.25,
+    attempted_at_s=40.25,
+    ended_at_s=52.0,
+    attempts=1,
+    note="task 12 took its place",
 )
 
 BUNDLE_STORY = Explanation(
@@ -110,6 +153,19 @@ class TellingDesk:
         """Return the canned decisions that are wanted."""
         self._answer(f"decisions {wish.limit}")
         return [one for one in (LEFT_ALONE, MOVED) if wish.wants(one)][: wish.limit]
+
+    def tasks(self, wish: TaskWish) -> TaskList:
+        """Return the canned tasks that are wanted, at 190 s of the leader's clock."""
+        self._answer(f"tasks {wish.limit}")
+        wanted = [one for one in (LIVE, ENDED) if wish.wants(one)]
+        return TaskList(
+            tasks=wanted[: wish.limit],
+            found=len(wanted),
+            leader=B1,
+            epoch=4,
+            at_ms=AT_MS + 90_000,
+            now_s=190.0,
+        )
 
     def _answer(self, question: str) -> None:
         if self.away:

@@ -5,13 +5,20 @@ import pytest
 from telling_desk import AT_MS, B1, B3, BUNDLE, TellingDesk
 
 from loadmanager.adapters.http.admin.accounts import Accounts
+from loadmanager.adapters.http.admin.tasks import TasksQuery
+from loadmanager.core.bundle_task import TaskKind, TaskState
 from loadmanager.core.planner import Planner
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import ThresholdShedder
 from tests.adapters.http.conftest import OpenADoor, OpenDoor
 
 ROOT = "/admin/v2/loadmanager"
-QUESTIONS = (f"{ROOT}/snapshot", f"{ROOT}/explain?subject={B1}", f"{ROOT}/decisions?limit=5")
+QUESTIONS = (
+    f"{ROOT}/snapshot",
+    f"{ROOT}/explain?subject={B1}",
+    f"{ROOT}/decisions?limit=5",
+    f"{ROOT}/tasks?live=true",
+)
 
 
 @pytest.fixture
@@ -109,6 +116,78 @@ async def test_a_full_page_of_decisions_names_the_next_and_filters_are_passed_on
     assert (await leader.ask(f"{ROOT}/decisions?round=1&round=2")).status == 400
 
 
+async def test_a_task_is_given_with_its_age_times_and_influence(leader: OpenDoor) -> None:
+    told = (await leader.ask(f"{ROOT}/tasks?live=true")).json()
+    head = {name: told[name] for name in ("leader", "epoch", "atMs", "found")}
+    assert head == {"leader": B1, "epoch": 4, "atMs": AT_MS + 90_000, "found": 1}
+    assert told["tasks"] == [
+        {
+            "number": 12,
+            "kind": "move",
+            "bundles": [BUNDLE],
+            "source": B1,
+            "target": B3,
+            "cause": "draining",
+            "meaning": "Its broker is draining: everything is taken off it.",
+            "askedBy": "drain",
+            "state": "ordered",
+            "live": True,
+            "ageS": 90.0,
+            "attempts": 2,
+            "proposedAtMs": AT_MS,
+            "orderedAtMs": AT_MS + 500,
+            "attemptedAtMs": AT_MS + 15_500,
+            "releasedAtMs": None,
+            "endedAtMs": None,
+            "influence": {
+                "msgsInPerS": 500.0,
+                "msgsOutPerS": 1000.0,
+                "bytesInPerS": 5e5,
+                "bytesOutPerS": 2e6,
+            },
+            "note": "",
+        }
+    ]
+
+
+async def test_a_task_that_ended_is_as_old_as_it_became(leader: OpenDoor) -> None:
+    told = (await leader.ask(f"{ROOT}/tasks?state=superseded")).json()["tasks"]
+    assert [(one["number"], one["live"], one["ageS"]) for one in told] == [(11, False, 12.0)]
+    assert (told[0]["endedAtMs"], told[0]["influence"]) == (AT_MS - 48_000, None)
+    assert (told[0]["note"], told[0]["source"]) == ("task 12 took its place", None)
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ("", [12, 11]),
+        ("live=false", [12, 11]),
+        ("limit=1", [12]),
+        ("state=ordered&state=superseded", [12, 11]),
+        ("state=timed_out", []),
+        ("kind=place", [11]),
+        ("kind=place&kind=move", [12, 11]),
+        ("kind=place&live=true", []),
+        (f"bundle={BUNDLE}", [12]),
+        ("namespace=t/other", [11]),
+        ("namespace=t/oth", []),
+        (f"broker={B1}", [12, 11]),
+        (f"broker={B3}", [12]),
+    ],
+)
+async def test_tasks_are_filtered(leader: OpenDoor, query: str, numbers: list[int]) -> None:
+    told = (await leader.ask(f"{ROOT}/tasks?{query}")).json()
+    assert [one["number"] for one in told["tasks"]] == numbers
+    assert told["found"] == (2 if query == "limit=1" else len(numbers))
+
+
+def test_every_state_but_that_of_a_proposal_and_every_kind_can_be_asked_for() -> None:
+    schema = TasksQuery.model_json_schema()["properties"]
+    states = set(TaskState) - {TaskState.PROPOSED}
+    assert set(schema["state"]["items"]["enum"]) == states
+    assert set(schema["kind"]["items"]["enum"]) == set(TaskKind)
+
+
 @pytest.mark.parametrize(
     ("path", "status", "reason"),
     [
@@ -117,6 +196,9 @@ async def test_a_full_page_of_decisions_names_the_next_and_filters_are_passed_on
         ("/explain?subject=x", 412, "subject 'x' is not valid; expected a broker or a bundle"),
         ("/explain?subject=b9:8080", 404, "b9:8080: no such broker is registered"),
         ("/decisions?limit=0", 400, "the query parameter limit = 0: Input should be greater than"),
+        ("/tasks?limit=0", 400, "the query parameter limit = 0: Input should be greater than"),
+        ("/tasks?live=1", 400, "the query parameter live = '1': Input should be a valid boolean"),
+        ("/tasks?state=proposed", 400, "the query parameter state"),
         (
             "/decisions?limit=x",
             400,

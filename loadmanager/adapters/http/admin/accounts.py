@@ -6,6 +6,7 @@ from aiohttp import web
 from pydantic import Field
 
 from loadmanager.adapters.http.admin.steering import balancing_to_json
+from loadmanager.adapters.http.admin.tasks import TasksDocument, TasksQuery, tasks_to_json
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import bytes_reply, json_reply
@@ -14,7 +15,7 @@ from loadmanager.core.explaining import Candidate, Decision, Ground
 from loadmanager.core.plan import Reason
 from loadmanager.core.snapshot import in_force_to_json
 from loadmanager.core.telling import REASONS, sentence
-from loadmanager.ports import Account, LeaderDesk, LedgerWish
+from loadmanager.ports import Account, LeaderDesk, LedgerWish, TaskWish
 
 _TAG: Final = "decisions"
 _DEFAULT_LIMIT: Final = 100
@@ -116,6 +117,25 @@ class Accounts(Resource):
         told = self._desk.decisions(LedgerWish(**query.model_dump()))
         more = told[-1].number if len(told) == query.limit else None
         return json_reply({"decisions": [decision_to_json(one) for one in told], "next": more})
+
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/tasks",
+        tag=_TAG,
+        summary="The placements, moves, splits and merges under way, and those that ended last.",
+        role=Role.READ,
+        replies=(Reply(200, "The tasks.", TasksDocument),),
+        query=TasksQuery,
+        leader=True,
+    )
+    async def tasks(self, call: Call) -> web.StreamResponse:
+        """List the bundle tasks of this leader's term.
+
+        The live tasks come first, the oldest at the top. The last 200 that ended follow, the
+        latest at the top. A new leader follows what its predecessor ordered as tasks of its own.
+        """
+        query: TasksQuery = call.query
+        return json_reply(tasks_to_json(self._desk.tasks(TaskWish(**query.model_dump()))))
 
 
 def account_to_json(account: Account) -> dict[str, Any]:

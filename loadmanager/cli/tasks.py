@@ -1,0 +1,146 @@
+"""``loadmanager tasks``: the moves, placements, splits and merges that are under way."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from loadmanager.cli.asking import Reach, reaching
+
+_KINDS: Final = ("place", "move", "split", "merge")
+_STATES: Final = (
+    "unconfirmed",
+    "ordered",
+    "released",
+    "serving",
+    "failed",
+    "superseded",
+    "timed-out",
+    "landed-elsewhere",
+)
+_COLUMNS: Final = (
+    *("task>", "kind", "state", "age>", "attempts>"),
+    *("cause", "asked by", "bundle", "from", "to", "note"),
+)
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3600
+
+
+@click.command("tasks")
+@click.option("--all", "ended_too", is_flag=True, help="Also list the last 200 that ended.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(_KINDS),
+    help="List only tasks of this kind. May be given again.",
+)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(_STATES),
+    help="List only tasks in this state; one of the last five implies --all. May be given again.",
+)
+@click.option("--bundle", default="", metavar="BUNDLE", help="List only tasks of this bundle.")
+@click.option(
+    "--namespace",
+    default="",
+    metavar="TENANT/NAMESPACE",
+    help="List only tasks of its bundles.",
+)
+@click.option(
+    "--broker",
+    default="",
+    metavar="BROKER",
+    help="List only tasks that take a bundle from or to this broker.",
+)
+@click.option(
+    "--limit",
+    default=50,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="The largest number of tasks to list: live ones first, the oldest at the top.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@reaching()
+def tasks_command(
+    *,
+    ended_too: bool,
+    kinds: tuple[str, ...],
+    states: tuple[str, ...],
+    bundle: str,
+    namespace: str,
+    broker: str,
+    limit: int,
+    as_json: bool,
+    reach: Reach,
+) -> None:
+    """List the moves, placements, splits and merges that are under way, with their ages.
+
+    Each is a task of the leader from its order until the new owner serves the bundle. With
+    --all those that ended last follow, with the reason. Times are in UTC.
+
+    Example: loadmanager tasks --all --broker broker-1:8080
+    """
+    import json
+    from urllib.parse import urlencode
+
+    from loadmanager.cli.tables import print_table
+
+    live = not ended_too and not set(states) & set(_STATES[3:])
+    query: dict[str, object] = {
+        "limit": limit,
+        "live": "true" if live else "",
+        "kind": kinds,
+        "state": [one.replace("-", "_") for one in states],
+        "bundle": bundle,
+        "namespace": namespace,
+        "broker": broker,
+    }
+    asked = urlencode({name: value for name, value in query.items() if value}, doseq=True)
+    told = reach.json(f"/admin/v2/loadmanager/tasks?{asked}")
+    if as_json:
+        click.echo(json.dumps(told, indent=2))
+        return
+    tasks = told["tasks"]
+    if not tasks:
+        where = "under way" if live else "of this leader's term"
+        click.echo(f"No task {where} fits." + (" --all lists those that ended." if live else ""))
+        return
+    title = f"{told['found']} tasks at {at(told['atMs'])}, leader {told['leader']}"
+    print_table(f"{title}, epoch {told['epoch']}", _COLUMNS, [_row(one) for one in tasks])
+    if told["found"] > len(tasks):
+        click.echo(f"\nThese are the first {limit}; --limit shows more.")
+
+
+def age(seconds: float) -> str:
+    """Return a time span for people."""
+    if seconds < _MINUTE_S:
+        return f"{seconds:.1f} s"
+    if seconds < _HOUR_S:
+        return f"{seconds / _MINUTE_S:.1f} min"
+    return f"{seconds / _HOUR_S:.1f} h"
+
+
+def at(wall_ms: int) -> str:
+    """Return a time for people, in UTC."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _row(one: Mapping[str, Any]) -> list[str]:
+    ended = "" if one["endedAtMs"] is None else f"ended {at(one['endedAtMs'])}"
+    return [
+        str(one["number"]),
+        one["kind"],
+        one["state"].replace("_", "-"),
+        age(one["ageS"]),
+        str(one["attempts"]),
+        one["cause"],
+        one["askedBy"],
+        " + ".join(one["bundles"]),
+        one["source"] or "(no owner)",
+        one["target"],
+        "; ".join(text for text in (one["note"], ended) if text),
+    ]
