@@ -1,0 +1,218 @@
+"""The live tasks of a term: which give way, what counts against a budget, what must hold."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from loadmanager.core.bundle_task import (
+    AskedBy,
+    BundleTask,
+    IllegalTaskEvent,
+    Proposal,
+    TaskEvent,
+    TaskKind,
+    TaskState,
+)
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.live_tasks import BrokenInvariant, LiveTasks
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.plan import Cause
+
+A, B = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")
+B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
+
+
+def proposal(asked_by: AskedBy = AskedBy.BALANCING, *bundles: BundleId, **changes: Any) -> Proposal:
+    """Return a proposal to move A, or other bundles, from b1 to b2."""
+    usual = Proposal(
+        kind=TaskKind.MOVE,
+        bundles=bundles or (A,),
+        source=B1,
+        target=B2,
+        cause=Cause.IMBALANCE,
+        asked_by=asked_by,
+    )
+    return replace(usual, **changes)
+
+
+def ordered(tasks: LiveTasks, wanted: Proposal, event: TaskEvent | None = None) -> BundleTask:
+    """Return the task of a proposal whose order was written, or whatever ``event`` says."""
+    task = tasks.propose(wanted, 1.0)
+    return tasks.enter(task, event or TaskEvent.ORDER_WRITTEN, 1.0)[-1]
+
+
+def test_a_task_is_live_from_its_order_to_its_end() -> None:
+    tasks = LiveTasks(7)
+    task = ordered(tasks, proposal())
+    assert (task.number, task.epoch) == (1, 7)
+    assert (tasks.of(A), tasks.of(B), len(tasks), list(tasks)) == (task, None, 1, [task])
+    released = tasks.advance(task, TaskEvent.SOURCE_RELEASED, 2.0)
+    assert (tasks.of(A), tasks.under_way(B1), tasks.under_way(B2)) == (released, 1, 1)
+    done = tasks.advance(released, TaskEvent.DONE, 3.0, "there")
+    assert (done.state, done.note, tasks.of(A), len(tasks)) == (
+        TaskState.SERVING,
+        "there",
+        None,
+        0,
+    )
+    assert (tasks.under_way(B1), tasks.under_way(B2)) == (0, 0)
+    tasks.check()
+
+
+def test_a_proposal_that_is_refused_was_never_live() -> None:
+    tasks = LiveTasks(7)
+    (task,) = tasks.enter(tasks.propose(proposal(), 1.0), TaskEvent.ORDER_REFUSED, 1.0, "full")
+    assert (task.state, task.note, len(tasks), tasks.under_way(B2)) == (
+        TaskState.FAILED,
+        "full",
+        0,
+        0,
+    )
+
+
+def test_a_merge_is_one_task_of_two_bundles() -> None:
+    tasks = LiveTasks(7)
+    merge = ordered(tasks, proposal(AskedBy.PEOPLE, A, B, kind=TaskKind.MERGE))
+    assert (list(tasks), len(tasks), tasks.of(A), tasks.of(B)) == ([merge], 2, merge, merge)
+    tasks.advance(merge, TaskEvent.DONE, 2.0)
+    assert (list(tasks), len(tasks)) == ([], 0)
+
+
+def test_a_new_task_of_a_bundle_replaces_the_former_ones() -> None:
+    tasks = LiveTasks(7)
+    one, other = ordered(tasks, proposal()), ordered(tasks, proposal(AskedBy.BALANCING, B))
+    task = tasks.propose(proposal(AskedBy.PEOPLE, A, B, kind=TaskKind.MERGE), 2.0)
+    *replaced, merge = tasks.enter(task, TaskEvent.ORDER_WRITTEN, 2.0)
+    assert [(gone.number, gone.state, gone.note) for gone in replaced] == [
+        (one.number, TaskState.SUPERSEDED, f"task {merge.number} took its place"),
+        (other.number, TaskState.SUPERSEDED, f"task {merge.number} took its place"),
+    ]
+    assert list(tasks) == [merge]
+    tasks.check()
+
+
+RIGHT: dict[AskedBy, set[AskedBy]] = {
+    AskedBy.UNOWNED: set(AskedBy),
+    AskedBy.PEOPLE: set(AskedBy),
+    AskedBy.DRAIN: {AskedBy.DRAIN, AskedBy.RECONCILIATION, AskedBy.BALANCING},
+    AskedBy.RECONCILIATION: {AskedBy.RECONCILIATION, AskedBy.BALANCING},
+    AskedBy.BALANCING: set(),
+}
+"""Whose live tasks give way to a proposal of each."""
+
+
+@pytest.mark.parametrize("asking", AskedBy)
+@pytest.mark.parametrize("former", AskedBy)
+def test_a_task_gives_way_to_what_has_the_same_or_more_right(
+    asking: AskedBy, former: AskedBy
+) -> None:
+    tasks = LiveTasks(7)
+    task = ordered(tasks, proposal(former))
+    why = tasks.obstacle(proposal(asking, target=B3), 9, {})
+    expected = None if former in RIGHT[asking] else f"move at {B2} is under way (task 1)"
+    assert (tasks.of(A), why) == (task, expected)
+
+
+@pytest.mark.parametrize("asking", AskedBy)
+def test_an_order_of_which_nobody_knows_whether_it_stands_gives_way_to_nothing(
+    asking: AskedBy,
+) -> None:
+    tasks = LiveTasks(7)
+    ordered(tasks, proposal(), TaskEvent.REPLY_LOST)
+    assert tasks.obstacle(proposal(asking, target=B3), 9, {}) is not None
+    assert tasks.obstacle(proposal(asking, B), 9, {}) is None
+
+
+@pytest.mark.parametrize("asking", AskedBy)
+def test_drains_and_rounds_alone_keep_to_the_budget_of_each_broker(asking: AskedBy) -> None:
+    tasks = LiveTasks(7)
+    ordered(tasks, proposal(AskedBy.PEOPLE))
+    bounded = asking in {AskedBy.DRAIN, AskedBy.BALANCING}
+    for source, target, full in ((B3, B2, B2), (B1, B3, B1)):
+        why = tasks.obstacle(proposal(asking, B, source=source, target=target), 1, {})
+        assert why == (f"1 tasks to and from {full} are under way" if bounded else None)
+    assert tasks.obstacle(proposal(asking, B, source=B1, target=B3), 2, {}) is None
+    assert tasks.obstacle(proposal(asking, B, source=None, target=B3), 1, {}) is None
+
+
+def test_what_is_about_to_be_ordered_counts_and_what_is_replaced_does_not() -> None:
+    tasks = LiveTasks(7)
+    ordered(tasks, proposal(AskedBy.DRAIN))
+    again = proposal(AskedBy.DRAIN, target=B3)
+    assert tasks.obstacle(again, 1, {}) is None
+    assert tasks.obstacle(again, 1, {B3: 1}) == f"1 tasks to and from {B3} are under way"
+
+
+def test_a_split_carries_no_bundle_to_or_from_its_broker() -> None:
+    tasks = LiveTasks(7)
+    ordered(tasks, proposal())
+    split = proposal(
+        AskedBy.BALANCING,
+        B,
+        kind=TaskKind.SPLIT,
+        source=B2,
+        target=B2,
+        splits={B: SplitOrder("range_equally_divide")},
+    )
+    assert tasks.obstacle(split, 1, {}) is None
+    assert tasks.obstacle(replace(split, source=B1), 1, {}) is not None
+
+
+def test_what_does_not_follow_a_proposal_changes_nothing() -> None:
+    tasks = LiveTasks(7)
+    former = ordered(tasks, proposal())
+    with pytest.raises(IllegalTaskEvent):
+        tasks.enter(tasks.propose(proposal(), 2.0), TaskEvent.DONE, 2.0)
+    with pytest.raises(IllegalTaskEvent):
+        tasks.advance(former, TaskEvent.ORDER_WRITTEN, 2.0)
+    assert list(tasks) == [former]
+    tasks.check()
+
+
+def test_only_the_live_task_of_its_bundles_can_be_advanced() -> None:
+    tasks = LiveTasks(7)
+    former = ordered(tasks, proposal())
+    tasks.advance(former, TaskEvent.SOURCE_RELEASED, 2.0)
+    with pytest.raises(BrokenInvariant, match="task 1 is not the live task of"):
+        tasks.advance(former, TaskEvent.DONE, 3.0)
+
+
+def _of_another_epoch(tasks: LiveTasks, task: BundleTask) -> None:
+    tasks._of[A] = replace(task, epoch=6)
+
+
+def _ended(tasks: LiveTasks, task: BundleTask) -> None:
+    tasks._of[A] = replace(task, state=TaskState.SERVING)
+
+
+def _proposed(tasks: LiveTasks, task: BundleTask) -> None:
+    tasks._of[A] = replace(task, state=TaskState.PROPOSED)
+
+
+def _half(tasks: LiveTasks, task: BundleTask) -> None:
+    tasks._of[A] = replace(task, bundles=(A, B))
+
+
+def _miscounted(tasks: LiveTasks, _task: BundleTask) -> None:
+    tasks._parties[B3] += 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_of_another_epoch, "task 1 is of epoch 6, not 7"),
+        (_ended, "task 1 is live as serving"),
+        (_proposed, "task 1 is live as proposed"),
+        (_half, "task 1 has not all of its bundles"),
+        (_miscounted, "tasks by broker are"),
+    ],
+)
+def test_what_must_always_hold_is_checked(
+    spoil: Callable[[LiveTasks, BundleTask], None], message: str
+) -> None:
+    tasks = LiveTasks(7)
+    spoil(tasks, ordered(tasks, proposal()))
+    with pytest.raises(BrokenInvariant, match=message):
+        tasks.check()
