@@ -113,6 +113,7 @@ class Arbitration:
         for bundle in proposal.bundles:
             task = self.tasks.of(bundle)
             if task is not None:
-                self._splits |= dict.fromkeys(task.splits)
+                # What was admitted for the other half of a merge stays.
+                self._splits = dict.fromkeys(task.splits) | self._splits
             self._to[bundle] = proposal.target
         self._splits |= proposal.splits
