@@ -11,6 +11,8 @@ from loadmanager.core.averages import (
     Rates,
     add_samples,
     broker_averages,
+    scaled,
+    summed,
 )
 from loadmanager.core.load import BundleStats
 
@@ -65,3 +67,14 @@ def test_many_bundles_at_once_average_like_each_by_itself(
     singly = [Average(10, count, old).add(new) for old, new, count in many]
     assert averages.tolist() == [list(one.rates.row()) for one in singly]
     assert counts.tolist() == [one.samples for one in singly]
+
+
+def test_a_part_and_a_whole_are_supposed_to_have_their_share_until_they_are_measured() -> None:
+    def averages(samples: int, factor: float, topics: int) -> BundleAverages:
+        short, long = (Rates(*(factor * n * part for n in range(1, 5))) for part in (1.0, 2.0))
+        return BundleAverages(Average(10, samples, short), Average(1000, samples, long), topics)
+
+    assert scaled(averages(9, 4.0, 6), 0.25) == averages(1, 1.0, 2)
+    assert scaled(averages(0, 4.0, 6), 0.5) == averages(0, 2.0, 3)
+    assert summed([averages(9, 1.0, 2), averages(5, 3.0, 3)]) == averages(1, 4.0, 5)
+    assert summed([averages(9, 1.0, 2), averages(0, 3.0, 3)]).short.samples == 0

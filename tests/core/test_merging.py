@@ -15,6 +15,7 @@ from loadmanager.core.splitting import (
     SplitRules,
     cut_again,
     merge,
+    merged_by_order,
     merges_in,
     neighbours,
     split,
@@ -125,3 +126,12 @@ def test_what_both_have_together_decides_whether_the_whole_would_be_cut(
     stats: BundleStats, excess: str
 ) -> None:
     assert cut_again(SplitRules(), stats, stats) == excess
+
+
+def test_a_half_was_merged_if_the_whole_that_was_ordered_is_a_bundle() -> None:
+    orders, after = BOTH.orders(), merge(FOUR, BOTH)
+    whole = after.at(range_of(BOTH.lower)[0])
+    assert [merged_by_order(half, orders, after) for half in BOTH.halves] == [whole, whole]
+    assert merged_by_order(BOTH.lower, orders, FOUR) is None
+    assert merged_by_order(BOTH.lower, {}, after) is None
+    assert merged_by_order(BOTH.lower, {BOTH.lower: SplitOrder("even")}, after) is None

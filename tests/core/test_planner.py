@@ -259,6 +259,33 @@ def test_a_bundle_that_moved_rests(hot: ClusterView, bundle: NameBundle) -> None
     assert decide(hot, shedder, memory, cool_down_s=30.0).moves
 
 
+def test_a_move_is_remembered_once_its_order_stands(hot: ClusterView, bundle: NameBundle) -> None:
+    former = RoundMemory(moved_at_s={bundle(1): LATER_S - 900, bundle(8): LATER_S - 9})
+    plan = decide(
+        hot, offering((bundle(1), "a:1"), (bundle(2), "a:1")), former, unowned=(bundle(99),)
+    )
+    assert [(move.bundle, move.source) for move in plan.moves] == [
+        (bundle(99), None),
+        (bundle(1), "a:1"),
+        (bundle(2), "a:1"),
+    ]
+    before = plan.memory_before_orders(former)
+    assert (before.moved_at_s, before.shedder) == (former.moved_at_s, former.shedder)
+    assert before.started_at_ms == plan.memory.started_at_ms
+    ordered = {bundle(99), bundle(2)}
+    after = plan.memory_after_orders(before, ordered)
+    assert after.moved_at_s == {**former.moved_at_s, bundle(2): LATER_S}
+    assert after.shedder == plan.memory.shedder != former.shedder
+    # What is placed rests from no move, and what was not ordered counts for nothing.
+    assert plan.memory_after_orders(before, {bundle(99)}) == before
+    assert plan.memory_after_orders(before, ()) == before
+
+
+def test_a_round_without_moves_is_remembered_as_it_is(hot: ClusterView) -> None:
+    plan = decide(hot, offering())
+    assert plan.memory_before_orders(RoundMemory()) == plan.memory
+
+
 def test_unowned_bundles_are_spread_and_placed_before_all_else(
     make_view: MakeView, bundle: NameBundle
 ) -> None:
