@@ -96,6 +96,7 @@ class TaskController:
         self._waiting: list[_Request] = []
         self._unconfirmed: list[_Request] = []
         self._ended: list[BundleTask] = []
+        self._closed = False
         parts.picture.owner_changes.subscribe(self._follow)
         self.tasks = LiveTasks(term.epoch)
 
@@ -128,7 +129,13 @@ class TaskController:
         await self.change(OrderChanges)
 
     def close(self) -> None:
-        """End all tasks with the term; their orders stand, for the next leader to follow."""
+        """End all tasks with the term; their orders stand, for the next leader to follow.
+
+        What is being written when the term ends, somebody's request, is refused: no task
+        would follow it.
+        """
+        self._closed = True
+        self._unconfirmed.clear()
         self._parts.picture.owner_changes.unsubscribe(self._follow)
         for task in self.tasks:
             self._advance(task, TaskEvent.TERM_ENDED, "the term ended")
@@ -174,6 +181,7 @@ class TaskController:
             changes = compute()
             if changes or self._book.spoilt:
                 await self._book.write(changes)
+                self._check_open()
             if then is not None:
                 then()
             self.observe()
@@ -252,8 +260,9 @@ class TaskController:
         try:
             await self._confirm()
             too_large = await self._write(batch)
+            self._check_open()
         except BaseException as error:
-            why = error if isinstance(error, Exception) else Deposed("the term ended")
+            why = error if isinstance(error, Exception) else Deposed(f"the term of epoch {self.tasks.epoch} ended")
             for request in batch:
                 if not request.answer.done():
                     request.answer.set_exception(why)
@@ -279,6 +288,7 @@ class TaskController:
         except TooLarge as error:
             return error
         except BaseException:
+            self._check_open()
             self._unconfirmed = [request for request in batch if request.admitted.tasks]
             for request in self._unconfirmed:
                 self._enter_all(request, TaskEvent.REPLY_LOST, "the reply was lost")
@@ -321,9 +331,15 @@ class TaskController:
         cut = all(splits.get(bundle) == order for bundle, order in task.splits.items())
         return TaskEvent.ORDER_WRITTEN if placed and cut else TaskEvent.ORDER_REFUSED
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Deposed(f"the term of epoch {self.tasks.epoch} ended")
+
     async def _confirm(self) -> None:
+        self._check_open()
         if not self._book.known:
             await self._book.read()
+            self._check_open()
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for request in unconfirmed:
             self._enter_all(request, None, "the reply was lost, and the order does not stand")
