@@ -5,8 +5,10 @@ from stories import place_all, story
 
 from loadmanager.adapters.memory.tree import Znode
 from loadmanager.app.desk import Desk
+from loadmanager.app.order_book import OrderBook
 from loadmanager.app.electing import Deposed
 from loadmanager.core import znodes
+from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import Cluster
@@ -54,7 +56,8 @@ async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster)
     boundaries = await cluster.make_namespace(3)
     await place_all(cluster, boundaries)
     former = cluster.leader
-    desk = _desk(former)
+    book = OrderBook(former.parts, _desk(former)._term)
+    await book.read()
     former.coordination.freeze()
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
     former.coordination.thaw()
@@ -62,7 +65,7 @@ async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster)
     await cluster.settled(boundaries.bundles)
     before = cluster.orders(former.host)
     with pytest.raises(Deposed, match="epoch 1 is over"):
-        await desk.order({boundaries.bundles[0]: former.host.name})
+        await book.write(OrderChanges({boundaries.bundles[0]: former.host.name}))
     assert cluster.orders(former.host) == before
     assert former.metric("loadmanager_leader") == 0.0
 
