@@ -282,10 +282,6 @@ class Member:
         """
         if isinstance(unasked, NotTheContract):
             self._unleased.refusal()
-        await self._deregister_own()
-
-    async def _deregister_own(self) -> None:
-        """Delete the broker's registration if it is of this session."""
         coordination, broker = self._parts.coordination, self._parts.identity.broker
         session_id = coordination.session.session_id
         node = await coordination.get(znodes.registration(broker))
@@ -307,9 +303,6 @@ class Member:
         now_s = self._parts.clock.monotonic_s()
         if not self._left_behind or now_s <= lease.leased_until_s:
             return
-        # The owned list names the bundles until their locks are gone, and lookups answer by
-        # the list of a registered broker: so the registration goes first.
-        await self._deregister_own()
         await release_locks(coordination, broker, self._left_behind)
         self._left_behind = {}
         self._ownerships.broker_lost()
