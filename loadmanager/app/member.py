@@ -17,7 +17,7 @@ from loadmanager.app.leasing import (
     MembershipEnded,
 )
 from loadmanager.app.leaving import Leaving
-from loadmanager.app.locking import LockKeeper
+from loadmanager.app.lock_worker import LockWorker
 from loadmanager.app.membership import Membership
 from loadmanager.app.obedience import Obedience
 from loadmanager.app.owning import Ownerships
@@ -134,7 +134,7 @@ class Member:
                 self._tell_end("broker.membership.ended", unexpected)
             finally:
                 self._membership = None
-                self._left_behind.update(self._ownerships.tokens)
+                self._left_behind.update(self._ownerships.records.tokens)
                 self._ownerships.session_lost()
             heed_cancellation()
             await self._parts.clock.sleep(self._pause_s())
@@ -332,7 +332,7 @@ class Member:
 
     async def _work(self, membership: Membership, report: LoadReport, lease: LeaseKeeper) -> None:
         parts = self._parts
-        keeper = LockKeeper(parts, self._ownerships, membership)
+        locks = LockWorker(parts, self._ownerships, membership)
         orders_path = znodes.orders(membership.broker)
         watches = (
             parts.coordination.watch(orders_path, self._obedience.seen),
@@ -341,7 +341,7 @@ class Member:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._ownerships.joined(membership)
-                tasks.create_task(keeper.run(), name="locks")
+                tasks.create_task(locks.run(), name="locks")
                 tasks.create_task(self._publisher.run(membership, report), name="reports")
                 tasks.create_task(self._compare_now_and_then(), name="comparison")
                 tasks.create_task(self._splitter.run(), name="splits")
@@ -359,7 +359,7 @@ class Member:
 
     async def _drop_everything(self) -> None:
         """Drop all locks of a broker that cannot serve any more, while the keeper runs."""
-        while self._ownerships.phases:
+        while self._ownerships.records.count:
             # Again each time: a lock whose taking was under way is taken only now, and no
             # renewal follows any more that would have a failed unload repeated.
             self._ownerships.broker_lost()
