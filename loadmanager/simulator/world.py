@@ -13,9 +13,10 @@ from loadmanager.core.lower_bound import lower_bound
 from loadmanager.core.plan import Move
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.errors import ScenarioError
-from loadmanager.simulator.fleet import Fleet, Use, in_report_units
+from loadmanager.simulator.fleet import Fleet, Use, grown_cpu, in_report_units
 from loadmanager.simulator.hand_overs import NOBODY, HandOvers
 from loadmanager.simulator.happenings import Happenings
+from loadmanager.simulator.hidden_costs import HiddenCosts
 from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.members import Members
 from loadmanager.simulator.run import Why
@@ -52,9 +53,11 @@ class World:
     """
 
     def __init__(self, scenario: Scenario, trace: Trace | None, rng: np.random.Generator) -> None:
-        draws_topics, draws_patterns, draws_places = rng.spawn(3)
+        draws_topics, draws_patterns, draws_places, draws_costs = rng.spawn(4)
         traced = tuple(trace.topics) if trace is not None else ()
-        self.fleet = Fleet.of(scenario.brokers, former=scenario.model == FORMER_MODEL)
+        former = scenario.model == FORMER_MODEL
+        growth = 0.0 if former else scenario.hidden.cpu_growth
+        self.fleet = Fleet.of(scenario.brokers, former=former, cpu_growth=growth)
         self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
         _check_shifts(scenario, self.topics)
         self.workload = Workload(self.topics, trace, draws_patterns)
@@ -78,6 +81,8 @@ class World:
         connections = self.topics.producers + self.topics.consumers
         self._things = np.stack([self.topics.topics, connections]).astype(np.float64)
         self._limit = in_report_units(self.fleet.capacity)
+        clients = connections.astype(np.float64)
+        self._hidden = None if former else HiddenCosts(scenario.hidden, clients, draws_costs)
         self._wanted = np.zeros((len(self.bundles), 4))
 
     @property
@@ -129,35 +134,62 @@ class World:
         self._wanted = self.workload.at(now_s)
         asked = self._wanted[:, MSGS_IN] + self._wanted[:, MSGS_OUT] > 0
         self.hand_overs.wait_from(now_s, asked)
+        if self._hidden is not None:
+            self._hidden.go_on(now_s, self.hand_overs)
         owner = self.hand_overs.serving
-        use = self._use(owner)
-        # One more for what nobody serves: row -1.
-        fraction = np.append(use.served_fraction, 0.0)[owner]
+        use, served = self._serve(owner)
         return Moment(
             wanted=self._wanted,
             use=use,
-            measured=self._measured(owner, use, self._wanted * fraction[:, np.newaxis]),
+            measured=self._measured(owner, use, self._wanted * served[:, np.newaxis]),
         )
 
     def bound(self) -> float:
         """Return what the largest demand is at least, however the bundles lie; NaN for nobody."""
-        return lower_bound(
-            self.fleet.cost(self._wanted, self._things.T),
-            self._background(),
-            self.fleet.capacity,
-            self.fleet.class_of,
-            self.members.alive,
-        )
+        cpu_work = None
+        if self._hidden is not None:
+            cpu_work = self._wanted * self._hidden.cpu_factor[:, np.newaxis]
+        cost = self.fleet.cost(self._wanted, self._things.T, cpu_work)
+        background, capacity = self._background(), self.fleet.capacity
+        where = (self.fleet.class_of, self.members.alive)
+        bound = lower_bound(cost, background, capacity, *where)
+        if not self.fleet.cpu_growth:
+            return bound
+        # More than its share of the work costs more than its share of the CPU.
+        cpu = lower_bound(cost[:, :, :1], background[:, :1], capacity[:, :1], *where)
+        return max(bound, float(grown_cpu(np.array(cpu), self.fleet.cpu_growth)))
 
     def _background(self) -> FloatArray:
         background = self.fleet.background.copy()
         background[:, 0] += self.members.noise_cores
         return background
 
-    def _use(self, owner: Indices) -> Use:
-        background = self._background()
-        work = sums(owner, self._wanted.T, len(self.brokers))
-        return self.fleet.use(work, sums(owner, self._things, len(self.brokers)), background)
+    def _serve(self, owner: Indices) -> tuple[Use, FloatArray]:
+        """Return what is made of brokers, and how much of each bundle's traffic is served.
+
+        The latter is a multiple of what clients want now: above 1 while they catch up.
+        """
+        hidden, count = self._hidden, len(self.brokers)
+        fixed = self.fleet.fixed(sums(owner, self._things, count), self._background())
+        if hidden is None:
+            use = self.fleet.use(fixed, self.fleet.variable(sums(owner, self._wanted.T, count)))
+            return use, np.append(use.served_fraction, 0.0)[owner]
+        factor, catch_up = hidden.cpu_factor_now(), hidden.catch_up()
+        fixed[:, 0] += hidden.reconnecting_cores(owner, count)
+        variable = self._variable(owner, self._wanted, factor)
+        waiting = None
+        if catch_up.any():
+            waiting = self._variable(owner, self._wanted * catch_up[:, np.newaxis], factor)
+        use = self.fleet.use(fixed, variable, waiting)
+        # One more for what nobody serves: row -1.
+        caught_up = catch_up * np.append(use.caught_up_fraction, 0.0)[owner]
+        hidden.served(np.append(use.served_fraction, np.nan)[owner], caught_up)
+        return use, np.append(use.served_fraction, 0.0)[owner] + caught_up
+
+    def _variable(self, owner: Indices, work: FloatArray, factor: FloatArray) -> FloatArray:
+        cpu_work = work * factor[:, np.newaxis]
+        count = len(self.brokers)
+        return self.fleet.variable(sums(owner, work.T, count), sums(owner, cpu_work.T, count))
 
     def _measured(self, owner: Indices, use: Use, rates: FloatArray) -> Measured:
         members = self.members

@@ -16,6 +16,7 @@ from loadmanager.config.forms import Section
 from loadmanager.simulator.scenario.brokers import BrokerClass
 from loadmanager.simulator.scenario.events import Event
 from loadmanager.simulator.scenario.expectations import Expectation
+from loadmanager.simulator.scenario.hidden import HiddenSettings
 from loadmanager.simulator.scenario.loads import Load
 
 FORMER_MODEL: Final = 1
@@ -108,6 +109,9 @@ class Scenario(Section):
     expect: Annotated[
         tuple[Expectation, ...], Field(strict=False, description="What the scores will be.")
     ] = ()
+    hidden: HiddenSettings = Field(
+        default_factory=HiddenSettings, description="What work costs beyond its rates."
+    )
     noise: NoiseSettings = Field(
         default_factory=NoiseSettings, description="How inexact measurements are."
     )
