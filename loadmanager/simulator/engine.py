@@ -182,6 +182,7 @@ class _Simulation:
             interrupted_client_s=world.hand_overs.interrupted_client_s,
             interrupted_in_warm_up_client_s=world.hand_overs.interrupted_in_warm_up_client_s,
             happened=tuple(world.happenings.texts),
+            model=scenario.model,
         )
 
     def _place(self, now_s: float) -> None:

@@ -114,11 +114,17 @@ class Fleet:
             caught_up = self._fits(used, waiting)
             more = waiting * caught_up[:, np.newaxis]
             used, demand = used + more, demand + more / self.capacity
+        cores = self.capacity[:, 0]
         if self.cpu_growth:
-            demand[:, 0] = grown_cpu(demand[:, 0], self.cpu_growth)
-            cores = self.capacity[:, 0]
             used[:, 0] = grown_cpu(used[:, 0] / cores, self.cpu_growth) * cores
-        return Use(demand, served, caught_up, np.minimum(used, self.capacity))
+        return Use(self.grown(demand), served, caught_up, np.minimum(used, self.capacity))
+
+    def grown(self, fractions: FloatArray) -> FloatArray:
+        """Return (B, 4) fractions of the capacity with the CPU that grows faster than work."""
+        if not self.cpu_growth:
+            return fractions
+        cpu = grown_cpu(fractions[:, :1], self.cpu_growth)
+        return np.hstack([cpu, fractions[:, 1:]])
 
     def _fits(self, used: FloatArray, asked: FloatArray) -> FloatArray:
         """Return (B,) the fraction of what is asked that all resources have room for."""

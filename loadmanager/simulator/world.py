@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.averages import MSGS_IN, MSGS_OUT
-from loadmanager.core.columns import Indices
+from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.lower_bound import lower_bound
+from loadmanager.core.lower_bound import lower_bound, water_levels
 from loadmanager.core.plan import Move
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.errors import ScenarioError
@@ -25,7 +25,10 @@ from loadmanager.simulator.scenario.events import Shift
 from loadmanager.simulator.scenario.model import FORMER_MODEL, Scenario
 from loadmanager.simulator.topics import Topics
 from loadmanager.simulator.traces import Trace
+from loadmanager.simulator.unmoved import Unmoved
 from loadmanager.simulator.workload import Workload
+
+_Assignable = tuple[FloatArray, FloatArray, FloatArray, Indices, Mask]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -83,7 +86,9 @@ class World:
         self._limit = in_report_units(self.fleet.capacity)
         clients = connections.astype(np.float64)
         self._hidden = None if former else HiddenCosts(scenario.hidden, clients, draws_costs)
+        self._unmoved = Unmoved(self.hand_overs.holder)
         self._wanted = np.zeros((len(self.bundles), 4))
+        self._assignable_then: _Assignable | None = None
 
     @property
     def brokers(self) -> tuple[BrokerId, ...]:
@@ -131,11 +136,13 @@ class World:
     def advance(self, now_s: float) -> Moment:
         """Let happen what is due until ``now_s`` and return how things are then."""
         self.happenings.advance(now_s)
+        self._assignable_then = None
         self._wanted = self.workload.at(now_s)
         asked = self._wanted[:, MSGS_IN] + self._wanted[:, MSGS_OUT] > 0
         self.hand_overs.wait_from(now_s, asked)
         if self._hidden is not None:
             self._hidden.go_on(now_s, self.hand_overs)
+            self._unmoved_owner = self._unmoved.owner(self.hand_overs)
         owner = self.hand_overs.serving
         use, served = self._serve(owner)
         return Moment(
@@ -146,18 +153,48 @@ class World:
 
     def bound(self) -> float:
         """Return what the largest demand is at least, however the bundles lie; NaN for nobody."""
-        cpu_work = None
-        if self._hidden is not None:
-            cpu_work = self._wanted * self._hidden.cpu_factor[:, np.newaxis]
-        cost = self.fleet.cost(self._wanted, self._things.T, cpu_work)
-        background, capacity = self._background(), self.fleet.capacity
-        where = (self.fleet.class_of, self.members.alive)
-        bound = lower_bound(cost, background, capacity, *where)
-        if not self.fleet.cpu_growth:
+        bound = lower_bound(*self._assignable)
+        growth = self.fleet.cpu_growth
+        if not growth:
             return bound
         # More than its share of the work costs more than its share of the CPU.
-        cpu = lower_bound(cost[:, :, :1], background[:, :1], capacity[:, :1], *where)
-        return max(bound, float(grown_cpu(np.array(cpu), self.fleet.cpu_growth)))
+        cost, background, capacity, class_of, present = self._assignable
+        cpu = lower_bound(cost[:, :, :1], background[:, :1], capacity[:, :1], class_of, present)
+        return max(bound, float(grown_cpu(np.array(cpu), growth)))
+
+    def excess(self, demand: FloatArray) -> float | None:
+        """Return how far above their level brokers stand, None in model 1; see `Timeline`."""
+        alive = self.members.alive
+        if self._hidden is None or not alive.any():
+            return None if self._hidden is None else float("nan")
+        levels = water_levels(*self._assignable)
+        levels[0] = grown_cpu(levels[:1], self.fleet.cpu_growth)[0]
+        level = float(levels.max())
+        own = self.fleet.grown(self._background() / self.fleet.capacity).max(axis=1)
+        above = np.maximum(demand.max(axis=1) - np.maximum(own, level), 0.0)
+        return float(above[alive].mean()) / level if level > 0 else 0.0
+
+    def unmoved_cpu(self) -> FloatArray | None:
+        """Return (B,) the demand of CPU without any move for load, None in model 1."""
+        if self._hidden is None:
+            return None
+        owner, count = self._unmoved_owner, len(self.brokers)
+        fixed = self.fleet.fixed(sums(owner, self._things, count), self._background())
+        variable = self._variable(owner, self._wanted, self._hidden.cpu_factor)
+        return self.fleet.grown((fixed + variable) / self.fleet.capacity)[:, 0]
+
+    @property
+    def _assignable(self) -> "_Assignable":
+        """What `lower_bound` takes: bundles and brokers as they are, whoever has what."""
+        if self._assignable_then is None:
+            cpu_work = None
+            if self._hidden is not None:
+                cpu_work = self._wanted * self._hidden.cpu_factor[:, np.newaxis]
+            cost = self.fleet.cost(self._wanted, self._things.T, cpu_work)
+            fleet, alive = self.fleet, self.members.alive.copy()
+            background = self._background()
+            self._assignable_then = cost, background, fleet.capacity, fleet.class_of, alive
+        return self._assignable_then
 
     def _background(self) -> FloatArray:
         background = self.fleet.background.copy()
