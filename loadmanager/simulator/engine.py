@@ -128,6 +128,7 @@ class _Simulation:
                 planner,
                 scenario.leader,
                 for_leader,
+                policies=world.policies,
                 session_s=scenario.hand_over.session_timeout_s,
             ),
             emptying=Emptying(

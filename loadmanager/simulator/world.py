@@ -8,9 +8,10 @@ import numpy as np
 
 from loadmanager.core.averages import MSGS_IN, MSGS_OUT
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.lower_bound import lower_bound, water_levels
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.optimality import Assignable, confinements, excess_over_level
 from loadmanager.core.plan import Move
+from loadmanager.core.policies import Policies, open_to
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.fleet import Fleet, Use, grown_cpu, in_report_units
@@ -23,12 +24,11 @@ from loadmanager.simulator.run import Why
 from loadmanager.simulator.scenario.brokers import BrokerClass
 from loadmanager.simulator.scenario.events import Shift
 from loadmanager.simulator.scenario.model import FORMER_MODEL, Scenario
+from loadmanager.simulator.scenario.policies import policies_of
 from loadmanager.simulator.topics import Topics
 from loadmanager.simulator.traces import Trace
 from loadmanager.simulator.unmoved import Unmoved
 from loadmanager.simulator.workload import Workload
-
-_Assignable = tuple[FloatArray, FloatArray, FloatArray, Indices, Mask]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,6 +64,8 @@ class World:
         self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
         _check_shifts(scenario, self.topics)
         self.workload = Workload(self.topics, trace, draws_patterns)
+        self.policies = _policies(scenario, self.fleet)
+        self._confined = confinements(self.policies, self.topics.bundles, self.fleet.brokers)
         self.members = Members(_joined(scenario.brokers))
         self.hand_overs = HandOvers(
             fleet=self.fleet,
@@ -88,7 +90,7 @@ class World:
         self._hidden = None if former else HiddenCosts(scenario.hidden, clients, draws_costs)
         self._unmoved = Unmoved(self.hand_overs.holder)
         self._wanted = np.zeros((len(self.bundles), 4))
-        self._assignable_then: _Assignable | None = None
+        self._assignable_then: Assignable | None = None
 
     @property
     def brokers(self) -> tuple[BrokerId, ...]:
@@ -153,13 +155,12 @@ class World:
 
     def bound(self) -> float:
         """Return what the largest demand is at least, however the bundles lie; NaN for nobody."""
-        bound = lower_bound(*self._assignable)
+        bound = self._assignable.bound(self._confined)
         growth = self.fleet.cpu_growth
         if not growth:
             return bound
         # More than its share of the work costs more than its share of the CPU.
-        cost, background, capacity, class_of, present = self._assignable
-        cpu = lower_bound(cost[:, :, :1], background[:, :1], capacity[:, :1], class_of, present)
+        cpu = self._assignable.of_resource(0).bound(self._confined)
         return max(bound, float(grown_cpu(np.array(cpu), growth)))
 
     def excess(self, demand: FloatArray) -> float | None:
@@ -167,12 +168,10 @@ class World:
         alive = self.members.alive
         if self._hidden is None or not alive.any():
             return None if self._hidden is None else float("nan")
-        levels = water_levels(*self._assignable)
+        levels = self._assignable.levels()
         levels[0] = grown_cpu(levels[:1], self.fleet.cpu_growth)[0]
-        level = float(levels.max())
-        own = self.fleet.grown(self._background() / self.fleet.capacity).max(axis=1)
-        above = np.maximum(demand.max(axis=1) - np.maximum(own, level), 0.0)
-        return float(above[alive].mean()) / level if level > 0 else 0.0
+        own = self.fleet.grown(self._background() / self.fleet.capacity)
+        return excess_over_level(demand[alive], own[alive], float(levels.max()))
 
     def unmoved_cpu(self) -> FloatArray | None:
         """Return (B,) the demand of CPU without any move for load, None in model 1."""
@@ -184,16 +183,19 @@ class World:
         return self.fleet.grown((fixed + variable) / self.fleet.capacity)[:, 0]
 
     @property
-    def _assignable(self) -> "_Assignable":
-        """What `lower_bound` takes: bundles and brokers as they are, whoever has what."""
+    def _assignable(self) -> Assignable:
+        """Bundles and brokers as they are, whoever has what."""
         if self._assignable_then is None:
             cpu_work = None
             if self._hidden is not None:
                 cpu_work = self._wanted * self._hidden.cpu_factor[:, np.newaxis]
-            cost = self.fleet.cost(self._wanted, self._things.T, cpu_work)
-            fleet, alive = self.fleet, self.members.alive.copy()
-            background = self._background()
-            self._assignable_then = cost, background, fleet.capacity, fleet.class_of, alive
+            self._assignable_then = Assignable(
+                cost=self.fleet.cost(self._wanted, self._things.T, cpu_work),
+                background=self._background(),
+                capacity=self.fleet.capacity,
+                class_of=self.fleet.class_of,
+                present=self.members.alive.copy(),
+            )
         return self._assignable_then
 
     def _background(self) -> FloatArray:
@@ -263,19 +265,36 @@ def _check_shifts(scenario: Scenario, topics: Topics) -> None:
         raise ScenarioError(faults)
 
 
+def _policies(scenario: Scenario, fleet: Fleet) -> Policies:
+    classes = [
+        (group, [fleet.brokers[row] for row in fleet.rows([group.name])])
+        for group in scenario.brokers
+    ]
+    return policies_of(scenario.isolation, scenario.load, classes)
+
+
 def _joined(classes: Sequence[BrokerClass]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.repeat([group.joined for group in classes], [group.count for group in classes])
 
 
 def _first_holders(scenario: Scenario, world: World, rng: np.random.Generator) -> Indices:
-    """Return who has each bundle at the beginning; a namespace's first load says."""
+    """Return who has each bundle at the beginning; a namespace's first load says.
+
+    Where it says nothing, brokers have what isolation allows them.
+    """
+
+    def allowed(namespace: Namespace) -> Mask:
+        governing = world.policies.governing(namespace)
+        return open_to(world.policies, governing, world.fleet.brokers)
+
     topics, joined = world.topics, np.flatnonzero(world.members.alive).tolist()
     placed = {load.namespace: load for load in reversed(scenario.load)}
     holder = np.full(len(topics.bundles), NOBODY, dtype=np.intp)
     turns: dict[tuple[int, ...], int] = {}
     for namespace, rows in topics.namespaces.items():
         load = placed.get(namespace)
-        on = tuple(world.fleet.rows(load.placed_on) if load and load.placed_on else joined)
+        free = [row for row in joined if allowed(namespace)[row]] or joined
+        on = tuple(world.fleet.rows(load.placed_on) if load and load.placed_on else free)
         how = load.placed if load else "in_turn"
         count = rows.stop - rows.start
         if how == "unowned" or not on:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_what_would_be_without_moves_is_what_a_run_without_shedding_shows() -> N
     loads = ALIKE | {"placed_on": ["b-1"], "patterns": [{"kind": "jitter", "fraction": 0.3}]}
     leave = {"kind": "leave", "at_s": 900.0, "brokers": ["b-1"]}
     late = {"kind": "join", "at_s": 1200.0, "brokers": ["b-1"]}
-    fields = {"brokers": BUSY, "step_s": 10.0, "duration_s": 1800.0, "load": loads}
+    fields: dict[str, Any] = {"brokers": BUSY, "step_s": 10.0, "duration_s": 1800.0, "load": loads}
     moved = run(scenario(**fields, events=[leave, late]))
     still = run(scenario(**fields, shedding={"enabled": False}))
     assert any(move.why is Why.SHED for move in moved.moves)

@@ -18,6 +18,7 @@ from loadmanager.simulator.scenario.events import Event
 from loadmanager.simulator.scenario.expectations import Expectation
 from loadmanager.simulator.scenario.hidden import HiddenSettings
 from loadmanager.simulator.scenario.loads import Load
+from loadmanager.simulator.scenario.policies import Isolation
 
 FORMER_MODEL: Final = 1
 """The model of 0.1, kept to compare figures with: what it left out could be exploited."""
@@ -103,6 +104,9 @@ class Scenario(Section):
     trace_bundles: int = Field(
         16, ge=1, le=1_000_000, description="Bundles of each namespace of the trace."
     )
+    isolation: Annotated[
+        tuple[Isolation, ...], Field(strict=False, description="Who may serve which namespaces.")
+    ] = ()
     events: Annotated[
         tuple[Event, ...], Field(strict=False, description="What happens meanwhile.")
     ] = ()
