@@ -35,6 +35,7 @@ from loadmanager.app.succession import StandingBy, Succession
 from loadmanager.app.unleased import Unleased
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
+from loadmanager.core.lease import Heartbeats
 from loadmanager.core.load import LoadReport
 from loadmanager.ports import (
     BrokerError,
@@ -87,6 +88,8 @@ class Member:
         self._tell_again_s = -math.inf
         self._obedience = Obedience(parts, ownerships.obey, ownerships.doubt)
         self._last_agent_epoch = 0
+        # Before the first session, which begins when this runs.
+        self._heartbeats = Heartbeats(parts.clock.monotonic_s())
         self._left_behind: dict[BundleId, int] = {}
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)
 
@@ -212,7 +215,14 @@ class Member:
         parts.metrics.standing_by.set(0)
         self._tell_again_s = -math.inf
         earlier_end_s = self._lease.leased_until_s if self._lease else parts.clock.monotonic_s()
-        lease = LeaseKeeper(parts, self._ownerships, self._lease_terms, membership, earlier_end_s)
+        lease = LeaseKeeper(
+            parts,
+            self._ownerships,
+            self._lease_terms,
+            membership,
+            earlier_end_s=earlier_end_s,
+            heartbeats=self._heartbeats,
+        )
         self._lease = lease
         self._ownerships.registered(membership)
         locked = self._left_behind = {**former, **self._left_behind}
