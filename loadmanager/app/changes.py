@@ -5,9 +5,13 @@ from collections.abc import Callable
 
 
 class Changes:
-    """A thing that changes: callbacks for those who react, a wait for those who sleep."""
+    """A thing that changes: callbacks for those who react, a wait for those who sleep.
+
+    ``version`` grows with every change.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self._callbacks: list[Callable[[], None]] = []
         # A dict keeps the order, so that those who wait go on in it, too.
         self._waiting: dict[asyncio.Future[None], None] = {}
@@ -22,6 +26,7 @@ class Changes:
 
     def tell(self) -> None:
         """Say that something changed."""
+        self.version += 1
         waiting, self._waiting = self._waiting, {}
         for future in waiting:
             if not future.done():

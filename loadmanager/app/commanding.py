@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from loadmanager.app.ownership_records import Ownership
 from loadmanager.core.ids import BundleId
 from loadmanager.core.ownership import Effect
 from loadmanager.ports import BrokerControl, BrokerError, StaleAgent
@@ -33,8 +34,6 @@ class BrokerCommands:
         self._leaving_alone = False
         self.disobeyed = asyncio.Event()
         self._parallel = asyncio.Semaphore(parallel)
-        self._running: dict[BundleId, asyncio.Task[None]] = {}
-        self._ended: dict[BundleId, int] = {}
         self.done = 0
 
     def begin(self, agent_epoch: int) -> None:
@@ -63,29 +62,20 @@ class BrokerCommands:
 
     def give(
         self,
-        bundle: BundleId,
+        record: Ownership,
         effect: Effect,
-        run: Callable[[BundleId], Awaitable[None]],
-        after: Iterable[BundleId] = (),
+        run: Callable[[Ownership], Awaitable[None]],
+        after: Iterable[Ownership] = (),
     ) -> None:
         """Run a command once those given before, for this bundle and ``after``, have ended."""
         if self._leaving_alone:
             return
-        earlier = [self._running[one] for one in (bundle, *after) if one in self._running]
+        earlier = [one.command for one in (record, *after) if one.command]
         task = self._tasks.create_task(
-            self._carry_out(bundle, effect, run, earlier), name=f"{effect} {bundle}"
+            self._carry_out(record, effect, run, earlier), name=f"{effect} {record.bundle}"
         )
-        self._running[bundle] = task
-        task.add_done_callback(lambda done: self._end(bundle, done))
-
-    def since(self, bundle: BundleId, mark: int) -> bool:
-        """Return whether a command of ``bundle`` is under way or ended after ``mark``."""
-        return bundle in self._running or self._ended.get(bundle, 0) > mark
-
-    def forget(self, bundle: BundleId) -> None:
-        """Forget when the last command of a bundle ended that is of no more interest."""
-        if bundle not in self._running:
-            self._ended.pop(bundle, None)
+        record.command = task
+        task.add_done_callback(lambda done: self._end(record, done))
 
     @contextmanager
     def _as_newest_agent(self) -> Iterator[int]:
@@ -100,24 +90,25 @@ class BrokerCommands:
 
     async def _carry_out(
         self,
-        bundle: BundleId,
+        record: Ownership,
         effect: Effect,
-        run: Callable[[BundleId], Awaitable[None]],
+        run: Callable[[Ownership], Awaitable[None]],
         earlier: list[asyncio.Task[None]],
     ) -> None:
         if earlier:
             await asyncio.wait(earlier)
         async with self._parallel:
             try:
-                await run(bundle)
+                await run(record)
             except BrokerError as error:
                 # The next lease renewal tells what the broker serves, and the
                 # comparison with that gives the command again.
-                why = str(error)
-                log.warning("broker.command.failed", command=effect, bundle=bundle, error=why)
+                log.warning(
+                    "broker.command.failed", command=effect, bundle=record.bundle, error=str(error)
+                )
 
-    def _end(self, bundle: BundleId, task: asyncio.Task[None]) -> None:
+    def _end(self, record: Ownership, task: asyncio.Task[None]) -> None:
         self.done += 1
-        self._ended[bundle] = self.done
-        if self._running.get(bundle) is task:
-            del self._running[bundle]
+        record.command_ended = self.done
+        if record.command is task:
+            record.command = None

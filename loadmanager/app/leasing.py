@@ -1,12 +1,12 @@
 """The lease that lets the broker serve: never longer than the session surely lives.
 
-A session lives at least its timeout, less half a tick of the ensemble, from when the last
-heartbeat was sent that a majority committed (`loadmanager.core.lease`); other answers
-prove nothing. So after a heartbeat sent at ``t`` the broker may serve until ``t`` plus a
-part of the timeout (two thirds unless configured, and never more than is safe for the
-timeout that the servers granted),
-whatever becomes of this process, the network or ZooKeeper: before anyone else can get
-the lock, the lease has run out.
+A session lives at least its timeout from when the ensemble's leader last knew that a
+heartbeat had been sent, and that may be an earlier one than the last that was committed
+(`loadmanager.core.lease`). So after a heartbeat sent at ``t`` the broker may serve until ``t``
+plus a part of the timeout (two thirds unless configured, and never more than is safe for the
+timeout that the servers granted), or less after heartbeats that came irregularly. Whatever
+becomes of this process, the network or ZooKeeper: before anyone else can get the lock, the
+lease has run out.
 
 The lease's end is given on the broker's own clock. That clock was read before its
 last answer arrived here, so adding the remaining time to that reading can only name a
@@ -25,7 +25,13 @@ from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId
-from loadmanager.core.lease import CLOCK_DRIFT_FRACTION, longest_lease_fraction
+from loadmanager.core.lease import (
+    CLOCK_DRIFT_FRACTION,
+    Heartbeats,
+    latest_end_s,
+    longest_lease_fraction,
+    report_interval_s,
+)
 from loadmanager.ports import BrokerError, BrokerRefused, BrokerState, Disconnected, StaleAgent
 
 log = structlog.get_logger()
@@ -64,7 +70,7 @@ class LeaseTerms:
             MembershipEnded: so little that one lost renewal would stop the broker.
         """
         longest = longest_lease_fraction(timeout_s, self.tick_s)
-        if longest < 2 * self.interval_fraction:
+        if longest * timeout_s < self.shortest_s(timeout_s):
             raise MembershipEnded(
                 f"no lease is safe: the servers granted a session of {timeout_s:g} s, and "
                 f"[zookeeper] tick_s is {self.tick_s:g}; expected the tickTime of the ensemble, "
@@ -72,11 +78,16 @@ class LeaseTerms:
             )
         return min(self.fraction, longest)
 
+    def shortest_s(self, timeout_s: float) -> float:
+        """Return what a lease needs: two heartbeats."""
+        return 2 * self.interval_fraction * timeout_s
+
 
 class LeaseKeeper:
     """Renews the broker's lease for one membership, and compares what the broker serves.
 
-    ``earlier_end_s`` is when the lease of this agent's membership before has run out.
+    ``earlier_end_s`` is when the lease of this agent's membership before has run out;
+    ``heartbeats`` are those of this process in all its memberships.
     """
 
     def __init__(
@@ -85,7 +96,9 @@ class LeaseKeeper:
         ownerships: Ownerships,
         terms: LeaseTerms,
         membership: Membership,
+        *,
         earlier_end_s: float,
+        heartbeats: Heartbeats,
     ) -> None:
         self._coordination = parts.coordination
         self._broker = parts.broker
@@ -94,6 +107,7 @@ class LeaseKeeper:
         self._metrics = parts.metrics
         self._terms = terms
         self._membership = membership
+        self._heartbeats = heartbeats
         self._incarnation = ""
         self._broker_clock_s = 0.0
         self._broker_clock_read_at_s = 0.0
@@ -123,7 +137,12 @@ class LeaseKeeper:
             Disconnected: the session could not be confirmed.
         """
         state = await self._renew(until_s=None)
-        await self._extend()
+        if not await self._extend():
+            # Of a new session the leader knows the beginning, which is not known here. The
+            # heartbeat that was just answered counts once it surely was reported.
+            timeout_s = self._coordination.session.timeout_s
+            await self._clock.sleep(report_interval_s(timeout_s, self._terms.tick_s))
+            await self._extend()
         return state.serving
 
     async def run(self) -> None:
@@ -155,12 +174,14 @@ class LeaseKeeper:
                 if self._clock.monotonic_s() > self._over_at_s:
                     raise BrokerLost(str(error)) from error
 
-    async def _extend(self) -> None:
+    async def _extend(self) -> bool:
+        """Extend the lease by a heartbeat, and return whether it is long enough for two more."""
         sent_at_s = self._clock.monotonic_s()
         await self._coordination.heartbeat()
         session = self._coordination.session
         if session.session_id != self._membership.session_id:
             raise MembershipEnded("the session was replaced")
+        until_s = self._end_s(sent_at_s, session.timeout_s)
         if not self._answering:
             # A broker that did not answer may have got the renewal all the same, and
             # a frozen one gets it when it wakes. So nothing is added to its lease until
@@ -170,8 +191,18 @@ class LeaseKeeper:
             # Likewise one that answers and takes no renewal, on a full disk say: it is asked
             # again for what may be leased already, and for more once it has taken that.
             await self._lease_until(self._leased_until_s)
-        await self._lease_until(sent_at_s + self._fraction(session.timeout_s) * session.timeout_s)
-        self._metrics.lease_renewals.labels(result="renewed").inc()
+        if until_s > self._clock.monotonic_s():
+            await self._lease_until(until_s)
+            self._metrics.lease_renewals.labels(result="renewed").inc()
+        return until_s - sent_at_s >= self._terms.shortest_s(session.timeout_s)
+
+    def _end_s(self, sent_at_s: float, timeout_s: float) -> float:
+        """Return until when the heartbeat that was just answered lets the broker serve."""
+        known_since_s = self._heartbeats.known_since_s(
+            sent_at_s, self._clock.monotonic_s(), report_interval_s(timeout_s, self._terms.tick_s)
+        )
+        end_s = sent_at_s + self._fraction(timeout_s) * timeout_s
+        return min(end_s, latest_end_s(known_since_s, timeout_s))
 
     def _fraction(self, timeout_s: float) -> float:
         """Return what to lease of a session, and log once that it is less than configured."""

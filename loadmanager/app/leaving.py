@@ -10,7 +10,6 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.registration import deregister
 from loadmanager.app.tuning import Tuning
 from loadmanager.core.ids import belongs_to_a_broker
-from loadmanager.core.ownership import may_serve
 from loadmanager.ports import CoordinationError
 
 log = structlog.get_logger()
@@ -37,7 +36,7 @@ class Leaving:
         """
         if not self._has_heirs():
             return
-        bundles, begun_s = len(self._ownerships.phases), self._parts.clock.monotonic_s()
+        bundles, begun_s = self._ownerships.records.count, self._parts.clock.monotonic_s()
         # A broker's own bundles never move, so nobody waits for them.
         await self.let_go(
             begun_s + self._tuning.now.drain_deadline_s,
@@ -48,7 +47,7 @@ class Leaving:
         log.info(
             "broker.drain.ended",
             bundles=bundles,
-            left=len(self._ownerships.phases),
+            left=self._ownerships.records.count,
             took_s=round(self._parts.clock.monotonic_s() - begun_s, 3),
         )
 
@@ -74,16 +73,17 @@ class Leaving:
         To be awaited before the session is closed, which frees the locks at once: what
         the broker was not seen to stop, it serves until its lease runs out.
         """
-        if self._may_serve():
-            log.warning("broker.lease.awaited", bundles=len(self._ownerships.phases))
-            await self.let_go(leased_until_s, while_true=self._may_serve)
+        records = self._ownerships.records
+        if records.may_be_served:
+            log.warning("broker.lease.awaited", bundles=records.count)
+            await self.let_go(leased_until_s, while_true=lambda: records.may_be_served)
 
     async def let_go(
         self, deadline_s: float, *, while_true: Callable[[], bool] = lambda: True
     ) -> None:
         """Return when nothing is left, at the deadline, or when the condition ends."""
         clock = self._parts.clock
-        while self._ownerships.phases and while_true() and clock.monotonic_s() < deadline_s:
+        while self._ownerships.records.count and while_true() and clock.monotonic_s() < deadline_s:
             await clock.sleep(_POLL_S)
 
     def _has_heirs(self) -> bool:
@@ -92,6 +92,3 @@ class Leaving:
             broker != me and not known.registration.draining
             for broker, known in picture.brokers.items()
         )
-
-    def _may_serve(self) -> bool:
-        return any(may_serve(phase) for phase in self._ownerships.phases.values())

@@ -6,88 +6,96 @@ lock that does not fit by itself is refused: its bundle is for another broker.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from loadmanager.app.oversized import REST_S, Oversized
-from loadmanager.app.owning import Ownerships
+from loadmanager.app.oversized import REST_S
+from loadmanager.app.ownership_records import Ownership
 from loadmanager.core.ids import BundleId
 from loadmanager.core.ownership import Phase
-from loadmanager.ports import Clock, TooLarge
 
 _BATCH: Final = 64
 _LARGEST_BATCH: Final = 512
 
 
-class LockBatches:
-    """The queues of one membership's lock keeper, in pieces that can be written."""
+@dataclass(frozen=True, slots=True)
+class LockBatch:
+    """What to take and drop in one commit; ``refused`` are not to be taken for now."""
 
-    def __init__(self, ownerships: Ownerships, clock: Clock, oversized: Oversized) -> None:
-        self._ownerships = ownerships
-        self._clock = clock
-        self._oversized = oversized
+    takes: Sequence[BundleId]
+    drops: Sequence[BundleId]
+    refused: Sequence[BundleId]
+
+
+class LockBatches:
+    """Cuts the queues of one membership into batches that can be written."""
+
+    def __init__(self) -> None:
         self._size = _BATCH
         self._drops_first = False
         # Takes that did not fit: tried after all others.
         self._unfit: dict[BundleId, None] = {}
         self._takes_rest_until_s = self._drops_rest_until_s = -math.inf
 
-    def next(self) -> tuple[list[BundleId], list[BundleId]]:
+    def next(
+        self,
+        takes: Mapping[BundleId, Ownership],
+        drops: Iterable[BundleId],
+        now_s: float,
+        *,
+        may_take: bool,
+    ) -> LockBatch:
         """Return which locks to take and which to drop next."""
-        now_s = self._clock.monotonic_s()
         if now_s < self._takes_rest_until_s:
-            self._refuse(list(self._ownerships.takes))
-        takes, drops = self._takes(), self._drops()
-        if now_s < self._drops_rest_until_s:
-            drops = []
-        return ([] if drops and self._drops_first else takes), drops
+            some, refused = [], list(takes)
+        else:
+            fit = islice((one for one in takes if one not in self._unfit), self._size)
+            some = list(fit) or [one for one in self._unfit if one in takes][: self._size]
+            refused = [one for one in some if takes[one].phase is Phase.ABANDONING]
+        resting = now_s < self._drops_rest_until_s
+        dropped = [] if resting else list(islice(drops, self._size))
+        postponed = not may_take or (dropped and self._drops_first)
+        taken = [] if postponed else [one for one in some if one not in refused]
+        return LockBatch(taken, dropped, refused)
 
-    def full(self, takes: list[BundleId], drops: list[BundleId]) -> bool:
+    def is_full(self, batch: LockBatch) -> bool:
         """Say whether no more would be written together if there were more."""
-        return max(len(takes), len(drops)) >= self._size
+        return self._fills(batch.takes, batch.drops)
 
-    def done(self, takes: list[BundleId], drops: list[BundleId]) -> None:
+    def done(self, taken: Collection[BundleId], dropped: Collection[BundleId]) -> None:
         """Take more together next time, if there were enough."""
-        for bundle in takes:
+        for bundle in taken:
             self._unfit.pop(bundle, None)
-        if drops:
+        if dropped:
             self._unfit.clear()
             self._takes_rest_until_s = -math.inf
-        if self.full(takes, drops):
+        if self._fills(taken, dropped):
             self._size = min(2 * self._size, _LARGEST_BATCH)
         self._drops_first = False
 
-    def too_large(self, takes: list[BundleId], drops: list[BundleId], error: TooLarge) -> None:
-        """Try less together; refuse a lock that does not fit by itself, for a while."""
+    def too_large(
+        self, takes: Sequence[BundleId], drops: Sequence[BundleId], now_s: float
+    ) -> BundleId | None:
+        """Try less together; return the bundle of a lock that does not fit by itself.
+
+        Then none is taken or dropped for a while, as that one was to be.
+        """
+        count = len(takes) + len(drops)
         if takes and drops:
             self._drops_first = True  # They make the list smaller.
-        elif len(takes) + len(drops) > 1:
-            self._size = max(1, (len(takes) + len(drops)) // 2)
+        elif count > 1:
+            self._size = max(1, count // 2)
+        elif drops:
+            self._drops_rest_until_s = now_s + REST_S
+            return drops[0]
         else:
-            (bundle,) = takes or drops
-            self._oversized.refused("locks", bundle, error)
-            rest_until_s = self._clock.monotonic_s() + REST_S
-            if drops:
-                self._drops_rest_until_s = rest_until_s
-                return
-            self._unfit.pop(bundle, None)
-            self._unfit[bundle] = None
-            self._takes_rest_until_s = rest_until_s
-            self._refuse([bundle])
+            self._unfit.pop(takes[0], None)
+            self._unfit[takes[0]] = None
+            self._takes_rest_until_s = now_s + REST_S
+            return takes[0]
+        return None
 
-    def _takes(self) -> list[BundleId]:
-        own = self._ownerships
-        fit = islice((one for one in own.takes if one not in self._unfit), self._size)
-        takes = list(fit) or [one for one in self._unfit if one in own.takes][: self._size]
-        self._refuse(one for one in takes if own.phases.get(one) is Phase.ABANDONING)
-        return [] if own.doubting else [bundle for bundle in takes if bundle in own.takes]
-
-    def _drops(self) -> list[BundleId]:
-        waiting = self._ownerships.joints.waiting()
-        drops = (one for one in self._ownerships.drops if one not in waiting)
-        return list(islice(drops, self._size))
-
-    def _refuse(self, bundles: Iterable[BundleId]) -> None:
-        for bundle in bundles:
-            self._ownerships.lock_refused(bundle)
+    def _fills(self, takes: Collection[BundleId], drops: Collection[BundleId]) -> bool:
+        return max(len(takes), len(drops)) >= self._size

@@ -17,7 +17,7 @@ from loadmanager.app.leasing import (
     MembershipEnded,
 )
 from loadmanager.app.leaving import Leaving
-from loadmanager.app.locking import LockKeeper
+from loadmanager.app.lock_worker import LockWorker
 from loadmanager.app.membership import Membership
 from loadmanager.app.obedience import Obedience
 from loadmanager.app.owning import Ownerships
@@ -35,6 +35,7 @@ from loadmanager.app.succession import StandingBy, Succession
 from loadmanager.app.unleased import Unleased
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
+from loadmanager.core.lease import Heartbeats
 from loadmanager.core.load import LoadReport
 from loadmanager.ports import (
     BrokerError,
@@ -87,6 +88,8 @@ class Member:
         self._tell_again_s = -math.inf
         self._obedience = Obedience(parts, ownerships.obey, ownerships.doubt)
         self._last_agent_epoch = 0
+        # Before the first session, which begins when this runs.
+        self._heartbeats = Heartbeats(parts.clock.monotonic_s())
         self._left_behind: dict[BundleId, int] = {}
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)
 
@@ -134,7 +137,7 @@ class Member:
                 self._tell_end("broker.membership.ended", unexpected)
             finally:
                 self._membership = None
-                self._left_behind.update(self._ownerships.tokens)
+                self._left_behind.update(self._ownerships.records.tokens)
                 self._ownerships.session_lost()
             heed_cancellation()
             await self._parts.clock.sleep(self._pause_s())
@@ -212,7 +215,14 @@ class Member:
         parts.metrics.standing_by.set(0)
         self._tell_again_s = -math.inf
         earlier_end_s = self._lease.leased_until_s if self._lease else parts.clock.monotonic_s()
-        lease = LeaseKeeper(parts, self._ownerships, self._lease_terms, membership, earlier_end_s)
+        lease = LeaseKeeper(
+            parts,
+            self._ownerships,
+            self._lease_terms,
+            membership,
+            earlier_end_s=earlier_end_s,
+            heartbeats=self._heartbeats,
+        )
         self._lease = lease
         self._ownerships.registered(membership)
         locked = self._left_behind = {**former, **self._left_behind}
@@ -282,10 +292,6 @@ class Member:
         """
         if isinstance(unasked, NotTheContract):
             self._unleased.refusal()
-        await self._deregister_own()
-
-    async def _deregister_own(self) -> None:
-        """Delete the broker's registration if it is of this session."""
         coordination, broker = self._parts.coordination, self._parts.identity.broker
         session_id = coordination.session.session_id
         node = await coordination.get(znodes.registration(broker))
@@ -307,9 +313,6 @@ class Member:
         now_s = self._parts.clock.monotonic_s()
         if not self._left_behind or now_s <= lease.leased_until_s:
             return
-        # The owned list names the bundles until their locks are gone, and lookups answer by
-        # the list of a registered broker: so the registration goes first.
-        await self._deregister_own()
         await release_locks(coordination, broker, self._left_behind)
         self._left_behind = {}
         self._ownerships.broker_lost()
@@ -339,7 +342,7 @@ class Member:
 
     async def _work(self, membership: Membership, report: LoadReport, lease: LeaseKeeper) -> None:
         parts = self._parts
-        keeper = LockKeeper(parts, self._ownerships, membership)
+        locks = LockWorker(parts, self._ownerships, membership)
         orders_path = znodes.orders(membership.broker)
         watches = (
             parts.coordination.watch(orders_path, self._obedience.seen),
@@ -348,7 +351,7 @@ class Member:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._ownerships.joined(membership)
-                tasks.create_task(keeper.run(), name="locks")
+                tasks.create_task(locks.run(), name="locks")
                 tasks.create_task(self._publisher.run(membership, report), name="reports")
                 tasks.create_task(self._compare_now_and_then(), name="comparison")
                 tasks.create_task(self._splitter.run(), name="splits")
@@ -366,7 +369,7 @@ class Member:
 
     async def _drop_everything(self) -> None:
         """Drop all locks of a broker that cannot serve any more, while the keeper runs."""
-        while self._ownerships.phases:
+        while self._ownerships.records.count:
             # Again each time: a lock whose taking was under way is taken only now, and no
             # renewal follows any more that would have a failed unload repeated.
             self._ownerships.broker_lost()

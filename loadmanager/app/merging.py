@@ -9,13 +9,14 @@ from collections.abc import Mapping
 
 import structlog
 
-from loadmanager.app.joints import Joint
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
+from loadmanager.app.range_changes import RangeChange
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, namespace_of
 from loadmanager.core.orders import SplitOrder
+from loadmanager.core.ownership import Phase
 from loadmanager.core.splitting import CannotMerge, Merge, merge, merges_in
 from loadmanager.core.wire import decode_boundaries, encode_boundaries
 from loadmanager.ports import CoordinationError, SetData
@@ -50,7 +51,9 @@ class Merger:
         own = self._ownerships
         served = all(own.serves(half) for half in both.halves)
         # The whole may still be stopping, if it was cut into these a moment ago.
-        free = both.whole not in own.phases and both.whole not in own.joints
+        free = own.records.phase(both.whole) is Phase.FREE and (
+            both.whole not in own.range_changes.merges
+        )
         return served and free and self._parts.clock.monotonic_s() >= self._not_before_s[both.whole]
 
     async def _try(self, both: Merge) -> None:
@@ -62,7 +65,8 @@ class Merger:
         until_s = self._parts.clock.monotonic_s() + _STOP_WITHIN_S
         if all(self._ownerships.serves(half) for half in both.halves):
             log.info("bundle.merge.begun", bundle=both.whole, halves=both.halves)
-            self._ownerships.join(Joint(both, boundaries, until_s))
+            change = RangeChange(both.halves, (both.whole,), boundaries, until_s)
+            self._ownerships.begin_merge(change)
 
     async def _boundaries(self, both: Merge) -> SetData:
         namespace = namespace_of(both.lower)

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from loadmanager.app.changes import Changes
 from loadmanager.app.parts import Parts
-from loadmanager.app.serving import Serving
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import Owner
 
@@ -19,8 +18,8 @@ class OwnBundles(Protocol):
     """The bundles of this sidecar's own broker."""
 
     @property
-    def serving(self) -> Serving:
-        """What changes about them."""
+    def changes(self) -> Changes:
+        """Tells of each change of which of them the broker serves."""
 
     @property
     def handovers(self) -> Mapping[BundleId, BrokerId]:
@@ -42,12 +41,12 @@ class Naming:
         self._own = own
         self.changes = Changes()
         parts.picture.changes.subscribe(self.changes.tell)
-        own.serving.changes.subscribe(self.changes.tell)
+        own.changes.subscribe(self.changes.tell)
 
     @property
     def version(self) -> int:
         """Grows with every change that could change an answer."""
-        return self._picture.version + self._own.serving.version
+        return self._picture.version + self._own.changes.version
 
     def owner(self, bundle: BundleId) -> Owner | None:
         """Return the owner if it serves ``bundle``."""

@@ -1,42 +1,33 @@
-"""Carrying out what the ownership table orders: locks in ZooKeeper, bundles on the broker.
+"""Which bundles this broker is to own, and what happens to those that it owns.
 
-The table (`loadmanager.core.ownership`) decides; this shell has two workers. One takes
-and drops locks, many to a commit, always together with this broker's owned list, so
-that the list never names what the session does not hold. The other commands the
-broker, one command a bundle at a time.
+Orders, the lock worker, the broker's answers and the end of a session or lease come in
+here, and become events of the bundles that they concern (`loadmanager.core.ownership`).
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 import structlog
 
-from loadmanager.app.changes import Changes
-from loadmanager.app.commanding import BrokerCommands
-from loadmanager.app.joints import Joint, Joints
 from loadmanager.app.membership import Membership
-from loadmanager.app.serving import Serving
+from loadmanager.app.ownership_effects import OwnershipEffects
+from loadmanager.app.ownership_records import Ownership
+from loadmanager.app.range_changes import RangeChange, RangeChanges
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import Orders
-from loadmanager.core.ownership import Effect, Event, Phase, may_serve, step
-from loadmanager.ports import BrokerControl, SetData
+from loadmanager.core.ownership import Event, Phase, may_serve
+from loadmanager.ports import BrokerControl
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A bundle to be replaced by its parts, with the write that moves the boundaries."""
-
-    whole: BundleId
-    parts: tuple[BundleId, ...]
-    boundaries: SetData
-
-
 class Ownerships:
-    """The bundles of one agent, each in its phase."""
+    """The bundles of one agent, each in its phase.
+
+    ``lock_work`` tells the lock worker that there is something to do, and ``changes`` the
+    lookups that `serves` answers differently.
+    """
 
     def __init__(
         self,
@@ -49,49 +40,45 @@ class Ownerships:
     ) -> None:
         self._metrics = metrics
         self._claimed_elsewhere = claimed_elsewhere
-        self._next_owner_url = next_owner_url
-        self._phases: dict[BundleId, Phase] = {}
-        self._tokens: dict[BundleId, int] = {}
-        # Of bundles that are halting, and so without a lock; of what the broker last told.
-        self._former_tokens: dict[BundleId, int] = {}
-        self._told_tokens: Mapping[BundleId, int] = {}
-        self._refused: set[BundleId] = set()
-        self._commands = BrokerCommands(tasks, broker_control)
-        self.serving = Serving()
-        self.orders: Orders | None = None
-        self._ordered: tuple[BundleId, ...] = ()
-        self.doubting = False
-        self.takes: dict[BundleId, None] = {}
-        self.drops: dict[BundleId, None] = {}
-        self.lock_work = Changes()
-        self.cuts: dict[BundleId, Cut] = {}
-        self.joints = Joints()
-        self._split_away: set[BundleId] = set()
-        self._parts: dict[BundleId, BundleId] = {}
-        self._merged: dict[BundleId, tuple[BundleId, ...]] = {}
+        self._effects = OwnershipEffects(
+            broker_control, metrics, tasks, next_owner_url, unloaded=self._compare_one
+        )
+        self._commands = self._effects.commands
         self._joined = False
+        self.records = self._effects.records
+        self.lock_work = self._effects.lock_work
+        self.changes = self._effects.serving_changes
+        self.range_changes = RangeChanges()
         self.disobeyed = self._commands.disobeyed
+        self.orders: Orders | None = None
+        self.doubting = False
 
     @property
     def phases(self) -> Mapping[BundleId, Phase]:
-        """The phase of every bundle that is not free."""
-        return self._phases
+        """The phase of each bundle that is not free."""
+        return self.records.phases
 
     @property
-    def tokens(self) -> Mapping[BundleId, int]:
-        """The fencing token of every lock this session holds."""
-        return self._tokens
+    def takes(self) -> Mapping[BundleId, Ownership]:
+        """The bundles whose locks are to be taken, in the order in which they became so."""
+        return self.records.takes
+
+    @property
+    def drops(self) -> Mapping[BundleId, Ownership]:
+        """The bundles whose locks are to be dropped, in the order in which they became so."""
+        return self.records.drops
 
     @property
     def handovers(self) -> Mapping[BundleId, BrokerId]:
-        """Who gets the bundles that this broker is to let go."""
+        """The next owner of each bundle that this broker is to release."""
         return self.orders.handovers if self.orders else {}
 
     def serves(self, bundle: BundleId) -> bool:
         """Say whether the broker serves ``bundle`` and is to go on: lookups may name it."""
-        return self._phases.get(bundle) is Phase.OWNED and bundle not in self.serving.loading
+        record = self.records.get(bundle)
+        return record is not None and record.phase is Phase.OWNED and not record.loading
 
-    # --- what happens --------------------------------------------------------------
+    # --- orders ----------------------------------------------------------------------
 
     def registered(self, membership: Membership) -> None:
         """Command the broker under a new registration from now on."""
@@ -105,21 +92,15 @@ class Ownerships:
 
     def obey(self, orders: Orders) -> None:
         """Compare with new standing orders."""
+        former = self.orders.bundles if self.orders else frozenset()
         self.orders, self.doubting = orders, False
         self.lock_work.tell()
-        # In one order in all processes, as everything is that a run from a seed repeats.
-        self._ordered = tuple(sorted(orders.bundles))
-        self._split_away &= orders.bundles
-        self._merged = {
-            whole: halves
-            for whole, halves in self._merged.items()
-            if not orders.bundles.isdisjoint(halves)
-        }
-        self._parts = {
-            part: whole
-            for part, whole in self._parts.items()
-            if whole in orders.bundles or whole in self._phases
-        }
+        # Sorted, so that a run from a seed repeats in every process.
+        for bundle in sorted(former ^ orders.bundles):
+            record = self.records.of(bundle)
+            record.ordered = bundle in orders.bundles
+            record.replaced = False
+            self.records.file(record)
         self.compare()
 
     def doubt(self) -> None:
@@ -129,65 +110,58 @@ class Ownerships:
     def recall_all(self) -> None:
         """Give back every bundle, whatever the orders say: this agent is leaving."""
         self._joined = False
-        self.joints.clear()
-        self._fire_all(Event.RECALLED)
+        self.range_changes.give_up_merges()
+        self._effects.fire_all(Event.RECALLED)
 
     def compare(self) -> None:
-        """Tell every bundle whether it should be owned here, as the orders now stand."""
+        """Assign and recall what is not as the orders now say."""
+        self._compare_some(tuple(self.records.unsettled.values()))
+
+    def _compare_some(self, records: Iterable[Ownership]) -> None:
         if not self._joined or self.orders is None:
             return
-        for bundle in self._ordered:
-            self._assign(bundle)
-        for bundle in list(self._phases):
-            self._recall(bundle, self.orders)
+        for record in records:
+            if record.ordered:
+                self._assign(record)
+            elif record.phase is not Phase.FREE and not self._is_kept(record):
+                self._effects.fire(record, Event.RECALLED)
 
-    def _compare_some(self, bundles: Iterable[BundleId]) -> None:
-        """Compare these alone: what happened to them changes nothing for others."""
-        if not self._joined or self.orders is None:
-            return
-        for bundle in bundles:
-            if bundle in self.orders.bundles:
-                self._assign(bundle)
-            elif bundle in self._phases:
-                self._recall(bundle, self.orders)
+    def _compare_one(self, record: Ownership) -> None:
+        self._compare_some([record])
 
-    def _assign(self, bundle: BundleId) -> None:
-        phase = self._phases.get(bundle)
-        if phase not in {None, Phase.ABANDONING} or bundle in self._split_away:
-            return  # It would change nothing.
-        if phase is None and (bundle in self._refused or self._claimed_elsewhere(bundle)):
-            return
-        self._fire(bundle, Event.ASSIGNED)
+    def _assign(self, record: Ownership) -> None:
+        possible = not record.refused and not self._claimed_elsewhere(record.bundle)
+        free = record.phase is Phase.FREE and possible
+        if not record.replaced and (free or record.phase is Phase.ABANDONING):
+            self._effects.fire(record, Event.ASSIGNED)
 
-    def _recall(self, bundle: BundleId, orders: Orders) -> None:
-        # The parts of a bundle that was cut here stay until the orders name them.
-        kept = (
-            bundle in orders.bundles
-            or bundle in self._split_away
-            or self._parts.get(bundle) in self._split_away
-            or bundle in self._merged
-            or bundle in self.joints
+    def _is_kept(self, record: Ownership) -> bool:
+        """Say whether a bundle that no order names stays until orders know of it.
+
+        So does what a split or merge here made, while the orders name what it replaced.
+        """
+        former = map(self.records.get, record.made_of)
+        return record.bundle in self.range_changes.merges or any(
+            one is not None and one.replaced for one in former
         )
-        if not kept:
-            self._fire(bundle, Event.RECALLED)
 
     def retry_refused(self) -> None:
         """Let refused locks be tried again: something changed, or time passed."""
-        self._refused.clear()
+        for record in tuple(self.records.unsettled.values()):
+            if record.refused:
+                record.refused = False
+                self.records.file(record)
         self.compare()
+
+    # --- the session, the lease and the broker ---------------------------------------
 
     def session_lost(self) -> None:
         """The session is gone, and others may take its locks from now on."""
         self._joined = False
-        self.takes.clear()
-        self.drops.clear()
-        self.cuts.clear()
-        self.joints.clear()
-        self._merged.clear()
-        self._split_away.clear()
-        self._parts.clear()
-        self._fire_all(Event.SESSION_LOST)
-        self._tokens.clear()
+        self.range_changes.clear()
+        for record in self.records:
+            record.replaced, record.made_of, record.made_into = False, (), ()
+        self._effects.fire_all(Event.SESSION_LOST)
 
     def displaced(self) -> None:
         """Leave the broker to another agent: what it serves is that one's to keep or stop."""
@@ -196,8 +170,8 @@ class Ownerships:
     def broker_lost(self) -> None:
         """The lease ran out unrenewed: the broker serves nothing and cannot be asked."""
         self._joined = False
-        self.joints.clear()
-        self._fire_all(Event.BROKER_LOST)
+        self.range_changes.give_up_merges()
+        self._effects.fire_all(Event.BROKER_LOST)
 
     @property
     def commands_done(self) -> int:
@@ -212,182 +186,115 @@ class Ownerships:
         be older than the command, and to take it for the outcome could drop a lock
         whose bundle is being served.
         """
-        self._told_tokens = serving
-        for bundle, phase in list(self._phases.items()):
-            if self._commands.since(bundle, asked_at):
-                continue
-            if phase is Phase.OWNED and serving.get(bundle) != self._tokens[bundle]:
-                # Not served, or under an earlier lock: that load did not come through.
-                self.serving.awaited(bundle)
-                self._fire(bundle, Event.BROKER_FORGOT)
-            elif phase is Phase.OWNED:
-                self._serving_begun(bundle)
-            elif may_serve(phase) and bundle not in serving:
-                # Not proof enough: a load of it may still be on its way to the broker, and
-                # only an unload that was confirmed keeps it from being obeyed.
-                self._command(bundle, Effect.UNLOAD_FROM_BROKER)
         for bundle in serving:
-            # What an earlier agent loaded runs on under that agent's lease, which nobody
-            # extends: if it is wanted, its lock is taken over and it never stops serving.
-            kept = self._phases.get(bundle) is Phase.OWNED or self._is_wanted(bundle)
-            if not kept and not self._commands.since(bundle, asked_at):
-                self._command(bundle, Effect.UNLOAD_FROM_BROKER)
+            self.records.of(bundle)
+        for record in self.records:
+            record.broker_token = serving.get(record.bundle, 0)
+            if record.command is None and record.command_ended <= asked_at:
+                self._compare_with_broker(record)
+
+    def _compare_with_broker(self, record: Ownership) -> None:
+        if record.phase is Phase.OWNED and record.broker_token == record.token:
+            self._effects.serving_begun(record)
+        elif record.phase is Phase.OWNED:
+            # Not served, or under an earlier lock: that load did not come through.
+            record.loading = True
+            self._effects.fire(record, Event.BROKER_FORGOT)
+            self.changes.tell()
+        elif may_serve(record.phase) or (record.broker_token and not self._is_wanted(record)):
+            # That it is not served now is not proof enough: a load of it may still be on its
+            # way to the broker, and only an unload that was confirmed keeps it from being
+            # obeyed. What an earlier agent loaded runs on under that agent's lease, which
+            # is extended no more: if it is wanted, its lock is taken over and it never stops.
+            self._effects.unload(record)
+        elif record.phase is Phase.FREE:
+            record.command_ended = 0
+            self.records.file(record)
+
+    def _is_wanted(self, record: Ownership) -> bool:
+        possible = record.phase in {Phase.FREE, Phase.ACQUIRING} and not record.refused
+        return record.ordered and possible
+
+    # --- what the lock worker did ----------------------------------------------------
 
     def locks_taken(self, tokens: Mapping[BundleId, int]) -> None:
         """A commit created these locks, with these fencing tokens."""
-        self._tokens.update(tokens)
-        for bundle in tokens:
-            self.takes.pop(bundle, None)
+        for bundle, token in tokens.items():
+            record = self.records.of(bundle)
+            record.token, record.loading = token, True
             self._metrics.ownership_changed("acquired")
-            log.info("bundle.lock.taken", bundle=bundle, fencing_token=tokens[bundle])
-            self.serving.awaited(bundle)
-            self._fire(bundle, Event.LOCK_TAKEN)
+            log.info("bundle.lock.taken", bundle=bundle, fencing_token=token)
+            self._effects.fire(record, Event.LOCK_TAKEN)
 
     def lock_refused(self, bundle: BundleId) -> None:
-        """Somebody else holds the lock."""
-        self.takes.pop(bundle, None)
-        self._refused.add(bundle)
-        self._fire(bundle, Event.LOCK_REFUSED)
+        """The lock cannot be taken now; it is tried again when something changes."""
+        record = self.records.of(bundle)
+        record.refused = True
+        self._effects.fire(record, Event.LOCK_REFUSED)
 
     def locks_dropped(self, bundles: Collection[BundleId]) -> None:
         """A commit deleted these locks."""
-        for bundle in bundles:
-            self.drops.pop(bundle, None)
-            self._tokens.pop(bundle, None)
+        records = [self.records.of(bundle) for bundle in bundles]
+        for record in records:
             self._metrics.ownership_changed("released")
-            log.info("bundle.lock.dropped", bundle=bundle)
-            self._fire(bundle, Event.LOCK_DROPPED)
-        self._compare_some(bundles)
+            log.info("bundle.lock.dropped", bundle=record.bundle)
+            self._effects.fire(record, Event.LOCK_DROPPED)
+        self._compare_some(records)
 
-    def cut(self, cut: Cut) -> None:
-        """Have the lock keeper replace a bundle by its parts."""
-        self.cuts[cut.whole] = cut
+    # --- splits and merges -----------------------------------------------------------
+
+    def begin_split(self, change: RangeChange) -> None:
+        """Have the lock worker replace a bundle by its parts."""
+        self.range_changes.begin(change)
         self.lock_work.tell()
 
-    def was_cut(self, cut: Cut, fencing_token: int) -> None:
+    def was_split(self, change: RangeChange, fencing_token: int) -> None:
         """A commit replaced the lock and the range of a bundle by those of its parts.
 
         The parts are loaded before the whole is unloaded: where both are, the broker
-        gives a topic to the newer token, so no message finds nobody.
+        gives a topic to the newer token, so every message finds one that serves it.
         """
-        if self.orders and cut.whole in self.orders.bundles:
-            self._split_away.add(cut.whole)
-        for part in cut.parts:
-            self.takes.pop(part, None)
-            self._tokens[part] = fencing_token
-            self._parts[part] = cut.whole
-            self._fire(part, Event.SPLIT_OFF)
-        self._metrics.ownership_changed("acquired", len(cut.parts))
+        whole = self.records.of(change.whole)
+        parts = [self.records.of(part) for part in change.made]
+        whole.replaced, whole.made_into = whole.ordered, change.made
+        for part in parts:
+            part.token, part.made_of = fencing_token, change.gone
+            self._effects.fire(part, Event.SPLIT_OFF)
+        self._metrics.ownership_changed("acquired", len(parts))
         self._metrics.ownership_changed("released")
-        log.info("bundle.range.split", bundle=cut.whole, parts=cut.parts)
-        self.drops.pop(cut.whole, None)
-        self._fire(cut.whole, Event.SPLIT_AWAY)
-        self._tokens.pop(cut.whole, None)
+        log.info("bundle.range.split", bundle=change.whole, parts=change.made)
+        self._effects.fire(whole, Event.SPLIT_AWAY)
         self.compare()
         if not self._joined:
             # Everything was recalled meanwhile, or the broker lost: no order keeps these.
-            for part in cut.parts:
-                self._fire(part, Event.RECALLED)
+            for part in parts:
+                self._effects.fire(part, Event.RECALLED)
 
-    def join(self, joint: Joint) -> None:
-        """Stop two bundles, and have the lock keeper replace them by one."""
-        self.joints.begin(joint)
-        for half in joint.both.halves:
-            self._fire(half, Event.RECALLED)
+    def begin_merge(self, change: RangeChange) -> None:
+        """Stop two bundles, and have the lock worker replace them by one."""
+        self.range_changes.begin(change)
+        for half in change.gone:
+            self._effects.fire(self.records.of(half), Event.RECALLED)
 
-    def joining(self, joint: Joint) -> None:
+    def merging(self, change: RangeChange) -> None:
         """The commit that makes the whole is about to be sent: its lock may be taken."""
-        self._fire(joint.both.whole, Event.ASSIGNED)
+        self._effects.fire(self.records.of(change.whole), Event.ASSIGNED)
 
-    def not_joined(self, joint: Joint) -> None:
+    def not_merged(self, change: RangeChange) -> None:
         """It was refused whole: the halves are dropped and taken again, each by itself."""
-        self.joints.end(joint)
-        self.lock_refused(joint.both.whole)
+        self.range_changes.end(change)
+        self.lock_refused(change.whole)
 
-    def was_joined(self, joint: Joint, fencing_token: int) -> None:
+    def was_merged(self, change: RangeChange, fencing_token: int) -> None:
         """A commit replaced the locks and ranges of two bundles by those of the whole.
 
         The orders name the halves until the leader has seen it; the whole stays until
         they name neither.
         """
-        both = joint.both
-        self.joints.end(joint)
-        named = self.orders.bundles.intersection(both.halves) if self.orders else frozenset()
-        self._split_away |= named
-        if named:
-            self._merged[both.whole] = both.halves
-        log.info("bundle.range.merged", bundle=both.whole, halves=both.halves)
-        self.locks_dropped(both.halves)
-        self.locks_taken({both.whole: fencing_token})
-
-    # --- carrying out --------------------------------------------------------------
-
-    def _fire_all(self, event: Event) -> None:
-        for bundle in list(self._phases):
-            self._fire(bundle, event)
-        self.lock_work.tell()
-
-    def _fire(self, bundle: BundleId, event: Event) -> None:
-        before = self._phases.get(bundle, Phase.FREE)
-        after, effects = step(bundle, before, event)
-        if after is not before:
-            log.debug("bundle.phase.changed", bundle=bundle, was=before, now=after, by=event)
-            self._metrics.phase_changed(before, after)
-            self.serving.phase_changed(bundle, after)
-        if after is Phase.HALTING and bundle in self._tokens:
-            self._former_tokens[bundle] = self._tokens[bundle]
-        if after is Phase.FREE:
-            self._phases.pop(bundle, None)
-            self._former_tokens.pop(bundle, None)
-            self._commands.forget(bundle)
-        else:
-            self._phases[bundle] = after
-        for effect in effects:
-            self._carry_out(bundle, effect)
-
-    def _carry_out(self, bundle: BundleId, effect: Effect) -> None:
-        if effect in {Effect.TAKE_LOCK, Effect.DROP_LOCK}:
-            queue = self.takes if effect is Effect.TAKE_LOCK else self.drops
-            queue[bundle] = None
-            self.lock_work.tell()
-        else:
-            self._command(bundle, effect)
-
-    def _command(self, bundle: BundleId, effect: Effect) -> None:
-        if effect is Effect.LOAD_ON_BROKER:
-            self._commands.give(bundle, effect, self._load)
-        else:
-            parts = [part for part, whole in self._parts.items() if whole == bundle]
-            self._commands.give(bundle, effect, self._unload, after=parts)
-
-    def _is_wanted(self, bundle: BundleId) -> bool:
-        phase = self._phases.get(bundle, Phase.FREE)
-        wanted = self.orders is not None and bundle in self.orders.bundles
-        possible = phase in {Phase.FREE, Phase.ACQUIRING} and bundle not in self._refused
-        return wanted and possible
-
-    async def _load(self, bundle: BundleId) -> None:
-        token = self._tokens.get(bundle)
-        if token is not None and self._phases.get(bundle) is Phase.OWNED:
-            await self._commands.load(bundle, token)
-            if self._tokens.get(bundle) == token:
-                self._serving_begun(bundle)
-
-    def _serving_begun(self, bundle: BundleId) -> None:
-        if self.serving.begun(bundle):
-            self.lock_work.tell()  # The list is to say so.
-
-    async def _unload(self, bundle: BundleId) -> None:
-        if self._phases.get(bundle) is Phase.OWNED:
-            return
-        whole = self._parts.get(bundle)
-        if whole in self._phases:
-            # It was cut into this one, and would take the topics back as soon as this
-            # one stopped; so it stops first.
-            await self._unload(whole)
-        known = (self._tokens, self._former_tokens, self._told_tokens)
-        token = max(tokens.get(bundle, 0) for tokens in known)
-        await self._commands.unload(bundle, token, self._next_owner_url(bundle))
-        if may_serve(self._phases.get(bundle, Phase.FREE)):
-            self._fire(bundle, Event.BROKER_UNLOADED)
-            self._compare_some([bundle])
+        self.range_changes.end(change)
+        for half in map(self.records.of, change.gone):
+            half.replaced = half.ordered
+        log.info("bundle.range.merged", bundle=change.whole, halves=change.gone)
+        self.locks_dropped(change.gone)
+        self.records.of(change.whole).made_of = change.gone
+        self.locks_taken({change.whole: fencing_token})

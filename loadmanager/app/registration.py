@@ -225,26 +225,27 @@ async def release_locks(
 ) -> None:
     """Delete the locks of these bundles that this session holds, and empty its list.
 
-    For a broker whose lease of this agent is over, and which takes no command of it.
+    For a broker whose lease of this agent is over, and which takes no command of it. Its
+    registration goes with the first locks: lookups name a registered broker by its list.
 
     Raises:
         CoordinationError: some may stand; to release them again is safe.
     """
     session_id, path = coordination.session.session_id, znodes.owned(broker)
+    mark = znodes.agent(broker, session_id)
+    marked = await coordination.get(mark) is not None
     ordered, released = sorted(bundles), 0
     for first in range(0, len(ordered), PARALLEL):
         batch = ordered[first : first + PARALLEL]
-        unchanged = await _unchanged(coordination, znodes.agent(broker, session_id), batch)
-        paths = [znodes.lock(bundle) for bundle in batch]
-        nodes = await asyncio.gather(*map(coordination.get, paths))
-        deletes = [
-            Delete(lock, node.stat.version)
-            for lock, node in zip(paths, nodes, strict=True)
-            if node is not None and node.stat.ephemeral_owner == session_id
-        ]
-        if deletes:
-            await coordination.commit([*unchanged, *deletes])
-            released += len(deletes)
+        unchanged = [Check(mark, 0)] if marked else await _folders_unchanged(coordination, batch)
+        listing = () if first else (znodes.registration(broker), znodes.loads(broker))
+        unlisted, deletes = await asyncio.gather(
+            _deletes_of(session_id, coordination, listing),
+            _deletes_of(session_id, coordination, list(map(znodes.lock, batch))),
+        )
+        if unlisted or deletes:
+            await coordination.commit([*unchanged, *unlisted, *deletes])
+        released += len(deletes)
     listed = await coordination.get(path)
     if listed is not None and listed.stat.ephemeral_owner == session_id:
         # Only now: a lock that no list names would be nobody's to delete.
@@ -252,22 +253,31 @@ async def release_locks(
     log.info("bundle.locks.released", broker=broker, bundles=released)
 
 
-async def _unchanged(
-    coordination: Coordination, mark: str, bundles: Collection[BundleId]
+async def _folders_unchanged(
+    coordination: Coordination, bundles: Collection[BundleId]
 ) -> list[Operation]:
-    """Return what fails if locks of ours, which are read next, are another agent's by then.
+    """Return what fails if one of these locks, which are read next, was replaced by then.
 
-    Only another agent of this broker replaces them, and it deletes our mark as it registers.
-    Where one has done so already, it changes the folder of each lock that it replaces.
+    Another agent of this broker, which alone replaces them, deleted our mark when it registered.
     """
-    if await coordination.get(mark) is not None:
-        return [Check(mark, 0)]
     paths = sorted({znodes.lock_folder(bundle) for bundle in bundles})
     folders = await asyncio.gather(*map(coordination.get, paths))
     return [
         Check(path, folder.stat.version)
         for path, folder in zip(paths, folders, strict=True)
         if folder is not None
+    ]
+
+
+async def _deletes_of(
+    session_id: int, coordination: Coordination, paths: Sequence[str]
+) -> list[Operation]:
+    """Return what deletes those of the nodes that the session holds."""
+    nodes = await asyncio.gather(*map(coordination.get, paths))
+    return [
+        Delete(path, node.stat.version)
+        for path, node in zip(paths, nodes, strict=True)
+        if node is not None and node.stat.ephemeral_owner == session_id
     ]
 
 

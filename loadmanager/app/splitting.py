@@ -8,8 +8,9 @@ here, because only the broker knows its topics.
 import structlog
 
 from loadmanager.app.merging import Merger
-from loadmanager.app.owning import Cut, Ownerships
+from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
+from loadmanager.app.range_changes import RangeChange
 from loadmanager.app.tuning import Tuning
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -62,21 +63,21 @@ class Splitter:
             await self._parts.clock.sleep(_LOOK_S)
 
     def _is_due(self, bundle: BundleId) -> bool:
-        owned = self._ownerships.phases.get(bundle) is Phase.OWNED
+        owned = self._ownerships.records.phase(bundle) is Phase.OWNED
         due_s = self._not_before_s.get(bundle, 0.0)
         return owned and self._parts.clock.monotonic_s() >= due_s
 
     async def _try(self, bundle: BundleId, order: SplitOrder) -> None:
         try:
-            cut = await self._cut(bundle, order)
+            change = await self._change(bundle, order)
         except (BrokerError, CoordinationError, CannotSplit, NoPositions, MalformedContent) as why:
             log.warning("bundle.split.refused", bundle=bundle, why=str(why))
             return
-        if cut is not None:
-            self._ownerships.cut(cut)
+        if change is not None:
+            self._ownerships.begin_split(change)
 
-    async def _cut(self, bundle: BundleId, order: SplitOrder) -> Cut | None:
-        """Return the cut, None if the boundaries show that it was made already."""
+    async def _change(self, bundle: BundleId, order: SplitOrder) -> RangeChange | None:
+        """Return the split, None if the boundaries show that it was made already."""
         namespace = namespace_of(bundle)
         path = znodes.local_policies(namespace)
         node = await self._parts.coordination.get(path)
@@ -88,7 +89,7 @@ class Splitter:
         after = split(before, bundle, await self._cuts(bundle, order))
         content = encode_boundaries(after, node.data)
         parts = tuple(part for part in after.bundles if part not in set(before.bundles))
-        return Cut(bundle, parts, SetData(path, content, node.stat.version))
+        return RangeChange((bundle,), parts, SetData(path, content, node.stat.version))
 
     async def _cuts(self, bundle: BundleId, order: SplitOrder) -> tuple[int, ...]:
         algorithm = SPLIT_ALGORITHMS.get(order.algorithm)

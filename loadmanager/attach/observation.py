@@ -26,26 +26,32 @@ class Rules:
         move_non_persistent: whether bundles with non-persistent topics may move, which loses
             the messages that are under way.
         most_moves: proposed at once.
+        move_partial: whether bundles may move of which a topic was loaded within the window, so
+            that their rates are lower bounds.
     """
 
     exclude: tuple[str, ...] = ()
     move_non_persistent: bool = False
     most_moves: int = 20
+    move_partial: bool = True
 
     def why_stays(self, bundle: BundleId, traffic: BundleTraffic) -> str:
         """Return why a bundle is never moved, "" if it may be."""
         namespace = namespace_of(bundle)
-        if belongs_to_a_broker(bundle):
-            return "belongs to its broker"
-        if namespace in _PULSARS_OWN:
-            return f"{namespace} is Pulsar's own"
-        if traffic.internal:
-            return f"holds {traffic.internal}, a topic of Pulsar's own services"
-        if traffic.non_persistent and not self.move_non_persistent:
-            return "has non-persistent topics, which lose messages when they move"
-        if any(fnmatchcase(namespace, pattern) for pattern in self.exclude):
-            return f"{namespace} is excluded"
-        return ""
+        non_persistent = traffic.non_persistent and not self.move_non_persistent
+        excluded = any(fnmatchcase(namespace, pattern) for pattern in self.exclude)
+        reasons = (
+            (belongs_to_a_broker(bundle), "belongs to its broker"),
+            (namespace in _PULSARS_OWN, f"{namespace} is Pulsar's own"),
+            (traffic.internal, f"holds {traffic.internal}, a topic of Pulsar's own services"),
+            (non_persistent, "has non-persistent topics, which lose messages when they move"),
+            (excluded, f"{namespace} is excluded"),
+            (
+                traffic.partial and not self.move_partial,
+                "a topic was loaded within the window: its rates are not known yet",
+            ),
+        )
+        return next((why for applies, why in reasons if applies), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,8 @@ class BrokerSample:
         usages: percent of the broker's resources, as its own load manager measured last.
         cpu_cores: what its process used, in cores; None if its metrics do not tell.
         homeless_topics: with counters, though no bundle of the broker holds them.
+        began_s: when the window began, on the monotonic clock of this process.
+        restarted: the broker's process began within the window.
     """
 
     window_s: float
@@ -55,6 +57,8 @@ class BrokerSample:
     usages: Mapping[str, float] = field(default_factory=dict)
     cpu_cores: float | None = None
     homeless_topics: int = 0
+    began_s: float = 0.0
+    restarted: bool = False
 
 
 @dataclass(slots=True)
@@ -121,4 +125,6 @@ def _sample(former: Reading, reading: Reading) -> BrokerSample:
         if known and now is not None and then is not None
         else None,
         homeless_topics=homeless,
+        began_s=former.at_s,
+        restarted=then is not None and now is not None and now < then,
     )

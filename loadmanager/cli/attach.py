@@ -1,16 +1,37 @@
-"""``loadmanager attach``: a Pulsar cluster as it runs today, seen from outside."""
+"""``loadmanager attach``: a Pulsar cluster as it runs today, observed and balanced from outside."""
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
 
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.move_limits import MoveLimits
+from loadmanager.core.move_windows import InvalidWindow, MoveWindow, parse_window
+
 if TYPE_CHECKING:
-    from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-    from loadmanager.attach.observation import Observation, Rules
+    from loadmanager.adapters.pulsar_admin import Access
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FOLDER: Final = click.Path(file_okay=False, path_type=Path)
+_LIMITS: Final = MoveLimits()
+_COUNT: Final = click.IntRange(1, 100_000)
+
+
+def _state_folder() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "loadmanager"
+
+
+def _parse_windows(
+    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[MoveWindow, ...]:
+    try:
+        return tuple(parse_window(text) for text in texts)
+    except InvalidWindow as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _check_url(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -43,27 +64,96 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     help="Seconds between two readings; rates are those in between.",
 )
 @click.option("--once", is_flag=True, help="Take one window, print it and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each window.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
 @click.option(
     "--doctor", is_flag=True, help="Report rights, versions and settings with remedies, and end."
+)
+@click.option(
+    "--balance",
+    is_flag=True,
+    help="Make the moves. Pulsar's own shedding and automatic splits are off meanwhile, and set as "
+    "they were at the end.",
+)
+@click.option(
+    "--restore",
+    is_flag=True,
+    help="Set Pulsar's own shedding and splits as they were before --balance, and end: after a "
+    "crash of it.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Balance although shedding was switched off by somebody else.",
+)
+@click.option(
+    "--state-dir",
+    type=_FOLDER,
+    default=_state_folder,
+    show_default="~/.local/state/loadmanager",
+    help="Where --balance stores what Pulsar was set to before.",
+)
+@click.option(
+    "--moves-per-minute",
+    default=_LIMITS.per_minute,
+    show_default=True,
+    type=_COUNT,
+    help="Begin at most so many moves within any minute.",
+)
+@click.option(
+    "--moves-per-hour",
+    default=_LIMITS.per_hour,
+    show_default=True,
+    type=_COUNT,
+    help="Begin at most so many moves within any hour.",
+)
+@click.option(
+    "--moves-per-namespace",
+    default=_LIMITS.per_namespace,
+    show_default=True,
+    type=_COUNT,
+    help="Begin at most so many moves of one namespace within any minute.",
+)
+@click.option(
+    "--moves-at-once",
+    default=_LIMITS.at_once,
+    show_default=True,
+    type=_COUNT,
+    help="Have at most so many moves under way.",
+)
+@click.option(
+    "--window",
+    "windows",
+    multiple=True,
+    callback=_parse_windows,
+    metavar="TEXT",
+    help="Move only at such times, as this machine's clock has them: 'Mon-Fri 02:00-05:00'. May "
+    "be given again.",
+)
+@click.option(
+    "--settle",
+    "settle_s",
+    default=120.0,
+    show_default=True,
+    type=click.FloatRange(0, 86_400),
+    help="Seconds without a move after a broker joined, left or restarted.",
 )
 @click.option(
     "--exclude",
     multiple=True,
     metavar="TENANT/NAMESPACE",
-    help="Propose no move of these bundles; * matches any text. May be given again.",
+    help="Move none of these bundles; * matches any text. May be given again.",
 )
 @click.option(
     "--move-non-persistent",
     is_flag=True,
-    help="Propose bundles with non-persistent topics as well; they lose messages in a move.",
+    help="Move bundles with non-persistent topics as well; they lose messages in a move.",
 )
 @click.option(
     "--most-moves",
     default=20,
     show_default=True,
     type=click.IntRange(0, 10_000),
-    help="Propose at most so many moves.",
+    help="Propose at most so many moves in a round.",
 )
 @click.option(
     "--token-file",
@@ -74,51 +164,54 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
 @click.option("--ca-file", type=_FILE, help="Who signs the brokers' certificates.")
 @click.option("--certificate-file", type=_FILE, help="A client certificate to show.")
 @click.option("--key-file", type=_FILE, help="Its private key.")
-def attach_command(
-    *,
-    url: str,
-    interval_s: float,
-    once: bool,
-    as_json: bool,
-    doctor: bool,
-    exclude: tuple[str, ...],
-    move_non_persistent: bool,
-    most_moves: int,
-    token_file: Path | None,
-    ca_file: Path | None,
-    certificate_file: Path | None,
-    key_file: Path | None,
-) -> None:
-    """Observe a running Pulsar cluster, and print what would balance it.
+@click.pass_context
+def attach_command(context: click.Context, /, **options: Any) -> None:
+    """Observe a running Pulsar cluster, print what would balance it, and do that.
 
-    Nothing is installed in a broker, and nothing is changed: this reads the brokers'
-    metrics and admin REST. It prints the load of each broker, how far the cluster is
-    from the best possible, and the moves that would bring it there, with reasons.
+    Nothing is installed in a broker. Without --balance nothing is changed: this reads the
+    brokers' metrics and admin REST, and prints the load of each broker, how far the cluster
+    is from the best possible, and the moves that would bring it there, with reasons.
+    With --balance it makes these moves, round after round, until SIGINT or SIGTERM.
 
-    Exit code 1 says that the cluster cannot be read, or that --doctor found a problem.
+    Exit code 1 says that the cluster cannot be read, that --doctor found a problem, or that
+    --balance had to stop.
 
     \b
-    Example:
+    Examples:
       loadmanager attach --pulsar http://broker-1:8080 --once
-    """  # noqa: D301 - the backspace tells click not to wrap the example
+      loadmanager attach --pulsar http://broker-1:8080 --balance
+    """  # noqa: D301 - the backspace tells click not to wrap the examples
     import asyncio
 
-    from loadmanager.adapters.pulsar_admin import PulsarAdminError
-    from loadmanager.attach.observation import Rules
+    from loadmanager.cli.attached import Attached
 
-    if (certificate_file is None) != (key_file is None):
-        raise click.UsageError("--certificate-file and --key-file are given together, or neither")
-    access = _access(token_file, ca_file, certificate_file, key_file)
-    rules = Rules(exclude=exclude, move_non_persistent=move_non_persistent, most_moves=most_moves)
-    attached = _Attached(url, rules, interval_s, as_json=as_json, doctor=doctor)
+    _check_options(options)
+    attached = Attached(
+        _access(
+            options["token_file"],
+            options["ca_file"],
+            options["certificate_file"],
+            options["key_file"],
+        ),
+        options,
+    )
     try:
-        found = asyncio.run(attached.run(access, windows=1 if once or doctor else None))
-    except PulsarAdminError as error:
+        code = asyncio.run(attached.run())
+    except LoadManagerError as error:
         click.echo(f"loadmanager attach: {error}", err=True)
-        raise click.exceptions.Exit(1) from None
+        code = 1
     except KeyboardInterrupt:
-        raise click.exceptions.Exit(130) from None
-    raise click.exceptions.Exit(found)
+        code = 130
+    context.exit(code)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    if (options["certificate_file"] is None) != (options["key_file"] is None):
+        raise click.UsageError("--certificate-file and --key-file are given together, or neither")
+    if sum(options[one] for one in ("doctor", "balance", "restore")) > 1:
+        raise click.UsageError("--doctor, --balance and --restore are not given together")
+    if options["take_over"] and not options["balance"]:
+        raise click.UsageError("--take-over is given with --balance")
 
 
 def _access(
@@ -138,70 +231,3 @@ def _access(
         )
     except TlsFilesUnusable as error:
         raise click.UsageError(str(error)) from None
-
-
-class _Attached:
-    """Looks at one cluster, window after window."""
-
-    def __init__(
-        self, url: str, rules: "Rules", interval_s: float, *, as_json: bool, doctor: bool
-    ) -> None:
-        self._url = url
-        self._rules = rules
-        self._interval_s = interval_s
-        self._as_json = as_json
-        self._doctor = doctor
-
-    async def run(self, access: "Access", windows: int | None) -> int:
-        """Print so many windows, or until interrupted; return the exit code.
-
-        Raises:
-            PulsarAdminError: the cluster cannot be read at all.
-        """
-        import asyncio
-
-        from loadmanager.adapters.pulsar_admin import PulsarAdmin
-        from loadmanager.attach.discovery import Addresses, discover
-        from loadmanager.attach.groups import Groups
-        from loadmanager.attach.sampling import Sampler
-
-        admin = PulsarAdmin(access)
-        sampler, groups = Sampler(admin, Addresses.of(self._url)), Groups(admin)
-        try:
-            await sampler.sample(await discover(admin, self._url))
-            while windows is None or windows > 0:
-                await asyncio.sleep(self._interval_s)
-                cluster = await discover(admin, self._url)
-                samples, missing = await sampler.sample(cluster)
-                seen = await groups.observe(self._url, cluster, samples, missing, self._rules)
-                code = self._print(seen, admin)
-                windows = None if windows is None else windows - 1
-        finally:
-            await admin.close()
-        return code
-
-    def _print(self, seen: "Observation", admin: "PulsarAdmin") -> int:
-        import json
-
-        from loadmanager.attach import screen
-        from loadmanager.attach.doctor import examine
-        from loadmanager.attach.observation import document
-        from loadmanager.cli.tables import fitted, print_table, terminal_width
-
-        cost, width = admin.cost, terminal_width()
-        if self._doctor:
-            found = examine(seen)
-            for line in (screen.title(seen), *screen.findings(found)):
-                click.echo(fitted(line, width))
-            return int(any(one.level == "problem" for one in found))
-        if self._as_json:
-            told = document(seen, requests=cost.requests, answer_bytes=cost.answer_bytes)
-            click.echo(json.dumps(told, allow_nan=False))
-            return 0
-        print_table(screen.title(seen), *screen.columns(seen))
-        for line in screen.summary(seen):
-            click.echo(fitted(line, width))
-        click.echo(
-            f"read with {cost.requests} requests and {cost.answer_bytes / 1e6:.1f} MB so far",
-        )
-        return 0

@@ -19,7 +19,9 @@ from loadmanager.simulator.strategies import PLACEMENT_NAMES, SHEDDER_NAMES
 _COLUMNS: Final = (
     ("max_over_mean", "max/mean>"),
     ("max_over_mean_end", "at end>"),
+    ("priced_gap", "priced>"),
     ("gap", "gap>"),
+    ("excess", "excess>"),
     ("largest_p95", "largest p95>"),
     ("overload_min", "overload min>"),
     ("balance_s", "balance s>"),

@@ -69,13 +69,11 @@ def lower_bound(
     Returns:
         The bound; NaN without a broker.
     """
-    if present is not None:
-        background, capacity, class_of = background[present], capacity[present], class_of[present]
+    cost, background, capacity, class_of = _of_present(
+        cost, background, capacity, class_of, present
+    )
     if not len(class_of):
         return float("nan")
-    classes, class_of = np.unique(class_of, return_inverse=True)
-    if len(classes) < len(cost):
-        cost = cost[classes]
     bound = float((background / capacity).max())
     if not cost.shape[1]:
         return bound
@@ -86,6 +84,55 @@ def lower_bound(
         for resource in range(size.shape[1]):
             bound = _counting(bound, size[:, resource], used[:, resource], room[:, resource])
     return bound
+
+
+def water_levels(
+    cost: Floats,
+    background: Floats,
+    capacity: Floats,
+    class_of: NDArray[np.intp],
+    present: NDArray[np.bool_] | None = None,
+) -> Floats:
+    """Return (R,) how high each resource would stand if bundles were divisible like water.
+
+    The bundles fill the brokers that their own background leaves lowest, as water fills
+    vessels that are joined. No assignment has all brokers below the level of a resource,
+    unless backgrounds alone are above it. The arguments are those of `lower_bound`; NaN
+    without a broker.
+    """
+    cost, background, capacity, class_of = _of_present(
+        cost, background, capacity, class_of, present
+    )
+    levels = np.full(capacity.shape[1], np.nan)
+    if not len(class_of):
+        return levels
+    for size, used, room in _of_one_size(cost, cost.min(axis=0), background, capacity, class_of):
+        found = _water_level(size.sum(axis=0), used, room)
+        levels = np.fmax(levels, found)
+    return levels
+
+
+def _of_present(
+    cost: Floats,
+    background: Floats,
+    capacity: Floats,
+    class_of: NDArray[np.intp],
+    present: NDArray[np.bool_] | None,
+) -> tuple[Floats, Floats, Floats, NDArray[np.intp]]:
+    """Return the arguments for the brokers there are, with the classes that they have."""
+    if present is not None:
+        background, capacity, class_of = background[present], capacity[present], class_of[present]
+    classes, class_of = np.unique(class_of, return_inverse=True)
+    return cost[classes], background, capacity, class_of
+
+
+def _water_level(amount: Floats, background: Floats, capacity: Floats) -> Floats:
+    """Return (R,) the level at which the rooms above the backgrounds hold the amounts."""
+    order = np.argsort(background / capacity, axis=0, kind="stable")
+    used = np.take_along_axis(background, order, axis=0).cumsum(axis=0)
+    room = np.take_along_axis(capacity, order, axis=0).cumsum(axis=0)
+    # Of the vessels filled from the lowest on, the number that gives the lowest level.
+    return np.asarray(((amount + used) / room).min(axis=0))
 
 
 def _of_one_size(

@@ -150,9 +150,9 @@ class ClientSession(LinkedCoordination):
 
     @property
     def lag_s(self) -> float:
-        """How late messages from the service are at most."""
+        """How late messages from the service are at most: its server, then the way from there."""
         link = self._faulty
-        return max(link.way_back.lag_s, link.scatter_s, link.server_lag_s)
+        return link.server_lag_s + max(link.way_back.lag_s, link.scatter_s)
 
     def suspend(self) -> None:
         """Cut the connection until `reconnect`; the session's time begins to run."""

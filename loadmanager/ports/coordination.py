@@ -202,9 +202,8 @@ class Coordination(Protocol):
 
         A leader that lost the others and has not noticed confirms none, so no other one began
         before the call, and a read on this session sees all that was applied until then. The
-        session cannot expire sooner than ``session.timeout_s`` less half a tick of the
-        ensemble after the moment of the call: an agent that is cut off counts from its
-        last call that returned, and `loadmanager.core.lease` says how far.
+        session cannot expire sooner than ``session.timeout_s`` after the last call of which
+        the ensemble's leader knows: `loadmanager.core.lease` says which one that is.
 
         Raises:
             Disconnected: no answer; the session may have expired meanwhile.

@@ -26,8 +26,8 @@ from loadmanager.simulator.strategies import Mode, Strategy, planner_for
 T = TypeVar("T")
 
 RANKING: Final = (
-    "best first: smallest gap to the lower bound (to 0.01), then least overload (whole "
-    "broker-minutes), then least interruption of clients"
+    "best first: smallest gap to the lower bound with the price of the moves (to 0.01), then "
+    "least overload (whole broker-minutes), then least interruption of clients"
 )
 """What `ranked` goes by."""
 
@@ -200,7 +200,7 @@ def _compared(done: Sequence[tuple[Job, Scores]]) -> Compared:
 
 
 def _rank(one: Compared) -> tuple[float, ...]:
-    found = (one.median(score) for score in ("gap", "overload_min", "interrupted_client_s"))
+    found = (one.median(score) for score in ("priced_gap", "overload_min", "interrupted_client_s"))
     gap, overload_min, interrupted = (_NEVER if value is None else value for value in found)
     return round(gap, 2), round(overload_min, 0), interrupted
 

@@ -41,6 +41,8 @@ class Curves:
     max_over_mean: Curve
     deviation: Curve
     gap: Curve
+    excess: Curve | None
+    unmoved_cpu: Curve | None
     unowned_msgs_per_s: Curve
     bytes_per_s: Curve
 
@@ -67,6 +69,10 @@ class Curves:
             deviation=np.sqrt((off**2).sum(axis=1) / count[:, None]).max(axis=1),
             # A bundle that nobody has at the moment makes no demand, but counts in the bound.
             gap=np.maximum(_ratio(largest, line.bound[kept].astype(np.float64)) - 1.0, 0.0),
+            excess=None if line.excess is None else line.excess[kept].astype(np.float64),
+            unmoved_cpu=None
+            if line.unmoved_cpu is None
+            else line.unmoved_cpu[kept].astype(np.float64),
             unowned_msgs_per_s=line.unowned_msgs_per_s[kept].astype(np.float64),
             bytes_per_s=np.where(present, line.bytes_per_s[kept], 0.0).sum(axis=1),
         )
@@ -101,13 +107,13 @@ class Curves:
         above = np.nan_to_num(self.demand, nan=0.0).max(axis=2) > limit
         return float(above.sum(axis=1) @ self.weight_s) / 60
 
-    def time_to_balance_s(self, since_s: float) -> float | None:
+    def time_to_balance_s(self, since_s: float, uneven: Curve) -> float | None:
         """Return how long after ``since_s`` the cluster was balanced for good, None for never.
 
-        That is the first moment from which max/mean stays at or below `BALANCED` to the end.
+        That is the first moment from which ``uneven`` stays at or below `BALANCED` to the end.
         """
         lasting = self.weight_s > 0
-        time_s, over = self.time_s[lasting], self.max_over_mean[lasting] > BALANCED
+        time_s, over = self.time_s[lasting], uneven[lasting] > BALANCED
         if over[-1]:
             return None
         last_over = np.flatnonzero(over)
@@ -123,18 +129,41 @@ class Curves:
         moved. A demand that only rises counts nothing, one that swings back and forth
         over the whole range twice that range each time.
         """
-        series = self.demand[:, :, resource]
+        found = _Swings.of(self.demand[:, :, resource])
+        return 100.0 * found.against / found.spread if found.spread else 0.0
+
+    def thrash_by_moves_percent(self, cpu: int) -> float | None:
+        """Return how much more than without moves that is, None where that is not known.
+
+        Both are taken as percent of the wider range of the two: what traffic does by itself
+        is nobody's thrashing, and balance makes the range narrow.
+        """
+        if self.unmoved_cpu is None:
+            return None
+        found, unmoved = _Swings.of(self.demand[:, :, cpu]), _Swings.of(self.unmoved_cpu)
+        spread = max(found.spread, unmoved.spread)
+        return 100.0 * max(found.against - unmoved.against, 0.0) / spread if spread else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Swings:
+    """How far brokers' demand went against its trend, added up, and the range it moved in."""
+
+    against: float
+    spread: float
+
+    @classmethod
+    def of(cls, series: Curve) -> "_Swings":
+        """Return those of a demand (T, B), NaN for brokers that are not present."""
         if np.isnan(series).all():
-            return 0.0
+            return cls(0.0, 0.0)
         spread = float(np.nanmax(series) - np.nanmin(series))
-        if spread == 0.0:
-            return 0.0
         # A broker that comes back begins anew: its absence is no movement.
         steps = np.nan_to_num(np.diff(series, axis=0), nan=0.0)
         up, down = np.maximum(steps, 0.0).sum(axis=0), np.maximum(-steps, 0.0).sum(axis=0)
         less, more = np.minimum(up, down), np.maximum(up, down)
-        against = (less / np.where(more > 0, more, 1.0)) ** _THRASH_EXPONENT
-        return float(100 * (against * (up + down) + (1 - against) * less).sum() / spread)
+        share = (less / np.where(more > 0, more, 1.0)) ** _THRASH_EXPONENT
+        return cls(float((share * (up + down) + (1 - share) * less).sum()), spread)
 
 
 def _weights(time_s: Curve, duration_s: float) -> Curve:

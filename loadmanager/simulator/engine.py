@@ -128,6 +128,7 @@ class _Simulation:
                 planner,
                 scenario.leader,
                 for_leader,
+                policies=world.policies,
                 session_s=scenario.hand_over.session_timeout_s,
             ),
             emptying=Emptying(
@@ -182,6 +183,7 @@ class _Simulation:
             interrupted_client_s=world.hand_overs.interrupted_client_s,
             interrupted_in_warm_up_client_s=world.hand_overs.interrupted_in_warm_up_client_s,
             happened=tuple(world.happenings.texts),
+            model=scenario.model,
         )
 
     def _place(self, now_s: float) -> None:

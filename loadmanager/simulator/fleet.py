@@ -1,5 +1,6 @@
 """The modelled brokers in columns: what they have, what is used, and when they are full."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +18,7 @@ PORT: Final = 8080
 
 _KIB_PER_MIB: Final = 1024.0
 _BITS_PER_MBIT: Final = 1e6
+_ROUNDING: Final = 1e-9
 _REPORTED: Final = (CPU, MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
 # From the units here to those of load reports: percent of a core, MiB, kbit/s.
 _REPORT_UNITS: Final = np.array([100.0, 1.0, 1e-3, 1e-3])
@@ -40,9 +42,12 @@ class Fleet:
     per_work: FloatArray
     per_thing: FloatArray
     former: bool = False
+    cpu_growth: float = 0.0
 
     @classmethod
-    def of(cls, classes: Sequence[BrokerClass], *, former: bool = False) -> "Fleet":
+    def of(
+        cls, classes: Sequence[BrokerClass], *, former: bool = False, cpu_growth: float = 0.0
+    ) -> "Fleet":
         """Return the brokers of some classes, in their order; ``former`` is model 1."""
         names = [name for group in classes for name in group.brokers]
         counts = [group.count for group in classes]
@@ -59,60 +64,119 @@ class Fleet:
             per_work=np.stack([_per_work(group) for group in classes]),
             per_thing=np.stack([_per_thing(group) for group in classes]),
             former=former,
+            cpu_growth=cpu_growth,
         )
 
     def rows(self, names: Iterable[str]) -> list[int]:
         """Return the rows of brokers or whole classes, each once, in the order named."""
         return list(dict.fromkeys(int(row) for name in names for row in self.rows_of[name]))
 
-    def use(self, work: FloatArray, things: FloatArray, background: FloatArray) -> "Use":
+    def variable(self, work: FloatArray, cpu_work: FloatArray | None = None) -> FloatArray:
+        """Return (B, 4) what the traffic of each broker costs.
+
+        ``work`` (B, 4) are its rates; ``cpu_work`` the same as the CPU feels them, None for alike.
+        """
+        per_work = self.per_work[self.class_of]
+        amounts = np.einsum("bk,bkr->br", work, per_work)
+        if cpu_work is not None:
+            amounts[:, 0] = (cpu_work * per_work[:, :, 0]).sum(axis=1)
+        return np.asarray(amounts)
+
+    def fixed(self, things: FloatArray, background: FloatArray) -> FloatArray:
+        """Return (B, 4) what is used whatever the traffic: by others, by topics and connections.
+
+        ``things`` (B, 2) are the topics and connections.
+        """
+        per_thing = self.per_thing[self.class_of]
+        return np.asarray(background + np.einsum("bk,bkr->br", things, per_thing))
+
+    def use(
+        self, fixed: FloatArray, variable: FloatArray, waiting: FloatArray | None = None
+    ) -> "Use":
         """Return what each broker is asked for, and what it gives.
 
-        ``work`` (B, 4) is the demanded traffic, ``things`` (B, 2) are topics and
-        connections. A broker asked for more than it has of any resource serves all its
-        traffic slower, by the one factor with which the scarcest resource has room for it
-        beside what is used whatever the traffic. In model 1 that factor scales the fixed
-        use as well, so that a full broker with fixed use serves more than fits.
+        ``fixed``, ``variable`` and ``waiting`` (B, 4) are what it takes whatever the traffic,
+        for the traffic, and for what waited before. A broker asked for more than it has of
+        any resource serves all its traffic slower, by the one factor with which the
+        scarcest resource has room for it beside the fixed use. In model 1 that factor scales
+        the fixed use as well, so that a full broker with fixed use serves more than fits.
+        What waited is served with the room that is left, and is asked for only then.
         """
-        per_thing, per_work = self.per_thing[self.class_of], self.per_work[self.class_of]
-        fixed = background + np.einsum("bk,bkr->br", things, per_thing)
-        variable = np.einsum("bk,bkr->br", work, per_work)
         demand = (fixed + variable) / self.capacity
-        served = (
-            1.0 / np.maximum(demand.max(axis=1), 1.0)
-            if self.former
-            else self._fits(fixed, variable)
-        )
-        usage = np.minimum(fixed + variable * served[:, np.newaxis], self.capacity)
-        return Use(demand=demand, served_fraction=served, usage=usage)
+        if self.former:
+            served = 1.0 / np.maximum(demand.max(axis=1), 1.0)
+            usage = np.minimum(fixed + variable * served[:, np.newaxis], self.capacity)
+            return Use(demand, served, np.zeros(len(served)), usage)
+        served = self._fits(fixed, variable)
+        used = fixed + variable * served[:, np.newaxis]
+        caught_up = np.zeros(len(served))
+        if waiting is not None:
+            caught_up = self._fits(used, waiting)
+            more = waiting * caught_up[:, np.newaxis]
+            used, demand = used + more, demand + more / self.capacity
+        cores = self.capacity[:, 0]
+        if self.cpu_growth:
+            used[:, 0] = grown_cpu(used[:, 0] / cores, self.cpu_growth) * cores
+        return Use(self.grown(demand), served, caught_up, np.minimum(used, self.capacity))
 
-    def _fits(self, fixed: FloatArray, variable: FloatArray) -> FloatArray:
-        """Return (B,) the fraction of the traffic that all resources have room for."""
-        room = np.maximum(self.capacity - fixed, 0.0)
-        short = variable > room
-        fits = np.where(short, room / np.where(short, variable, 1.0), 1.0)
+    def grown(self, fractions: FloatArray) -> FloatArray:
+        """Return (B, 4) fractions of the capacity with the CPU that grows faster than work."""
+        if not self.cpu_growth:
+            return fractions
+        cpu = grown_cpu(fractions[:, :1], self.cpu_growth)
+        return np.hstack([cpu, fractions[:, 1:]])
+
+    def _fits(self, used: FloatArray, asked: FloatArray) -> FloatArray:
+        """Return (B,) the fraction of what is asked that all resources have room for."""
+        capacity = self.capacity.copy()
+        capacity[:, 0] *= full_at(self.cpu_growth)
+        room = np.maximum(capacity - used, 0.0)
+        short = asked > room
+        fits = np.where(short, room / np.where(short, asked, 1.0), 1.0)
         # Without room for its fixed use a broker has none for traffic, of whatever resource.
-        return np.where((fixed > self.capacity).any(axis=1), 0.0, fits.min(axis=1))
+        beyond = (used > capacity * (1.0 + _ROUNDING)).any(axis=1)
+        return np.where(beyond, 0.0, fits.min(axis=1))
 
-    def cost(self, work: FloatArray, things: FloatArray) -> FloatArray:
+    def cost(
+        self, work: FloatArray, things: FloatArray, cpu_work: FloatArray | None = None
+    ) -> FloatArray:
         """Return (C, K, 4): what each bundle costs on a broker of each class.
 
-        ``work`` (K, 4) is the demanded traffic, ``things`` (K, 2) are topics and connections.
+        ``work`` (K, 4) is the demanded traffic, ``cpu_work`` the same as the CPU feels it, None
+        for alike; ``things`` (K, 2) are topics and connections.
         """
-        return np.asarray(work @ self.per_work + things @ self.per_thing)
+        amounts = work @ self.per_work
+        if cpu_work is not None:
+            amounts[:, :, 0] = (cpu_work @ self.per_work[:, :, 0].T).T
+        return np.asarray(amounts + things @ self.per_thing)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Use:
     """What brokers are asked for and what they give.
 
     ``demand`` (B, 4) is a fraction of the capacity, ``usage`` an amount that never
-    exceeds it. ``served_fraction`` (B,) of the demanded traffic is served.
+    exceeds it. ``served_fraction`` (B,) of the demanded traffic is served, and
+    ``caught_up_fraction`` of what waited and could be sent.
     """
 
     demand: FloatArray
     served_fraction: FloatArray
+    caught_up_fraction: FloatArray
     usage: FloatArray
+
+
+def grown_cpu(fraction: FloatArray, growth: float) -> FloatArray:
+    """Return the CPU that work takes which by itself would take ``fraction`` of a broker's.
+
+    It grows with its square up to a full broker, and as fast as the work from there on.
+    """
+    return np.asarray(fraction * (1.0 + growth * np.minimum(fraction, 1.0)))
+
+
+def full_at(growth: float) -> float:
+    """Return the fraction at which `grown_cpu` is 1."""
+    return (math.sqrt(1.0 + 4.0 * growth) - 1.0) / (2.0 * growth) if growth else 1.0
 
 
 def in_report_units(amounts: FloatArray) -> FloatArray:

@@ -45,6 +45,7 @@ class HandOvers:
     says where bundles go that have not arrived. ``interrupted_client_s`` is how long
     clients have waited so far, added up, but for those that are waiting now, and
     ``interrupted_in_warm_up_client_s`` how much of that was before ``warm_up_s``.
+    ``served_since_s`` is when the present owner took each bundle up, long ago for the first.
     """
 
     fleet: Fleet
@@ -62,6 +63,8 @@ class HandOvers:
     _brokers: Mapping[BrokerId, int] = field(init=False)
     _unserved_since_s: FloatArray = field(init=False)
     _clients: FloatArray = field(init=False)
+    served_since_s: FloatArray = field(init=False)
+    _waited_s: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
         """Number the bundles and count their clients."""
@@ -69,6 +72,8 @@ class HandOvers:
         self._brokers = {broker: row for row, broker in enumerate(self.fleet.brokers)}
         self._unserved_since_s = np.full(len(self.holder), np.nan)
         self._clients = (self.topics.producers + self.topics.consumers).astype(np.float64)
+        self.served_since_s = np.full(len(self.holder), -np.inf)
+        self._waited_s = np.zeros(len(self.holder))
 
     @property
     def serving(self) -> Indices:
@@ -126,6 +131,11 @@ class HandOvers:
         """Begin the waiting of clients who came to ``wanted`` bundles that nobody serves."""
         new = wanted & (self.serving < 0) & np.isnan(self._unserved_since_s)
         self._unserved_since_s[new] = now_s
+
+    def take_waited_s(self) -> FloatArray:
+        """Return how long nobody served each bundle that was taken up since this was asked."""
+        waited_s, self._waited_s = self._waited_s, np.zeros(len(self.holder))
+        return waited_s
 
     def stopped(self, broker: int, at_s: float) -> None:
         """Tell that ``broker`` died: nobody serves what it holds."""
@@ -190,9 +200,11 @@ class HandOvers:
     def _take_up(self, row: int, order: _Order) -> None:
         ready_s = order.serve_s + self.settings.reconnect_s
         self._record(row, order, ready_s, served=True)
-        if not np.isnan(self._unserved_since_s[row]):
+        if not np.isnan(since_s := self._unserved_since_s[row]):
+            self._waited_s[row] += ready_s - since_s
             self._end_waiting(np.array([row]), ready_s)
         self.holder[row] = order.target
+        self.served_since_s[row] = order.serve_s
         self._forget(row)
 
     def _end_waiting(self, rows: Indices, until_s: float) -> None:

@@ -13,6 +13,7 @@ from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Move, Refusal
 from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.tally import LoadTally
 from loadmanager.simulator.absent import SESSION_S, Absent
@@ -36,6 +37,7 @@ class Leader:
         planner: the strategies and the budgets.
         settings: ``return_wait_s`` is how long brokers that vanished together are waited for.
         rng: for the choice among equals.
+        policies: what operators decreed.
         session_s: how long a session lasts without a sign of life: brokers that vanish
             within it count as gone together.
     """
@@ -47,8 +49,10 @@ class Leader:
         settings: LeaderSettings,
         rng: np.random.Generator,
         *,
+        policies: Policies = NO_POLICIES,
         session_s: float = SESSION_S,
     ) -> None:
+        self._policies = policies
         self._agents = agents
         self._planner = planner
         self._rng = rng
@@ -171,7 +175,7 @@ class Leader:
             for row in self._under_way().tolist()
             if names[row] not in afresh
         }
-        return self._tally.view(now_s, in_flight=planned)
+        return self._tally.view(now_s, in_flight=planned, policies=self._policies)
 
     def _under_way(self) -> Indices:
         """Return the rows of bundles whose planned owner reports, but does not list them."""

@@ -91,13 +91,14 @@ def _points_apart(run: Run) -> float:
 
 
 def _percent_taken_back(run: Run) -> float:
-    back = returned(run.moves, run.warm_up_s)
+    back = returned(run.moves, run.moves_count_from_s)
     return 100.0 * back / float(run.timeline.bundles[-1].sum())
 
 
 def _percent_moved_an_hour(run: Run) -> float:
-    owned = [move for move in run.moves if move.source is not None and move.at_s >= run.warm_up_s]
-    hours = (run.duration_s - run.warm_up_s) / 3600.0
+    since_s = run.moves_count_from_s
+    owned = [move for move in run.moves if move.source is not None and move.at_s >= since_s]
+    hours = (run.duration_s - since_s) / 3600.0
     return 100.0 * len(owned) / hours / float(run.timeline.bundles[-1].sum())
 
 

@@ -39,6 +39,8 @@ class Recorder:
             bundles=columns["bundles"].astype(np.int32),
             bound=columns["bound"],
             unowned_msgs_per_s=columns["unowned_msgs_per_s"],
+            excess=columns.get("excess"),
+            unmoved_cpu=columns.get("unmoved_cpu"),
         )
 
     def _row(self, moment: Moment) -> dict[str, Floats]:
@@ -57,4 +59,7 @@ class Recorder:
             "bound": np.array(world.bound()),
             "unowned_msgs_per_s": np.array(wanted[measured.owner < 0].sum()),
         }
+        excess, unmoved = world.excess(use.demand), world.unmoved_cpu()
+        if excess is not None and unmoved is not None:
+            row |= {"excess": np.array(excess), "unmoved_cpu": unmoved + absent[:, 0]}
         return {name: np.asarray(value, dtype=np.float32) for name, value in row.items()}

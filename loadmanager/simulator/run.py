@@ -14,6 +14,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Cause
 from loadmanager.core.planner import Plan
+from loadmanager.simulator.scenario.model import FORMER_MODEL
 
 RESOURCES: Final = ("cpu", "memory", "network_in", "network_out")
 """The resources a modelled broker has, in the order of the arrays' last axis."""
@@ -59,7 +60,10 @@ class Timeline:
     background included: above 1 the broker cannot serve all. ``served`` is the fraction
     it serves. Both are NaN while a broker is not ``present``. ``bound`` is a proven lower
     bound of the largest demand, over all resources, that any assignment could reach.
-    ``unowned_msgs_per_s`` is the traffic of bundles that nobody serves.
+    ``unowned_msgs_per_s`` is the traffic of bundles that nobody serves. ``excess`` is how
+    far brokers stand above the level to which all load would fill them like water: the mean
+    over the brokers, as a fraction of that level. ``unmoved_cpu`` (T, B) is the demand of CPU
+    without any move for load. Model 1 knows neither.
     """
 
     time_s: NDArray[np.float64]
@@ -72,6 +76,8 @@ class Timeline:
     bundles: NDArray[np.int32]
     bound: Floats
     unowned_msgs_per_s: Floats
+    excess: Floats | None = None
+    unmoved_cpu: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -81,7 +87,8 @@ class Run:
     ``refusals`` counts what was left alone, by reason. ``interrupted_client_s`` also
     counts clients of crashed brokers, which no move record tells of;
     ``interrupted_in_warm_up_client_s`` is how much of it was before ``warm_up_s``.
-    ``happened`` are the events, as texts with their times.
+    ``happened`` are the events, as texts with their times. In ``model`` 1 moves and waiting
+    before the end of the warm-up count for nothing.
     """
 
     scenario: str
@@ -98,6 +105,12 @@ class Run:
     interrupted_client_s: float
     interrupted_in_warm_up_client_s: float = 0.0
     happened: Sequence[tuple[float, str]] = field(default_factory=tuple)
+    model: int = 2
+
+    @property
+    def moves_count_from_s(self) -> float:
+        """From when on moves, and what they cost, are counted."""
+        return self.warm_up_s if self.model == FORMER_MODEL else 0.0
 
 
 class Witness(Protocol):

@@ -9,7 +9,7 @@ from loadmanager.simulator.comparing import Compared
 from loadmanager.simulator.scores import SCORE_DOCS, ScoreDoc, values_of
 
 FIRST: Final = (
-    "max_over_mean", "max_over_mean_end", "largest_p95", "gap_end", "overload_min", "balance_s",
+    "max_over_mean", "priced_gap", "gap", "excess", "overload_min", "balance_s",
     "moves", "returned", "moved_ratio", "interrupted_client_s", "thrash_per_broker_percent",
 )  # fmt: skip
 """The scores that are shown at once; the others are folded away."""

@@ -1,19 +1,26 @@
 """What a run is judged by: each score with its unit and what it says."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.simulator.curves import Curves
 from loadmanager.simulator.run import RESOURCES, MoveRecord, Run, Why
+from loadmanager.simulator.scenario.model import FORMER_MODEL
 
 HOT: Final = 0.85
 """A broker above this is busy enough for Pulsar's own limits of overload."""
 
+_LEAST_H: Final = 1 / 3600
+
 RETURN_S: Final = 3600.0
 """A bundle that is back at a former owner so soon was moved in vain."""
+
+
+_PRICE_H: Final[Mapping[str, float]] = {"": 0.3, "_even": 0.1, "_quiet": 1.0}
+"""For how long a gap of 1 is worth moving everything, by the endings of the scores' names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +41,10 @@ def _score(title: str, unit: str, what: str) -> Any:
 class Scores:
     """The scores of one run after its warm-up; for all of them less is better.
 
-    Demand is what the load asks of a broker, background included, as a fraction of its
-    capacity: the truth, which no strategy sees. "Largest" is over all brokers that are
-    present and all resources: CPU, memory, network in, network out.
+    Moves and what they cost are counted from the beginning: what was moved in the warm-up
+    is not moved after it. Demand is what the load asks of a broker, background included, as
+    a fraction of its capacity: the truth, which no strategy sees. "Largest" is over all
+    brokers that are present and all resources: CPU, memory, network in, network out.
     """
 
     max_over_mean: float = _score(
@@ -68,6 +76,24 @@ class Scores:
         "reach, as a fraction of the bound, mean over time.",
     )
     gap_end: float = _score("gap end", "", "The same, mean over the last tenth of the time.")
+    excess: float | None = _score(
+        "excess",
+        "",
+        "How far brokers stand above the level to which all load would fill them like water, mean "
+        "over the brokers and over time, as a fraction of the level.",
+    )
+    priced_gap: float = _score(
+        "priced gap",
+        "",
+        f"The gap and the price of the moves: to move all traffic, or as many bundles as there "
+        f"are, costs as much as a gap of 1 for {_PRICE_H['']:g} h.",
+    )
+    priced_gap_even: float = _score(
+        "priced gap, even", "", f"The same at a price of {_PRICE_H['_even']:g} h."
+    )
+    priced_gap_quiet: float = _score(
+        "priced gap, quiet", "", f"The same at a price of {_PRICE_H['_quiet']:g} h."
+    )
     overload_min: float = _score(
         "overload", "broker-min", "For how long brokers were asked for more than they have."
     )
@@ -77,8 +103,8 @@ class Scores:
     balance_s: float | None = _score(
         "time to balance",
         "s",
-        "From the last event, or the end of the warm-up, until max/mean is at most 1.15 for good; "
-        "none if it never is.",
+        "From the last event, or the end of the warm-up, until the gap is at most 0.15 for good; "
+        "none if it never is. In model 1 until max/mean is at most 1.15.",
     )
     moves: int = _score("moves", "", "Bundles taken from one broker for another, for their load.")
     placed: int = _score("placed", "", "Bundles that nobody owned and that were given to a broker.")
@@ -108,7 +134,7 @@ class Scores:
         "thrash",
         "%",
         "CPU demand that went against its trend, over all brokers, as percent of the range it "
-        "moved in; CockroachDB's measure.",
+        "moved in, CockroachDB's measure; without what it is when nothing moves, but in model 1.",
     )
     thrash_per_broker_percent: float = _score(
         "thrash each", "%", "The same for each broker on average, to compare clusters by."
@@ -131,8 +157,9 @@ SCORE_NAMES: Final = tuple(doc.name for doc in SCORE_DOCS)
 def scores_of(run: Run) -> Scores:
     """Return the scores of ``run``."""
     curves = Curves.of(run)
-    moves = [move for move in run.moves if move.at_s >= run.warm_up_s]
-    return Scores(**_balance(run, curves), **_cost(run, curves, moves))
+    moves = [move for move in run.moves if move.at_s >= run.moves_count_from_s]
+    found = _balance(run, curves) | _cost(run, curves, moves)
+    return Scores(**found, **_priced(run, found))
 
 
 def values_of(scores: Scores) -> dict[str, float | None]:
@@ -142,7 +169,10 @@ def values_of(scores: Scores) -> dict[str, float | None]:
 
 def _balance(run: Run, curves: Curves) -> dict[str, Any]:
     """Return the scores that say how evenly the load lay."""
-    thrash_percent = curves.thrash_percent(RESOURCES.index("cpu"))
+    cpu = RESOURCES.index("cpu")
+    by_moves_percent = curves.thrash_by_moves_percent(cpu)
+    thrash_percent = curves.thrash_percent(cpu) if by_moves_percent is None else by_moves_percent
+    former = run.model == FORMER_MODEL
     since_s = max([run.warm_up_s, *(at_s for at_s, _ in run.happened)])
     return {
         "max_over_mean": curves.mean(curves.max_over_mean),
@@ -157,7 +187,10 @@ def _balance(run: Run, curves: Curves) -> dict[str, Any]:
         "gap_end": curves.end(curves.gap),
         "overload_min": curves.broker_minutes_above(1.0),
         "hot_min": curves.broker_minutes_above(HOT),
-        "balance_s": curves.time_to_balance_s(since_s),
+        "excess": None if curves.excess is None else curves.mean(curves.excess),
+        "balance_s": curves.time_to_balance_s(
+            since_s, curves.max_over_mean if former else 1.0 + curves.gap
+        ),
         "thrash_percent": thrash_percent,
         "thrash_per_broker_percent": thrash_percent / len(run.timeline.brokers),
     }
@@ -173,14 +206,35 @@ def _cost(run: Run, curves: Curves, moves: Sequence[MoveRecord]) -> dict[str, An
         "moves": len(shed),
         "placed": sum(move.why is Why.PLACED for move in moves),
         "drained": sum(move.why is Why.DRAINED for move in moves),
-        "returned": returned(run.moves, run.warm_up_s),
+        "returned": returned(run.moves, run.moves_count_from_s),
         "moved_mb_per_s": moved_bytes_per_s / 1e6,
         "moved_ratio": moved_bytes_per_s / traffic_bytes_per_s if traffic_bytes_per_s > 0 else 0.0,
-        "interrupted_client_s": run.interrupted_client_s - run.interrupted_in_warm_up_client_s,
+        "interrupted_client_s": run.interrupted_client_s
+        - run.interrupted_in_warm_up_client_s
+        + sum(move.interrupted_client_s for move in shed if _over_by(move, run.warm_up_s)),
         "interrupted_by_moves_client_s": float(sum(move.interrupted_client_s for move in shed)),
         "unowned_s": float(curves.weight_s[unowned_msgs_per_s > 0].sum()),
         "unowned_msgs": float(unowned_msgs_per_s @ curves.weight_s),
         "refusals": sum(run.refusals.values()),
+    }
+
+
+def _over_by(move: MoveRecord, at_s: float) -> bool:
+    return move.served_at_s is not None and move.served_at_s <= at_s
+
+
+def _priced(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gap with the price of the moves, by the names of the scores.
+
+    Nobody gains by trading one for the other: a gap is paid for as long as it lasts, a
+    move once, by its traffic and by being one.
+    """
+    bundles = int(run.timeline.bundles.sum(axis=1).max())
+    moved = found["moved_ratio"] + (found["moves"] / bundles if bundles else 0.0)
+    hours = max((run.duration_s - run.moves_count_from_s) / 3600.0, _LEAST_H)
+    return {
+        f"priced_gap{ending}": found["gap"] + price_h * moved / hours
+        for ending, price_h in _PRICE_H.items()
     }
 
 

@@ -7,23 +7,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.averages import MSGS_IN, MSGS_OUT
-from loadmanager.core.columns import Indices
-from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.lower_bound import lower_bound
+from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.optimality import Assignable, confinements, excess_over_level
 from loadmanager.core.plan import Move
+from loadmanager.core.policies import Policies, open_to
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.errors import ScenarioError
-from loadmanager.simulator.fleet import Fleet, Use, in_report_units
+from loadmanager.simulator.fleet import Fleet, Use, grown_cpu, in_report_units
 from loadmanager.simulator.hand_overs import NOBODY, HandOvers
 from loadmanager.simulator.happenings import Happenings
+from loadmanager.simulator.hidden_costs import HiddenCosts
 from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.members import Members
 from loadmanager.simulator.run import Why
 from loadmanager.simulator.scenario.brokers import BrokerClass
 from loadmanager.simulator.scenario.events import Shift
 from loadmanager.simulator.scenario.model import FORMER_MODEL, Scenario
+from loadmanager.simulator.scenario.policies import policies_of
 from loadmanager.simulator.topics import Topics
 from loadmanager.simulator.traces import Trace
+from loadmanager.simulator.unmoved import Unmoved
 from loadmanager.simulator.workload import Workload
 
 
@@ -52,12 +56,16 @@ class World:
     """
 
     def __init__(self, scenario: Scenario, trace: Trace | None, rng: np.random.Generator) -> None:
-        draws_topics, draws_patterns, draws_places = rng.spawn(3)
+        draws_topics, draws_patterns, draws_places, draws_costs = rng.spawn(4)
         traced = tuple(trace.topics) if trace is not None else ()
-        self.fleet = Fleet.of(scenario.brokers, former=scenario.model == FORMER_MODEL)
+        former = scenario.model == FORMER_MODEL
+        growth = 0.0 if former else scenario.hidden.cpu_growth
+        self.fleet = Fleet.of(scenario.brokers, former=former, cpu_growth=growth)
         self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
         _check_shifts(scenario, self.topics)
         self.workload = Workload(self.topics, trace, draws_patterns)
+        self.policies = _policies(scenario, self.fleet)
+        self._confined = confinements(self.policies, self.topics.bundles, self.fleet.brokers)
         self.members = Members(_joined(scenario.brokers))
         self.hand_overs = HandOvers(
             fleet=self.fleet,
@@ -78,7 +86,11 @@ class World:
         connections = self.topics.producers + self.topics.consumers
         self._things = np.stack([self.topics.topics, connections]).astype(np.float64)
         self._limit = in_report_units(self.fleet.capacity)
+        clients = connections.astype(np.float64)
+        self._hidden = None if former else HiddenCosts(scenario.hidden, clients, draws_costs)
+        self._unmoved = Unmoved(self.hand_overs.holder)
         self._wanted = np.zeros((len(self.bundles), 4))
+        self._assignable_then: Assignable | None = None
 
     @property
     def brokers(self) -> tuple[BrokerId, ...]:
@@ -126,38 +138,97 @@ class World:
     def advance(self, now_s: float) -> Moment:
         """Let happen what is due until ``now_s`` and return how things are then."""
         self.happenings.advance(now_s)
+        self._assignable_then = None
         self._wanted = self.workload.at(now_s)
         asked = self._wanted[:, MSGS_IN] + self._wanted[:, MSGS_OUT] > 0
         self.hand_overs.wait_from(now_s, asked)
+        if self._hidden is not None:
+            self._hidden.go_on(now_s, self.hand_overs)
+            self._unmoved_owner = self._unmoved.owner(self.hand_overs)
         owner = self.hand_overs.serving
-        use = self._use(owner)
-        # One more for what nobody serves: row -1.
-        fraction = np.append(use.served_fraction, 0.0)[owner]
+        use, served = self._serve(owner)
         return Moment(
             wanted=self._wanted,
             use=use,
-            measured=self._measured(owner, use, self._wanted * fraction[:, np.newaxis]),
+            measured=self._measured(owner, use, self._wanted * served[:, np.newaxis]),
         )
 
     def bound(self) -> float:
         """Return what the largest demand is at least, however the bundles lie; NaN for nobody."""
-        return lower_bound(
-            self.fleet.cost(self._wanted, self._things.T),
-            self._background(),
-            self.fleet.capacity,
-            self.fleet.class_of,
-            self.members.alive,
-        )
+        bound = self._assignable.bound(self._confined)
+        growth = self.fleet.cpu_growth
+        if not growth:
+            return bound
+        # More than its share of the work costs more than its share of the CPU.
+        cpu = self._assignable.of_resource(0).bound(self._confined)
+        return max(bound, float(grown_cpu(np.array(cpu), growth)))
+
+    def excess(self, demand: FloatArray) -> float | None:
+        """Return how far above their level brokers stand, None in model 1; see `Timeline`."""
+        alive = self.members.alive
+        if self._hidden is None or not alive.any():
+            return None if self._hidden is None else float("nan")
+        levels = self._assignable.levels()
+        levels[0] = grown_cpu(levels[:1], self.fleet.cpu_growth)[0]
+        own = self.fleet.grown(self._background() / self.fleet.capacity)
+        return excess_over_level(demand[alive], own[alive], float(levels.max()))
+
+    def unmoved_cpu(self) -> FloatArray | None:
+        """Return (B,) the demand of CPU without any move for load, None in model 1."""
+        if self._hidden is None:
+            return None
+        owner, count = self._unmoved_owner, len(self.brokers)
+        fixed = self.fleet.fixed(sums(owner, self._things, count), self._background())
+        variable = self._variable(owner, self._wanted, self._hidden.cpu_factor)
+        return self.fleet.grown((fixed + variable) / self.fleet.capacity)[:, 0]
+
+    @property
+    def _assignable(self) -> Assignable:
+        """Bundles and brokers as they are, whoever has what."""
+        if self._assignable_then is None:
+            cpu_work = None
+            if self._hidden is not None:
+                cpu_work = self._wanted * self._hidden.cpu_factor[:, np.newaxis]
+            self._assignable_then = Assignable(
+                cost=self.fleet.cost(self._wanted, self._things.T, cpu_work),
+                background=self._background(),
+                capacity=self.fleet.capacity,
+                class_of=self.fleet.class_of,
+                present=self.members.alive.copy(),
+            )
+        return self._assignable_then
 
     def _background(self) -> FloatArray:
         background = self.fleet.background.copy()
         background[:, 0] += self.members.noise_cores
         return background
 
-    def _use(self, owner: Indices) -> Use:
-        background = self._background()
-        work = sums(owner, self._wanted.T, len(self.brokers))
-        return self.fleet.use(work, sums(owner, self._things, len(self.brokers)), background)
+    def _serve(self, owner: Indices) -> tuple[Use, FloatArray]:
+        """Return what is made of brokers, and how much of each bundle's traffic is served.
+
+        The latter is a multiple of what clients want now: above 1 while they catch up.
+        """
+        hidden, count = self._hidden, len(self.brokers)
+        fixed = self.fleet.fixed(sums(owner, self._things, count), self._background())
+        if hidden is None:
+            use = self.fleet.use(fixed, self.fleet.variable(sums(owner, self._wanted.T, count)))
+            return use, np.append(use.served_fraction, 0.0)[owner]
+        factor, catch_up = hidden.cpu_factor_now(), hidden.catch_up()
+        fixed[:, 0] += hidden.reconnecting_cores(owner, count)
+        variable = self._variable(owner, self._wanted, factor)
+        waiting = None
+        if catch_up.any():
+            waiting = self._variable(owner, self._wanted * catch_up[:, np.newaxis], factor)
+        use = self.fleet.use(fixed, variable, waiting)
+        # One more for what nobody serves: row -1.
+        caught_up = catch_up * np.append(use.caught_up_fraction, 0.0)[owner]
+        hidden.served(np.append(use.served_fraction, np.nan)[owner], caught_up)
+        return use, np.append(use.served_fraction, 0.0)[owner] + caught_up
+
+    def _variable(self, owner: Indices, work: FloatArray, factor: FloatArray) -> FloatArray:
+        cpu_work = work * factor[:, np.newaxis]
+        count = len(self.brokers)
+        return self.fleet.variable(sums(owner, work.T, count), sums(owner, cpu_work.T, count))
 
     def _measured(self, owner: Indices, use: Use, rates: FloatArray) -> Measured:
         members = self.members
@@ -194,19 +265,36 @@ def _check_shifts(scenario: Scenario, topics: Topics) -> None:
         raise ScenarioError(faults)
 
 
+def _policies(scenario: Scenario, fleet: Fleet) -> Policies:
+    classes = [
+        (group, [fleet.brokers[row] for row in fleet.rows([group.name])])
+        for group in scenario.brokers
+    ]
+    return policies_of(scenario.isolation, scenario.load, classes)
+
+
 def _joined(classes: Sequence[BrokerClass]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.repeat([group.joined for group in classes], [group.count for group in classes])
 
 
 def _first_holders(scenario: Scenario, world: World, rng: np.random.Generator) -> Indices:
-    """Return who has each bundle at the beginning; a namespace's first load says."""
+    """Return who has each bundle at the beginning; a namespace's first load says.
+
+    Where it says nothing, brokers have what isolation allows them.
+    """
+
+    def allowed(namespace: Namespace) -> Mask:
+        governing = world.policies.governing(namespace)
+        return open_to(world.policies, governing, world.fleet.brokers)
+
     topics, joined = world.topics, np.flatnonzero(world.members.alive).tolist()
     placed = {load.namespace: load for load in reversed(scenario.load)}
     holder = np.full(len(topics.bundles), NOBODY, dtype=np.intp)
     turns: dict[tuple[int, ...], int] = {}
     for namespace, rows in topics.namespaces.items():
         load = placed.get(namespace)
-        on = tuple(world.fleet.rows(load.placed_on) if load and load.placed_on else joined)
+        free = [row for row in joined if allowed(namespace)[row]] or joined
+        on = tuple(world.fleet.rows(load.placed_on) if load and load.placed_on else free)
         how = load.placed if load else "in_turn"
         count = rows.stop - rows.start
         if how == "unowned" or not on:

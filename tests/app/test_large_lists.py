@@ -3,7 +3,7 @@
 import pytest
 from stories import story
 
-from loadmanager.app import locking
+from loadmanager.app import lock_worker
 from loadmanager.faults.cluster import Cluster
 
 BUNDLES = 400
@@ -13,8 +13,8 @@ BUNDLES = 400
 async def test_locks_of_a_long_list_are_dropped_many_at_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locking, "_SMALL_LIST_BYTES", 100)
-    monkeypatch.setattr(locking, "_REWRITTEN_BYTES_PER_S", 10_000)
+    monkeypatch.setattr(lock_worker, "_SMALL_LIST_BYTES", 100)
+    monkeypatch.setattr(lock_worker, "_REWRITTEN_BYTES_PER_S", 10_000)
     boundaries = await cluster.make_namespace(BUNDLES)
     first, second = cluster.hosts
     desk = cluster.desk

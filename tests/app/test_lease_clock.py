@@ -13,6 +13,7 @@ from loadmanager.app.membership import Membership
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
+from loadmanager.core.lease import Heartbeats
 from loadmanager.ports import BrokerError
 from loadmanager.telemetry.metrics import Metrics
 
@@ -37,6 +38,10 @@ class World:
     def monotonic_s(self) -> float:
         """Return the agent's own clock."""
         return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        """Let the time pass."""
+        self.now_s += seconds
 
     async def heartbeat(self) -> None:
         """Confirm the session, at once."""
@@ -63,6 +68,7 @@ def _keeper(
         LeaseTerms(fraction, interval_fraction=0.1, tick_s=tick_s),
         Membership(parse_broker("broker:8080"), session_id=1, agent_epoch=1),
         earlier_end_s=0.0,
+        heartbeats=Heartbeats(world.now_s),
     )
 
 
@@ -115,3 +121,40 @@ async def test_where_no_lease_is_safe_none_is_given() -> None:
         await _keeper(world, broker, tick_s=8.0).begin()
     with pytest.raises(BrokerError):
         await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
+
+
+async def test_a_heartbeat_after_a_pause_adds_nothing_until_it_was_reported() -> None:
+    world = World()
+    broker = InProcessBroker(world.broker_clock_s)
+    keeper = _keeper(world, broker)
+    await keeper.begin()
+    await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
+    world.now_s = 3.0
+    await keeper._extend()
+    world.now_s = 28.0  # The process stood still: a follower may have reported nothing since.
+    await keeper._extend()
+    assert keeper.leased_until_s < 3.0 + 30.0
+    world.now_s = 29.5
+    await keeper._extend()
+    assert 28.0 + 12.0 < keeper.leased_until_s < 28.0 + 30.0
+
+
+async def test_the_first_lease_of_a_late_session_waits_until_its_heartbeat_was_reported() -> None:
+    world = World()
+    broker = InProcessBroker(world.broker_clock_s)
+    keeper = _keeper(world, broker)
+    world.now_s = 100.0
+    await keeper.begin()
+    assert 101.0 < world.now_s < 101.5
+    await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
+    assert world.now_s + 10.0 < keeper.leased_until_s < 100.0 + 30.0
+
+
+async def test_a_session_soon_after_the_start_is_leased_at_once() -> None:
+    world = World()
+    broker = InProcessBroker(world.broker_clock_s)
+    keeper = _keeper(world, broker)
+    world.now_s = 2.0
+    await keeper.begin()
+    assert world.now_s == 2.0
+    assert keeper.leased_until_s > 2.0 + 15.0

@@ -147,7 +147,7 @@ def test_what_is_recalled_while_its_lock_is_on_the_way_is_given_back() -> None:
         assert list(bench.owned.drops) == [A]
         bench.owned.locks_dropped([A])
         assert bench.owned.phases == {}
-        assert bench.owned.tokens == {}
+        assert bench.owned.records.tokens == {}
         assert "load" not in bench.broker.commands
 
     _with(tell)

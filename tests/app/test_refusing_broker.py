@@ -136,7 +136,7 @@ async def test_its_locks_are_not_given_away_before_its_lease_is_over(cluster: Cl
 
 
 @story()
-async def test_a_late_sidecar_takes_its_registration_out_before_its_locks(cluster: Cluster) -> None:
+async def test_a_late_sidecar_takes_its_registration_out_with_its_locks(cluster: Cluster) -> None:
     """Its owned list names the bundles for some round trips more, and lookups read that."""
     boundaries = await cluster.make_namespace(6)
     agent = await _refused(cluster, boundaries)

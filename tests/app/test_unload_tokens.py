@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.broker.in_process import Fault, InProcessBroker
 from loadmanager.app.membership import Membership
-from loadmanager.app.owning import Cut, Ownerships
+from loadmanager.app.owning import Ownerships
+from loadmanager.app.range_changes import RangeChange
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
@@ -128,8 +129,8 @@ async def test_what_a_broker_forgot_is_loaded_again_with_the_token_of_its_lock(
 async def test_a_bundle_that_was_cut_is_over_under_its_token(agent: Agent) -> None:
     agent.broker.inject(Fault.LATE, "load", times=1)
     await agent.own(token=5)
-    cut = Cut(WHOLE, HALVES, SetData("/admin/local-policies/t/n", b"", 0))
-    agent.ownerships.was_cut(cut, fencing_token=6)
+    change = RangeChange((WHOLE,), HALVES, SetData("/admin/local-policies/t/n", b"", 0))
+    agent.ownerships.was_split(change, fencing_token=6)
     await agent.until(lambda: WHOLE not in agent.ownerships.phases)
     agent.broker.heal()
     assert agent.broker.serving == dict.fromkeys(HALVES, 6)

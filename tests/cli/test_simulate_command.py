@@ -32,10 +32,12 @@ def test_strategies_stand_best_first_with_the_rule_below(scenario: Path) -> None
     found = document(scenario, "--strategy", "uniform+round_robin,threshold+avg")
     order = [one["strategy"] for one in found["scenarios"][0]["strategies"]]
     assert [row.split()[0] for row in rows[:2]] == order
-    gaps = [one["scores"]["gap"]["median"] for one in found["scenarios"][0]["strategies"]]
+    gaps = [one["scores"]["priced_gap"]["median"] for one in found["scenarios"][0]["strategies"]]
     assert gaps == sorted(gaps)
     assert gaps[0] < gaps[1]
-    assert "\nBest first: smallest gap to the lower bound" in done.output
+    assert (
+        "\nBest first: smallest gap to the lower bound with the price of the moves" in done.output
+    )
     assert "threshold+avg: this placement follows AvgShedder's plan" in done.output
 
 

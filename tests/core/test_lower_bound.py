@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from loadmanager.core.lower_bound import lower_bound
+from loadmanager.core.lower_bound import lower_bound, water_levels
 
 Floats = NDArray[np.float64]
 
@@ -142,3 +142,25 @@ def test_without_bundles_the_background_remains() -> None:
 def test_bundles_that_cost_nothing_change_nothing() -> None:
     case = alike([0.0, 0.0, 0.0, 1.0], brokers=2)
     assert lower_bound(*case) == pytest.approx(1.0)
+
+
+@given(cases())
+def test_no_assignment_is_below_the_water_level_in_any_resource(case: Case) -> None:
+    assert water_levels(*case).max() <= best_of_all(case) * (1 + 1e-9)
+
+
+def test_water_fills_the_brokers_that_others_use_least() -> None:
+    case = alike([0.3, 0.1], brokers=3)._replace(background=np.array([[0.9], [0.1], [0.0]]))
+    assert water_levels(*case).tolist() == pytest.approx([0.25])
+    without = (*case, np.array([True, False, True]))
+    assert water_levels(*without).tolist() == pytest.approx([0.4])
+
+
+def test_the_water_level_of_a_slower_class_is_higher() -> None:
+    sizes = np.array([[1.0, 1.0], [2.0, 2.0]])[:, :, None]
+    case = Case(sizes, np.zeros((3, 1)), np.ones((3, 1)), np.array([0, 0, 1]))
+    assert water_levels(*case).tolist() == pytest.approx([0.8])
+
+
+def test_there_is_no_water_level_without_a_broker() -> None:
+    assert np.isnan(water_levels(*alike([1.0], brokers=2), np.zeros(2, dtype=bool))).all()

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 import pytest
 
 from loadmanager.core.ids import BundleId
-from loadmanager.core.ownership import Effect, Event, IllegalTransition, Phase, may_serve, step
+from loadmanager.core.ownership import (
+    Effect,
+    Event,
+    IllegalTransition,
+    Phase,
+    holds_lock,
+    may_serve,
+    step,
+)
 
 BUNDLE = BundleId("t/ns/0x00000000_0xffffffff")
 
@@ -108,6 +116,20 @@ def test_whatever_happens_a_bundle_is_served_only_while_the_agent_knows_it() -> 
     assert len(worlds) > 15
     served = [world for world in worlds if world.serving and not world.inherited]
     assert all(may_serve(world.phase) for world in served)
+
+
+def test_the_phase_tells_whether_the_lock_is_held() -> None:
+    assert all(holds_lock(world.phase) is world.lock for world in reachable())
+
+
+def test_the_phase_tells_what_is_asked_of_the_lock() -> None:
+    asked: dict[Effect | None, set[Phase]] = {}
+    for world in reachable():
+        asked.setdefault(world.lock_request, set()).add(world.phase)
+    taking = {Phase.ACQUIRING, Phase.ABANDONING}
+    assert asked[Effect.TAKE_LOCK] == taking
+    assert asked[Effect.DROP_LOCK] == {Phase.DROPPING}
+    assert asked[None] == set(Phase) - taking - {Phase.DROPPING}
 
 
 def test_a_bundle_served_without_the_lock_is_always_being_stopped() -> None:

@@ -3,68 +3,30 @@
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from real_pulsar import CLUSTER, NoPulsar, RealPulsar, real_pulsar
+from pulsar_traffic import sending, zipf_rates
+from real_pulsar import CLUSTER, RealPulsar
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
 
-TOPICS, RATE_PER_S, BYTES = 24, 240.0, 100
+TOPICS, RATE_PER_S = 24, 240.0
 NAMESPACE = "trial/skew"
-
-
-@pytest.fixture(scope="module", params=["modular", "extensible"])
-def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RealPulsar]:
-    """Run three real brokers with all bundles of a namespace on the first one."""
-    folder = tmp_path_factory.mktemp(f"pulsar-{request.param}")
-    try:
-        with real_pulsar(folder, manager=request.param) as made:
-            body = f'{{"allowedClusters": ["{CLUSTER}"], "adminRoles": []}}'
-            assert made.put("/admin/v2/tenants/trial", body) == 204
-            body = f'{{"bundles": {{"numBundles": 16}}, "replication_clusters": ["{CLUSTER}"]}}'
-            assert made.put(f"/admin/v2/namespaces/{NAMESPACE}", body) == 204
-            yield made
-    except NoPulsar as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture
 def traffic(cluster: RealPulsar) -> Iterator[None]:
     """Send messages at a steady rate, the same to each topic, until the test is over."""
-    client = pulsar.Client(
-        cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    )
-    producers = [
-        client.create_producer(f"persistent://{NAMESPACE}/topic-{number}", batching_enabled=False)
-        for number in range(TOPICS)
-    ]
-    over = threading.Event()
-
-    def send() -> None:
-        next_s = time.monotonic()
-        while not over.is_set():
-            for producer in producers:
-                producer.send_async(b"x" * BYTES, lambda _result, _message: None)
-            next_s += TOPICS / RATE_PER_S
-            time.sleep(max(0.0, next_s - time.monotonic()))
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
+    cluster.create_namespace(NAMESPACE, 16)
+    names = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(TOPICS)]
+    with sending(pulsar, cluster.service_url, zipf_rates(names, RATE_PER_S, 0.0)):
         yield
-    finally:
-        over.set()
-        thread.join()
-        client.close()
 
 
 def attach(cluster: RealPulsar, *options: str) -> subprocess.CompletedProcess[str]:

@@ -180,7 +180,7 @@ def test_the_best_is_closest_to_the_bound_then_overloads_least_then_interrupts_l
         return replace(
             SCORES,
             overload_min=overload_min,
-            gap=gap,
+            priced_gap=gap,
             interrupted_client_s=interrupted_client_s,
         )
 

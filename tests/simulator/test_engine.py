@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,25 @@ def test_a_leader_evens_out_what_lies_on_one_broker() -> None:
     assert last.max() <= 0.7
     assert {move.why for move in found.moves} == {Why.SHED}
     assert {move.source for move in found.moves} >= {broker("b-1")}
+
+
+def test_what_would_be_without_moves_is_what_a_run_without_shedding_shows() -> None:
+    loads = ALIKE | {"placed_on": ["b-1"], "patterns": [{"kind": "jitter", "fraction": 0.3}]}
+    leave = {"kind": "leave", "at_s": 900.0, "brokers": ["b-1"]}
+    late = {"kind": "join", "at_s": 1200.0, "brokers": ["b-1"]}
+    fields: dict[str, Any] = {"brokers": BUSY, "step_s": 10.0, "duration_s": 1800.0, "load": loads}
+    moved = run(scenario(**fields, events=[leave, late]))
+    still = run(scenario(**fields, shedding={"enabled": False}))
+    assert any(move.why is Why.SHED for move in moved.moves)
+    unmoved, demand = moved.timeline.unmoved_cpu, still.timeline.demand[:, :, 0]
+    assert unmoved is not None
+    assert still.timeline.unmoved_cpu is not None
+    np.testing.assert_allclose(unmoved[:15], demand[:15], rtol=1e-5)
+    np.testing.assert_allclose(still.timeline.unmoved_cpu, demand, rtol=1e-5)
+    # What the first broker had is where the run has it from when it left, also when it is back.
+    assert np.isnan(unmoved[16, 0])
+    np.testing.assert_allclose(unmoved[16:, 1:].sum(axis=1), demand[16:].sum(axis=1), rtol=1e-5)
+    assert unmoved[-1, 0] == 0.0
 
 
 def test_without_shedding_nothing_moves() -> None:

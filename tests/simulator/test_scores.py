@@ -64,12 +64,70 @@ def test_figures_over_time_are_those_of_the_sum_done_by_hand() -> None:
     assert found.gap_end == pytest.approx(0.5, rel=1e-6)
 
 
-def test_the_warm_up_counts_for_nothing() -> None:
+def test_the_warm_up_counts_for_nothing_in_the_former_model() -> None:
     load = [[3.0, 0.0]] * 5 + [[0.5, 0.5]] * 5
     moves = (a_move(100.0), a_move(299.0, placed=True))
-    found = scored(load, *moves, warm_up_s=300.0, interrupted_in_warm_up_client_s=5.0)
-    assert found == replace(scored([[0.5, 0.5]] * 5), refusals=12)
+    found = scored(load, *moves, warm_up_s=300.0, interrupted_in_warm_up_client_s=5.0, model=1)
+    assert found == replace(scored([[0.5, 0.5]] * 5, model=1), refusals=12)
     assert scored(load, *moves).overload_min == pytest.approx(5.0)
+
+
+def test_how_even_it_was_in_the_warm_up_does_not_count_but_moves_do() -> None:
+    load = [[3.0, 0.0]] * 5 + [[0.5, 0.5]] * 5
+    early = replace(a_move(100.0), served_at_s=101.0)
+    found = scored(load, early, warm_up_s=300.0, interrupted_in_warm_up_client_s=2.5)
+    even = scored([[0.5, 0.5]] * 5)
+    assert (found.gap, found.largest) == (even.gap, even.largest)
+    assert (found.moves, found.interrupted_client_s) == (1, 2.5)
+    assert found.interrupted_by_moves_client_s == 2.5
+    assert found.moved_ratio == pytest.approx(0.001)
+
+
+def test_a_move_has_its_price_by_its_traffic_and_by_being_one() -> None:
+    # An hour with 20 bundles at a gap of 0.25: one bundle of twenty with a thousandth of all.
+    load = [[0.5, 0.5]] * 60
+    found = scored(load, moved(10.0, "large-1:8080", "large-2:8080"))
+    moved_share = 0.001 + 1 / 20
+    assert found.gap == pytest.approx(0.25, rel=1e-6)
+    assert found.priced_gap == pytest.approx(0.25 + 0.3 * moved_share, rel=1e-5)
+    assert found.priced_gap_even == pytest.approx(0.25 + 0.1 * moved_share, rel=1e-5)
+    assert found.priced_gap_quiet == pytest.approx(0.25 + moved_share, rel=1e-5)
+    idle = scored(load)
+    assert idle.priced_gap == idle.priced_gap_quiet == idle.gap
+
+
+def test_twice_the_time_halves_the_price_of_a_move() -> None:
+    hour, two = (scored([[0.5, 0.5]] * minutes, moved(10.0, "a:1", "b:1")) for minutes in (60, 120))
+    assert hour.priced_gap - hour.gap == pytest.approx(2 * (two.priced_gap - two.gap), rel=1e-5)
+
+
+def test_thrash_is_what_moves_add_to_what_happens_without_them() -> None:
+    swinging = [[0.2, 0.6], [0.6, 0.2], [0.2, 0.6], [0.6, 0.2], [0.2, 0.6]]
+    assert thrash_of(swinging, unmoved=swinging) == 0.0
+    assert thrash_of(swinging, unmoved=[[0.2, 0.6]] * 5) == pytest.approx(800.0)
+    # Moves that calm it down do not make up for anything.
+    assert thrash_of([[0.4, 0.4]] * 5, unmoved=swinging) == 0.0
+
+
+def thrash_of(load: list[list[float]], unmoved: list[list[float]]) -> float:
+    run = run_of(load)
+    timeline = replace(run.timeline, unmoved_cpu=np.array(unmoved, dtype=np.float32))
+    return scores_of(replace(run, timeline=timeline)).thrash_percent
+
+
+def test_the_excess_is_the_mean_over_time() -> None:
+    run = run_of([[0.5, 0.5]] * 4)
+    excess = np.array([0.1, 0.1, 0.3, 0.3], dtype=np.float32)
+    found = scores_of(replace(run, timeline=replace(run.timeline, excess=excess)))
+    assert found.excess == pytest.approx(0.2)
+    assert scores_of(run).excess is None
+
+
+def test_balance_is_a_gap_that_stays_small() -> None:
+    # The lower bound is 0.4: 0.46 is 15 percent above it, even though nothing is uneven.
+    high, low = [0.5, 0.5], [0.45, 0.3]
+    assert scored([high, low, high, low, low]).balance_s == 180.0
+    assert scored([low, low, high]).balance_s is None
 
 
 def test_opposite_unevenness_of_two_resources_does_not_cancel() -> None:
@@ -115,9 +173,10 @@ def test_overload_is_counted_for_each_broker() -> None:
 def test_balance_is_counted_from_the_last_event_to_the_last_time_it_was_lost() -> None:
     uneven, even = [0.9, 0.3], [0.6, 0.6]
     load = [even, even, uneven, even, uneven, even, even]
-    assert scored(load, happened=((110.0, "large-2 joins"),)).balance_s == 300.0 - 110.0
-    assert scored(load).balance_s == 300.0
-    assert scored([even] * 7, happened=((110.0, "large-2 joins"),)).balance_s == 0.0
+    joined = ((110.0, "large-2 joins"),)
+    assert scored(load, happened=joined, model=1).balance_s == 300.0 - 110.0
+    assert scored(load, model=1).balance_s == 300.0
+    assert scored([even] * 7, happened=joined, model=1).balance_s == 0.0
 
 
 def test_a_cluster_uneven_at_the_end_was_never_balanced() -> None:

@@ -189,6 +189,28 @@ def test_the_bound_counts_on_no_broker_that_is_gone() -> None:
     assert played.world.bound() == pytest.approx(0.5)
 
 
+def test_the_excess_is_of_all_brokers_over_the_water_level() -> None:
+    classes = one_broker({"cpu_us_per_msg": 1000.0}, count=4)
+    load = {"bundles": 4, "topics": 40, "over": "bundles", "msgs_in_per_s": 1000.0}
+    even = Stepped(scenario(brokers=classes, load=load))
+    assert even.world.excess(even.moment.use.demand) == pytest.approx(0.0)
+    uneven = Stepped(scenario(brokers=classes, load=load | {"placed_on": ["b-1", "b-2"]}))
+    # Two of four brokers have twice the level each: one level above it, mean a half.
+    assert uneven.world.excess(uneven.moment.use.demand) == pytest.approx(0.5)
+
+
+def test_a_broker_that_others_use_is_in_no_excess_by_that() -> None:
+    noise = {"kind": "noise", "at_s": 5.0, "brokers": ["b-1"], "cores": 3.0, "for_s": 60.0}
+    classes = one_broker({"cpu_us_per_msg": 1000.0}, count=2)
+    load = {"bundles": 2, "topics": 2, "over": "bundles", "placed_on": ["b-2"]}
+    played = Stepped(
+        scenario(brokers=classes, load=load | {"msgs_in_per_s": 200.0}, events=[noise])
+    )
+    played.until(5.0)
+    assert played.moment.use.demand[:, 0].tolist() == pytest.approx([0.75, 0.1])
+    assert played.world.excess(played.moment.use.demand) == pytest.approx(0.0)
+
+
 costs = st.fixed_dictionaries({name: st.floats(0, 2000) for name in FREE})
 
 

@@ -3,12 +3,13 @@
 Jars come from Maven's public repository, once for each version, into the user's cache folder.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,8 @@ from urllib.request import Request, urlopen
 from zookeeper_servers import mortal
 
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import parse_bundle, parse_full_topic, range_of
 from loadmanager.demo.children import free_ports
 from loadmanager.java import NoJava, find_java
 
@@ -130,6 +133,49 @@ class RealPulsar:
     def put(self, path: str, body: str = "", method: str = "PUT") -> int:
         """Ask the first broker to change something, at whatever broker that leads to."""
         return _ask(f"{self.url}{path}", method, body)
+
+    def json(self, path: str, broker: int = 0) -> Any:
+        """Return what a broker answers."""
+        with urlopen(f"http://{self.brokers[broker]}{path}", timeout=60) as reply:
+            return json.loads(reply.read())
+
+    def create_namespace(self, name: str, bundles: int) -> None:
+        """Create a namespace; it may be there already."""
+        body = f'{{"bundles": {{"numBundles": {bundles}}}, "replication_clusters": ["{CLUSTER}"]}}'
+        assert self.put(f"/admin/v2/namespaces/{name}", body) in {204, 409}
+
+    def owned(self, broker: int) -> set[str]:
+        """Return the bundles that a broker serves."""
+        name = self.brokers[broker]
+        return set(self.json(f"/admin/v2/brokers/{CLUSTER}/{name}/ownedNamespaces", broker))
+
+    def gather(self, namespace: str, topics: Iterable[str], limit_s: float = 60) -> None:
+        """Let the first broker serve all bundles of a namespace that any broker serves."""
+        target, deadline_s = self.brokers[0], time.monotonic() + limit_s
+        while True:
+            away = {
+                bundle
+                for number in range(1, len(self.brokers))
+                for bundle in self.owned(number)
+                if bundle.startswith(f"{namespace}/")
+            }
+            if not away:
+                return
+            assert time.monotonic() < deadline_s, f"still elsewhere: {sorted(away)}"
+            for bundle in away:
+                self.put(f"/admin/v2/namespaces/{bundle}/unload?destinationBroker={target}")
+                # What leads first to the target is served there.
+                for topic in topics if self.manager == "modular" else ():
+                    path = topic.replace("://", "/")
+                    if _lies_in(topic, bundle):
+                        with suppress(URLError):
+                            self.json(f"/lookup/v2/topic/{path}?authoritative=true")
+            time.sleep(0.5)
+
+
+def _lies_in(topic: str, bundle: str) -> bool:
+    lower, upper = range_of(parse_bundle(bundle))
+    return lower <= position(parse_full_topic(topic), "crc32") < upper
 
 
 def _ask(url: str, method: str, body: str, redirects: int = 5) -> int:

@@ -31,6 +31,16 @@ EXACT = {"usage_fraction": 0.0, "rate_fraction": 0.0, "delay_s": 0.0}
 """Agents that measure without error, and are seen at once."""
 
 
+PLAIN = {
+    "bundle_cpu_spread": 0.0,
+    "cpu_growth": 0.0,
+    "cold_cpu_factor": 1.0,
+    "reconnect_cpu_ms": 0.0,
+    "backlog_s": 0.0,
+}
+"""Work that costs what its rates say, and nothing more after a move."""
+
+
 def scenario(
     *,
     brokers: int | Sequence[Mapping[str, object]] = 2,
@@ -46,6 +56,7 @@ def scenario(
         "duration_s": 600.0,
         "step_s": 1.0,
         "brokers": classes,
+        "hidden": PLAIN,
         "load": [{**usual, **each} for each in loads],
         **others,
     }

@@ -63,6 +63,7 @@ class BrokerClass(Section):
         default_factory=Background, description="What other processes on their hosts use."
     )
     joined: bool = Field(default=True, description="Whether they are there from the beginning.")
+    failure_domain: str = Field("", description="The failure domain that they are in, if any.")
 
     @property
     def brokers(self) -> tuple[str, ...]:

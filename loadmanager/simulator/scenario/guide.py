@@ -115,8 +115,7 @@ def _sections() -> Iterator[str]:
     yield "given by Pulsar's names. Which strategies run is said by `--strategy` (without it, all"
     yield "pairs) and in which mode by `--mode`: here, `strategy` says whose the `settings` beside"
     yield "it are, and `mode` says nothing. `--set` counts over settings. Brokers are of one"
-    yield "version and in no failure domain, so that `prefer_later_versions` and"
-    yield "`failure_domains` change nothing.\n"
+    yield "version, so that `prefer_later_versions` changes nothing.\n"
 
 
 def _described(name: str, shape: Shape) -> Iterator[str]:

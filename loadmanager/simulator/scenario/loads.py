@@ -179,3 +179,6 @@ class Load(Section):
         "in_turn",
         description="How they are given out at the beginning; unowned are placed by the leader.",
     )
+    anti_affinity_group: str = Field(
+        "", description="Namespaces of one group are kept on different brokers as far as possible."
+    )

@@ -16,7 +16,9 @@ from loadmanager.config.forms import Section
 from loadmanager.simulator.scenario.brokers import BrokerClass
 from loadmanager.simulator.scenario.events import Event
 from loadmanager.simulator.scenario.expectations import Expectation
+from loadmanager.simulator.scenario.hidden import HiddenSettings
 from loadmanager.simulator.scenario.loads import Load
+from loadmanager.simulator.scenario.policies import Isolation
 
 FORMER_MODEL: Final = 1
 """The model of 0.1, kept to compare figures with: what it left out could be exploited."""
@@ -102,12 +104,18 @@ class Scenario(Section):
     trace_bundles: int = Field(
         16, ge=1, le=1_000_000, description="Bundles of each namespace of the trace."
     )
+    isolation: Annotated[
+        tuple[Isolation, ...], Field(strict=False, description="Who may serve which namespaces.")
+    ] = ()
     events: Annotated[
         tuple[Event, ...], Field(strict=False, description="What happens meanwhile.")
     ] = ()
     expect: Annotated[
         tuple[Expectation, ...], Field(strict=False, description="What the scores will be.")
     ] = ()
+    hidden: HiddenSettings = Field(
+        default_factory=HiddenSettings, description="What work costs beyond its rates."
+    )
     noise: NoiseSettings = Field(
         default_factory=NoiseSettings, description="How inexact measurements are."
     )

@@ -3,20 +3,20 @@
 import asyncio
 import sys
 
-from loadmanager.app.owning import Ownerships
-from loadmanager.core.ids import BundleId
+from loadmanager.app.ownership_effects import OwnershipEffects
+from loadmanager.app.ownership_records import Ownership
 from loadmanager.core.ownership import Event, Phase
 
 LATE_S = 0.5
-_unload = Ownerships._unload
+_unload = OwnershipEffects._unload
 
 
-async def _unload_later(self: Ownerships, bundle: BundleId) -> None:
-    if self._phases.get(bundle) is Phase.RELEASING:
-        self._fire(bundle, Event.BROKER_UNLOADED)
+async def _unload_later(self: OwnershipEffects, record: Ownership) -> None:
+    if record.phase is Phase.RELEASING:
+        self.fire(record, Event.BROKER_UNLOADED)
         await asyncio.sleep(LATE_S)
-    await _unload(self, bundle)
+    await _unload(self, record)
 
 
-Ownerships._unload = _unload_later  # type: ignore[method-assign]  # that is the point
+OwnershipEffects._unload = _unload_later  # type: ignore[method-assign]  # that is the point
 sys.stderr.write("build: early_hand_over\n")

@@ -1,0 +1,91 @@
+"""Splits and merges under way on one broker: bundles to be replaced by others of their range.
+
+A split happens in one commit. The two bundles of a merge are recalled first, as any bundle
+is. Once the broker serves neither, their locks are dropped in the commit that makes the
+whole; if that cannot be, they are dropped as usual, and taken again because the orders
+still name them. So whatever fails, the two come back.
+"""
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import structlog
+
+from loadmanager.core.ids import BundleId
+from loadmanager.core.ownership import Phase
+from loadmanager.core.splitting import Merge
+from loadmanager.ports import SetData
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RangeChange:
+    """A bundle to be replaced by its parts, or two by one, with the write of the boundaries.
+
+    A bundle of a merge that has stopped waits for the other until ``until_s`` on this
+    agent's clock.
+    """
+
+    gone: tuple[BundleId, ...]
+    made: tuple[BundleId, ...]
+    boundaries: SetData
+    until_s: float = math.inf
+
+    @property
+    def is_merge(self) -> bool:
+        """Whether bundles are merged, else one is split."""
+        return len(self.gone) > 1
+
+    @property
+    def whole(self) -> BundleId:
+        """The bundle that has the whole range."""
+        return self.made[0] if self.is_merge else self.gone[0]
+
+
+class RangeChanges:
+    """The splits and merges that were begun and have neither been committed nor failed."""
+
+    def __init__(self) -> None:
+        self.splits: dict[BundleId, RangeChange] = {}
+        self.merges: dict[BundleId, RangeChange] = {}
+
+    def begin(self, change: RangeChange) -> None:
+        """Add one."""
+        (self.merges if change.is_merge else self.splits)[change.whole] = change
+
+    def end(self, change: RangeChange) -> None:
+        """Remove one that is committed, or has failed."""
+        (self.merges if change.is_merge else self.splits).pop(change.whole, None)
+
+    def give_up_merges(self) -> None:
+        """Remove the merges: the broker is gone, or everything is given back."""
+        self.merges.clear()
+
+    def clear(self) -> None:
+        """Remove all: the session is gone."""
+        self.splits.clear()
+        self.merges.clear()
+
+    def ready_merge(
+        self, phase: Callable[[BundleId], Phase], ordered: Collection[Merge], now_s: float
+    ) -> RangeChange | None:
+        """Return one whose bundles have both stopped, and remove those that will never be made."""
+        wanted = {merge.halves for merge in ordered}
+        for change in tuple(self.merges.values()):
+            phases = [phase(half) for half in change.gone]
+            stopped = phases.count(Phase.DROPPING)
+            stopping = phases.count(Phase.RELEASING)
+            late = now_s > change.until_s and stopping > 0
+            free = phase(change.whole) is Phase.FREE
+            if change.gone not in wanted or stopped + stopping < len(phases) or late or not free:
+                self.end(change)
+                log.warning("bundle.merge.given_up", bundle=change.whole, phases=phases)
+            elif not stopping:
+                return change
+        return None
+
+    def stopping(self) -> set[BundleId]:
+        """Return the bundles of merges, whose locks are not to be dropped by themselves."""
+        return {half for change in self.merges.values() for half in change.gone}

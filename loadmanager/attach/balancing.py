@@ -1,0 +1,264 @@
+"""Rounds of looking, deciding and moving, with Pulsar's own balancer off meanwhile."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Final, Protocol
+
+from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError, RightMissing
+from loadmanager.adapters.pulsar_admin.moves import BundleMover, Move
+from loadmanager.attach.discovery import Addresses, PulsarCluster, discover_at_any
+from loadmanager.attach.groups import Groups
+from loadmanager.attach.observation import Observation, Proposal, Rules
+from loadmanager.attach.quiet import Quiet, disturbance
+from loadmanager.attach.sampling import BrokerSample, Sampler
+from loadmanager.attach.tasks import MoveTask
+from loadmanager.core.errors import InvalidName, LoadManagerError
+from loadmanager.core.ids import BrokerId, parse_full_topic
+from loadmanager.core.move_limits import MoveBudget
+
+_STALE_WINDOWS: Final = 3.0
+_RESTORE_TRIES: Final = 3
+_RESTORE_PAUSE_S: Final = 2.0
+
+
+class Log(Protocol):
+    """Where it is told what happens."""
+
+    def round(self, seen: Observation, held: str) -> None:
+        """One look at the cluster; ``held`` says why nothing may move now, "" if it may."""
+
+    def task(self, task: MoveTask) -> None:
+        """A move in a new state."""
+
+    def event(self, what: str) -> None:
+        """Anything else."""
+
+
+class Stopped(LoadManagerError):
+    """Something that only people can change keeps us from balancing."""
+
+
+@dataclass(slots=True)
+class Balancer:
+    """Balances one cluster until told to stop.
+
+    Attributes:
+        url: of any broker; if that one does not answer, others are asked.
+        rules: what is never moved.
+        budget: how much may be moved.
+        interval_s: between two readings.
+        settle_s: how long nothing moves after a broker joined, left or restarted.
+        quiet: Pulsar's own balancer.
+        stopping: set to end.
+        now: the time of the week, as windows have it.
+    """
+
+    admin: PulsarAdmin
+    url: str
+    rules: Rules
+    budget: MoveBudget
+    interval_s: float
+    settle_s: float
+    quiet: Quiet
+    log: Log
+    stopping: asyncio.Event
+    now: Callable[[], datetime] = lambda: datetime.now(tz=UTC).astimezone()
+    _urls: tuple[str, ...] = ()
+    _brokers: tuple[BrokerId, ...] = ()
+    _changed_s: float = float("-inf")
+    _groups: Groups = field(init=False)
+    _sampler: Sampler = field(init=False)
+    _address: Addresses = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare to look."""
+        self._address = Addresses.of(self.url)
+        self._groups = Groups(self.admin)
+        self._sampler = Sampler(self.admin, self._address)
+        self._urls = (self.url,)
+
+    async def run(self, cluster: PulsarCluster, rounds: int | None, *, take_over: bool) -> None:
+        """Balance for so many rounds, or until stopped, and restore what was set before.
+
+        Raises:
+            Stopped: somebody switched Pulsar's own balancer on, or a right was lost.
+            LoadManagerError: it cannot begin, or what was set before cannot be restored.
+        """
+        try:
+            self._know(cluster)
+            await self.quiet.begin(self.url, cluster, take_over=take_over)
+            self.log.event("Pulsar's own shedding and automatic splits are off")
+            await self._sampler.sample(cluster)
+            while not self.stopping.is_set() and (rounds is None or rounds > 0):
+                if await self._waited():
+                    break
+                with_moves = await self._round()
+                rounds = None if rounds is None else rounds - 1
+                if with_moves:
+                    await self._sampler.sample(with_moves)
+        except RightMissing as error:
+            raise Stopped(f"stopped: {error}") from None
+        finally:
+            await self._restore()
+
+    async def _waited(self) -> bool:
+        """Wait for the end of a window; return whether we were told to stop meanwhile."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.stopping.wait(), self.interval_s)
+        return self.stopping.is_set()
+
+    async def _round(self) -> PulsarCluster | None:
+        """Look, decide and move; return the cluster if anything moved."""
+        try:
+            cluster, url = await discover_at_any(self.admin, self._urls)
+            self._know(cluster)
+            if switched_on := disturbance(cluster):
+                raise Stopped(f"stopped: {switched_on}; two balancers undo each other's moves")
+            samples, missing = self._fresh(*await self._sampler.sample(cluster))
+            seen = await self._groups.observe(url, cluster, samples, missing, self.rules)
+        except RightMissing:
+            raise
+        except PulsarAdminError as error:
+            self.log.event(f"nothing moves in this round: {error}")
+            return None
+        held = self._held(seen)
+        self.log.round(seen, held)
+        if held or not seen.proposals:
+            return None
+        await self._carry_out(seen)
+        return cluster
+
+    def _know(self, cluster: PulsarCluster) -> None:
+        if self._brokers and cluster.brokers != self._brokers:
+            self._changed_s = monotonic()
+        self._brokers = cluster.brokers
+        self._urls = (self.url, *(self._address(one) for one in cluster.brokers))
+
+    def _fresh(
+        self, samples: Mapping[BrokerId, BrokerSample], missing: Mapping[BrokerId, str]
+    ) -> tuple[Mapping[BrokerId, BrokerSample], Mapping[BrokerId, str]]:
+        """Return samples without those of too long ago, whose brokers are missing then."""
+        longest_s = _STALE_WINDOWS * self.interval_s
+        if any(sample.restarted for sample in samples.values()):
+            self._changed_s = monotonic()
+        stale = {
+            broker: f"its rates are of {sample.window_s:.0f} s; expected at most {longest_s:g} s"
+            for broker, sample in samples.items()
+            if sample.window_s > longest_s
+        }
+        fresh = {broker: one for broker, one in samples.items() if broker not in stale}
+        return fresh, {**missing, **stale}
+
+    def _held(self, seen: Observation) -> str:
+        """Return why nothing may move now, "" if it may."""
+        began_s = min((one.began_s for one in seen.samples.values()), default=float("-inf"))
+        if not self.budget.may_decide_on(began_s):
+            return "the sample began before the last move ended"
+        if monotonic() < self._changed_s + self.settle_s:
+            return f"a broker joined, left or restarted less than {self.settle_s:g} s ago"
+        now = self.now()
+        return self.budget.limits.closed(now.weekday(), now.hour * 60 + now.minute)
+
+    async def _carry_out(self, seen: Observation) -> None:
+        mover = BundleMover(
+            self.admin,
+            self._address,
+            seen.cluster.name,
+            seen.cluster.brokers,
+            claims=seen.cluster.manager != "extensible",
+        )
+        waiting = deque(seen.proposals)
+        under_way: set[asyncio.Task[None]] = set()
+        try:
+            while waiting or under_way:
+                while waiting and not self.budget.crowded():
+                    proposal = waiting.popleft()
+                    if self._admitted(proposal):
+                        move = _move(proposal, seen.samples)
+                        under_way.add(asyncio.create_task(self._one(mover, move, proposal)))
+                if under_way:
+                    done, under_way = await asyncio.wait(
+                        under_way, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    for one in done:
+                        one.result()
+        finally:
+            # Whatever ended this, no order is left without a look at where it went.
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    def _admitted(self, proposal: Proposal) -> bool:
+        """Count a move that may begin now, else tell why it may not."""
+        why = "told to stop" if self.stopping.is_set() else ""
+        why = why or self.budget.exhausted(proposal.bundle, monotonic())
+        if why:
+            self.log.task(replace(_task(proposal), state="superseded", reason=f"held: {why}"))
+            return False
+        self.budget.begin(proposal.bundle, monotonic())
+        return True
+
+    async def _one(self, mover: BundleMover, move: Move, proposal: Proposal) -> None:
+        task = replace(_task(proposal), state="ordered", reason=proposal.reason())
+        self.log.task(task)
+        try:
+            outcome = await mover.move(move)
+        except RightMissing as error:
+            self.stopping.set()
+            self.log.task(replace(task, state="failed", since_s=monotonic(), reason=str(error)))
+            raise
+        finally:
+            self.budget.end(move.bundle, monotonic())
+        self.log.task(
+            replace(
+                task,
+                state=outcome.state,
+                since_s=monotonic(),
+                attempts=outcome.attempts,
+                reason=outcome.reason,
+            )
+        )
+
+    async def _restore(self) -> None:
+        """Set everything as it was, by any broker that answers.
+
+        Raises:
+            LoadManagerError: it could not be done; what was set before stays stored.
+        """
+        for left in reversed(range(_RESTORE_TRIES)):
+            try:
+                _, url = await discover_at_any(self.admin, self._urls)
+                for line in await self.quiet.restore(url):
+                    self.log.event(line)
+            except PulsarAdminError as error:
+                if isinstance(error, RightMissing) or not left:
+                    self.log.event(
+                        f"Pulsar's settings are not restored ({error}); "
+                        "run loadmanager attach --restore as soon as it answers"
+                    )
+                    raise
+                await asyncio.sleep(_RESTORE_PAUSE_S)
+            else:
+                return
+
+
+def _task(proposal: Proposal) -> MoveTask:
+    return MoveTask(
+        bundle=proposal.bundle,
+        source=proposal.source,
+        target=proposal.target,
+        cause=proposal.reason(),
+        since_s=monotonic(),
+    )
+
+
+def _move(proposal: Proposal, samples: Mapping[BrokerId, BrokerSample]) -> Move:
+    name = samples[proposal.source].bundles[proposal.bundle].topic
+    try:
+        topic = parse_full_topic(name)
+    except InvalidName:
+        topic = None
+    return Move(bundle=proposal.bundle, source=proposal.source, target=proposal.target, topic=topic)

@@ -1,0 +1,84 @@
+"""What ``loadmanager attach`` prints: tables and sentences, or a JSON object a line."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadmanager.cli.tables import fitted, print_table, terminal_width
+
+if TYPE_CHECKING:
+    from loadmanager.adapters.pulsar_admin.client import Cost
+    from loadmanager.attach.observation import Observation
+    from loadmanager.attach.tasks import MoveTask
+
+
+def print_window(seen: "Observation", cost: "Cost", *, as_json: bool) -> None:
+    """Print one look at a cluster."""
+    from loadmanager.attach import screen
+
+    if as_json:
+        _print_json(_window(seen, cost))
+        return
+    print_table(screen.title(seen), *screen.columns(seen))
+    for line in screen.summary(seen):
+        click.echo(fitted(line, terminal_width()))
+    click.echo(f"read with {cost.requests} requests and {cost.answer_bytes / 1e6:.1f} MB so far")
+
+
+def print_findings(seen: "Observation") -> bool:
+    """Print what stands in the way; return whether there is a problem."""
+    from loadmanager.attach import screen
+    from loadmanager.attach.doctor import examine
+
+    found = examine(seen)
+    for line in (screen.title(seen), *screen.findings(found)):
+        click.echo(fitted(line, terminal_width()))
+    return any(one.level == "problem" for one in found)
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLog:
+    """Tells what a balancer sees, decides and does, as it happens."""
+
+    cost: "Cost"
+    as_json: bool
+
+    def round(self, seen: "Observation", held: str) -> None:
+        """Tell of one look at the cluster."""
+        if self.as_json:
+            _print_json({"at": _now(), **_window(seen, self.cost), "held": held})
+            return
+        print_window(seen, self.cost, as_json=False)
+        if held:
+            self.event(f"nothing moves in this round: {held}")
+
+    def task(self, task: "MoveTask") -> None:
+        """Tell of a move in a new state."""
+        if self.as_json:
+            _print_json({"at": _now(), "task": task.document()})
+        else:
+            click.echo(f"{_now()}  {task.line()}")
+
+    def event(self, what: str) -> None:
+        """Tell of anything else."""
+        if self.as_json:
+            _print_json({"at": _now(), "event": what})
+        else:
+            click.echo(f"{_now()}  {what}")
+
+
+def _window(seen: "Observation", cost: "Cost") -> dict[str, Any]:
+    from loadmanager.attach.observation import document
+
+    return document(seen, requests=cost.requests, answer_bytes=cost.answer_bytes)
+
+
+def _print_json(told: dict[str, Any]) -> None:
+    click.echo(json.dumps(told, allow_nan=False))
+
+
+def _now() -> str:
+    return datetime.now(tz=UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,91 @@
+"""What bundles cost beyond their rates: each by its nature, and all after they moved."""
+
+import math
+
+import numpy as np
+
+from loadmanager.core.columns import Indices
+from loadmanager.core.scores import FloatArray
+from loadmanager.simulator.hand_overs import HandOvers
+from loadmanager.simulator.scenario.hidden import HiddenSettings
+
+
+class HiddenCosts:
+    """The hidden costs of K bundles, step by step.
+
+    ``cpu_factor`` (K,) is what a bundle's traffic costs in CPU, as a multiple of what its
+    rates say: by its nature, without what follows a move.
+
+    Args:
+        settings: of the scenario.
+        clients: (K,) how many have to connect again when a bundle has moved.
+        rng: draws the bundles' natures.
+    """
+
+    def __init__(
+        self, settings: HiddenSettings, clients: FloatArray, rng: np.random.Generator
+    ) -> None:
+        self._settings = settings
+        self._clients = clients
+        self.cpu_factor = _unlike(settings.bundle_cpu_spread, len(clients), rng)
+        self._waiting_s = np.zeros(len(clients))
+        self._now_s = self._step_s = 0.0
+        self._age_s = np.full(len(clients), np.inf)
+
+    def go_on(self, now_s: float, hand_overs: HandOvers) -> None:
+        """Take up what has arrived in the step that ends at ``now_s``, and what waited for it."""
+        self._step_s, self._now_s = now_s - self._now_s, now_s
+        self._age_s = now_s - hand_overs.served_since_s
+        waited_s = self._waiting_s + hand_overs.take_waited_s()
+        self._waiting_s = np.minimum(waited_s, self._settings.backlog_s)
+
+    def cpu_factor_now(self) -> FloatArray:
+        """Return (K,) `cpu_factor` with the cold caches of what arrived, mean over the step."""
+        cold_s = self._settings.cold_s
+        more = self._settings.cold_cpu_factor - 1.0
+        if self._step_s <= 0 or cold_s <= 0 or not (self._age_s < cold_s + self._step_s).any():
+            return self.cpu_factor
+        # The extra falls evenly: up to an age a, a - a^2 / 2 cold_s of it has passed.
+        until, since = (age_s - age_s**2 / (2 * cold_s) for age_s in self._ages_within(cold_s))
+        return np.asarray(self.cpu_factor * (1.0 + more * (until - since) / self._step_s))
+
+    def reconnecting_cores(self, owner: Indices, brokers: int) -> FloatArray:
+        """Return (brokers,) what clients take that connect again, mean over the step."""
+        spread_s = self._settings.reconnect_spread_s
+        if self._step_s <= 0 or not (self._age_s < spread_s + self._step_s).any():
+            return np.zeros(brokers)
+        until_s, since_s = self._ages_within(spread_s)
+        share = (until_s - since_s) / spread_s / self._step_s
+        cores = self._clients * share * self._settings.reconnect_cpu_ms / 1000.0
+        taken = np.bincount(owner + 1, cores, minlength=brokers + 1)
+        return np.asarray(taken[1:], dtype=np.float64)
+
+    def catch_up(self) -> FloatArray:
+        """Return (K,) what could be sent of what waits, as a multiple of what comes."""
+        if self._step_s <= 0:
+            return np.zeros(len(self._waiting_s))
+        return np.minimum(self._waiting_s / self._step_s, self._settings.catch_up_factor)
+
+    def served(self, fraction: FloatArray, caught_up: FloatArray) -> None:
+        """Count what was served in the step.
+
+        Both (K,) are multiples of what came: of that itself, NaN for what nobody serves and
+        whose waiting ends with a hand-over, and of what waited.
+        """
+        left = np.nan_to_num(1.0 - fraction, nan=0.0) - caught_up
+        waiting_s = self._waiting_s + left * self._step_s
+        self._waiting_s = np.clip(waiting_s, 0.0, self._settings.backlog_s)
+
+    def _ages_within(self, limit_s: float) -> tuple[FloatArray, FloatArray]:
+        """Return how old the bundles' new places are at the end and the beginning of the step.
+
+        Both are at least 0 and at most ``limit_s``.
+        """
+        begun_s = self._age_s - self._step_s
+        return np.clip(self._age_s, 0.0, limit_s), np.clip(begun_s, 0.0, limit_s)
+
+
+def _unlike(spread: float, count: int, rng: np.random.Generator) -> FloatArray:
+    """Return log-normal factors with mean 1 and that deviation."""
+    variance = math.log1p(spread * spread)
+    return np.asarray(rng.lognormal(-variance / 2.0, math.sqrt(variance), count))

@@ -1,0 +1,289 @@
+"""`loadmanager attach --balance`: what it moves, what it says, and what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner, Result
+from fake_pulsar import CONFIGURATION, FakePulsar, refused
+
+from loadmanager.attach.quiet import SHEDDING, SWITCHES
+from loadmanager.cli import main
+
+OFF = dict.fromkeys(SWITCHES, "false")
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def options(pulsar: FakePulsar, state_dir: Path, *more: str) -> list[str]:
+    return [
+        *("attach", "--pulsar", pulsar.url, "--interval", "0.3", "--json"),
+        *("--state-dir", str(state_dir), *more),
+    ]
+
+
+def once(pulsar: FakePulsar, state_dir: Path, *more: str) -> Result:
+    return CliRunner().invoke(main, options(pulsar, state_dir, "--balance", "--once", *more))
+
+
+def lines(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def tasks(output: str, state: str) -> list[dict[str, Any]]:
+    found = (line["task"] for line in lines(output) if "task" in line)
+    return [task for task in found if task["state"] == state]
+
+
+def events(output: str) -> list[str]:
+    return [line["event"] for line in lines(output) if "event" in line]
+
+
+@contextmanager
+def balancing(
+    pulsar: FakePulsar, state_dir: Path, *more: str
+) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """Run the command as a process; yields it and its lines so far."""
+    command = [sys.executable, "-m", "loadmanager", *options(pulsar, state_dir, "--balance", *more)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    told: list[str] = []
+
+    def listen() -> None:
+        assert process.stdout is not None
+        told.extend(process.stdout)
+
+    reader = threading.Thread(target=listen)
+    reader.start()
+    try:
+        yield process, told
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def until(told: list[str], text: str, limit_s: float = 20) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not any(text in line for line in told):
+        assert time.monotonic() < deadline_s, (text, told)
+        time.sleep(0.02)
+
+
+def test_one_round_moves_what_is_proposed_and_restores_the_settings(
+    pulsar: FakePulsar, state_dir: Path
+) -> None:
+    found = once(pulsar, state_dir)
+    assert found.exit_code == 0, found.output
+    assert len(tasks(found.stdout, "ordered")) == len(tasks(found.stdout, "serving")) == 5
+    assert [sum("bench" in name for name in one.owned) for one in pulsar.brokers] == [3, 3, 2] or [
+        sum("bench" in name for name in one.owned) for one in pulsar.brokers
+    ] == [3, 2, 3]
+    assert pulsar.dynamic == {}
+    assert events(found.stdout)[-1] == f"{SWITCHES[1]}: not overridden again"
+    assert not list(state_dir.glob("*.json"))
+    (task, *_) = tasks(found.stdout, "serving")
+    assert task["askedBy"] == "attach"
+    assert "is fullest" in task["cause"]
+    assert task["attempts"] == 1
+
+
+def test_it_goes_on_until_it_is_even_and_moves_nothing_more(
+    pulsar: FakePulsar, state_dir: Path
+) -> None:
+    # The brokers are read one after the other, which counts for less in a longer window.
+    with balancing(pulsar, state_dir, "--interval", "1") as (process, told):
+        until(told, "no move that is allowed makes it better")
+        assert pulsar.dynamic == OFF
+        count = len(pulsar.unloads)
+        time.sleep(2)
+        assert len(pulsar.unloads) == count == 5
+        process.terminate()
+        assert process.wait(20) == 0
+    assert pulsar.dynamic == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_signal_that_ends_it_restores_the_settings(
+    pulsar: FakePulsar, state_dir: Path, number: signal.Signals
+) -> None:
+    pulsar.dynamic[SHEDDING] = "true"
+    with balancing(pulsar, state_dir) as (process, told):
+        until(told, "are off")
+        assert pulsar.dynamic == OFF
+        process.send_signal(number)
+        assert process.wait(20) == 0
+    assert pulsar.dynamic == {SHEDDING: "true"}
+
+
+def test_after_a_kill_restore_sets_exactly_what_was_there(
+    pulsar: FakePulsar, state_dir: Path
+) -> None:
+    pulsar.dynamic[SWITCHES[1]] = "true"
+    with balancing(pulsar, state_dir) as (process, told):
+        until(told, '"state": "ordered"')
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert pulsar.dynamic == OFF
+    found = CliRunner().invoke(main, options(pulsar, state_dir, "--restore"))
+    assert found.exit_code == 0, found.output
+    assert events(found.stdout) == [
+        f"{SHEDDING}: not overridden again",
+        f"{SWITCHES[1]}: overridden with true again",
+    ]
+    assert pulsar.dynamic == {SWITCHES[1]: "true"}
+
+
+def test_shedding_that_somebody_switches_on_stops_it(pulsar: FakePulsar, state_dir: Path) -> None:
+    with balancing(pulsar, state_dir) as (process, told):
+        until(told, '"verdict"')
+        pulsar.dynamic[SHEDDING] = "true"
+        assert process.wait(20) == 1
+    assert f"{SHEDDING} was switched on by somebody" in told[-1]
+    assert pulsar.dynamic == {SHEDDING: "true"}
+
+
+def test_a_second_controller_of_the_same_state_is_refused(
+    pulsar: FakePulsar, state_dir: Path
+) -> None:
+    with balancing(pulsar, state_dir) as (_, told):
+        until(told, "are off")
+        second = once(pulsar, state_dir)
+        restore = CliRunner().invoke(main, options(pulsar, state_dir, "--restore"))
+    assert [second.exit_code, restore.exit_code] == [1, 1]
+    assert "another loadmanager attach acts on research" in second.stderr
+    assert "another loadmanager attach acts on research" in restore.stderr
+
+
+def test_a_controller_of_another_state_is_refused_unless_it_takes_over(
+    pulsar: FakePulsar, state_dir: Path
+) -> None:
+    pulsar.dynamic[SHEDDING] = "false"
+    found = once(pulsar, state_dir)
+    assert found.exit_code == 1
+    assert "or give --take-over" in found.stderr
+    assert pulsar.unloads == []
+    assert once(pulsar, state_dir, "--take-over").exit_code == 0
+    assert pulsar.unloads != []
+    assert pulsar.dynamic == {SHEDDING: "false"}
+
+
+def test_a_state_folder_that_cannot_be_written_ends_it_before_anything_is_changed(
+    pulsar: FakePulsar, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    found = once(pulsar, tmp_path / "file")
+    assert found.exit_code in {1, 2}
+    assert pulsar.dynamic == {}
+    assert pulsar.unloads == []
+
+
+@pytest.mark.parametrize(
+    ("option", "moved", "said"),
+    [
+        (("--moves-per-minute", "2"), 2, "held: 2 moves a minute"),
+        (("--moves-per-hour", "3"), 3, "held: 3 moves an hour"),
+        (("--moves-per-namespace", "1"), 1, "held: 1 moves a minute of bench/skew"),
+        (("--exclude", "bench/*"), 0, "no move that is allowed makes it better"),
+        (("--most-moves", "2"), 2, ""),
+    ],
+)
+def test_limits_bound_what_moves(
+    pulsar: FakePulsar, state_dir: Path, option: tuple[str, ...], moved: int, said: str
+) -> None:
+    found = once(pulsar, state_dir, *option)
+    assert found.exit_code == 0, found.output
+    assert len(pulsar.unloads) == moved
+    assert said in found.stdout
+
+
+def test_nothing_moves_outside_the_windows(pulsar: FakePulsar, state_dir: Path) -> None:
+    now_s = time.localtime()
+    hour = (now_s.tm_hour + 12) % 24
+    found = once(pulsar, state_dir, "--window", f"{hour:02}:00-{hour:02}:30")
+    assert found.exit_code == 0, found.output
+    assert pulsar.unloads == []
+    (told,) = (line for line in lines(found.stdout) if "verdict" in line)
+    assert told["held"] == f"outside {hour:02}:00-{hour:02}:30"
+
+
+def test_a_window_that_is_none_is_refused(pulsar: FakePulsar, state_dir: Path) -> None:
+    found = once(pulsar, state_dir, "--window", "at night")
+    assert found.exit_code == 2
+    assert "expected a time such as" in found.output
+
+
+@pytest.mark.parametrize("pair", [("--balance", "--restore"), ("--balance", "--doctor")])
+def test_only_one_thing_is_done(pulsar: FakePulsar, pair: tuple[str, str]) -> None:
+    found = CliRunner().invoke(main, ["attach", "--pulsar", pulsar.url, *pair])
+    assert found.exit_code == 2
+    assert "are not given together" in found.output
+    found = CliRunner().invoke(main, ["attach", "--pulsar", pulsar.url, "--take-over"])
+    assert found.exit_code == 2
+
+
+def test_a_missing_right_stops_it_and_says_which(pulsar: FakePulsar, state_dir: Path) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return refused(401, "token expired")
+
+    for name in list(pulsar.brokers[0].owned):
+        pulsar.brokers[0].instead[f"/admin/v2/namespaces/{name}/unload"] = refuse
+    with balancing(pulsar, state_dir) as (process, told):
+        assert process.wait(20) == 1
+    assert "the right to change it" in told[-1]
+    assert pulsar.dynamic == {}
+
+
+def test_a_round_without_answers_moves_nothing_and_the_next_one_goes_on(
+    pulsar: FakePulsar, state_dir: Path
+) -> None:
+    path = f"{CONFIGURATION}/runtime"
+
+    async def fail(_: web.Request) -> web.Response:
+        return refused(500, "out of order")
+
+    with balancing(pulsar, state_dir) as (process, told):
+        until(told, "no move that is allowed makes it better")
+        for broker in pulsar.brokers:
+            broker.instead[path] = fail
+        until(told, "nothing moves in this round")
+        for broker in pulsar.brokers:
+            del broker.instead[path]
+        count = sum('"verdict"' in line for line in told)
+        deadline_s = time.monotonic() + 20
+        while sum('"verdict"' in line for line in told) == count:
+            assert time.monotonic() < deadline_s, told
+            time.sleep(0.02)
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_the_broker_that_was_named_may_be_gone_later(pulsar: FakePulsar, state_dir: Path) -> None:
+    async def fail(_: web.Request) -> web.Response:
+        return refused(503, "shutting down")
+
+    with balancing(pulsar, state_dir) as (process, told):
+        until(told, "no move that is allowed makes it better")
+        pulsar.brokers[0].instead[f"{CONFIGURATION}/runtime"] = fail
+        count = sum('"verdict"' in line for line in told)
+        deadline_s = time.monotonic() + 20
+        while sum('"verdict"' in line for line in told) == count:
+            assert time.monotonic() < deadline_s, told
+            time.sleep(0.02)
+        process.terminate()
+        assert process.wait(20) == 0
+    assert pulsar.dynamic == {}

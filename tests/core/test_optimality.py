@@ -1,0 +1,161 @@
+"""The distance from the best, of a cluster as it is reported, and what policies leave of it."""
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost import TrafficShare
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.optimality import (
+    Assignable,
+    Confined,
+    confinements,
+    excess_over_level,
+    optimality_of,
+    traffic_sizes,
+)
+from loadmanager.core.policies import IsolationPolicy, Policies
+
+MakeView = Callable[..., ClusterView]
+
+UNEVEN = {"a:1": (0.6, {1: 100.0, 2: 100.0}), "b:1": (0.0, {}), "c:1": (0.3, {3: 100.0})}
+"""Three equal bundles of 30 percent each, of which two lie together."""
+
+KEPT = Policies(isolation={"only": IsolationPolicy(namespaces=("t/.*",), primary=("a",))})
+
+
+def test_a_cluster_is_as_far_from_the_best_as_its_fullest_broker(make_view: MakeView) -> None:
+    found = optimality_of(make_view(UNEVEN))
+    assert found is not None
+    assert (found.largest, found.bound) == pytest.approx((0.6, 0.3))
+    assert found.gap == pytest.approx(1.0)
+    # One of three brokers is one level above the level.
+    assert found.excess == pytest.approx(1 / 3)
+
+
+def test_policies_may_allow_none_of_the_gap_to_be_closed(make_view: MakeView) -> None:
+    found = optimality_of(make_view(UNEVEN, policies=KEPT))
+    assert found is not None
+    assert found.gap == pytest.approx(1.0)
+    assert found.bound_within_policies == pytest.approx(0.9)
+    assert found.gap_within_policies == 0.0
+
+
+def test_known_sizes_count_before_shares_of_the_traffic(make_view: MakeView) -> None:
+    view = make_view(UNEVEN)
+    sizes = np.zeros((len(view.bundles.known), 5))
+    assert (background := optimality_of(view, sizes)) is not None
+    # Bundles that use nothing leave all to others on the host, which nobody can move.
+    assert background.bound == pytest.approx(0.6)
+    assert background.gap == background.excess == 0.0
+
+
+def test_of_no_broker_and_of_none_that_says_what_it_has_nothing_can_be_said(
+    make_view: MakeView,
+) -> None:
+    assert optimality_of(make_view({})) is None
+    silent = {"a:1": {"limit": (0.0,) * 5}}
+    assert optimality_of(make_view(UNEVEN, silent)) is None
+
+
+def test_an_idle_cluster_has_no_gap(make_view: MakeView) -> None:
+    found = optimality_of(make_view({"a:1": (0.0, {}), "b:1": (0.0, {})}))
+    assert found is not None
+    assert (found.gap, found.gap_within_policies, found.excess) == (0.0, 0.0, 0.0)
+
+
+def test_shares_of_the_traffic_are_those_of_the_cost_model(make_view: MakeView) -> None:
+    usage = {"usage": (400.0, 70.0, 0.0, 5e4, 9e4), "limit": (800.0, 100.0, 0.0, 1e6, 1e6)}
+    view = make_view({"a:1": (0.0, {1: 300.0, 2: 100.0}), "b:1": (0.0, {})}, {"a:1": usage})
+    sizes, names = traffic_sizes(view), view.bundles.names
+    for row in range(len(view.bundles.known)):
+        expected: Any = TrafficShare().usage(view, names[row], BrokerId("a:1"))
+        assert sizes[row] == pytest.approx(expected)
+
+
+def test_each_policy_and_all_other_bundles_are_confined_to_brokers_of_their_own() -> None:
+    policies = Policies(
+        isolation={
+            "p": IsolationPolicy(namespaces=("t/p.*",), primary=("a",), secondary=("b",)),
+        }
+    )
+    names = [_bundle("t/p1"), _bundle("t/other"), _bundle("t/p2")]
+    brokers = (BrokerId("a:1"), BrokerId("b:1"), BrokerId("c:1"))
+    found = confinements(policies, names, brokers)
+    assert [(one.bundles.tolist(), one.brokers.tolist()) for one in found] == [
+        ([True, False, True], [True, True, False]),
+        ([False, True, False], [False, True, True]),
+    ]
+    assert confinements(Policies(), names, brokers) == ()
+
+
+def _bundle(namespace: str) -> BundleId:
+    return bundle_id(Namespace(namespace), 0, 16)
+
+
+def test_what_nobody_may_serve_raises_no_bound() -> None:
+    one = Confined(np.array([True]), np.array([False, False]))
+    none = Confined(np.array([False]), np.array([True, False]))
+    alone = _assignable(np.array([0.4]), brokers=2)
+    assert alone.bound([one, none]) == alone.bound() == pytest.approx(0.4)
+
+
+def test_a_resource_by_itself_has_the_bound_of_that_resource() -> None:
+    cost = np.array([[[0.2, 0.8], [0.4, 0.1]]])
+    both = Assignable(
+        cost=cost,
+        background=np.zeros((2, 2)),
+        capacity=np.ones((2, 2)),
+        class_of=np.zeros(2, dtype=np.intp),
+        present=np.ones(2, dtype=np.bool_),
+    )
+    assert both.bound() == pytest.approx(0.8)
+    assert both.of_resource(0).bound() == pytest.approx(0.4)
+    assert both.levels().tolist() == pytest.approx([0.3, 0.45])
+
+
+def _assignable(sizes: np.ndarray, brokers: int) -> Assignable:
+    return Assignable(
+        cost=sizes.reshape(1, -1, 1),
+        background=np.zeros((brokers, 1)),
+        capacity=np.ones((brokers, 1)),
+        class_of=np.zeros(brokers, dtype=np.intp),
+        present=np.ones(brokers, dtype=np.bool_),
+    )
+
+
+@given(
+    sizes=st.lists(st.sampled_from([0.1, 0.3, 0.5, 1.0]), min_size=1, max_size=5),
+    kept=st.integers(0, 5),
+    brokers=st.integers(2, 3),
+)
+def test_no_assignment_within_policies_is_below_their_bound(
+    sizes: list[float], kept: int, brokers: int
+) -> None:
+    """The first bundles are kept to the first broker, and the others away from it."""
+    first = np.arange(len(sizes)) < kept
+    there = np.arange(brokers) == 0
+    confined = [Confined(first, there), Confined(~first, ~there)]
+    best = min(
+        max(
+            sum(size for size, on in zip(sizes, owners, strict=True) if on == row)
+            for row in range(brokers)
+        )
+        for owners in product(range(brokers), repeat=len(sizes))
+        if all((on == 0) == early for on, early in zip(owners, first.tolist(), strict=True))
+    )
+    found = _assignable(np.array(sizes), brokers)
+    assert found.bound() <= found.bound(confined) * (1 + 1e-12)
+    assert found.bound(confined) <= best * (1 + 1e-9)
+
+
+def test_what_a_background_puts_above_the_level_is_no_excess() -> None:
+    demand, background = np.array([[0.9], [0.5], [0.2]]), np.array([[0.9], [0.0], [0.0]])
+    assert excess_over_level(demand, background, 0.4) == pytest.approx(0.1 / 3 / 0.4)
+    assert excess_over_level(demand, background, 0.0) == 0.0

@@ -1,0 +1,199 @@
+"""`loadmanager attach --balance` at real Pulsar brokers with real clients."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from pulsar_traffic import Sends, sending, zipf_rates
+from real_pulsar import RealPulsar
+
+from loadmanager.attach.quiet import SHEDDING, SWITCHES
+
+pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
+
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
+
+NAMESPACE, BUNDLES = "trial/zipf", 32
+NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(50)]
+RATES = zipf_rates(NAMES, 2500.0, 0.5)
+WATCHED_S = float(os.environ.get("LOADMANAGER_PULSAR_WATCHED_S", "40"))
+SPLITS = SWITCHES[1]
+COUNTED = re.compile(
+    rf'^pulsar_in_messages_total\{{[^}}]*topic="persistent://{NAMESPACE}/[^}}]*\}} (\S+)',
+    re.MULTILINE,
+)
+
+
+@pytest.fixture(scope="module")
+def traffic(cluster: RealPulsar) -> Iterator[Sends]:
+    cluster.create_namespace(NAMESPACE, BUNDLES)
+    with sending(pulsar, cluster.service_url, RATES) as sends:
+        yield sends
+
+
+@pytest.fixture
+def all_on_one(cluster: RealPulsar, traffic: Sends) -> Sends:
+    """Let the first broker have all traffic, and forget which sends were slow before."""
+    cluster.gather(NAMESPACE, NAMES)
+    time.sleep(1)
+    traffic.slowest_s = 0.0
+    return traffic
+
+
+def counted(cluster: RealPulsar) -> list[float]:
+    """Return the messages that each broker has counted, as it tells Prometheus."""
+    found = []
+    for name in cluster.brokers:
+        with urlopen(f"http://{name}/metrics/", timeout=30) as reply:
+            found.append(sum(map(float, COUNTED.findall(reply.read().decode()))))
+    return found
+
+
+def max_over_mean(cluster: RealPulsar, window_s: float) -> float:
+    """Return how uneven brokers' message rates are over a window without moves."""
+    before = counted(cluster)
+    time.sleep(window_s)
+    rates = [now - then for now, then in zip(counted(cluster), before, strict=True)]
+    return max(rates) / (sum(rates) / len(rates))
+
+
+@contextmanager
+def balancing(
+    cluster: RealPulsar, state_dir: Path, *more: str
+) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
+    """Run the command; yields it and what it has told so far."""
+    process = subprocess.Popen(
+        command(cluster, state_dir, "--balance", *more), stdout=subprocess.PIPE, text=True
+    )
+    told: list[dict[str, Any]] = []
+
+    def listen() -> None:
+        assert process.stdout is not None
+        told.extend(map(json.loads, process.stdout))
+
+    reader = threading.Thread(target=listen)
+    reader.start()
+    try:
+        yield process, told
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def command(cluster: RealPulsar, state_dir: Path, *more: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "loadmanager", "attach", "--pulsar", cluster.url),
+        *("--state-dir", str(state_dir), "--json", *more),
+    ]
+
+
+def first(told: list[dict[str, Any]], key: str, value: object, limit_s: float) -> dict[str, Any]:
+    """Wait for what it tells with a value, and return it."""
+    deadline_s = time.monotonic() + limit_s
+    while True:
+        for line in list(told):
+            if line.get(key) == value or line.get("task", {}).get(key) == value:
+                return line
+        assert time.monotonic() < deadline_s, (key, value, told)
+        time.sleep(0.05)
+
+
+def dynamic(cluster: RealPulsar) -> dict[str, str]:
+    values: dict[str, str] = cluster.json("/admin/v2/brokers/configuration/values")
+    return {key: value for key, value in values.items() if key in SWITCHES}
+
+
+def effective(cluster: RealPulsar) -> list[dict[str, str]]:
+    path = "/admin/v2/brokers/configuration/runtime"
+    runtimes = [cluster.json(path, number) for number in range(len(cluster.brokers))]
+    return [{key: runtime[key] for key in SWITCHES} for runtime in runtimes]
+
+
+def set_dynamic(cluster: RealPulsar, key: str, value: str) -> None:
+    status = cluster.put(f"/admin/v2/brokers/configuration/{key}/{value}", method="POST")
+    assert status == 200
+
+
+def clear_dynamic(cluster: RealPulsar) -> None:
+    for key in SWITCHES:
+        cluster.put(f"/admin/v2/brokers/configuration/{key}", method="DELETE")
+
+
+def test_traffic_on_one_broker_is_even_within_30_s_and_stays_so(
+    cluster: RealPulsar, all_on_one: Sends, tmp_path: Path
+) -> None:
+    before = effective(cluster)
+    with balancing(cluster, tmp_path) as (process, told):
+        whole = first(told, "whole", value=True, limit_s=60)
+        began_s = time.monotonic()
+        assert whole["maxOverMean"] > 2.5
+        # The window has to end within 30 s, so it begins before 20 s.
+        time.sleep(15)
+        reached = max_over_mean(cluster, 10)
+        assert time.monotonic() < began_s + 30
+        assert reached <= 1.10
+        time.sleep(WATCHED_S)
+        process.terminate()
+        assert process.wait(30) == 0
+    tasks = [line["task"] for line in told if "task" in line]
+    ended = [one for one in tasks if one["state"] != "ordered"]
+    assert {one["state"] for one in ended} <= {"serving", "landed_elsewhere"}
+    assert all(one["reason"] for one in ended if one["state"] == "landed_elsewhere")
+    assert all_on_one.failed == []
+    later = [line for line in told[told.index(whole) + 1 :] if "verdict" in line and line["whole"]]
+    gaps = [line["maxOverMean"] - line["leastMaxOverMean"] for line in later]
+    assert median(gaps) <= 0.05
+    assert dynamic(cluster) == {}
+    assert effective(cluster) == before
+
+
+def test_after_a_kill_amid_moves_restore_sets_exactly_what_was_there(
+    cluster: RealPulsar, all_on_one: Sends, tmp_path: Path
+) -> None:
+    set_dynamic(cluster, SHEDDING, "true")
+    before = {SHEDDING: "true"}
+    try:
+        assert dynamic(cluster) == before
+        with balancing(cluster, tmp_path, "--interval", "4") as (process, told):
+            first(told, "state", "ordered", 60)
+            process.kill()
+            process.wait()
+        assert dynamic(cluster) == dict.fromkeys(SWITCHES, "false")
+        done = subprocess.run(
+            command(cluster, tmp_path, "--restore"), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert dynamic(cluster) == before
+        assert all(one[SHEDDING] == "true" for one in effective(cluster))
+        assert all(one[SPLITS] == "true" for one in effective(cluster))
+    finally:
+        clear_dynamic(cluster)
+    time.sleep(3)
+    assert all_on_one.failed == []
+    assert all_on_one.slowest_s < 5
+
+
+@pytest.mark.usefixtures("traffic")
+def test_shedding_that_somebody_switches_on_stops_it(cluster: RealPulsar, tmp_path: Path) -> None:
+    try:
+        with balancing(cluster, tmp_path, "--interval", "2") as (process, told):
+            first(told, "event", "Pulsar's own shedding and automatic splits are off", 30)
+            set_dynamic(cluster, SHEDDING, "true")
+            assert process.wait(30) == 1
+        assert dynamic(cluster) == {SHEDDING: "true"}
+    finally:
+        clear_dynamic(cluster)

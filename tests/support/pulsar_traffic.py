@@ -1,0 +1,83 @@
+"""Real Pulsar clients that send to many topics at steady rates, and what became of each send."""
+
+import heapq
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+PAYLOAD: Final = b"x" * 100
+_LONGEST_SLEEP_S: Final = 0.005
+_LATEST_S: Final = 1.0
+
+
+def zipf_rates(topics: Sequence[str], msgs_per_s: float, exponent: float) -> dict[str, float]:
+    """Return rates that add up to ``msgs_per_s``, the k-th topic's as k**-exponent."""
+    weights = [(place + 1) ** -exponent for place in range(len(topics))]
+    return {
+        topic: msgs_per_s * weight / sum(weights)
+        for topic, weight in zip(topics, weights, strict=True)
+    }
+
+
+@dataclass(slots=True)
+class Sends:
+    """What became of the messages so far."""
+
+    acknowledged: int = 0
+    failed: list[str] = field(default_factory=list)
+    slowest_s: float = 0.0
+
+
+@contextmanager
+def sending(pulsar: Any, service_url: str, rates: Mapping[str, float]) -> Iterator[Sends]:
+    """Send messages of 100 B to each topic at its rate until the end of the block."""
+    client = pulsar.Client(
+        service_url,
+        operation_timeout_seconds=60,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+    producers = [
+        client.create_producer(topic, batching_enabled=False, max_pending_messages=50_000)
+        for topic in rates
+    ]
+    sends, over = Sends(), threading.Event()
+    thread = threading.Thread(
+        target=_send, args=(pulsar, producers, list(rates.values()), sends, over)
+    )
+    thread.start()
+    try:
+        yield sends
+    finally:
+        over.set()
+        thread.join()
+        for producer in producers:
+            producer.flush()
+        client.close()
+
+
+def _send(
+    pulsar: Any, producers: list[Any], rates: list[float], sends: Sends, over: threading.Event
+) -> None:
+    def answered(result: Any, sent_s: float) -> None:
+        if result == pulsar.Result.Ok:
+            sends.acknowledged += 1
+            sends.slowest_s = max(sends.slowest_s, time.monotonic() - sent_s)
+        else:
+            sends.failed.append(str(result))
+
+    start_s = time.monotonic()
+    due = [(start_s + place / len(rates) / rate, place) for place, rate in enumerate(rates)]
+    heapq.heapify(due)
+    while not over.is_set():
+        now_s = time.monotonic()
+        while due[0][0] <= now_s:
+            at_s, place = due[0]
+            producers[place].send_async(
+                PAYLOAD, lambda result, _message, sent_s=now_s: answered(result, sent_s)
+            )
+            # What a busy machine did not send for a second is not sent all at once.
+            heapq.heapreplace(due, (max(at_s + 1 / rates[place], now_s - _LATEST_S), place))
+        time.sleep(max(0.0, min(due[0][0] - time.monotonic(), _LONGEST_SLEEP_S)))

@@ -1,0 +1,161 @@
+"""How long sessions of an ensemble live at the least after their last answered heartbeat.
+
+A follower tells its leader twice a tick which sessions it heard from. What it heard since is
+lost when it freezes.
+
+`pytest -m zookeeper tests/zookeeper/test_shortest_sessions.py -s` prints the figures.
+"""
+
+import asyncio
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+import pytest
+from coordination_worlds import connected
+from figures import emit
+from raw_sessions import RawSession
+from waiting import eventually
+from zookeeper_servers import LOOPBACK, PORTS_PER_MEMBER, Server, ensemble
+
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.core.lease import (
+    CLOCK_DRIFT_FRACTION,
+    Heartbeats,
+    latest_end_s,
+    report_interval_s,
+)
+from loadmanager.demo.children import free_ports
+from loadmanager.ports import Coordination
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
+
+TICK_S: Final = 1.0
+TIMEOUTS_S: Final = (2.5, 2.6, 2.7, 2.8, 2.9, 3.0, 3.1, 3.2, 3.3, 3.4)
+"""Spread over one tick, since a leader counts in whole ticks: some sessions get nothing on top."""
+ROUNDS: Final = 5
+EVERY_S: Final = 0.2
+RUN_UP_S: Final = 2.0
+
+SYNC: Final = "sync"
+TRANSACTION: Final = "transaction"
+SILENCE: Final = "transaction after silence"
+KINDS: Final = (SYNC, TRANSACTION, SILENCE)
+
+
+@dataclass(slots=True)
+class Life:
+    """One session, its last answered heartbeat, and since when the leader counts at least."""
+
+    kind: str
+    timeout_s: float
+    heartbeats: Heartbeats
+    sent_at_s: float = 0.0
+    known_since_s: float = 0.0
+    ended_at_s: float = 0.0
+
+    @property
+    def fraction(self) -> float:
+        """Which part of its timeout it lived after that heartbeat was sent."""
+        return (self.ended_at_s - self.sent_at_s) / self.timeout_s
+
+    @property
+    def over_at_s(self) -> float:
+        """When the longest lease that was given by then is over by a slow clock."""
+        leased_s = latest_end_s(self.known_since_s, self.timeout_s) - self.known_since_s
+        return self.known_since_s + leased_s * (1 + CLOCK_DRIFT_FRACTION)
+
+    def answered(self, sent_at_s: float) -> None:
+        """Take note of an answer to a heartbeat."""
+        interval_s = report_interval_s(self.timeout_s, TICK_S)
+        self.sent_at_s = sent_at_s
+        self.known_since_s = self.heartbeats.known_since_s(sent_at_s, monotonic(), interval_s)
+
+
+async def test_no_session_ends_before_the_longest_lease_is_over(tmp_path: Path) -> None:
+    servers = ensemble(tmp_path, int(1000 * TICK_S), free_ports(3 * PORTS_PER_MEMBER))
+    lives: list[Life] = []
+    try:
+        await servers.start()
+        leader, follower = await servers.in_mode("leader"), await servers.in_mode("follower")
+        options = ZooKeeperOptions(hosts=f"{LOOPBACK}:{leader.port}", session_timeout_s=10.0)
+        watching = await connected(ZooKeeperCoordination(options))
+        await watching.ensure("/sessions")
+        for number in range(ROUNDS):
+            lives += await _round(number, watching, follower)
+        await watching.close()
+    finally:
+        servers.stop()
+    for kind in KINDS:
+        some = [life for life in lives if life.kind == kind]
+        emit(
+            "shortest_session",
+            figure="life of a session after its last answered heartbeat was sent, as a part of "
+            "its timeout, where its follower froze then",
+            heartbeats=kind,
+            sessions=len(some),
+            ended_early=sum(life.fraction < 1 for life in some),
+            shortest_fraction=min(life.fraction for life in some),
+            tick_s=TICK_S,
+        )
+    assert all(life.ended_at_s > life.over_at_s for life in lives)
+    # What the lease counts from matters: the last answer alone promises next to nothing.
+    assert min(life.fraction for life in lives if life.kind == SILENCE) < 0.5
+
+
+async def _round(number: int, watching: Coordination, follower: Server) -> list[Life]:
+    """Freeze the follower, each time at another moment between two of its reports."""
+    lives: dict[str, Life] = {}
+    ended: dict[str, float] = {}
+    present: set[str] = set()
+
+    def seen(names: tuple[str, ...]) -> None:
+        ended.update(dict.fromkeys(present - set(names), monotonic()))
+        present.clear()
+        present.update(names)
+
+    half_s = TICK_S / 2
+    freeze_at_s = (monotonic() // half_s + 1 + number / ROUNDS) * half_s + RUN_UP_S
+    watch = watching.watch_children("/sessions", seen)
+    async with asyncio.TaskGroup() as tasks:
+        living = []
+        for kind in KINDS:
+            for index, timeout_s in enumerate(TIMEOUTS_S):
+                name = f"{kind.replace(' ', '-')}-{index}"
+                life = lives[name] = Life(kind, timeout_s, Heartbeats(monotonic()))
+                path = f"/sessions/{name}"
+                living.append(tasks.create_task(_live(life, path, follower.port, freeze_at_s)))
+        await asyncio.sleep(freeze_at_s - monotonic())
+        follower.signal(signal.SIGSTOP)
+        try:
+            await eventually(lambda: len(ended) == len(living), within_s=10.0)
+        finally:
+            follower.signal(signal.SIGCONT)
+            for task in living:
+                task.cancel()
+    watch.close()
+    for name, life in lives.items():
+        life.ended_at_s = ended[name]
+    return list(lives.values())
+
+
+async def _live(life: Life, path: str, port: int, freeze_at_s: float) -> None:
+    """Keep a session alive, or say nothing until shortly before the follower freezes."""
+    session = await RawSession.begin(LOOPBACK, port, life.timeout_s)
+    try:
+        assert session.timeout_s == life.timeout_s
+        await session.create_ephemeral(path)
+        send = session.sync if life.kind == SYNC else session.heartbeat
+        shift_s = EVERY_S * TIMEOUTS_S.index(life.timeout_s) / len(TIMEOUTS_S)
+        at_s = freeze_at_s - EVERY_S - shift_s if life.kind == SILENCE else monotonic() + shift_s
+        while True:
+            await asyncio.sleep(at_s - monotonic())
+            sent_at_s = monotonic()
+            await send()
+            if monotonic() < freeze_at_s:
+                life.answered(sent_at_s)
+            at_s += 10 if life.kind == SILENCE else EVERY_S
+    finally:
+        session.close()
