@@ -262,7 +262,11 @@ class TaskController:
             too_large = await self._write(batch)
             self._check_open()
         except BaseException as error:
-            why = error if isinstance(error, Exception) else Deposed(f"the term of epoch {self.tasks.epoch} ended")
+            why = (
+                error
+                if isinstance(error, Exception)
+                else Deposed(f"the term of epoch {self.tasks.epoch} ended")
+            )
             for request in batch:
                 if not request.answer.done():
                     request.answer.set_exception(why)

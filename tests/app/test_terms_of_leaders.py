@@ -5,8 +5,8 @@ from stories import place_all, story
 
 from loadmanager.adapters.memory.tree import Znode
 from loadmanager.app.desk import Desk
-from loadmanager.app.order_book import OrderBook
 from loadmanager.app.electing import Deposed
+from loadmanager.app.order_book import OrderBook
 from loadmanager.core import znodes
 from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import Orders, encode_orders
