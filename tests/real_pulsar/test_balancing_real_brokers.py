@@ -5,16 +5,14 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from attaching import balancing, command, first
 from pulsar_traffic import Sends, sending, zipf_rates
 from real_pulsar import RealPulsar
 
@@ -66,50 +64,6 @@ def max_over_mean(cluster: RealPulsar, window_s: float) -> float:
     time.sleep(window_s)
     rates = [now - then for now, then in zip(counted(cluster), before, strict=True)]
     return max(rates) / (sum(rates) / len(rates))
-
-
-@contextmanager
-def balancing(
-    cluster: RealPulsar, state_dir: Path, *more: str
-) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
-    """Run the command; yields it and what it has told so far."""
-    process = subprocess.Popen(
-        command(cluster, state_dir, "--balance", *more), stdout=subprocess.PIPE, text=True
-    )
-    told: list[dict[str, Any]] = []
-
-    def listen() -> None:
-        assert process.stdout is not None
-        told.extend(map(json.loads, process.stdout))
-
-    reader = threading.Thread(target=listen)
-    reader.start()
-    try:
-        yield process, told
-    finally:
-        process.kill()
-        process.wait()
-        reader.join()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def command(cluster: RealPulsar, state_dir: Path, *more: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "loadmanager", "attach", "--pulsar", cluster.url),
-        *("--state-dir", str(state_dir), "--json", *more),
-    ]
-
-
-def first(told: list[dict[str, Any]], key: str, value: object, limit_s: float) -> dict[str, Any]:
-    """Wait for what it tells with a value, and return it."""
-    deadline_s = time.monotonic() + limit_s
-    while True:
-        for line in list(told):
-            if line.get(key) == value or line.get("task", {}).get(key) == value:
-                return line
-        assert time.monotonic() < deadline_s, (key, value, told)
-        time.sleep(0.05)
 
 
 def dynamic(cluster: RealPulsar) -> dict[str, str]:
@@ -208,22 +162,3 @@ def test_shedding_that_somebody_switches_on_stops_it(cluster: RealPulsar, tmp_pa
         assert dynamic(cluster) == {SHEDDING: "true"}
     finally:
         clear_dynamic(cluster)
-
-
-def test_one_bundle_with_all_traffic_is_cut_and_spread(cluster: RealPulsar, tmp_path: Path) -> None:
-    cluster.create_namespace("trial/hot", 1)
-    names = [f"persistent://trial/hot/topic-{number}" for number in range(12)]
-    with (
-        sending(pulsar, cluster.service_url, zipf_rates(names, 600.0, 0.0)) as sends,
-        balancing(cluster, tmp_path, "--interval", "5", "--split") as (process, told),
-    ):
-        deadline_s = time.monotonic() + 90
-        while not any((line.get("maxOverMean") or 9) <= 1.25 for line in list(told)):
-            assert time.monotonic() < deadline_s, told
-            time.sleep(0.2)
-        process.terminate()
-        assert process.wait(30) == 0
-    tasks = [line["task"] for line in told if "task" in line]
-    splits = [one for one in tasks if one["kind"] == "split" and one["state"] != "ordered"]
-    assert {one["state"] for one in splits} == {"serving"}
-    assert sends.failed == []
