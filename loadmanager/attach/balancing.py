@@ -27,6 +27,7 @@ from loadmanager.core.move_limits import MoveBudget
 Work = Callable[[], Awaitable[Outcome]]
 
 _STALE_WINDOWS: Final = 3.0
+_LEAST_STALE_S: Final = 30.0
 _RESTORE_TRIES: Final = 3
 _RESTORE_PAUSE_S: Final = 2.0
 
@@ -149,7 +150,7 @@ class Balancer:
         self, samples: Mapping[BrokerId, BrokerSample], missing: Mapping[BrokerId, str]
     ) -> tuple[Mapping[BrokerId, BrokerSample], Mapping[BrokerId, str]]:
         """Return samples without those of too long ago, whose brokers are missing then."""
-        longest_s = _STALE_WINDOWS * self.interval_s
+        longest_s = max(_STALE_WINDOWS * self.interval_s, _LEAST_STALE_S)
         if any(sample.restarted for sample in samples.values()):
             self._changed_s = monotonic()
         stale = {
