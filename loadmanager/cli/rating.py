@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     "--out",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     required=True,
-    help="Where to write the figures: the package's own are loadmanager/simulator/pip_364.json.",
+    help="Where to write the figures. The package's own are pip_364_model_2.json and, of model 1, "
+    "pip_364.json in loadmanager/simulator.",
 )
 @click.option(
     "--seeds",
@@ -53,7 +54,7 @@ def rate_strategies_command(
 
     \b
     Examples:
-      loadmanager rate-strategies --out loadmanager/simulator/pip_364.json
+      loadmanager rate-strategies --out loadmanager/simulator/pip_364_model_2.json
       loadmanager config show-strategies > docs/strategies.md
     """  # noqa: D301 - the backspace tells click not to wrap the examples
     from loadmanager.simulator import pip_364

@@ -56,7 +56,7 @@ THEIR_RATINGS: Final[Mapping[str, Mapping[str, Rating]]] = {
 """The table at the end of PIP-364's design; it rates these three pairs and no other."""
 
 _SIGNIFICANT: Final = 4
-_FILES: Final[Mapping[int, str]] = {FORMER_MODEL: "pip_364_model_1.json", MODEL: "pip_364.json"}
+_FILES: Final[Mapping[int, str]] = {FORMER_MODEL: "pip_364.json", MODEL: "pip_364_model_2.json"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,6 +83,11 @@ class Figures:
         """The problems that were measured."""
         known = {cell.scenario for cell in self.cells}
         return tuple(problem for problem in PROBLEMS if problem.scenario in known)
+
+    @property
+    def pairs(self) -> frozenset[str]:
+        """The pairs that were measured."""
+        return frozenset(cell.pair for cell in self.cells)
 
     def medians(self, cell: Cell) -> dict[str, float]:
         """Return the median over the seeds of each measure; infinity for "never"."""

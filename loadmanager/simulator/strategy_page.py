@@ -149,7 +149,7 @@ def _all_pairs(figures: Figures, mode: Mode) -> Iterator[str]:
     problems = figures.problems
     yield f"| pair | {' | '.join(problem.name for problem in problems)} |"
     yield f"|---|{'---|' * len(problems)}"
-    for pair in every_pair():
+    for pair in (one for one in every_pair() if one.name in figures.pairs):
         yield f"| `{pair.name}` | {_row(figures, mode, pair.name)} |"
 
 
