@@ -203,7 +203,7 @@ async def test_a_term_that_cannot_begin_is_given_up_as_well(
             raise RuntimeError("never seen before")
         await read(self)
 
-    monkeypatch.setattr(OrderBook, "open", failing)
+    monkeypatch.setattr(OrderBook, "read", failing)
     for agent in cluster.agents:
         if agent.leads and agent is not victim:
             await agent.kill()
