@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-admin-client bench faults lint coverage lock clean
+.PHONY: help demo test test-pulsar test-admin-client bench faults lint coverage lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,12 @@ bench: $(TEST) ## Measure; one JSON line for each figure
 
 test-admin-client: $(TEST) ## Drive a sidecar with Pulsar's own admin library (needs Go)
 	@$(BIN)/pytest -m admin_client tests/admin_client
+
+# A version of Pulsar and one of its load managers, or both if none is named
+VERSION ?= 4.0.7
+MANAGER ?=
+test-pulsar: $(TEST) ## Balance real Pulsar brokers (needs Maven, Java 17): VERSION=3.0.7 MANAGER=modular
+	@LOADMANAGER_PULSAR_VERSION=$(VERSION) LOADMANAGER_PULSAR_MANAGER=$(MANAGER) $(BIN)/pytest -m pulsar -raR tests/real_pulsar
 
 RUNS ?= 50
 SEED ?= 1

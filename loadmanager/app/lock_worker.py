@@ -22,10 +22,6 @@ from loadmanager.core.ownership import Phase
 from loadmanager.core.splitting import merges_in
 from loadmanager.ports import TooLarge
 
-_SMALL_LIST_BYTES: Final = 20_000
-_REWRITTEN_BYTES_PER_S: Final = 1_000_000
-"""How fast a list that is not small may be rewritten, and read by all sidecars, for changes of
-a few locks each: 20,000 bundles wait 0.2 s for one another."""
 _IDLE_S: Final = 5.0
 _GATHER_S: Final = 0.01
 
@@ -54,8 +50,9 @@ class LockWorker:
             if merge is not None and not own.doubting:
                 await self._merge(merge)
             elif batch.takes or batch.drops:
-                if self._list.size_bytes > _SMALL_LIST_BYTES and not self._batches.is_full(batch):
-                    await self._clock.sleep(self._list.size_bytes / _REWRITTEN_BYTES_PER_S)
+                pause_s = self._list.pause_s()
+                if pause_s > 0 and not self._batches.is_full(batch):
+                    await self._clock.sleep(pause_s)
                     batch = self._next_batch()
                 self._apply(await self._commits.change(batch.takes, batch.drops))
             elif split is not None and not own.doubting:
@@ -121,8 +118,11 @@ class LockWorker:
         Whatever changes locks says it too; alone it goes only when there is nothing else.
         """
         own = self._ownerships
-        if own.records.loading and await own.lock_work.wait(_GATHER_S):
-            return  # More is served by now, or a lock has to be dropped or taken: that first.
+        gather_s = _GATHER_S if own.records.loading else 0.0
+        await self._clock.sleep(max(self._list.pause_s(), gather_s))
+        batch = self._next_batch()
+        if batch.takes or batch.drops:
+            return  # Their commit says it too.
         try:
             await self._list.commit()
         except TooLarge as error:

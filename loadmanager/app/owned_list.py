@@ -7,6 +7,7 @@ the mark of this very agent, which another agent of the same broker deletes as i
 what a former one still sends is refused.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
@@ -31,14 +32,18 @@ from loadmanager.ports import (
 _LIST_FRACTION: Final = 0.9
 """How much of what ZooKeeper takes at once the list may need: a bundle can still be dropped
 then, and the tokens of new locks be written out."""
+_REWRITTEN_BYTES_PER_S: Final = 250_000
+"""How fast the list may be rewritten, and read by all sidecars, for a few changes each time."""
+_REWRITTEN_AHEAD_S: Final = 2.0
+"""For how long at that rate it may be rewritten at once: with 20,000 bundles (0.3 MB) two or
+three changes do not wait, and further ones do for a second, together."""
 _RECONNECT_POLL_S: Final = 0.1
 
 
 class OwnedList:
     """The one writer of the list, for one membership.
 
-    ``loading`` are the bundles that it says are not served yet, and ``size_bytes`` is what
-    it last needed.
+    ``loading`` are the bundles that it says are not served yet.
     """
 
     def __init__(self, parts: Parts, records: OwnershipRecords, membership: Membership) -> None:
@@ -51,7 +56,8 @@ class OwnedList:
         self._still_ours = Check(znodes.agent(membership.broker, membership.session_id), 0)
         self._version = 0
         self.path = znodes.owned(membership.broker)
-        self.size_bytes = 0
+        # When all that was written would have been, at the rate at which lists may be rewritten.
+        self._paced_until_s = -math.inf
         self.loading: AbstractSet[BundleId] = frozenset()
 
     async def commit(
@@ -77,7 +83,6 @@ class OwnedList:
             after.pop(bundle, None)
         loading = (self._records.loading.keys() | (() if served else set(made))) & after.keys()
         content = encode_owned(after, loading)
-        self.size_bytes = len(content)
         limit_bytes = int(_LIST_FRACTION * self._coordination.max_request_bytes)
         if made and not served and len(content) > limit_bytes:
             raise TooLarge(self.path, len(content), limit_bytes)
@@ -93,7 +98,17 @@ class OwnedList:
             stat = await self.applied()
         if stat is not None:
             self._version, self.loading = stat.version, loading
+            self._pace(len(content))
         return stat
+
+    def pause_s(self) -> float:
+        """Return how long a change of a few locks is to wait for others."""
+        return max(0.0, self._paced_until_s - _REWRITTEN_AHEAD_S - self._clock.monotonic_s())
+
+    def _pace(self, size_bytes: int) -> None:
+        now_s = self._clock.monotonic_s()
+        begin_s = min(max(self._paced_until_s, now_s), now_s + _REWRITTEN_AHEAD_S)
+        self._paced_until_s = begin_s + size_bytes / _REWRITTEN_BYTES_PER_S
 
     async def applied(self) -> Stat | None:
         """Wait until ZooKeeper answers; return the list's stat if it was written since."""

@@ -6,6 +6,7 @@ because only the lock in ZooKeeper decides who serves.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -24,6 +25,8 @@ from loadmanager.ports import Clock, Connection, Coordination, LeaderInfo, Node,
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
+
+_OWNS_NOTHING: Final = OwnedList({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,18 +217,20 @@ class ClusterPicture:
 
     def _owned_changed(self, name: str, before: OwnedList | None, after: OwnedList | None) -> None:
         broker = BrokerId(name)
-        now = after.tokens if after else {}
-        loading = after.loading if after else frozenset()
-        for bundle in before.tokens if before else ():
+        former, now = before or _OWNS_NOTHING, after or _OWNS_NOTHING
+        for bundle in [bundle for bundle in former.tokens if bundle not in now.tokens]:
             holding = self._owners.get(bundle)
-            if bundle not in now and holding and holding.broker == broker:
+            if holding and holding.broker == broker:
                 del self._owners[bundle]
                 self._take_from_other_lists(bundle)
-        for bundle, token in now.items():
+        for bundle, token in now.tokens.items():
+            loading = bundle in now.loading
+            if former.tokens.get(bundle) == token and loading == (bundle in former.loading):
+                continue  # As most entries of a long list: nothing changed for it.
             holding = self._owners.get(bundle)
             # Two lists may name a bundle for a moment; the later lock is the owner.
             if holding is None or holding.broker == broker or holding.fencing_token < token:
-                self._owners[bundle] = Holding(broker, token, bundle not in loading)
+                self._owners[bundle] = Holding(broker, token, not loading)
         self._answers_changed()
         self.owner_changes.tell()
         self.changes.tell()

@@ -70,7 +70,8 @@ class _Request:
 
     def dispatched(self, too_large: TooLarge | None = None) -> Dispatched:
         found = self.admitted
-        error = too_large if found.tasks else None
+        failed = any(task.state is State.FAILED for task in found.tasks)
+        error = too_large if failed else None
         return Dispatched(dict(found.standing), dict(found.refused), error)
 
 
@@ -386,11 +387,12 @@ class TaskController:
     def _orphan_cuts(self) -> Iterator[Proposal]:
         """Yield the orders to split or merge that stand and have no task."""
         splits = {b: o for b, o in self._book.splits.items() if self.tasks.of(b) is None}
-        bundles: list[tuple[TaskKind, tuple[BundleId, ...]]] = [
-            (TaskKind.SPLIT, (b,)) for b, o in splits.items() if whole_ordered(b, o) is None
-        ]
-        bundles += [(TaskKind.MERGE, both.halves) for both in merges_in(splits)]
-        for kind, some in bundles:
+        merges = [both.halves for both in merges_in(splits)]
+        # A half whose other half is no more has a task as well: it is taken back in time.
+        alone = splits.keys() - {half for halves in merges for half in halves}
+        for some in [*merges, *((bundle,) for bundle in sorted(alone))]:
+            merged = whole_ordered(some[0], splits[some[0]]) is not None
+            kind = TaskKind.MERGE if merged else TaskKind.SPLIT
             yield Proposal(
                 kind=kind,
                 bundles=some,

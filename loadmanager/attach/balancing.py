@@ -2,26 +2,32 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 from typing import Final, Protocol
 
 from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError, RightMissing
-from loadmanager.adapters.pulsar_admin.moves import BundleMover, Move
+from loadmanager.adapters.pulsar_admin.moves import BundleMover, Move, Outcome
+from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
 from loadmanager.attach.discovery import Addresses, PulsarCluster, discover_at_any
 from loadmanager.attach.groups import Groups
 from loadmanager.attach.observation import Observation, Proposal, Rules
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.sampling import BrokerSample, Sampler
-from loadmanager.attach.tasks import MoveTask
+from loadmanager.attach.splitting import SplitProposal
+from loadmanager.attach.tasks import AttachTask
 from loadmanager.core.errors import InvalidName, LoadManagerError
-from loadmanager.core.ids import BrokerId, parse_full_topic
+from loadmanager.core.ids import BrokerId, BundleId, parse_full_topic
 from loadmanager.core.move_limits import MoveBudget
 
+Work = Callable[[], Awaitable[Outcome]]
+
 _STALE_WINDOWS: Final = 3.0
+_LEAST_STALE_S: Final = 30.0
 _RESTORE_TRIES: Final = 3
 _RESTORE_PAUSE_S: Final = 2.0
 
@@ -32,7 +38,7 @@ class Log(Protocol):
     def round(self, seen: Observation, held: str) -> None:
         """One look at the cluster; ``held`` says why nothing may move now, "" if it may."""
 
-    def task(self, task: MoveTask) -> None:
+    def task(self, task: AttachTask) -> None:
         """A move in a new state."""
 
     def event(self, what: str) -> None:
@@ -71,6 +77,7 @@ class Balancer:
     _urls: tuple[str, ...] = ()
     _brokers: tuple[BrokerId, ...] = ()
     _changed_s: float = float("-inf")
+    _uncut: set[BundleId] = field(default_factory=set)
     _groups: Groups = field(init=False)
     _sampler: Sampler = field(init=False)
     _address: Addresses = field(init=False)
@@ -128,7 +135,7 @@ class Balancer:
             return None
         held = self._held(seen)
         self.log.round(seen, held)
-        if held or not seen.proposals:
+        if held or not (seen.proposals or seen.splits):
             return None
         await self._carry_out(seen)
         return cluster
@@ -143,7 +150,7 @@ class Balancer:
         self, samples: Mapping[BrokerId, BrokerSample], missing: Mapping[BrokerId, str]
     ) -> tuple[Mapping[BrokerId, BrokerSample], Mapping[BrokerId, str]]:
         """Return samples without those of too long ago, whose brokers are missing then."""
-        longest_s = _STALE_WINDOWS * self.interval_s
+        longest_s = max(_STALE_WINDOWS * self.interval_s, _LEAST_STALE_S)
         if any(sample.restarted for sample in samples.values()):
             self._changed_s = monotonic()
         stale = {
@@ -165,22 +172,15 @@ class Balancer:
         return self.budget.limits.closed(now.weekday(), now.hour * 60 + now.minute)
 
     async def _carry_out(self, seen: Observation) -> None:
-        mover = BundleMover(
-            self.admin,
-            self._address,
-            seen.cluster.name,
-            seen.cluster.brokers,
-            claims=seen.cluster.manager != "extensible",
-        )
-        waiting = deque(seen.proposals)
+        """Split what has to be split; if nothing has, move."""
+        waiting = deque(self._split_work(seen) or self._move_work(seen))
         under_way: set[asyncio.Task[None]] = set()
         try:
             while waiting or under_way:
                 while waiting and not self.budget.crowded():
-                    proposal = waiting.popleft()
-                    if self._admitted(proposal):
-                        move = _move(proposal, seen.samples)
-                        under_way.add(asyncio.create_task(self._one(mover, move, proposal)))
+                    task, work = waiting.popleft()
+                    if self._admitted(task):
+                        under_way.add(asyncio.create_task(self._one(task, work)))
                 if under_way:
                     done, under_way = await asyncio.wait(
                         under_way, return_when=asyncio.FIRST_COMPLETED
@@ -191,27 +191,56 @@ class Balancer:
             # Whatever ended this, no order is left without a look at where it went.
             await asyncio.gather(*under_way, return_exceptions=True)
 
-    def _admitted(self, proposal: Proposal) -> bool:
-        """Count a move that may begin now, else tell why it may not."""
+    def _move_work(self, seen: Observation) -> list[tuple[AttachTask, Work]]:
+        mover = BundleMover(
+            self.admin,
+            self._address,
+            seen.cluster.name,
+            seen.cluster.brokers,
+            claims=seen.cluster.manager != "extensible",
+        )
+        return [
+            (_move_task(one), partial(mover.move, _move(one, seen.samples)))
+            for one in seen.proposals
+        ]
+
+    def _split_work(self, seen: Observation) -> list[tuple[AttachTask, Work]]:
+        return [
+            (_split_task(one), partial(self._split, seen.cluster.name, one))
+            for one in seen.splits
+            if one.bundle not in self._uncut
+        ]
+
+    async def _split(self, cluster: str, proposal: SplitProposal) -> Outcome:
+        broker = proposal.broker
+        splitter = BundleSplitter(self.admin, self._address(broker), cluster, broker)
+        outcome = await splitter.split(proposal.bundle, proposal.cut)
+        if outcome.state == "failed":
+            # A version that cannot, or a namespace that may not, does not in the next round either.
+            self._uncut.add(proposal.bundle)
+        return outcome
+
+    def _admitted(self, task: AttachTask) -> bool:
+        """Count what may begin now, else tell why it may not."""
         why = "told to stop" if self.stopping.is_set() else ""
-        why = why or self.budget.exhausted(proposal.bundle, monotonic())
+        why = why or self.budget.exhausted(task.bundle, monotonic())
         if why:
-            self.log.task(replace(_task(proposal), state="superseded", reason=f"held: {why}"))
+            self.log.task(replace(task, state="superseded", reason=f"held: {why}"))
             return False
-        self.budget.begin(proposal.bundle, monotonic())
+        self.budget.begin(task.bundle, monotonic())
         return True
 
-    async def _one(self, mover: BundleMover, move: Move, proposal: Proposal) -> None:
-        task = replace(_task(proposal), state="ordered", reason=proposal.reason())
+    async def _one(self, task: AttachTask, work: Work) -> None:
+        task = replace(task, state="ordered", since_s=monotonic(), reason=task.cause)
         self.log.task(task)
         try:
-            outcome = await mover.move(move)
+            outcome = await work()
         except RightMissing as error:
             self.stopping.set()
             self.log.task(replace(task, state="failed", since_s=monotonic(), reason=str(error)))
             raise
         finally:
-            self.budget.end(move.bundle, monotonic())
+            self.budget.end(task.bundle, monotonic())
         self.log.task(
             replace(
                 task,
@@ -245,8 +274,19 @@ class Balancer:
                 return
 
 
-def _task(proposal: Proposal) -> MoveTask:
-    return MoveTask(
+def _split_task(proposal: SplitProposal) -> AttachTask:
+    return AttachTask(
+        bundle=proposal.bundle,
+        source=proposal.broker,
+        target=proposal.broker,
+        cut=proposal.cut,
+        cause=proposal.reason(),
+        since_s=monotonic(),
+    )
+
+
+def _move_task(proposal: Proposal) -> AttachTask:
+    return AttachTask(
         bundle=proposal.bundle,
         source=proposal.source,
         target=proposal.target,

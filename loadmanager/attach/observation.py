@@ -9,6 +9,7 @@ import numpy as np
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.splitting import SplitProposal, proposed_splits
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.even_rates import CLOSE_ENOUGH, RatePlan, plan_even_rates
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
@@ -28,12 +29,14 @@ class Rules:
         most_moves: proposed at once.
         move_partial: whether bundles may move of which a topic was loaded within the window, so
             that their rates are lower bounds.
+        split: whether bundles may be cut that are too large to even out by moves.
     """
 
     exclude: tuple[str, ...] = ()
     move_non_persistent: bool = False
     most_moves: int = 20
     move_partial: bool = True
+    split: bool = False
 
     def why_stays(self, bundle: BundleId, traffic: BundleTraffic) -> str:
         """Return why a bundle is never moved, "" if it may be."""
@@ -84,6 +87,7 @@ class Observation:
         plan: None where no broker has a sample or nothing has traffic.
         proposals: what would be moved, in order.
         staying: bundles with traffic that never move, with the reason.
+        splits: what would be cut first, because moves are not enough.
     """
 
     cluster: PulsarCluster
@@ -92,6 +96,7 @@ class Observation:
     plan: RatePlan | None
     proposals: tuple[Proposal, ...]
     staying: Mapping[BundleId, str]
+    splits: tuple[SplitProposal, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -161,6 +166,7 @@ def observe(
         plan=plan,
         proposals=proposals,
         staying={bundle: why for bundle, why in stays.items() if bundle in busy},
+        splits=proposed_splits(samples, stays.keys(), plan) if plan and rules.split else (),
     )
 
 
@@ -213,6 +219,10 @@ def document(seen: Observation, *, requests: int, answer_bytes: int) -> dict[str
                 "reason": one.reason(),
             }
             for one in seen.proposals
+        ],
+        "splits": [
+            {"bundle": one.bundle, "broker": one.broker, "cut": one.cut, "reason": one.reason()}
+            for one in seen.splits
         ],
         "staying": dict(seen.staying),
         "cost": {"requests": requests, "answerBytes": answer_bytes},

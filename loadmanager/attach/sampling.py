@@ -11,6 +11,7 @@ from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.attach.discovery import Addresses, PulsarCluster
 from loadmanager.core.bundle_traffic import BundleTraffic, bundle_traffic
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import TopicTraffic
 from loadmanager.core.topic_counters import Counters, between
 
 _PARALLEL = 16
@@ -45,6 +46,7 @@ class BrokerSample:
     Attributes:
         window_s: between the two readings of its metrics.
         bundles: the traffic of each bundle that it served at the end.
+        topics: the traffic of each topic.
         usages: percent of the broker's resources, as its own load manager measured last.
         cpu_cores: what its process used, in cores; None if its metrics do not tell.
         homeless_topics: with counters, though no bundle of the broker holds them.
@@ -54,6 +56,7 @@ class BrokerSample:
 
     window_s: float
     bundles: Mapping[BundleId, BundleTraffic]
+    topics: Mapping[str, TopicTraffic] = field(default_factory=dict)
     usages: Mapping[str, float] = field(default_factory=dict)
     cpu_cores: float | None = None
     homeless_topics: int = 0
@@ -111,15 +114,15 @@ class Sampler:
 
 def _sample(former: Reading, reading: Reading) -> BrokerSample:
     window_s = max(reading.at_s - former.at_s, 1e-3)
-    bundles, homeless = bundle_traffic(
-        reading.owned, between(former.topics, reading.topics, window_s)
-    )
+    window = between(former.topics, reading.topics, window_s)
+    bundles, homeless = bundle_traffic(reading.owned, window)
     then, now = former.seen.cpu_seconds, reading.seen.cpu_seconds
     # A restarted process has counted less than the one before.
     known = then is not None and now is not None and now >= then
     return BrokerSample(
         window_s=window_s,
         bundles=bundles,
+        topics=window.rates,
         usages=reading.seen.usages,
         cpu_cores=(now - then) / window_s
         if known and now is not None and then is not None

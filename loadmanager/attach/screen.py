@@ -56,10 +56,12 @@ def summary(seen: Observation) -> Iterator[str]:
         )
     if not seen.whole and seen.samples:
         yield "some topics were loaded within the window: their rates are lower bounds"
+    for one in seen.splits[:_MOST_SHOWN]:
+        yield f"  cut {one.bundle} at 0x{one.cut:08x}: {one.reason()}"
     yield seen.verdict
-    for number, one in enumerate(seen.proposals[:_MOST_SHOWN], 1):
-        yield f"  {number}. {one.bundle}: {one.source} -> {one.target}"
-        yield f"     {one.reason()}"
+    for number, move in enumerate(seen.proposals[:_MOST_SHOWN], 1):
+        yield f"  {number}. {move.bundle}: {move.source} -> {move.target}"
+        yield f"     {move.reason()}"
     if len(seen.proposals) > _MOST_SHOWN:
         yield f"  and {len(seen.proposals) - _MOST_SHOWN} more (--json has all)"
 

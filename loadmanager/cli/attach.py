@@ -81,6 +81,12 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     "crash of it.",
 )
 @click.option(
+    "--split",
+    is_flag=True,
+    help="Cut bundles that are too large to even out by moves, from Pulsar 3.0 on. There is no way "
+    "back: Pulsar merges no bundles.",
+)
+@click.option(
     "--take-over",
     is_flag=True,
     help="Balance although shedding was switched off by somebody else.",

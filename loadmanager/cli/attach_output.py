@@ -12,7 +12,7 @@ from loadmanager.cli.tables import fitted, print_table, terminal_width
 if TYPE_CHECKING:
     from loadmanager.adapters.pulsar_admin.client import Cost
     from loadmanager.attach.observation import Observation
-    from loadmanager.attach.tasks import MoveTask
+    from loadmanager.attach.tasks import AttachTask
 
 
 def print_window(seen: "Observation", cost: "Cost", *, as_json: bool) -> None:
@@ -55,7 +55,7 @@ class DecisionLog:
         if held:
             self.event(f"nothing moves in this round: {held}")
 
-    def task(self, task: "MoveTask") -> None:
+    def task(self, task: "AttachTask") -> None:
         """Tell of a move in a new state."""
         if self.as_json:
             _print_json({"at": _now(), "task": task.document()})

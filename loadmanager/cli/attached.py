@@ -49,6 +49,7 @@ class Attached:
             move_non_persistent=self._options["move_non_persistent"],
             most_moves=self._options["most_moves"],
             move_partial=move_partial,
+            split=self._options["split"],
         )
 
     async def _observe(self, admin: PulsarAdmin) -> int:

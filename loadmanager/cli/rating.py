@@ -16,19 +16,26 @@ if TYPE_CHECKING:
     "--out",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     required=True,
-    help="Where to write the figures: the package's own are loadmanager/simulator/pip_364.json.",
+    help="Where to write the figures. The package's own are pip_364_model_2.json and, of model 1, "
+    "pip_364.json in loadmanager/simulator.",
 )
 @click.option(
     "--seeds",
-    default=20,
-    show_default=True,
     type=click.IntRange(1),
-    help="How many runs each median is of.",
+    help="How many runs each median is of. Without it, as many as of the package's own figures: "
+    "1, and 20 of model 1.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1),
     help="Processes to run them in. Without it, one for each core.",
+)
+@click.option(
+    "--model",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1, 2),
+    help="The model of brokers and scores; 1 is the former one.",
 )
 @click.option(
     "--scenario",
@@ -38,7 +45,7 @@ if TYPE_CHECKING:
     "again.",
 )
 def rate_strategies_command(
-    *, out: Path, seeds: int, jobs: int | None, scenarios: tuple[str, ...]
+    *, out: Path, seeds: int | None, jobs: int | None, model: int, scenarios: tuple[str, ...]
 ) -> None:
     """Measure every pair of strategies at the five problems of PIP-364, in both modes.
 
@@ -47,7 +54,7 @@ def rate_strategies_command(
 
     \b
     Examples:
-      loadmanager rate-strategies --out loadmanager/simulator/pip_364.json
+      loadmanager rate-strategies --out loadmanager/simulator/pip_364_model_2.json
       loadmanager config show-strategies > docs/strategies.md
     """  # noqa: D301 - the backspace tells click not to wrap the examples
     from loadmanager.simulator import pip_364
@@ -62,7 +69,8 @@ def rate_strategies_command(
         raise click.UsageError(told)
     figures = dict(_kept(out).cells) if scenarios else {}
     began_s = time.monotonic()
-    for found in pip_364.measure(scenarios or known, seeds=seeds, processes=jobs):
+    measuring = pip_364.measure(scenarios or known, seeds=seeds, model=model, processes=jobs)
+    for found in measuring:
         figures |= found
         last = list(found)[-1]
         told = f"{last.scenario}, {last.mode}, {last.pair}"

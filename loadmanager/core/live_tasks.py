@@ -66,8 +66,9 @@ class LiveTasks:
         for task in former:
             if not _gives_way(task, proposal):
                 return f"{task.kind.value} at {task.target} is under way (task {task.number})"
-        if proposal.asked_by not in _BOUNDED or proposal.source == proposal.target:
-            return None  # What is split where it is goes nowhere.
+        stays = proposal.splits and proposal.source == proposal.target
+        if stays or proposal.asked_by not in _BOUNDED:
+            return None
         for broker in (proposal.source, proposal.target):
             if broker is not None:
                 leaving = sum(broker in task.parties for task in former)

@@ -211,6 +211,7 @@ OF_LINES: Final = (
     Made(TICKS, "tick", ticks),
     Made(_as_it_is("moves", "move"), "move", _unchanged),
     Made(_as_it_is("hand_overs", "hand_over"), "hand_over", _unchanged),
+    Made(_as_it_is("tasks", "task"), "task", _unchanged),
     Made(_as_it_is("cuts", "cut"), "cut", _unchanged),
     Made(_as_it_is("terms", "term"), "term", _unchanged),
     Made(_as_it_is("lost_reports", "lost_reports"), "lost_reports", _unchanged),

@@ -26,6 +26,8 @@ def load_contradictions(scenario: Scenario) -> Iterator[Contradiction]:
         yield Contradiction(("trace",), fault, ("load",))
     elif scenario.trace is not None and not scenario.trace.is_file():
         yield Contradiction(("trace",), f"expected a file; there is no {scenario.trace}")
+    for nth, pattern in enumerate(scenario.trace_patterns):
+        yield from _pattern(("trace_patterns", nth), pattern, scenario.duration_s)
     first: dict[Namespace, Load] = {}
     for at, load in enumerate(scenario.load):
         path: TomlPath = ("load", at)

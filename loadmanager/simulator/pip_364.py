@@ -1,7 +1,7 @@
-"""PIP-364's table measured: the figures of every pair at the five problems, kept as a file.
+"""PIP-364's table measured: the figures of every pair at the five problems, kept as files.
 
-The file is part of the package, so that the guide can be printed without simulating
-anything; ``loadmanager rate-strategies`` makes it anew.
+The files, one for each model, are part of the package, so that the guide can be printed
+without simulating anything; ``loadmanager rate-strategies`` makes them anew.
 """
 
 import json
@@ -18,14 +18,17 @@ from typing import Final
 from loadmanager.simulator.any_placement import runs_of_placements
 from loadmanager.simulator.catalogue import find
 from loadmanager.simulator.comparing import Job, results_of, run_job
-from loadmanager.simulator.ratings import PROBLEMS, Rating, problem_of
+from loadmanager.simulator.ratings import PROBLEMS, Problem, Rating, problem_of
 from loadmanager.simulator.run import Run
 from loadmanager.simulator.scenario import FORMER_MODEL, Scenario
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.strategies import MODES, Mode, Strategy, every_pair
 
-SEEDS: Final = 20
-"""How many seeds each median is of."""
+MODEL: Final = 2
+"""The usual model of the simulator."""
+
+SEEDS: Final[Mapping[int, int]] = {FORMER_MODEL: 20, MODEL: 1}
+"""How many seeds each median is of, by the model."""
 
 THEIR_RATINGS: Final[Mapping[str, Mapping[str, Rating]]] = {
     "threshold+least_resource_usage_with_weight": {
@@ -53,7 +56,7 @@ THEIR_RATINGS: Final[Mapping[str, Mapping[str, Rating]]] = {
 """The table at the end of PIP-364's design; it rates these three pairs and no other."""
 
 _SIGNIFICANT: Final = 4
-_FILE: Final = "pip_364.json"
+_FILES: Final[Mapping[int, str]] = {FORMER_MODEL: "pip_364.json", MODEL: "pip_364_model_2.json"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -74,6 +77,17 @@ class Figures:
     """The figures of all cells."""
 
     cells: Mapping[Cell, Samples]
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems that were measured."""
+        known = {cell.scenario for cell in self.cells}
+        return tuple(problem for problem in PROBLEMS if problem.scenario in known)
+
+    @property
+    def pairs(self) -> frozenset[str]:
+        """The pairs that were measured."""
+        return frozenset(cell.pair for cell in self.cells)
 
     def medians(self, cell: Cell) -> dict[str, float]:
         """Return the median over the seeds of each measure; infinity for "never"."""
@@ -112,9 +126,9 @@ class Figures:
 
 
 @cache
-def measured() -> Figures:
-    """Return the figures that the package holds."""
-    file = resources.files(__package__) / _FILE
+def measured(model: int = MODEL) -> Figures:
+    """Return the figures that the package holds, of one model."""
+    file = resources.files(__package__) / _FILES[model]
     return Figures.from_json(file.read_text(encoding="utf-8"))
 
 
@@ -128,11 +142,11 @@ def every_cell() -> tuple[Cell, ...]:
     )
 
 
-def job_of(cell: Cell, seed: int) -> Job:
+def job_of(cell: Cell, seed: int, model: int = MODEL) -> Job:
     """Return one run of a cell."""
     return Job(
         name=cell.scenario,
-        scenario=_scenario(cell.scenario),
+        scenario=_scenario(cell.scenario, model),
         strategy=Strategy.parse(cell.pair, cell.mode),
         seed=seed,
     )
@@ -152,19 +166,25 @@ def figures_of_placements(job: Job) -> dict[str, dict[str, float]]:
 
 
 def measure(
-    scenarios: Collection[str], *, seeds: int = SEEDS, processes: int = 1
+    scenarios: Collection[str],
+    *,
+    seeds: int | None = None,
+    model: int = MODEL,
+    processes: int = 1,
 ) -> Generator[dict[Cell, Samples], None, None]:
     """Simulate the cells of some problems with the seeds from 1 on; yield them as they are done.
 
-    One dict is a shedder in one mode at one problem, with all placements.
+    One dict is a shedder in one mode at one problem, with all placements. Without ``seeds``
+    there are as many as `SEEDS` says.
     """
     cells = [cell for cell in every_cell() if cell.scenario in scenarios]
     firsts = {(cell.scenario, cell.mode, _shedder(cell)): cell for cell in reversed(cells)}
     wanted = sorted(firsts.values(), key=cells.index)
-    jobs = (job_of(cell, seed) for cell in wanted for seed in range(1, seeds + 1))
+    count = seeds or SEEDS[model]
+    jobs = (job_of(cell, seed, model) for cell in wanted for seed in range(1, count + 1))
     with closing(results_of(jobs, figures_of_placements, processes=processes)) as results:
         for first in wanted:
-            each = [found for _, found in islice(results, seeds)]
+            each = [found for _, found in islice(results, count)]
             yield {
                 Cell(first.scenario, first.mode, pair): {
                     key: [one[pair][key] for one in each] for key in figures
@@ -183,9 +203,8 @@ def _figures(scenario: str, run: Run) -> dict[str, float]:
 
 
 @cache
-def _scenario(name: str) -> Scenario:
-    # The figures are of the former model.
-    return load_scenario(find(name)).model_copy(update={"model": FORMER_MODEL})
+def _scenario(name: str, model: int) -> Scenario:
+    return load_scenario(find(name)).model_copy(update={"model": model})
 
 
 def _rounded(figure: float) -> float:

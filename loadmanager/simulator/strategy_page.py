@@ -6,18 +6,24 @@ from typing import Final
 
 from loadmanager.config.guide import strategy_guide
 from loadmanager.simulator.choosing import CHOOSE, COMMENTS, LEAVE, Advice
-from loadmanager.simulator.pip_364 import SEEDS, THEIR_RATINGS, Cell, Figures, measured
+from loadmanager.simulator.pip_364 import MODEL, SEEDS, THEIR_RATINGS, Cell, Figures, measured
 from loadmanager.simulator.ratings import PROBLEMS, Problem, Rating, problem_of
+from loadmanager.simulator.scenario import FORMER_MODEL
 from loadmanager.simulator.strategies import MODES, PLACEMENT_NAMES, SHEDDER_NAMES, Mode, every_pair
 
 _HOW: Final = f"""\
 PIP-364, which brought AvgShedder, names five problems of balancing strategies and rates three pairs
 of a shedder and a placement at them, by argument and some tests. Here each problem is a scenario
 that `loadmanager simulate` runs, and every pair that can be configured is rated by what happens
-in it: by the median over {SEEDS} seeds of the figures below, each pair by its worst figure.
+in it: by the median over the seeds of the figures below, each pair by its worst figure.
 
 `parity` is how Pulsar decides; `safe`, the default, is how the same strategies do here. Settings
-are the defaults. `loadmanager rate-strategies` measures all this anew."""
+are the defaults. The simulator's former model, that of 0.1, was measured with
+{SEEDS[FORMER_MODEL]} seeds; a move costs nothing there but its pause
+([simulator.md](simulator.md)). The last tables are by the model that `loadmanager simulate` has
+now (seeds: {SEEDS[MODEL]}). `loadmanager rate-strategies` measures these anew, and with
+`--model 1` the others. What both say is solid; where they differ, a cheap move made the
+difference, or so few seeds are too few."""
 
 _ADVICE: Final = """\
 What follows is for safe mode, the default, and from what happened in the scenarios that come with
@@ -35,10 +41,10 @@ def strategies_document() -> str:
     chapters = [
         "## Which to choose",
         "",
-        *_choosing(measured()),
+        *_choosing(measured(FORMER_MODEL)),
         "## The five problems of PIP-364, measured",
         "",
-        *_measured(measured()),
+        *_measured(measured(), measured(FORMER_MODEL)),
     ]
     return strategy_guide("\n".join(chapters) + "\n")
 
@@ -88,19 +94,26 @@ def _shortened(pairs: Sequence[str]) -> list[str]:
     return found
 
 
-def _measured(figures: Figures) -> Iterator[str]:
+def _measured(figures: Figures, former: Figures) -> Iterator[str]:
     yield _HOW
     yield ""
     yield from _thresholds()
-    yield "### What PIP-364 says, and what was measured"
+    yield "### What PIP-364 says, and what was measured by model 1"
     yield ""
-    yield from _beside_theirs(figures)
+    yield from _beside_theirs(former)
     yield "Where they differ:"
     yield ""
-    for cell in differing(figures):
-        yield f"- **{cell.pair}, {problem_of(cell.scenario).name}**: {_comment(cell, figures)}"
+    for cell in differing(former):
+        yield f"- **{cell.pair}, {problem_of(cell.scenario).name}**: {_comment(cell, former)}"
     yield ""
-    yield "### All pairs"
+    yield "### All pairs, by model 1"
+    yield from _tables(former)
+    yield ""
+    yield "### All pairs, by model 2"
+    yield from _tables(figures)
+
+
+def _tables(figures: Figures) -> Iterator[str]:
     for mode in reversed(MODES):
         yield ""
         yield _TABLES[mode]
@@ -133,15 +146,16 @@ def _beside_theirs(figures: Figures) -> Iterator[str]:
 
 
 def _all_pairs(figures: Figures, mode: Mode) -> Iterator[str]:
-    yield f"| pair | {' | '.join(problem.name for problem in PROBLEMS)} |"
-    yield f"|---|{'---|' * len(PROBLEMS)}"
-    for pair in every_pair():
+    problems = figures.problems
+    yield f"| pair | {' | '.join(problem.name for problem in problems)} |"
+    yield f"|---|{'---|' * len(problems)}"
+    for pair in (one for one in every_pair() if one.name in figures.pairs):
         yield f"| `{pair.name}` | {_row(figures, mode, pair.name)} |"
 
 
 def _row(figures: Figures, mode: Mode, pair: str) -> str:
     return " | ".join(
-        _shown(problem, figures, Cell(problem.scenario, mode, pair)) for problem in PROBLEMS
+        _shown(problem, figures, Cell(problem.scenario, mode, pair)) for problem in figures.problems
     )
 
 

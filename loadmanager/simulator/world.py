@@ -63,7 +63,13 @@ class World:
         self.fleet = Fleet.of(scenario.brokers, former=former, cpu_growth=growth)
         self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
         _check_shifts(scenario, self.topics)
-        self.workload = Workload(self.topics, trace, draws_patterns)
+        self.workload = Workload(
+            self.topics,
+            trace,
+            draws_patterns,
+            interpolated=scenario.trace_interpolated,
+            trace_patterns=scenario.trace_patterns,
+        )
         self.policies = _policies(scenario, self.fleet)
         self._confined = confinements(self.policies, self.topics.bundles, self.fleet.brokers)
         self.members = Members(_joined(scenario.brokers))

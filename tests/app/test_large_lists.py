@@ -3,7 +3,8 @@
 import pytest
 from stories import story
 
-from loadmanager.app import lock_worker
+from loadmanager.app import owned_list
+from loadmanager.faults import host
 from loadmanager.faults.cluster import Cluster
 
 BUNDLES = 400
@@ -13,8 +14,7 @@ BUNDLES = 400
 async def test_locks_of_a_long_list_are_dropped_many_at_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_worker, "_SMALL_LIST_BYTES", 100)
-    monkeypatch.setattr(lock_worker, "_REWRITTEN_BYTES_PER_S", 10_000)
+    monkeypatch.setattr(owned_list, "_REWRITTEN_BYTES_PER_S", 10_000)
     boundaries = await cluster.make_namespace(BUNDLES)
     first, second = cluster.hosts
     desk = cluster.desk
@@ -26,3 +26,19 @@ async def test_locks_of_a_long_list_are_dropped_many_at_once(
     spent = cluster.service.zxid - before
     assert spent < 17, "each few locks had a commit of their own"
     await cluster.settled(boundaries.bundles)
+
+
+@story(2, checked=False)
+async def test_what_is_served_by_now_is_listed_many_bundles_at_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owned_list, "_REWRITTEN_BYTES_PER_S", 10_000)
+    monkeypatch.setattr(host, "LATENCY_S", 0.3)
+    boundaries = await cluster.make_namespace(BUNDLES)
+    first = cluster.hosts[0]
+    before = cluster.service.zxid
+    await cluster.desk.book.assign(dict.fromkeys(boundaries.bundles, first.name))
+    await cluster.until(lambda: len(first.serving) == BUNDLES)
+    await cluster.settled(boundaries.bundles)
+    spent = cluster.service.zxid - before
+    assert spent < 40, "each few bundles had a list of their own"

@@ -158,6 +158,8 @@ def test_a_split_carries_no_bundle_to_or_from_its_broker() -> None:
     )
     assert tasks.obstacle(split, 1, {}) is None
     assert tasks.obstacle(replace(split, source=B1), 1, {}) is not None
+    back = replace(split, kind=TaskKind.MOVE, splits={})
+    assert tasks.obstacle(back, 1, {}) is not None
 
 
 def test_what_does_not_follow_a_proposal_changes_nothing() -> None:

@@ -94,7 +94,7 @@ def test_installed_defaults_are_a_sound_configuration(programs: Path, tmp_path: 
 
 def test_scenarios_and_their_traces_are_installed_with_it(programs: Path, project: Path) -> None:
     count = len(list((project / "loadmanager" / "simulator" / "scenarios").glob("*.toml")))
-    assert run(programs / "python", "-P", "-c", LOAD_SCENARIOS) == f"{count} 24\n"
+    assert run(programs / "python", "-P", "-c", LOAD_SCENARIOS) == f"{count} 150 24\n"
 
 
 def test_a_report_without_its_extra_says_what_to_install(programs: Path, tmp_path: Path) -> None:

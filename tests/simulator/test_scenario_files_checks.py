@@ -99,6 +99,10 @@ TOGETHER = [
         ),
     ),
     (
+        "trace_patterns = [{ kind = 'day', peak_h = 24 }]\n" + SOUND,
+        "x.toml:1: trace_patterns.peak_h = 24; expected less than 24, the hours of a day",
+    ),
+    (
         SOUND + "patterns = [{ kind = 'day', peak_h = 24 }]",
         "x.toml:12: load.patterns.peak_h = 24; expected less than 24, the hours of a day",
     ),

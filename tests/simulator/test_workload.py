@@ -176,6 +176,27 @@ def test_a_trace_holds_each_row_until_the_next_one() -> None:
     assert replayed.at(1e6).tolist() == rows(1)
 
 
+def test_an_interpolated_trace_goes_evenly_from_one_row_to_the_next() -> None:
+    topics = (f"persistent://{SPACE}/a",)
+    rates = np.array([10.0, 30.0, 20.0], dtype=np.float32).repeat(4).reshape(3, 1, 4)
+    trace = Trace(times_s=np.array([0.0, 100.0, 200.0]), topics=topics, rates=rates)
+    rng = np.random.default_rng(1)
+    replayed = Workload(Topics.of((), topics, 1, rng), trace, rng, interpolated=True)
+    found = [float(replayed.at(now_s)[0, 0]) for now_s in (0.0, 25.0, 100.0, 150.0, 200.0, 900.0)]
+    assert found == [10.0, 15.0, 30.0, 25.0, 20.0, 20.0]
+
+
+def test_patterns_change_what_a_trace_says() -> None:
+    topics = (f"persistent://{SPACE}/a",)
+    trace = Trace(
+        times_s=np.array([0.0]), topics=topics, rates=np.ones((1, 1, 4), dtype=np.float32)
+    )
+    rng = np.random.default_rng(1)
+    doubled = pattern(kind="steps", at_s=[50.0], factors=[2.0])
+    replayed = Workload(Topics.of((), topics, 1, rng), trace, rng, trace_patterns=[doubled])
+    assert [float(replayed.at(now_s)[0, 3]) for now_s in (0.0, 60.0)] == [1.0, 2.0]
+
+
 some_patterns = st.lists(
     st.sampled_from(
         [

@@ -199,7 +199,8 @@ def test_what_real_sidecars_told_comes_to_tasks_as_they_told_it(
     lines = index(store.table, 6 * 3600.0)
     found = rows(events(store.table, lines), "segment", "seq", "rank")
     assert len({row["segment"] for row in found}) == 1
-    assert {row["kind"] for row in found} == {"report", "tick", "bundles", "round", "move", "cut"}
+    kinds = {"report", "tick", "bundles", "round", "move", "task", "cut"}
+    assert {row["kind"] for row in found} == kinds
     play = Play(combinations=combinations(PAIRS, []))
     got = list(play.lines("live", map(event, found)))
     want = list(play.lines("live", replayed.events(archive)))
@@ -210,6 +211,19 @@ def test_what_real_sidecars_told_comes_to_tasks_as_they_told_it(
     assert verdicts
     assert all(verdicts)
     assert not any(line.refused for line in got)
+
+
+def test_each_change_of_a_task_is_a_row(live_ingested: tuple["Archive", Store]) -> None:
+    archive, store = live_ingested
+    want = [one for sink in archive.sinks for one in sink.lines("task")]
+    got = rows(store.table("tasks"), "writer", "seq")
+    assert want
+    assert len(got) == len(want)
+    by_line = {(one["writer"], one["instance"], one["seq"]): one for one in want}
+    for row in got:
+        line = by_line[row["writer"], row["instance"], row["seq"]]
+        names = line.keys() - {"schema", "kind"}
+        assert {name: row[name] for name in names} == {name: line[name] for name in names}
 
 
 def event(row: Row) -> Event:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,6 +18,7 @@ MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
 EXTENSIBLE = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
 CONFIGURATION = "/admin/v2/brokers/configuration"
 _UNLOAD = re.compile(r"/admin/v2/namespaces/(.+/.+)/(0x\w+_0x\w+)/unload")
+_SPLIT = re.compile(r"/admin/v2/namespaces/(.+/.+)/(0x\w+)_(0x\w+)/split")
 _GROUP = re.compile(r"/admin/v2/namespaces/(.+/.+)/antiAffinity")
 _LOOKUP = re.compile(r"/lookup/v2/topic/(persistent|non-persistent)/(.+/.+)/(.+)")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -124,6 +126,8 @@ async def answer(cluster: FakePulsar, broker: FakeBroker, request: web.Request) 
     broker.authorizations.add(request.headers.get("Authorization", ""))
     if request.path in broker.instead:
         return await broker.instead[request.path](request)  # type: ignore[return-value]  # any answer will do
+    if request.method == "PUT" and (found := _SPLIT.fullmatch(request.path)):
+        return split(cluster, broker, found, json.loads(await request.text()))
     if request.method != "GET":
         return change(cluster, request)
     if found := _LOOKUP.fullmatch(request.path):
@@ -190,6 +194,19 @@ def unload(cluster: FakePulsar, bundle: str, destination: str | None) -> web.Res
     else:
         cluster.hand_over(bundle, None)
         cluster.unloaded.append(bundle)
+    return web.Response(status=204)
+
+
+def split(
+    cluster: FakePulsar, broker: FakeBroker, asked: re.Match[str], cuts: list[int]
+) -> web.Response:
+    """Cut a bundle at one position; both parts stay."""
+    if cluster.older:
+        return refused(412, "Unsupported namespace bundle split algorithm")
+    namespace, lower, upper = asked.groups()
+    (cut,) = cuts
+    broker.owned.remove(f"{namespace}/{lower}_{upper}")
+    broker.owned += [f"{namespace}/{lower}_0x{cut:08x}", f"{namespace}/0x{cut:08x}_{upper}"]
     return web.Response(status=204)
 
 

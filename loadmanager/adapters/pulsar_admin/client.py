@@ -123,20 +123,24 @@ class PulsarAdmin:
         if rest:
             yield rest + b"\n"
 
-    async def change(self, method: Literal["PUT", "POST", "DELETE"], url: str) -> None:
-        """Change something; a broker that is not the one to do it names another.
+    async def change(
+        self, method: Literal["PUT", "POST", "DELETE"], url: str, body: str = ""
+    ) -> None:
+        """Change something, with a body of JSON or none.
+
+        A broker that is not the one to do it names another.
 
         Raises:
             Unanswered: nobody answers in time; it may have been changed nevertheless.
             RightMissing: 401 or 403.
             AnswerRefused: another status than 200 or 204.
         """
-        async with self._answer(url, self.access.change_timeout_s, method):
+        async with self._answer(url, self.access.change_timeout_s, method, body):
             pass
 
     @asynccontextmanager
     async def _answer(
-        self, url: str, timeout_s: float, method: Method = "GET"
+        self, url: str, timeout_s: float, method: Method = "GET", body: str = ""
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         for _ in range(_MOST_REDIRECTS + 1):
             try:
@@ -144,6 +148,7 @@ class PulsarAdmin:
                     async with self._connected().request(
                         method,
                         url,
+                        data=body or None,
                         headers=self._headers(method),
                         allow_redirects=False,
                         ssl=self._tls(),

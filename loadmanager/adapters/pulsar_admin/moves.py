@@ -23,7 +23,7 @@ from loadmanager.adapters.pulsar_admin.errors import (
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 
-MoveState = Literal["serving", "failed", "superseded", "timed_out", "landed_elsewhere"]
+OutcomeState = Literal["serving", "failed", "superseded", "timed_out", "landed_elsewhere"]
 
 MOST_ATTEMPTS: Final = 3
 LOOK_S: Final = 2.0
@@ -44,19 +44,20 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveOutcome:
-    """How a move ended.
+class Outcome:
+    """How a move or a split ended.
 
     Attributes:
-        state: ``serving`` at the target; ``superseded`` where the bundle had changed before
-            anything was ordered; ``landed_elsewhere`` at another broker than the target;
-            ``timed_out`` where no broker says that it serves it.
-        reason: why it is not at the target, "" if it is.
+        state: ``serving`` at the target, a split bundle in two parts where it was;
+            ``superseded`` where the bundle had changed before anything was ordered;
+            ``landed_elsewhere`` at another broker than the target; ``timed_out`` where
+            no broker says that it serves it.
+        reason: why it is not ``serving``, "" if it is.
         attempts: how often it was ordered.
         owner: where it is, None if unknown.
     """
 
-    state: MoveState
+    state: OutcomeState
     reason: str = ""
     attempts: int = 0
     owner: BrokerId | None = None
@@ -83,7 +84,7 @@ class BundleMover:
     look_s: float = LOOK_S
     _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
 
-    async def move(self, move: Move) -> MoveOutcome:
+    async def move(self, move: Move) -> Outcome:
         """Carry out a move.
 
         Raises:
@@ -95,23 +96,23 @@ class BundleMover:
                 return refusal
             return await self._ordered(move)
 
-    async def _why_not(self, move: Move) -> MoveOutcome | None:
+    async def _why_not(self, move: Move) -> Outcome | None:
         """Return how a move ends before it begins, None if it may begin."""
         try:
             if not await self._serves(move.source, move.bundle):
                 why = f"{move.source} does not serve it any more"
-                return MoveOutcome(state="superseded", reason=why)
+                return Outcome(state="superseded", reason=why)
             ready = await self.admin.text(f"{self.address(move.target)}/admin/v2/brokers/ready")
         except RightMissing:
             raise
         except PulsarAdminError as error:
-            return MoveOutcome(state="failed", reason=str(error), owner=move.source)
+            return Outcome(state="failed", reason=str(error), owner=move.source)
         if ready.strip() != "ok":
             why = f"{move.target} says {ready[:60]!r} of itself; expected 'ok'"
-            return MoveOutcome(state="failed", reason=why, owner=move.source)
+            return Outcome(state="failed", reason=why, owner=move.source)
         return None
 
-    async def _ordered(self, move: Move) -> MoveOutcome:
+    async def _ordered(self, move: Move) -> Outcome:
         owner: BrokerId | None = move.source
         said = ""
         for attempt in range(1, MOST_ATTEMPTS + 1):
@@ -123,12 +124,12 @@ class BundleMover:
             except PulsarAdminError as error:
                 final = _final_state(error)
                 if final is not None:
-                    return MoveOutcome(state=final, reason=str(error), attempts=attempt)
+                    return Outcome(state=final, reason=str(error), attempts=attempt)
                 # A broker may have done what it gave no answer to, or a bad one.
                 said = str(error)
             owner = await self._find(move)
             if owner == move.target:
-                return MoveOutcome(state="serving", attempts=attempt, owner=owner)
+                return Outcome(state="serving", attempts=attempt, owner=owner)
         return _not_landed(move, owner, said)
 
     async def _order(self, move: Move, owner: BrokerId) -> None:
@@ -178,7 +179,7 @@ class BundleMover:
             return False
 
 
-def _final_state(error: PulsarAdminError) -> MoveState | None:
+def _final_state(error: PulsarAdminError) -> OutcomeState | None:
     """Return how a refused order ends the move, None if it is worth looking and another try."""
     if isinstance(error, AnswerRefused):
         if error.status in _CHANGED:
@@ -188,11 +189,11 @@ def _final_state(error: PulsarAdminError) -> MoveState | None:
     return None
 
 
-def _not_landed(move: Move, owner: BrokerId | None, said: str) -> MoveOutcome:
+def _not_landed(move: Move, owner: BrokerId | None, said: str) -> Outcome:
     if owner is None:
         why = said or "no broker says that it serves it"
-        return MoveOutcome(state="timed_out", reason=why, attempts=MOST_ATTEMPTS)
+        return Outcome(state="timed_out", reason=why, attempts=MOST_ATTEMPTS)
     if said and owner == move.source:
-        return MoveOutcome(state="failed", reason=said, attempts=MOST_ATTEMPTS, owner=owner)
+        return Outcome(state="failed", reason=said, attempts=MOST_ATTEMPTS, owner=owner)
     why = f"{owner} serves it after {MOST_ATTEMPTS} attempts"
-    return MoveOutcome(state="landed_elsewhere", reason=why, attempts=MOST_ATTEMPTS, owner=owner)
+    return Outcome(state="landed_elsewhere", reason=why, attempts=MOST_ATTEMPTS, owner=owner)

@@ -46,7 +46,8 @@ class EmbeddedZooKeeper:
             removed at the end; nothing is forced to the disk then, which is much faster.
         tick_ms: its unit of time. The shortest session it grants is two ticks, and an
             expiry is noticed up to one tick late.
-        heap_mib: memory for Java's heap.
+        heap_mib: the most memory for Java's heap. ZooKeeper keeps the last 500 transactions,
+            twice, and one that sets a node may have a megabyte.
         config: further lines for ``zoo.cfg``.
         jvm_options: further options for Java.
     """
@@ -58,7 +59,7 @@ class EmbeddedZooKeeper:
         port: int = 0,
         data_dir: Path | None = None,
         tick_ms: int = 2000,
-        heap_mib: int = 128,
+        heap_mib: int = 1024,
         config: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = (),
     ) -> None:

@@ -216,11 +216,11 @@ class Course:
     def _obey(self, frame: Frame) -> None:
         """Carry out what somebody asked for until the next round: that had no other reason."""
         arrives_s = frame.at_s + self.rules.hand_over_s
-        for one in frame.moves:
-            row = frame.bundles.index.get(one["bundle"])
-            asked = one["cause"] == Cause.REQUESTED and one["outcome"] == "moved"
+        for one in frame.carried_out:
+            row = frame.bundles.index.get(BundleId(one.bundle))
+            asked = one.cause is Cause.REQUESTED and one.source is not None
             if asked and row is not None and row < len(self._owner):
-                self._orders[row] = _Order(frame.all_brokers.number(one["target"]), arrives_s)
+                self._orders[row] = _Order(frame.all_brokers.number(one.target), arrives_s)
 
 
 def _rows(frame: Frame) -> Indices:

@@ -35,7 +35,7 @@ _NO_NUMBERS: Final[FloatArray] = np.zeros((0, 0))
 class Event:
     """One line of history, as far as a replay needs it.
 
-    ``kind`` is report, tick, bundles, round, move or cut. ``body`` are the line's fields.
+    ``kind`` is report, tick, bundles, round, move, task or cut. ``body`` are the line's fields.
     Those of the bundles are apart: ``names``, and ``numbers`` of (bundles, columns) by
     `LISTED` or `AVERAGED`. A report comes before the first event that names it, and the
     ``bundles`` of a base round are one event, where the first of their lines was.
@@ -67,7 +67,7 @@ def events_of(
                 yield _report(reports[name])
         if line["kind"] == "bundles" and line["part"] == 1:
             yield _bundles(bundles[line["epoch"], line["round"]])
-        elif line["kind"] in {"tick", "round", "move", "cut"}:
+        elif line["kind"] in {"tick", "round", "move", "task", "cut"}:
             yield Event(line["kind"], line)
 
 

@@ -15,6 +15,7 @@ from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import FloatArray
 from loadmanager.core.snapshot import InForce
+from loadmanager.pipeline.what_if.carried_out import CarriedOut, CarriedOutMoves
 from loadmanager.pipeline.what_if.events import Event
 from loadmanager.pipeline.what_if.known import Averages, Brokers, Bundles
 from loadmanager.pipeline.what_if.refusals import (
@@ -41,8 +42,8 @@ class Frame:
     newest report lists a bundle, -1 for nobody's. ``present`` bundles are listed or
     ordered somewhere; all others wait or are no more. ``whole`` has the row of the bundle
     that a new one was cut from or made of. ``samples`` ticks passed since the frame
-    before. Base rounds have a ``memory``. ``moves`` are the lines of those decided until
-    the next round, which was at ``until_s``.
+    before. Base rounds have a ``memory``. ``moves`` are the lines of those decided, and
+    ``carried_out`` those carried out until the next round, which was at ``until_s``.
     """
 
     at_s: float
@@ -72,6 +73,7 @@ class Frame:
     samples: int
     whole: Mapping[int, int]
     moves: tuple[Mapping[str, Any], ...] = ()
+    carried_out: tuple[CarriedOut, ...] = ()
     until_s: float = 0.0
 
 
@@ -105,6 +107,7 @@ class Frames:
     _in_force: tuple[str, InForce] | None = None
     _pending: Frame | Refused | None = None
     _moves: list[Mapping[str, Any]] = field(default_factory=list)
+    _carried_out: CarriedOutMoves = field(default_factory=CarriedOutMoves)
     _last_s: float = float("-inf")
     _based: bool = False
     _late: list[Mapping[str, Any]] = field(default_factory=list)
@@ -139,6 +142,9 @@ class Frames:
             self._cut(body)
         elif event.kind == "move":
             self._moves.append(body)
+            self._carried_out.move(body)
+        elif event.kind == "task":
+            self._carried_out.task(body)
         elif event.kind == "round":
             done = self._finished(body["at_ms"] / 1000)
             self._pending = self._round(body)
@@ -151,13 +157,14 @@ class Frames:
     def _finished(self, next_s: float | None) -> Frame | Refused | None:
         """Return the round before, now that its moves and its end are known."""
         done, moves = self._pending, tuple(self._moves)
+        carried_out = self._carried_out.taken()
         self._pending, self._moves = None, []
         if done is None:
             return None
         until_s = done.at_s if next_s is None else max(next_s, done.at_s)
         if isinstance(done, Refused):
             return replace(done, until_s=until_s)
-        return replace(done, moves=moves, until_s=until_s)
+        return replace(done, moves=moves, carried_out=carried_out, until_s=until_s)
 
     def _tick(self, body: Mapping[str, Any]) -> None:
         self._at_tick[body["tick"] - body["sampled"]] = self._averages

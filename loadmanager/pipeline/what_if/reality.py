@@ -8,7 +8,6 @@ import numpy as np
 
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.plan import Cause
 from loadmanager.core.projection import loads
 from loadmanager.core.scores import RESOURCES, FloatArray
 from loadmanager.pipeline.what_if.course import Rules
@@ -108,12 +107,11 @@ def _move(one: _Decision) -> str:
 
 def _carried_out(frame: Frame) -> Iterator[Moved]:
     numbers = frame.all_brokers
-    for one in frame.moves:
-        row = frame.bundles.index.get(one["bundle"])
-        if row is None or row >= len(frame.rates) or one["outcome"] not in {"moved", "placed"}:
-            continue
-        source = -1 if one["source"] is None else numbers.number(one["source"])
-        yield Moved(row, source, numbers.number(one["target"]), Cause(one["cause"]))
+    for one in frame.carried_out:
+        row = frame.bundles.index.get(BundleId(one.bundle))
+        if row is not None and row < len(frame.rates):
+            source = -1 if one.source is None else numbers.number(one.source)
+            yield Moved(row, source, numbers.number(one.target), one.cause)
 
 
 def _errors(former: Frame, costs: Costs, frame: Frame) -> list[float] | None:

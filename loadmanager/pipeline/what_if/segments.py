@@ -28,6 +28,7 @@ _TOLD: Final[Mapping[str, str]] = {
     "moves": "move",
     "cuts": "cut",
     "hand_overs": "hand_over",
+    "tasks": "task",
     "terms": "term",
     "lost_rounds": "lost",
 }
@@ -76,6 +77,7 @@ def events(tables: Tables, lines: DataFrame) -> DataFrame:
         _bodies(tables("rounds"), "round", _columns("round", "brokers", "in_flight")),
         _bodies(tables("ticks"), "tick", _columns("tick", "taken")),
         _bodies(tables("moves"), "move", {}),
+        _bodies(tables("tasks"), "task", {}),
         _bodies(tables("cuts"), "cut", {}),
     ]
     plain = reduce(DataFrame.unionByName, told).join(placed, [*KEY, "seq"]).drop(*KEY)

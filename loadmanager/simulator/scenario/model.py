@@ -17,7 +17,7 @@ from loadmanager.simulator.scenario.brokers import BrokerClass
 from loadmanager.simulator.scenario.events import Event
 from loadmanager.simulator.scenario.expectations import Expectation
 from loadmanager.simulator.scenario.hidden import HiddenSettings
-from loadmanager.simulator.scenario.loads import Load
+from loadmanager.simulator.scenario.loads import Load, Pattern
 from loadmanager.simulator.scenario.policies import Isolation
 
 FORMER_MODEL: Final = 1
@@ -104,6 +104,15 @@ class Scenario(Section):
     trace_bundles: int = Field(
         16, ge=1, le=1_000_000, description="Bundles of each namespace of the trace."
     )
+    trace_interpolated: bool = Field(
+        default=False,
+        description="Whether rates go evenly from one time of the trace to the next; else they "
+        "hold.",
+    )
+    trace_patterns: Annotated[
+        tuple[Pattern, ...],
+        Field(strict=False, description="How the rates of the trace change besides."),
+    ] = ()
     isolation: Annotated[
         tuple[Isolation, ...], Field(strict=False, description="Who may serve which namespaces.")
     ] = ()

@@ -1,0 +1,71 @@
+"""Which bundles would be cut, and where."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from loadmanager.attach.sampling import BrokerSample
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.even_rates import RatePlan
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_full_topic, range_of
+from loadmanager.core.rate_splits import evenest_cut, worth_cutting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitProposal:
+    """One bundle that would be cut; ``share_of_mean`` is of the mean load of a broker."""
+
+    bundle: BundleId
+    broker: BrokerId
+    cut: int
+    share_of_mean: float
+
+    def reason(self) -> str:
+        """Return why, in one line."""
+        return (
+            f"it has {self.share_of_mean:.2f} times the mean of a broker, and moves alone do not "
+            "even out the load"
+        )
+
+
+def proposed_splits(
+    samples: Mapping[BrokerId, BrokerSample], stays: Collection[BundleId], plan: RatePlan
+) -> tuple[SplitProposal, ...]:
+    """Return what to cut, the largest first; nothing where moves are enough."""
+    traffic = [one for sample in samples.values() for one in sample.bundles.values()]
+    msgs = sum(one.msgs_per_s for one in traffic) / max(len(samples), 1)
+    size = sum(one.bytes_per_s for one in traffic) / max(len(samples), 1)
+    found: list[SplitProposal] = []
+    for broker, sample in samples.items():
+        for bundle, one in sample.bundles.items():
+            share = max(_share(one.msgs_per_s, msgs), _share(one.bytes_per_s, size))
+            if bundle in stays or not worth_cutting(share, plan.planned_max_over_mean):
+                continue
+            cut = evenest_cut(range_of(bundle)[1], _loads(sample, bundle, msgs, size))
+            if cut is not None:
+                found.append(
+                    SplitProposal(bundle=bundle, broker=broker, cut=cut, share_of_mean=share)
+                )
+    return tuple(sorted(found, key=lambda one: (-one.share_of_mean, one.bundle)))
+
+
+def _loads(
+    sample: BrokerSample, bundle: BundleId, msgs: float, size: float
+) -> Iterator[tuple[int, float]]:
+    """Yield position and load of each topic in a bundle."""
+    namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
+    for name, rates in sample.topics.items():
+        try:
+            topic = parse_full_topic(name)
+        except InvalidName:
+            continue
+        if topic.namespace == namespace and lower <= (at := position(topic, "crc32")) <= upper:
+            yield (
+                at,
+                _share(rates.msgs_in_per_s + rates.msgs_out_per_s, msgs)
+                + _share(rates.bytes_in_per_s + rates.bytes_out_per_s, size),
+            )
+
+
+def _share(value: float, mean: float) -> float:
+    return value / mean if mean > 0 else 0.0

@@ -1,0 +1,113 @@
+"""Bundles that are too large to even out by moves are cut, if that is asked for."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner, Result
+from fake_pulsar import FakeBroker, FakePulsar, lies_in, refused, running
+
+from loadmanager.cli import main
+
+WHOLE = "bench/hot/0x00000000_0xffffffff"
+
+
+@pytest.fixture
+def pulsar() -> Iterator[FakePulsar]:
+    """Run three brokers; the first has one bundle with twelve topics, all alike."""
+    topics = [f"persistent://bench/hot/topic-{number}" for number in range(12)]
+    first = FakeBroker(
+        owned=[WHOLE],
+        topics={topic: [0.0, 0.0, 0.0, 0.0] for topic in topics},
+        grows=dict.fromkeys(topics, (50.0, 100.0, 5_000.0, 10_000.0)),
+    )
+    with running(FakePulsar([first, FakeBroker(), FakeBroker()])) as cluster:
+        yield cluster
+
+
+def attach(pulsar: FakePulsar, *options: str) -> Result:
+    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.3", "--once", *options]
+    return CliRunner().invoke(main, command)
+
+
+def balance(pulsar: FakePulsar, state_dir: Path, *options: str) -> list[dict[str, Any]]:
+    found = attach(pulsar, "--balance", "--json", "--state-dir", str(state_dir), *options)
+    assert found.exit_code == 0, found.output
+    told = [json.loads(line) for line in found.stdout.splitlines()]
+    return [line["task"] for line in told if "task" in line]
+
+
+def test_one_bundle_with_all_traffic_is_cut_into_parts_that_are_alike(
+    pulsar: FakePulsar, tmp_path: Path
+) -> None:
+    ordered, served = balance(pulsar, tmp_path, "--split")
+    assert (ordered["kind"], ordered["bundle"], served["state"]) == ("split", WHOLE, "serving")
+    assert "3.00 times the mean" in ordered["cause"]
+    one, other = pulsar.brokers[0].owned
+    assert one.partition("_0x")[0] == "bench/hot/0x00000000"
+    assert other.endswith("_0xffffffff")
+    counts = [
+        sum(lies_in(topic, part) for topic in pulsar.brokers[0].topics) for part in (one, other)
+    ]
+    assert counts == [6, 6]
+
+
+def test_rounds_of_splits_and_moves_even_it_out(pulsar: FakePulsar, tmp_path: Path) -> None:
+    for _ in range(6):
+        balance(pulsar, tmp_path, "--split")
+    counts = sorted(len(broker.topics) for broker in pulsar.brokers)
+    assert sum(counts) == 12
+    assert counts[-1] <= 5
+
+
+def test_nothing_is_cut_unless_it_is_asked_for(pulsar: FakePulsar, tmp_path: Path) -> None:
+    assert balance(pulsar, tmp_path) == []
+    assert pulsar.brokers[0].owned == [WHOLE]
+
+
+def test_nothing_that_stays_is_cut(pulsar: FakePulsar, tmp_path: Path) -> None:
+    assert balance(pulsar, tmp_path, "--split", "--exclude", "bench/*") == []
+
+
+def test_a_bundle_with_one_busy_topic_is_not_cut(pulsar: FakePulsar, tmp_path: Path) -> None:
+    first = pulsar.brokers[0]
+    first.grows = dict([next(iter(first.grows.items()))])
+    assert balance(pulsar, tmp_path, "--split") == []
+
+
+def test_what_would_be_cut_is_shown_without_acting(pulsar: FakePulsar) -> None:
+    found = attach(pulsar, "--split")
+    assert f"cut {WHOLE} at 0x" in found.output
+    told = json.loads(attach(pulsar, "--split", "--json").stdout)
+    assert told["splits"][0]["bundle"] == WHOLE
+    assert pulsar.brokers[0].owned == [WHOLE]
+
+
+def test_a_version_that_cannot_cut_there_says_so(pulsar: FakePulsar, tmp_path: Path) -> None:
+    pulsar.older = True
+    _, ended = balance(pulsar, tmp_path, "--split")
+    assert ended["state"] == "failed"
+    assert "Unsupported namespace bundle split algorithm" in ended["reason"]
+
+
+def test_parts_that_do_not_show_are_told(pulsar: FakePulsar, tmp_path: Path) -> None:
+    async def claim_to(_: web.Request) -> web.Response:
+        return web.Response(status=204)
+
+    pulsar.brokers[0].instead[f"/admin/v2/namespaces/{WHOLE}/split"] = claim_to
+    _, ended = balance(pulsar, tmp_path, "--split")
+    assert ended["state"] == "timed_out"
+    assert "does not serve both parts" in ended["reason"]
+
+
+def test_a_split_without_the_right_ends_everything(pulsar: FakePulsar, tmp_path: Path) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return refused(403, "not allowed")
+
+    pulsar.brokers[0].instead[f"/admin/v2/namespaces/{WHOLE}/split"] = refuse
+    found = attach(pulsar, "--balance", "--split", "--state-dir", str(tmp_path))
+    assert found.exit_code == 1
+    assert "the right to change it" in found.stderr

@@ -1,0 +1,208 @@
+"""A task controller on the in-process service, in virtual time; brokers own what they are told."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from prometheus_client import CollectorRegistry
+from waiting import eventually
+
+from loadmanager.adapters.broker.in_process import InProcessBroker
+from loadmanager.adapters.memory import MemoryCoordination, MemoryService
+from loadmanager.app.electing import Term
+from loadmanager.app.identity import Identity
+from loadmanager.app.order_book import OrderBook
+from loadmanager.app.parts import Parts
+from loadmanager.app.picture import ClusterPicture
+from loadmanager.app.retuning import tuned_by
+from loadmanager.app.task_controller import TaskController
+from loadmanager.app.tuning import Tuning
+from loadmanager.config import Config
+from loadmanager.core import znodes
+from loadmanager.core.bundle_task import AskedBy, BundleTask, Proposal, TaskKind
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.load import BrokerUrls, LoadReport
+from loadmanager.core.orders import Orders, decode_orders, encode_orders, encode_owned
+from loadmanager.core.plan import Cause
+from loadmanager.core.wire import encode_registration
+from loadmanager.faults.virtual_time import VirtualClock, run
+from loadmanager.ports import Disconnected, Operation
+from loadmanager.telemetry.metrics import Metrics
+
+BUNDLES = Boundaries.even(Namespace("t/n"), 1024).bundles
+BROKERS = tuple(BrokerId(f"b{number}:8080") for number in (1, 2, 3))
+
+
+class Loss(StrEnum):
+    """What of a commit is lost."""
+
+    REQUEST = "request"
+    REPLY = "reply"
+
+
+class Line(MemoryCoordination):
+    """A connection whose commits to orders can be held back, or lost."""
+
+    def __init__(self, service: MemoryService) -> None:
+        super().__init__(service)
+        self.commits: list[set[str]] = []
+        self.losses: list[Loss | None] = []
+        """Of the next commits."""
+        self.held = asyncio.Event()
+        self.held.set()
+
+    async def commit(self, operations: Sequence[Operation]) -> Any:
+        self.commits.append({one.path for one in operations} - {znodes.EPOCH})
+        await self.held.wait()
+        loss = self.losses.pop(0) if self.losses else None
+        if loss is Loss.REQUEST:
+            raise Disconnected("the request was lost")
+        stats = await super().commit(operations)
+        if loss is Loss.REPLY:
+            raise Disconnected("the reply was lost")
+        return stats
+
+
+class _Listener:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[BundleTask] = []
+
+    def task_changed(self, task: BundleTask) -> None:
+        self.told.append(task)
+
+
+@dataclass
+class ControllerAtWork:
+    """The controller of a term, and what brokers do. ``told`` is each task in each state."""
+
+    line: Line
+    hand: MemoryCoordination
+    parts: Parts
+    controller: TaskController
+    term: Term
+    told: list[BundleTask]
+
+    @classmethod
+    def of(cls, line: Line, hand: MemoryCoordination, parts: Parts, epoch: int) -> Self:
+        """Return one whose term is not opened yet."""
+        term = Term(epoch, line.session.session_id)
+        tuning = Tuning(tuned_by(Config.model_validate({"broker": {"id": BROKERS[0]}})))
+        listener = _Listener()
+        controller = TaskController(parts, term, OrderBook(parts, term), tuning, listener)
+        return cls(line, hand, parts, controller, term, listener.told)
+
+    def states(self, bundle: BundleId) -> list[str]:
+        """Return the states that the tasks of a bundle came into."""
+        return [task.state.value for task in self.told if bundle in task.bundles]
+
+    def last(self, bundle: BundleId) -> BundleTask:
+        """Return the task of a bundle that changed last."""
+        return next(task for task in reversed(self.told) if bundle in task.bundles)
+
+    async def own(
+        self, broker: BrokerId, bundles: Collection[BundleId], loading: Collection[BundleId] = ()
+    ) -> None:
+        """Let a broker list these and no others, and wait until the picture knows it."""
+        path, listed = znodes.owned(broker), dict.fromkeys(bundles, 1)
+        await self.hand.ensure(path)
+        await self.hand.set(path, encode_owned(listed, loading))
+        await asyncio.sleep(0.1)
+
+    async def order_by_hand(self, orders: Orders, broker: BrokerId) -> None:
+        """Write the orders of a broker, as a former leader did."""
+        await self.hand.ensure(znodes.orders(broker))
+        await self.hand.set(znodes.orders(broker), encode_orders(orders))
+
+    async def orders(self, broker: BrokerId) -> Orders:
+        """Return the standing orders of a broker."""
+        node = await self.hand.get(znodes.orders(broker))
+        return decode_orders("here", node.data) if node else Orders(0)
+
+    def moves(
+        self, *moves: tuple[BundleId, BrokerId], asked_by: AskedBy = AskedBy.BALANCING, **more: Any
+    ) -> list[Proposal]:
+        """Return proposals decided on the orders as they stand now."""
+        return [
+            Proposal(
+                **{
+                    "kind": TaskKind.MOVE,
+                    "bundles": (bundle,),
+                    "source": None,
+                    "target": target,
+                    "cause": Cause.IMBALANCE,
+                    "asked_by": asked_by,
+                    "planned": dict(self.controller.assigned),
+                    **more,
+                }
+            )
+            for bundle, target in moves
+        ]
+
+    def next_term(self) -> TaskController:
+        """End the term and return the controller of one that begins then."""
+        self.controller.close()
+        following = self.of(self.line, self.hand, self.parts, self.term.epoch)
+        self.controller, self.told = following.controller, following.told
+        return self.controller
+
+
+def at_work(
+    tell: Callable[[ControllerAtWork], Awaitable[None]],
+) -> Callable[[], None]:
+    """Make a test of a coroutine that is given a controller before its term is opened."""
+
+    def test() -> None:
+        run(_play(tell))
+
+    test.__name__, test.__doc__ = tell.__name__, tell.__doc__
+    return test
+
+
+async def _registered(hand: MemoryCoordination) -> None:
+    for broker in BROKERS:
+        report = LoadReport(
+            broker=broker,
+            urls=BrokerUrls(http_url=f"http://{broker}"),
+            sidecar_url="",
+            reported_at_ms=0,
+            started_at_ms=0,
+        )
+        await hand.create(znodes.registration(broker), encode_registration(report))
+
+
+async def _play(tell: Callable[[ControllerAtWork], Awaitable[None]]) -> None:
+    service, clock, metrics = MemoryService(), VirtualClock(), Metrics(CollectorRegistry())
+    line, hand = Line(service), MemoryCoordination(service)
+    parts = Parts(
+        identity=Identity(
+            broker=BROKERS[0],
+            urls=BrokerUrls(http_url=f"http://{BROKERS[0]}"),
+            sidecar_url="http://127.0.0.1:7750",
+            instance="me",
+            started_at_ms=0,
+            version="1.0",
+        ),
+        coordination=line,
+        picture=ClusterPicture(line, clock, metrics),
+        broker=InProcessBroker(clock.monotonic_s),
+        clock=clock,
+        metrics=metrics,
+    )
+    await line.start()
+    await hand.start()
+    await eventually(lambda: line.session.session_id and hand.session.session_id)
+    parts.picture.open()
+    stat = await hand.create(znodes.EPOCH, b"")
+    await _registered(hand)
+    await eventually(lambda: len(parts.picture.brokers) == len(BROKERS))
+    try:
+        await tell(ControllerAtWork.of(line, hand, parts, stat.version))
+    finally:
+        parts.picture.close()
+        await line.close()
+        await hand.close()
