@@ -164,7 +164,6 @@ def make_member(
     tuning: Tuning,
 ) -> Member:
     """Join the parts that keep this broker in the cluster."""
-    sampler = publisher.sampler
     terms = LeaseTerms(
         config.ownership.self_fence_fraction,
         config.ownership.heartbeat_fraction,
@@ -174,8 +173,7 @@ def make_member(
     return Member(
         parts,
         ownerships,
-        sampler=sampler,
-        health=HealthWatch(parts, sampler, health_rules(config)),
+        health=HealthWatch(parts, publisher.sampler, health_rules(config)),
         publisher=publisher,
         splitter=splitter,
         lease_terms=terms,

@@ -27,6 +27,7 @@ class Leaving:
         self._parts = parts
         self._ownerships = ownerships
         self._tuning = tuning
+        self.begun = False
 
     async def drain(self) -> None:
         """Wait while the leader hands everything over, as the report asks it to.

@@ -28,6 +28,7 @@ class Succession:
         self._coordination = coordination
         self._clock = clock
         self._own_epoch: int | None = None
+        self._registered_epoch = 0
 
     def record(self, rivals: Collection[Rival]) -> AgentRecord:
         """Return this agent's mark, if it may register over those of ``rivals``.
@@ -77,7 +78,14 @@ class Succession:
 
     def registered(self, agent_epoch: int) -> None:
         """Note the epoch that it got."""
-        self._own_epoch = agent_epoch
+        if agent_epoch < self._registered_epoch:
+            log.error(
+                "zookeeper.data.replaced",
+                why="its transaction ids went back",
+                agent_epoch=agent_epoch,
+                former=self._registered_epoch,
+            )
+        self._own_epoch = self._registered_epoch = agent_epoch
 
     async def insist(self) -> None:
         """Return if nobody else commands the broker any more, so that this agent may again.

@@ -21,6 +21,7 @@ from loadmanager.ports import BrokerError
 log = structlog.get_logger()
 
 TELL_EVERY_S: Final = 60.0
+_TELL_STANDING_BY_EVERY_S: Final = 30.0
 _RETRY_S: Final = 0.5
 _MOST_DOUBLINGS: Final = 4
 
@@ -34,6 +35,7 @@ class Unleased:
         self._refusals = 0
         self._tell_again_s = -math.inf
         self._told_no_contract = False
+        self._tell_standing_by_s = -math.inf
         self.why = "it is being registered"
         parts.metrics.broker_leased.set(0)
 
@@ -72,6 +74,20 @@ class Unleased:
         if new or now_s >= self._tell_again_s:
             self._tell_again_s = now_s + TELL_EVERY_S
             log.error("broker.lease.missing", why=why, refusals=self._refusals)
+
+    def standing_by(self, why: str) -> None:
+        """Tell that another agent has the broker, at once and then twice a minute."""
+        now_s = self._parts.clock.monotonic_s()
+        self.why = why
+        self._parts.metrics.standing_by.set(1)
+        if now_s >= self._tell_standing_by_s:
+            self._tell_standing_by_s = now_s + _TELL_STANDING_BY_EVERY_S
+            log.error("broker.registration.awaited", why=why)
+
+    def registered(self) -> None:
+        """Take note that no other agent has the broker."""
+        self._parts.metrics.standing_by.set(0)
+        self._tell_standing_by_s = -math.inf
 
     async def ask(self) -> None:
         """Ask the broker for its state under the newest epoch there is, registering nothing.
