@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
-from loadmanager.app.commanding import PARALLEL
 from loadmanager.app.membership import Membership
+from loadmanager.app.ownership_effects import PARALLEL
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.registration import listed_in

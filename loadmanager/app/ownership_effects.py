@@ -1,23 +1,26 @@
 """Feeding events to the ownership table, and carrying out the effects that it asks for.
 
 Locks are left to the lock worker, which finds what to take and to drop in the records. The
-broker is commanded here, one command a bundle at a time.
+broker is commanded here: one command at a time for each bundle, a bounded number in all.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
 import structlog
 
 from loadmanager.app.changes import Changes
-from loadmanager.app.commanding import BrokerCommands
 from loadmanager.app.ownership_records import Ownership, OwnershipRecords
 from loadmanager.core.ids import BundleId
 from loadmanager.core.ownership import Effect, Event, Phase, may_serve, step
-from loadmanager.ports import BrokerControl
+from loadmanager.ports import BrokerControl, BrokerError, StaleAgent
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
+
+PARALLEL: Final = 32
 
 
 class OwnershipEffects:
@@ -25,25 +28,43 @@ class OwnershipEffects:
 
     ``lock_work`` tells that a lock is to be taken or dropped or the owned list to be
     written, and ``serving_changes`` that the broker serves another set of bundles.
-    ``unloaded`` is called when the broker has stopped a bundle.
+    ``commands_done`` counts the commands that ended. ``disobeyed`` is set when the broker
+    refuses one because it obeys a newer agent. ``unloaded`` is called when the broker has
+    stopped a bundle.
     """
 
     def __init__(
         self,
-        broker_control: BrokerControl,
+        broker: BrokerControl,
         metrics: Metrics,
         tasks: asyncio.TaskGroup,
         next_owner_url: Callable[[BundleId], str],
         *,
         unloaded: Callable[[Ownership], None],
     ) -> None:
+        self._broker = broker
         self._metrics = metrics
+        self._tasks = tasks
         self._next_owner_url = next_owner_url
         self._unloaded = unloaded
-        self.commands = BrokerCommands(tasks, broker_control)
+        self._parallel = asyncio.Semaphore(PARALLEL)
+        self._agent_epoch = 0
+        self._leaving_alone = False
         self.records = OwnershipRecords()
         self.lock_work = Changes()
         self.serving_changes = Changes()
+        self.commands_done = 0
+        self.disobeyed = asyncio.Event()
+
+    def begin(self, agent_epoch: int) -> None:
+        """Command the broker under this epoch from now on."""
+        self._agent_epoch = agent_epoch
+        self._leaving_alone = False
+        self.disobeyed.clear()
+
+    def end(self) -> None:
+        """Give no more commands, until another epoch begins."""
+        self._leaving_alone = True
 
     def fire_all(self, event: Event) -> None:
         """Feed an event that concerns every bundle."""
@@ -67,7 +88,7 @@ class OwnershipEffects:
             self.serving_changes.tell()
         for effect in effects:
             if effect is Effect.LOAD_ON_BROKER:
-                self.commands.give(record, effect, self._load)
+                self._command(record, effect, self._load)
             elif effect is Effect.UNLOAD_FROM_BROKER:
                 self.unload(record)
             else:
@@ -76,7 +97,7 @@ class OwnershipEffects:
     def unload(self, record: Ownership) -> None:
         """Have the broker stop a bundle, after the loads of the parts that it was split into."""
         parts = filter(None, map(self.records.get, record.made_into))
-        self.commands.give(record, Effect.UNLOAD_FROM_BROKER, self._unload, after=parts)
+        self._command(record, Effect.UNLOAD_FROM_BROKER, self._unload, after=parts)
 
     def serving_begun(self, record: Ownership) -> None:
         """Take note that the broker serves a bundle under its present lock."""
@@ -86,10 +107,56 @@ class OwnershipEffects:
             self.serving_changes.tell()
             self.lock_work.tell()
 
+    def _command(
+        self,
+        record: Ownership,
+        effect: Effect,
+        run: Callable[[Ownership], Awaitable[None]],
+        after: Iterable[Ownership] = (),
+    ) -> None:
+        """Run a command once those given before, for this bundle and ``after``, have ended."""
+        if self._leaving_alone:
+            return
+        earlier = [one.command for one in (record, *after) if one.command]
+
+        async def carry_out() -> None:
+            if earlier:
+                await asyncio.wait(earlier)
+            async with self._parallel:
+                try:
+                    await run(record)
+                except BrokerError as error:
+                    # The next lease renewal tells what the broker serves, and the
+                    # comparison with that gives the command again.
+                    why, bundle = str(error), record.bundle
+                    log.warning("broker.command.failed", command=effect, bundle=bundle, error=why)
+
+        record.command = self._tasks.create_task(carry_out(), name=f"{effect} {record.bundle}")
+        record.command.add_done_callback(lambda task: self._ended(record, task))
+
+    def _ended(self, record: Ownership, task: asyncio.Task[None]) -> None:
+        self.commands_done += 1
+        record.command_ended = self.commands_done
+        if record.command is task:
+            record.command = None
+
+    @contextmanager
+    def _as_newest_agent(self) -> Iterator[int]:
+        """Notice a refusal of the present epoch; one of an earlier epoch means nothing."""
+        epoch = self._agent_epoch
+        try:
+            yield epoch
+        except StaleAgent:
+            if epoch == self._agent_epoch:
+                self.disobeyed.set()
+            raise
+
     async def _load(self, record: Ownership) -> None:
-        token = record.token
+        bundle, token = record.bundle, record.token
         if record.phase is Phase.OWNED:
-            await self.commands.load(record.bundle, token)
+            with self._as_newest_agent() as epoch:
+                await self._broker.load(bundle, agent_epoch=epoch, fencing_token=token)
+            log.info("bundle.serving.begun", bundle=bundle, fencing_token=token)
             if record.token == token:
                 self.serving_begun(record)
 
@@ -101,8 +168,13 @@ class OwnershipEffects:
             # one stopped; so it stops first.
             if record.bundle in former.made_into:
                 await self._unload(former)
-        token = max(record.token, record.broker_token)
-        await self.commands.unload(record.bundle, token, self._next_owner_url(record.bundle))
+        bundle, token = record.bundle, max(record.token, record.broker_token)
+        url = self._next_owner_url(bundle)
+        with self._as_newest_agent() as epoch:
+            await self._broker.unload(
+                bundle, agent_epoch=epoch, fencing_token=token, next_owner_url=url
+            )
+        log.info("bundle.serving.ended", bundle=bundle, fencing_token=token)
         if may_serve(record.phase):
             self.fire(record, Event.BROKER_UNLOADED)
             self._unloaded(record)

@@ -43,13 +43,13 @@ class Ownerships:
         self._effects = OwnershipEffects(
             broker_control, metrics, tasks, next_owner_url, unloaded=self._compare_one
         )
-        self._commands = self._effects.commands
         self._joined = False
         self.records = self._effects.records
+        self.takes, self.drops = self.records.takes, self.records.drops
         self.lock_work = self._effects.lock_work
         self.changes = self._effects.serving_changes
         self.range_changes = RangeChanges()
-        self.disobeyed = self._commands.disobeyed
+        self.disobeyed = self._effects.disobeyed
         self.orders: Orders | None = None
         self.doubting = False
 
@@ -57,16 +57,6 @@ class Ownerships:
     def phases(self) -> Mapping[BundleId, Phase]:
         """The phase of each bundle that is not free."""
         return self.records.phases
-
-    @property
-    def takes(self) -> Mapping[BundleId, Ownership]:
-        """The bundles whose locks are to be taken, in the order in which they became so."""
-        return self.records.takes
-
-    @property
-    def drops(self) -> Mapping[BundleId, Ownership]:
-        """The bundles whose locks are to be dropped, in the order in which they became so."""
-        return self.records.drops
 
     @property
     def handovers(self) -> Mapping[BundleId, BrokerId]:
@@ -82,7 +72,7 @@ class Ownerships:
 
     def registered(self, membership: Membership) -> None:
         """Command the broker under a new registration from now on."""
-        self._commands.begin(membership.agent_epoch)
+        self._effects.begin(membership.agent_epoch)
 
     def joined(self, membership: Membership) -> None:
         """Take up work under a new registration; the former session's locks are gone."""
@@ -165,7 +155,7 @@ class Ownerships:
 
     def displaced(self) -> None:
         """Leave the broker to another agent: what it serves is that one's to keep or stop."""
-        self._commands.end()
+        self._effects.end()
 
     def broker_lost(self) -> None:
         """The lease ran out unrenewed: the broker serves nothing and cannot be asked."""
@@ -176,7 +166,7 @@ class Ownerships:
     @property
     def commands_done(self) -> int:
         """How many commands the broker has answered: a mark in time for `broker_serves`."""
-        return self._commands.done
+        return self._effects.commands_done
 
     def broker_serves(self, serving: Mapping[BundleId, int], asked_at: int) -> None:
         """Compare with what the broker said it serves.

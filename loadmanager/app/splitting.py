@@ -1,13 +1,17 @@
-"""Cutting bundles of this broker where the leader ordered it.
+"""Splitting and merging bundles of this broker where the leader ordered it.
 
-Boundaries, the locks of the parts and that of the whole change in one commit, so at no
-moment does a lookup find a range without an owner or with two. Where to cut is found
-here, because only the broker knows its topics.
+Boundaries, the locks of what is made and of what goes change in one commit, so at no
+moment does a lookup find a range without an owner or with two. Where to split is found
+here, because only the broker knows its topics. The two bundles of a merge are unloaded
+first, so that no request of theirs is in service any more; lookups wait meanwhile, as they
+do while a bundle moves.
 """
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import structlog
 
-from loadmanager.app.merging import Merger
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.range_changes import RangeChange
@@ -20,10 +24,14 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.ownership import Phase
 from loadmanager.core.splitting import (
     SPLIT_ALGORITHMS,
+    CannotMerge,
     CannotSplit,
+    Merge,
     NoPositions,
     SplitAsk,
     TopicLoad,
+    merge,
+    merges_in,
     split,
     whole_ordered,
 )
@@ -34,62 +42,95 @@ log = structlog.get_logger()
 
 _LOOK_S = 0.5
 _TRY_AGAIN_S = 10.0
+_STOP_WITHIN_S = 5.0
 
 
 class Splitter:
-    """Carries out the split orders of this agent."""
+    """Carries out the orders of this agent to split and to merge."""
 
     def __init__(self, parts: Parts, ownerships: Ownerships, tuning: Tuning) -> None:
         self._parts = parts
         self._ownerships = ownerships
         self._tuning = tuning
-        self._merger = Merger(parts, ownerships)
         self._not_before_s: dict[BundleId, float] = {}
 
     async def run(self) -> None:
-        """Cut and merge what is ordered to be, until cancelled."""
+        """Begin what is ordered and can be made now, until cancelled."""
         while True:
             orders = self._ownerships.orders
-            ordered = orders.splits if orders else {}
-            await self._merger.look(ordered)
-            splits = {b: o for b, o in ordered.items() if whole_ordered(b, o) is None}
-            self._not_before_s = {
-                bundle: at_s for bundle, at_s in self._not_before_s.items() if bundle in splits
-            }
-            for bundle, order in splits.items():
-                if self._is_due(bundle):
-                    self._not_before_s[bundle] = self._parts.clock.monotonic_s() + _TRY_AGAIN_S
-                    await self._try(bundle, order)
+            ways = self._ways(orders.splits if orders else {})
+            self._not_before_s = {b: at_s for b, at_s in self._not_before_s.items() if b in ways}
+            for whole, begin in ways.items():
+                if self._parts.clock.monotonic_s() >= self._not_before_s.get(whole, 0.0):
+                    await begin()
             await self._parts.clock.sleep(_LOOK_S)
 
-    def _is_due(self, bundle: BundleId) -> bool:
-        owned = self._ownerships.records.phase(bundle) is Phase.OWNED
-        due_s = self._not_before_s.get(bundle, 0.0)
-        return owned and self._parts.clock.monotonic_s() >= due_s
+    def _ways(
+        self, ordered: Mapping[BundleId, SplitOrder]
+    ) -> dict[BundleId, Callable[[], Awaitable[None]]]:
+        """Return how to begin each merge and split that is ordered, by its whole bundle."""
+        merges = {both.whole: partial(self._merge, both) for both in merges_in(ordered)}
+        splits = {
+            bundle: partial(self._split, bundle, order)
+            for bundle, order in ordered.items()
+            if whole_ordered(bundle, order) is None
+        }
+        return {**merges, **splits}
 
-    async def _try(self, bundle: BundleId, order: SplitOrder) -> None:
+    def _wait(self, whole: BundleId) -> None:
+        self._not_before_s[whole] = self._parts.clock.monotonic_s() + _TRY_AGAIN_S
+
+    async def _split(self, bundle: BundleId, order: SplitOrder) -> None:
+        if self._ownerships.records.phase(bundle) is not Phase.OWNED:
+            return
+        self._wait(bundle)
         try:
-            change = await self._change(bundle, order)
+            before, data = await self._boundaries(bundle)
+            if bundle not in before.bundles:
+                return  # It was made already.
+            after = split(before, bundle, await self._cuts(bundle, order))
+            write = _write(before, after, data)
         except (BrokerError, CoordinationError, CannotSplit, NoPositions, MalformedContent) as why:
             log.warning("bundle.split.refused", bundle=bundle, why=str(why))
             return
-        if change is not None:
-            self._ownerships.begin_split(change)
+        parts = tuple(part for part in after.bundles if part not in set(before.bundles))
+        self._ownerships.begin_split(RangeChange((bundle,), parts, write))
 
-    async def _change(self, bundle: BundleId, order: SplitOrder) -> RangeChange | None:
-        """Return the split, None if the boundaries show that it was made already."""
+    def _can_merge(self, both: Merge) -> bool:
+        """Say whether both are served, and the whole is not still stopping after a split."""
+        own = self._ownerships
+        served = all(own.serves(half) for half in both.halves)
+        free = own.records.phase(both.whole) is Phase.FREE
+        return served and free and both.whole not in own.range_changes.merges
+
+    async def _merge(self, both: Merge) -> None:
+        if not self._can_merge(both):
+            return
+        self._wait(both.whole)
+        try:
+            before, data = await self._boundaries(both.lower)
+            write = _write(before, merge(before, both), data)
+        except (CoordinationError, CannotMerge, MalformedContent) as why:
+            log.warning("bundle.merge.refused", bundle=both.whole, why=str(why))
+            return
+        if self._can_merge(both):
+            log.info("bundle.merge.begun", bundle=both.whole, halves=both.halves)
+            until_s = self._parts.clock.monotonic_s() + _STOP_WITHIN_S
+            self._ownerships.begin_merge(RangeChange(both.halves, (both.whole,), write, until_s))
+
+    async def _boundaries(self, bundle: BundleId) -> tuple[Boundaries, bytes]:
+        """Return the boundaries of a bundle's namespace, and what their node holds.
+
+        Raises:
+            MalformedContent: the node is missing, or holds no boundaries.
+            CoordinationError: it cannot be read now.
+        """
         namespace = namespace_of(bundle)
         path = znodes.local_policies(namespace)
         node = await self._parts.coordination.get(path)
         if node is None:
-            raise CannotSplit(bundle, f"{path} is missing", "a namespace that exists")
-        before = decode_boundaries(path, namespace, node.data, node.stat.version)
-        if bundle not in before.bundles:
-            return None
-        after = split(before, bundle, await self._cuts(bundle, order))
-        content = encode_boundaries(after, node.data)
-        parts = tuple(part for part in after.bundles if part not in set(before.bundles))
-        return RangeChange((bundle,), parts, SetData(path, content, node.stat.version))
+            raise MalformedContent(path, "it is missing", "a namespace that exists")
+        return decode_boundaries(path, namespace, node.data, node.stat.version), node.data
 
     async def _cuts(self, bundle: BundleId, order: SplitOrder) -> tuple[int, ...]:
         algorithm = SPLIT_ALGORITHMS.get(order.algorithm)
@@ -112,6 +153,12 @@ class Splitter:
                 "two topics or more that can be told apart",
             )
         return cuts
+
+
+def _write(before: Boundaries, after: Boundaries, data: bytes) -> SetData:
+    """Return what replaces boundaries as they were read."""
+    path = znodes.local_policies(before.namespace)
+    return SetData(path, encode_boundaries(after, data), before.version)
 
 
 def parts_of(whole: BundleId, boundaries: Boundaries) -> tuple[BundleId, ...]:

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from loadmanager.adapters.broker.http_control import CONNECTIONS
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory
-from loadmanager.app.commanding import PARALLEL
 from loadmanager.app.endings import first_leaf
 from loadmanager.app.leasing import Displaced
+from loadmanager.app.ownership_effects import PARALLEL
 from loadmanager.app.retuning import tuned_by
 from loadmanager.config import ConfigError
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
