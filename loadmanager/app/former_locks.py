@@ -169,7 +169,7 @@ class FormerLocks:
             released += len(deletes)
         listed = await coordination.get(path)
         if listed is not None and listed.stat.ephemeral_owner == session_id:
-            # Only now: a lock that no list names would be nobody's to delete.
+            # Only now: no agent deletes a lock that no list names.
             await coordination.set(path, encode_owned({}), version=listed.stat.version)
         log.info("bundle.locks.released", broker=broker, bundles=released)
 

@@ -32,13 +32,13 @@ class Leaving:
     async def drain(self) -> None:
         """Wait while the leader hands everything over, as the report asks it to.
 
-        That ends at once where nobody could take anything: without the service, and
+        That ends at once where no broker could take anything: without the service, and
         where no other broker stays.
         """
         if not self._has_heirs():
             return
         bundles, begun_s = self._ownerships.records.count, self._parts.clock.monotonic_s()
-        # A broker's own bundles never move, so nobody waits for them.
+        # A broker's own bundles never move, so it does not wait for them.
         await self.let_go(
             begun_s + self._tuning.now.drain_deadline_s,
             while_true=lambda: (
@@ -53,11 +53,11 @@ class Leaving:
         )
 
     async def leave(self, membership: Membership, within_s: float) -> None:
-        """Give everything back in order, so that nobody waits for the session to expire.
+        """Give everything back in order, so that no client waits for the session to expire.
 
         The registration goes first: the leader then plans new owners while this broker
         still serves, and recalls each bundle when it has. What is not recalled after
-        half of ``within_s``, or has nobody to go to, is given back all the same.
+        half of ``within_s``, or has no broker to go to, is given back all the same.
         """
         try:
             await deregister(self._parts.coordination, membership)

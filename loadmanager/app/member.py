@@ -156,7 +156,7 @@ class Member:
             await self._leaving.drain()
 
     async def leave(self, within_s: float) -> None:
-        """Give everything back in order, so that nobody waits for the session to expire."""
+        """Give everything back in order, so that no client waits for the session to expire."""
         self._leaving.begun = True
         if self._membership is not None:
             await self._leaving.leave(self._membership, within_s)
@@ -167,14 +167,14 @@ class Member:
             await self._leaving.serving_ended(self._lease.leased_until_s)
 
     async def _give_way(self, displaced: BaseExceptionGroup[Displaced]) -> None:
-        """End, unless who took over is gone by now: then this agent registers again.
+        """End, unless the sidecar that took over is gone by now: then this agent registers again.
 
         Raises:
             Displaced: another sidecar has this broker; the message says which.
         """
         self._tell_end("broker.membership.displaced", displaced)
         self._unleased.refusal()
-        with contextlib.suppress(CoordinationError):  # The next registration tells.
+        with contextlib.suppress(CoordinationError):  # The next registration finds out.
             await self._succession.insist()
 
     async def _one_membership(self) -> None:
@@ -212,7 +212,7 @@ class Member:
             self._unleased.leased()
             await self._former_locks.clear(membership, serving)
             self._membership = membership
-            parts.picture.changes.tell()  # Who was not eligible to lead may be so now.
+            parts.picture.changes.tell()  # This sidecar may be eligible to lead now.
             await self._tasks.run(membership, report, lease)
         except* StaleAgent as stale:
             raise Displaced(f"the broker obeys a newer agent: {first_leaf(stale)}") from stale
@@ -248,7 +248,7 @@ class Member:
     async def _deregister_given_up(self) -> None:
         """Take a broker out that cannot serve; again later, where the write was lost.
 
-        The session lives on, and with it a registration that nobody else may delete.
+        The session lives on, and with it a registration that no other agent may delete.
         """
         if self._given_up is not None:
             await deregister(self._parts.coordination, self._given_up)
@@ -257,7 +257,7 @@ class Member:
     async def _take_back(self, unasked: BrokerError) -> None:
         """Take out a broker that cannot be asked, if it is registered by this session.
 
-        So it is where the reply to a registration was lost: nobody else may delete that.
+        So it is where the reply to a registration was lost: no other agent may delete that.
         """
         if isinstance(unasked, NotTheContract):
             self._unleased.refusal()

@@ -66,7 +66,7 @@ async def register(
         znodes.owned(broker): encode_owned({}),
     }
     for _ in range(_ATTEMPTS):
-        # Read before all else: its version tells that nobody registered since.
+        # Read before all else: its version shows that no agent registered since.
         turn = await _turn(coordination, broker)
         marks, rivals = await succession.marks()
         contents[mark] = encode_agent(succession.record(rivals))

@@ -162,7 +162,7 @@ def _write(before: Boundaries, after: Boundaries, data: bytes) -> SetData:
 
 
 def parts_of(whole: BundleId, boundaries: Boundaries) -> tuple[BundleId, ...]:
-    """Return the bundles that a bundle no longer among ``boundaries`` was cut into.
+    """Return the bundles that a bundle no longer among ``boundaries`` was split into.
 
     Raises:
         LoadManagerError: it is still among them, or they do not tile its range.

@@ -1,4 +1,4 @@
-"""Who else commands this broker, and whether this agent may."""
+"""Which other agents command this broker, and whether this one may."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -88,12 +88,12 @@ class Succession:
         self._own_epoch = self._registered_epoch = agent_epoch
 
     async def insist(self) -> None:
-        """Return if nobody else commands the broker any more, so that this agent may again.
+        """Return if no other agent commands the broker any more, so that this agent may again.
 
         Raises:
-            Displaced: somebody does, who registered after this agent.
-            StandingBy: somebody does, and this agent never registered.
-            CoordinationError: nobody can tell now.
+            Displaced: one does that registered after this agent.
+            StandingBy: one does, and this agent never registered.
+            CoordinationError: it cannot be read now.
         """
         _, rivals = await self.marks()
         self.record(rivals)

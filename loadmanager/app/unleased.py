@@ -96,7 +96,7 @@ class Unleased:
             StaleAgent: it obeys a higher one.
             BrokerError: it does not answer as it should.
             Displaced, StandingBy: another agent has the broker.
-            CoordinationError: another agent registers now, or nobody can tell.
+            CoordinationError: another agent registers now, or it cannot be read.
         """
         coordination, folder = self._parts.coordination, znodes.agents(self._parts.identity.broker)
         await coordination.ensure(folder)

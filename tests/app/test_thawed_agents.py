@@ -14,8 +14,8 @@ from stories import place_all
 
 from loadmanager.adapters.broker.fencing import FencingTokens
 from loadmanager.adapters.broker.memory_broker import MemoryBroker
-from loadmanager.app.member import Member
 from loadmanager.app.membership import Membership
+from loadmanager.app.membership_tasks import MembershipTasks
 from loadmanager.core.ids import BundleId
 from loadmanager.faults.cluster import Cluster, make_config, play
 from loadmanager.faults.violation import Invariant, Violation
@@ -43,10 +43,10 @@ def take_any_token(patch: pytest.MonkeyPatch) -> None:
 def overlook_successors(patch: pytest.MonkeyPatch) -> None:
     """Let agents not see that another registered their broker."""
 
-    async def see_nothing(_member: Member, _membership: Membership) -> None:
+    async def see_nothing(_tasks: MembershipTasks, _membership: Membership) -> None:
         await asyncio.Event().wait()
 
-    patch.setattr(Member, "_guard_registration", see_nothing)
+    patch.setattr(MembershipTasks, "_watch_registration", see_nothing)
 
 
 LAYERS = (obey_anyone, take_any_token, overlook_successors)
