@@ -49,6 +49,10 @@ class Clock:
     def __init__(self, coordination: MemoryCoordination) -> None:
         self._coordination = coordination
 
+    def monotonic_s(self) -> float:
+        """Return a time that stands still."""
+        return 0.0
+
     async def sleep(self, _duration_s: float) -> None:
         """Connect again."""
         self._coordination.reconnect()
