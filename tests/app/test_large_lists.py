@@ -37,7 +37,7 @@ async def test_what_is_served_by_now_is_listed_many_bundles_at_once(
     boundaries = await cluster.make_namespace(BUNDLES)
     first = cluster.hosts[0]
     before = cluster.service.zxid
-    await cluster.desk.book.assign(dict.fromkeys(boundaries.bundles, first.name))
+    await cluster.desk.order(dict.fromkeys(boundaries.bundles, first.name))
     await cluster.until(lambda: len(first.serving) == BUNDLES)
     await cluster.settled(boundaries.bundles)
     spent = cluster.service.zxid - before
