@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+import aiohttp
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
 from figures import emit
@@ -62,12 +63,12 @@ async def test_many_bundles_of_one_broker_are_taken_split_and_handed_over(
 async def _look_up(processes: ProcessCluster, topics: Iterator[TopicName], owner: Member) -> float:
     """Look every topic up as many clients do; return how long it took."""
 
-    async def client() -> None:
+    async def client(http: aiohttp.ClientSession) -> None:
         for topic in topics:
             path = f"{topic.domain}/{topic.namespace}/{topic.local}"
             url = f"{owner.sidecar_url}/lookup/v2/topic/{path}"
             while True:
-                async with processes.http.get(url) as found:
+                async with http.get(url) as found:
                     if found.status == 200:
                         assert (await found.json())["httpUrl"] == f"http://{owner.broker}"
                         break
@@ -75,7 +76,9 @@ async def _look_up(processes: ProcessCluster, topics: Iterator[TopicName], owner
                 await asyncio.sleep(1.0)
 
     began_s = monotonic()
-    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    connector = aiohttp.TCPConnector(limit=CLIENTS)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        await asyncio.gather(*(client(http) for _ in range(CLIENTS)))
     return (
         monotonic() - began_s + await _served(processes, owner, len(processes.boundaries.bundles))
     )
