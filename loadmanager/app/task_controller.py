@@ -24,13 +24,14 @@ from loadmanager.app.tuning import Tuning
 from loadmanager.core.arbitration import Admitted, Arbitration
 from loadmanager.core.bundle_task import AskedBy, BundleTask, Proposal, TaskEvent, TaskKind
 from loadmanager.core.bundle_task import TaskState as State
+from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting import merges_in, whole_ordered
-from loadmanager.ports import TooLarge
+from loadmanager.ports import Disconnected, TooLarge
 
 log = structlog.get_logger()
 
@@ -262,18 +263,19 @@ class TaskController:
             await self._confirm()
             too_large = await self._write(batch)
             self._check_open()
+            self._settle(batch, too_large)
         except BaseException as error:
-            why = (
-                error
-                if isinstance(error, Exception)
-                else Deposed(f"the term of epoch {self.tasks.epoch} ended")
-            )
-            for request in batch:
-                if not request.answer.done():
-                    request.answer.set_exception(why)
-                    request.answer.exception()  # The one that proposed it may be gone.
+            self._refuse(batch, error)
             raise
-        self._settle(batch, too_large)
+
+    def _refuse(self, batch: Iterable[_Request], error: BaseException) -> None:
+        """Answer all that have no answer yet: each decider goes on, whatever one write met."""
+        if not isinstance(error, Exception):
+            error = Disconnected("the write was interrupted before its reply")
+        for request in batch:
+            if not request.answer.done():
+                request.answer.set_exception(error)
+                request.answer.exception()  # The one that proposed it may be gone.
 
     async def _write(self, batch: Sequence[_Request]) -> TooLarge | None:
         arbitration = Arbitration(
@@ -305,11 +307,18 @@ class TaskController:
         for request in batch:
             self._enter_all(request, None, "the orders of its broker do not fit into a node")
             answer = request.dispatched(too_large)
-            if request.known is not None:
-                request.known(answer)
+            self._make_known(request, answer)
             if not request.answer.done():
                 request.answer.set_result(answer)
         self.observe()
+
+    def _make_known(self, request: _Request, answer: Dispatched) -> None:
+        if request.known is None:
+            return
+        try:
+            request.known(answer)
+        except Exception as error:  # noqa: BLE001 - the other deciders are to be answered, too
+            self._parts.unexpected.caught("tasks", error)
 
     def _enter_all(self, request: _Request, event: TaskEvent | None, note: str) -> None:
         """Take the tasks of a request from proposals to what became of them."""
@@ -348,8 +357,7 @@ class TaskController:
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for request in unconfirmed:
             self._enter_all(request, None, "the reply was lost, and the order does not stand")
-            if request.known is not None:
-                request.known(request.dispatched())
+            self._make_known(request, request.dispatched())
 
     # --- following -----------------------------------------------------------------------
 
@@ -434,7 +442,13 @@ class TaskController:
         return ordered_at_s is not None and self._now_s - ordered_at_s > CUT_WITHIN_S
 
     def _advance(self, task: BundleTask, event: TaskEvent, note: str = "") -> BundleTask:
-        after = self.tasks.advance(task, event, self._now_s, note)
+        try:
+            after = self.tasks.advance(task, event, self._now_s, note)
+        except LoadManagerError as error:
+            # A fault of this program. What is under way is opened anew by `observe`.
+            self._parts.unexpected.caught("tasks", error)
+            self.tasks.drop(task)
+            return task
         self._tell(after)
         return after
 

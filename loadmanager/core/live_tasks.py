@@ -113,6 +113,13 @@ class LiveTasks:
         """
         return self._change(task, event, now_s, note)
 
+    def drop(self, task: BundleTask) -> None:
+        """Forget a task that cannot be followed any more, whatever is known of its bundles."""
+        for bundle, one in list(self._of.items()):
+            if one.number == task.number:
+                del self._of[bundle]
+        self._parties = Counter(broker for one in self for broker in one.parties)
+
     def check(self) -> None:
         """Raise `BrokenInvariant` unless everything that must hold of the live tasks holds."""
         for task in self:

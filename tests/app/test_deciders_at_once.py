@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from history_sinks import Archive
 from stories import place_all, story
 
+from loadmanager.app.task_controller import Dispatched
 from loadmanager.core import znodes
+from loadmanager.core.bundle_task import AskedBy, Proposal, TaskEvent, TaskKind, TaskState
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import TopicName
+from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.orders import decode_orders
+from loadmanager.core.plan import Cause
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.faults.agent import Agent
 from loadmanager.faults.cluster import NAMESPACE, Cluster
@@ -132,3 +136,50 @@ async def _publish_for_ever(cluster: Cluster, topics: list[TopicName]) -> None:
             for host in cluster.hosts:
                 host.broker.publish(topic, payload_bytes=5000)
         await asyncio.sleep(0.25)
+
+
+@story(2, **BY_HAND)
+async def test_an_error_of_one_decider_leaves_no_other_without_an_answer(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    tasks, leader = cluster.desk.tasks, cluster.leader
+
+    def fail(found: Dispatched) -> None:
+        raise RuntimeError(f"never seen before: {found.ordered}")
+
+    def moved(bundle: BundleId) -> Proposal:
+        source = cluster.server(bundle)
+        return Proposal(
+            kind=TaskKind.MOVE,
+            bundles=(bundle,),
+            source=source.name,
+            target=next(host.name for host in cluster.hosts if host is not source),
+            cause=Cause.REQUESTED,
+            asked_by=AskedBy.PEOPLE,
+        )
+
+    first, second = (moved(bundle) for bundle in boundaries.bundles)
+    answers = await asyncio.gather(tasks.dispatch([first], known=fail), tasks.dispatch([second]))
+    assert [list(one.ordered) for one in answers] == [[b] for b in boundaries.bundles]
+    assert _unexpected_errors(leader) == 1
+    await cluster.settled(boundaries.bundles)
+
+
+@story(2, **BY_HAND)
+async def test_a_task_that_cannot_go_on_is_counted_and_opened_anew(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    bundle, desk, target = boundaries.bundles[0], cluster.desk, cluster.hosts[0].name
+    await cluster.hold_lock(bundle)  # So its task does not end.
+    await desk.order({bundle: target})
+    task = desk.tasks.tasks.of(bundle)
+    assert task is not None
+    # What no code does: the task of a bundle is another one than what is followed.
+    vars(desk.tasks.tasks)["_of"][bundle] = replace(task, state=TaskState.UNCONFIRMED, source=None)
+    for one in desk.tasks.tasks:
+        desk.tasks._advance(one, TaskEvent.DONE)
+    assert _unexpected_errors(cluster.leader) == 1
+    assert desk.tasks.tasks.of(bundle) is None
+    desk.tasks.observe()
+    again = desk.tasks.tasks.of(bundle)
+    assert again is not None
+    assert (again.target, again.asked_by) == (target, AskedBy.RECONCILIATION)

@@ -218,3 +218,12 @@ def test_what_must_always_hold_is_checked(
     spoil(tasks, ordered(tasks, proposal()))
     with pytest.raises(BrokenInvariant, match=message):
         tasks.check()
+
+
+def test_a_task_that_cannot_be_followed_is_dropped_and_not_counted() -> None:
+    tasks = LiveTasks(7)
+    task = ordered(tasks, proposal())
+    other = ordered(tasks, proposal(AskedBy.PEOPLE, B))
+    tasks.drop(task)
+    assert (tasks.of(A), tasks.of(B), tasks.under_way(B1)) == (None, other, 1)
+    tasks.check()
