@@ -62,7 +62,7 @@ def admin_routes(
         Steers(SteeringRequests(parts)),
         CostModels(CostModelRequests(parts, cluster)),
         Accounts(application.accounting),
-        Plans(PreviewRequests(parts, application.leading)),
+        Plans(PreviewRequests(application.leading)),
     )
     return [route for resource in resources for route in resource.routes()]
 

@@ -1,20 +1,15 @@
 """Telling why: the leader's view, decisions and settings, for those who ask."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 
+from loadmanager.app.leading import Leading
 from loadmanager.app.parts import Parts
-from loadmanager.app.recollection import Recollection
-from loadmanager.app.task_controller import TaskController
-from loadmanager.core.averages import BundleAverages
-from loadmanager.core.balancing import Balancing, steered
+from loadmanager.app.viewing import Look
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import CostDocument
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Decision, Explanation, Known, explain_broker, explain_bundle
 from loadmanager.core.ids import (
@@ -26,12 +21,10 @@ from loadmanager.core.ids import (
     parse_broker,
     parse_bundle,
 )
-from loadmanager.core.planner import Planner
-from loadmanager.core.round_memory import RoundMemory, shifted
+from loadmanager.core.round_memory import shifted
 from loadmanager.core.snapshot import RunningLoad, Snapshot, agreed, encode_snapshot, in_force
 from loadmanager.ports import (
     Account,
-    LeaderElsewhere,
     LedgerWish,
     SubjectUnknown,
     TaskList,
@@ -40,65 +33,17 @@ from loadmanager.ports import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What the leader of ``epoch`` sees and remembers at one moment, by its own clock.
-
-    ``unowned`` are the bundles it is about to place, ``left_out`` the brokers that it decides
-    without, with the error that their report caused. ``planner`` is what it decides
-    with, as far as ``balancing`` lets it. ``costs`` is the cost model that is published.
-    """
-
-    epoch: int
-    view: ClusterView
-    averages: Mapping[BundleId, BundleAverages]
-    memory: RoundMemory
-    planner: Planner
-    balancing: Balancing
-    costs: CostDocument | None
-    unowned: tuple[BundleId, ...]
-    left_out: Mapping[BrokerId, str] = field(default_factory=dict)
-
-    @property
-    def steered(self) -> Planner:
-        """The planner as far as it may go by itself now."""
-        return steered(self.planner, self.balancing.mode)
-
-
-class OpenDesk(Protocol):
-    """The desk of a leader at work."""
-
-    @property
-    def recollection(self) -> Recollection:
-        """What it has decided."""
-
-    @property
-    def tasks(self) -> TaskController:
-        """Its bundle tasks."""
-
-    def look(self) -> Look:
-        """Return what it sees now."""
-
-
-class Desks(Protocol):
-    """Where the desk of this sidecar is found, while it leads."""
-
-    @property
-    def desk(self) -> OpenDesk | None:
-        """The desk, None while this sidecar does not lead."""
-
-
 class Accounting:
     """The application's side of `LeaderDesk`."""
 
-    def __init__(self, parts: Parts, desks: Desks, cluster: str) -> None:
+    def __init__(self, parts: Parts, leading: Leading, cluster: str) -> None:
         self._parts = parts
-        self._desks = desks
+        self._leading = leading
         self._cluster = cluster
 
     async def snapshot(self) -> bytes:
         """Return the cluster as the leader sees it now, as a snapshot in JSON."""
-        look = self._desk().look()
+        look = self._leading.require_desk().look()
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")
         snapshot = self._snapshot_of(look)
@@ -107,7 +52,7 @@ class Accounting:
 
     def explain(self, subject: str) -> Account:
         """Return why a bundle or a broker is where it is."""
-        desk = self._desk()
+        desk = self._leading.require_desk()
         look = desk.look()
         if subject in look.left_out:
             raise SubjectUnknown(
@@ -131,11 +76,11 @@ class Accounting:
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
         """Return the last decisions of this leader that are wanted, newest first."""
-        return self._desk().recollection.decisions(wish)
+        return self._leading.require_desk().recollection.decisions(wish)
 
     def tasks(self, wish: TaskWish) -> TaskList:
         """Return the wanted tasks: the live ones, oldest first, then those that ended last."""
-        controller = self._desk().tasks
+        controller = self._leading.require_desk().tasks
         every = (*controller.tasks, *reversed(controller.ended))
         wanted = [task for task in every if wish.wants(task)]
         return TaskList(
@@ -146,17 +91,6 @@ class Accounting:
             at_ms=self._parts.clock.wall_ms(),
             now_s=self._parts.clock.monotonic_s(),
         )
-
-    def _desk(self) -> OpenDesk:
-        desk = self._desks.desk
-        if desk is not None:
-            return desk
-        leader = self._parts.picture.leader
-        if leader is None or leader.instance == self._parts.identity.instance:
-            raise Unavailable("no leader is at work")
-        if not leader.sidecar_url:
-            raise Unavailable(f"the leader {leader.broker} has no sidecar to ask")
-        raise LeaderElsewhere(leader.sidecar_url)
 
     def _snapshot_of(self, look: Look) -> Snapshot:
         view, picture = look.view, self._parts.picture

@@ -7,7 +7,6 @@ import numpy as np
 import structlog
 
 from loadmanager.app.absences import Absences
-from loadmanager.app.accounting import Look
 from loadmanager.app.adoption import Adoption
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.constraints import Constraints
@@ -29,7 +28,7 @@ from loadmanager.app.task_controller import Dispatched, TaskController
 from loadmanager.app.task_reports import TaskReports
 from loadmanager.app.tuning import Tuning
 from loadmanager.app.untaken import Untaken
-from loadmanager.app.viewing import Viewing
+from loadmanager.app.viewing import Look, Viewing
 from loadmanager.app.wanted import why
 from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of

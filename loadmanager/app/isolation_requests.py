@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import structlog
 
-from loadmanager.app.accounting import Desks
 from loadmanager.app.bundle_names import check_cluster
 from loadmanager.app.documents import Documents, told
-from loadmanager.app.leading import led_elsewhere
+from loadmanager.app.leading import Leading
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
@@ -29,14 +28,16 @@ class IsolationRequests:
 
     Args:
         parts: of this sidecar.
-        desks: where the leader's desk is.
+        leading: has the leader's desk.
         unloads: moves what a new policy does not let stay.
         cluster: whose policies they are.
     """
 
-    def __init__(self, parts: Parts, desks: Desks, unloads: UnloadService, cluster: str) -> None:
+    def __init__(
+        self, parts: Parts, leading: Leading, unloads: UnloadService, cluster: str
+    ) -> None:
         self._parts = parts
-        self._desks = desks
+        self._leading = leading
         self._unloads = unloads
         self._documents = Documents(parts.coordination)
         self._cluster = cluster
@@ -51,8 +52,8 @@ class IsolationRequests:
         """Set a policy, and move what it does not let stay; see `IsolationService`."""
         check_cluster(cluster, self._cluster)
         scope = policy.get("unload_scope") or "changed"
-        if scope != "none" and self._desks.desk is None:
-            raise led_elsewhere(self._parts)
+        if scope != "none":
+            self._leading.require_desk()
         former: dict[str, Any] = {}
 
         def edit(data: bytes | None) -> bytes:
@@ -118,7 +119,7 @@ class IsolationRequests:
         clock = self._parts.clock
         deadline_s = clock.monotonic_s() + _SEEN_WITHIN_S
         while clock.monotonic_s() < deadline_s:
-            desk = self._desks.desk
+            desk = self._leading.desk
             if desk is None:
                 return False
             if desk.look().view.policies.isolation.get(name) == policy:

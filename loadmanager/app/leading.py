@@ -8,7 +8,7 @@ from loadmanager.app.desk import Desk
 from loadmanager.app.electing import Term
 from loadmanager.app.parts import Parts
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.ports import LeaderElsewhere, LookupRefused, NotLeader, Unavailable
+from loadmanager.ports import LeaderElsewhere, NotLeader, Unavailable
 
 log = structlog.get_logger()
 
@@ -21,6 +21,7 @@ class Leading:
 
     def __init__(self, open_desk: Callable[[Term], Desk], parts: Parts) -> None:
         self._open_desk = open_desk
+        self._identity = parts.identity
         self._picture = parts.picture
         self._clock = parts.clock
         self._metrics = parts.metrics
@@ -32,6 +33,22 @@ class Leading:
     def desk(self) -> Desk | None:
         """The desk of the present term, None while this agent does not lead."""
         return self._desk
+
+    def require_desk(self) -> Desk:
+        """Return the desk of the present term, for what only the leader can answer.
+
+        Raises:
+            LeaderElsewhere: another sidecar leads.
+            Unavailable: no leader is at work.
+        """
+        if self._desk is not None:
+            return self._desk
+        leader = self._picture.leader
+        if leader is None or leader.instance == self._identity.instance:
+            raise Unavailable("no leader is at work")
+        if not leader.sidecar_url:
+            raise Unavailable(f"the leader {leader.broker} has no sidecar to ask")
+        raise LeaderElsewhere(leader.sidecar_url)
 
     async def lead(self, term: Term) -> None:
         """Lead until cancelled at the term's end; raises as `Desk.run`."""
@@ -71,13 +88,3 @@ class Leading:
         if self._desk is None:
             raise NotLeader("this sidecar does not lead now")
         return await self._desk.assign(bundle)
-
-
-def led_elsewhere(parts: Parts) -> LookupRefused:
-    """Return what to raise where only the leader can answer, and this sidecar does not lead."""
-    leader = parts.picture.leader
-    if leader is None or leader.instance == parts.identity.instance:
-        return Unavailable("no leader is at work")
-    if not leader.sidecar_url:
-        return Unavailable(f"the leader {leader.broker} has no sidecar to ask")
-    return LeaderElsewhere(leader.sidecar_url)

@@ -1,11 +1,11 @@
 """Merges asked for by people: which two are meant, may they be one, and was it done."""
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
+from loadmanager.app.desk import Desk
 from loadmanager.app.electing import Deposed
-from loadmanager.app.leading import led_elsewhere
+from loadmanager.app.leading import Leading
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning
 from loadmanager.core.bundles import Boundaries
@@ -17,41 +17,18 @@ from loadmanager.ports import CoordinationError, MergeRefused, Unavailable
 _LOOK_S = 1.0
 
 
-class MergingDesk(Protocol):
-    """The leader's desk, as far as it is needed here."""
-
-    async def order_merge(self, both: Merge, hotter: BundleId) -> None:
-        """Order two bundles to the owner of the hotter, or of the other, to be merged there.
-
-        Raises `Conflict`, `MergeRefused`, and as `OrderBook.change`.
-        """
-
-    def merging(self, both: Merge) -> bool:
-        """Say whether that order stands."""
-
-
-class MergingDesks(Protocol):
-    """Where the desk is while this sidecar leads."""
-
-    @property
-    def desk(self) -> MergingDesk | None:
-        """The desk, None while this sidecar does not lead."""
-
-
 class MergeRequests:
     """The application's side of `MergeService`."""
 
-    def __init__(self, parts: Parts, desks: MergingDesks, *, tuning: Tuning, wait_s: float) -> None:
+    def __init__(self, parts: Parts, leading: Leading, *, tuning: Tuning, wait_s: float) -> None:
         self._parts = parts
-        self._desks = desks
+        self._leading = leading
         self._tuning = tuning
         self._wait_s = wait_s
 
     async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
         """Have two bundles merged, and wait for it; see `MergeService`."""
-        desk = self._desks.desk
-        if desk is None:
-            raise led_elsewhere(self._parts)
+        desk = self._leading.require_desk()
         both = _chosen(await boundaries_of(self._parts.picture, namespace), range_text, other)
         self._check_size(both)
         hotter = max(both.halves, key=lambda half: self._reported(half).bytes_per_s)
@@ -79,14 +56,14 @@ class MergeRequests:
         if known and half in known.report.bundles:
             yield known.report.bundles[half]
 
-    async def _until_merged(self, both: Merge, desk: MergingDesk) -> None:
+    async def _until_merged(self, both: Merge, desk: Desk) -> None:
         clock, picture = self._parts.clock, self._parts.picture
         deadline_s = clock.monotonic_s() + self._wait_s
         while True:
             boundaries = picture.known_boundaries(namespace_of(both.lower))
             if boundaries is not None and both.whole in boundaries.bundles:
                 return
-            if self._desks.desk is desk and not desk.merging(both):
+            if self._leading.desk is desk and not desk.merging(both):
                 raise Unavailable(
                     f"the order to merge {both.whole} was taken back: "
                     "a half was moved, split or deleted"

@@ -1,13 +1,13 @@
 """Namespaces made, told of and deleted because somebody asked."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from loadmanager.app.bundle_names import boundaries_of
 from loadmanager.app.documents import Documents, told
-from loadmanager.app.leading import led_elsewhere
+from loadmanager.app.leading import Leading
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -35,27 +35,12 @@ _TRIES: Final = 4
 _LEAVING_S: Final = 10.0
 
 
-class RecallingDesk(Protocol):
-    """The leader's desk, as far as it is needed here."""
-
-    async def recall(self, namespace: Namespace) -> None:
-        """Take back all orders of a namespace; raises as `TaskController.change`."""
-
-
-class RecallingDesks(Protocol):
-    """Where the desk is while this sidecar leads."""
-
-    @property
-    def desk(self) -> RecallingDesk | None:
-        """The desk, None while this sidecar does not lead."""
-
-
 class NamespaceRequests:
     """The application's side of `NamespaceService`."""
 
-    def __init__(self, parts: Parts, desks: RecallingDesks, cluster: str) -> None:
+    def __init__(self, parts: Parts, leading: Leading, cluster: str) -> None:
         self._parts = parts
-        self._desks = desks
+        self._leading = leading
         self._cluster = cluster
         self._documents = Documents(parts.coordination)
 
@@ -134,8 +119,7 @@ class NamespaceRequests:
 
     async def delete(self, namespace: Namespace, *, force: bool) -> None:
         """Delete a namespace, and have its bundles let go; see `NamespaceService`."""
-        if self._desks.desk is None:
-            raise led_elsewhere(self._parts)
+        self._leading.require_desk()
         for _ in range(_TRIES):
             operations = await self._deletion(namespace, force=force)
             if await self._documents.commit(f"namespace {namespace}", operations):
@@ -192,7 +176,7 @@ class NamespaceRequests:
 
     async def _let_go(self, namespace: Namespace) -> None:
         """Recall what is owned of a deleted namespace; the next round would do it, too."""
-        desk = self._desks.desk
+        desk = self._leading.desk
         if desk is None:
             return
         try:

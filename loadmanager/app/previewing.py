@@ -4,9 +4,7 @@ import asyncio
 
 import numpy as np
 
-from loadmanager.app.accounting import Desks
-from loadmanager.app.leading import led_elsewhere
-from loadmanager.app.parts import Parts
+from loadmanager.app.leading import Leading
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.core.cost import CostDocument
@@ -18,16 +16,12 @@ from loadmanager.ports import Preview, PreviewWish, Unavailable, Unfit
 class PreviewRequests:
     """The application's side of `PreviewService`."""
 
-    def __init__(self, parts: Parts, desks: Desks) -> None:
-        self._parts = parts
-        self._desks = desks
+    def __init__(self, leading: Leading) -> None:
+        self._leading = leading
 
     async def plan(self, wish: PreviewWish) -> Preview:
         """Return what a round would do now; see `PreviewService`."""
-        desk = self._desks.desk
-        if desk is None:
-            raise led_elsewhere(self._parts)
-        look = desk.look()
+        look = self._leading.require_desk().look()
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")
         planner = _wanted(look.planner, look.costs, wish)

@@ -1,11 +1,10 @@
 """Splits asked for by people: which bundle is meant, and whether it was done."""
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
 from loadmanager.app.electing import Deposed
-from loadmanager.app.leading import led_elsewhere
+from loadmanager.app.leading import Leading
 from loadmanager.app.parts import Parts
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace, namespace_of
@@ -22,27 +21,12 @@ from loadmanager.ports import (
 _POSITIONS = "specified_positions_divide"
 
 
-class SplittingDesk(Protocol):
-    """The leader's desk, as far as it is needed here."""
-
-    async def order_split(self, bundle: BundleId, order: SplitOrder) -> None:
-        """Order a bundle to be cut. Raises as `OrderBook.change`."""
-
-
-class SplittingDesks(Protocol):
-    """Where the desk is while this sidecar leads."""
-
-    @property
-    def desk(self) -> SplittingDesk | None:
-        """The desk, None while this sidecar does not lead."""
-
-
 class SplitRequests:
     """The application's side of `SplitService`."""
 
-    def __init__(self, parts: Parts, desks: SplittingDesks, wait_s: float) -> None:
+    def __init__(self, parts: Parts, leading: Leading, wait_s: float) -> None:
         self._parts = parts
-        self._desks = desks
+        self._leading = leading
         self._wait_s = wait_s
 
     async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
@@ -52,9 +36,7 @@ class SplitRequests:
             raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
         if order.algorithm == _POSITIONS and not order.positions:
             raise SplitRefused(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
-        desk = self._desks.desk
-        if desk is None:
-            raise led_elsewhere(self._parts)
+        desk = self._leading.require_desk()
         bundle = self._chosen(await boundaries_of(self._parts.picture, namespace), chosen)
         if not can_split(bundle):
             raise SplitRefused(f"{bundle} holds a single position and cannot be cut")

@@ -1,11 +1,12 @@
 """Bundles taken off their brokers because somebody asked."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
+from loadmanager.app.desk import Desk
 from loadmanager.app.electing import Deposed
-from loadmanager.app.leading import led_elsewhere
+from loadmanager.app.leading import Leading
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
@@ -15,38 +16,12 @@ _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination 
 _REASONS_TOLD: Final = 5
 
 
-class UnloadDesk(Protocol):
-    """The leader's desk, as far as it is needed here."""
-
-    async def orders_written(self) -> None:
-        """Return once what is being ordered now is known; raises as `OrderBook.refresh`."""
-
-    def planned(self, bundle: BundleId) -> BrokerId | None:
-        """Return the registered broker that is to own ``bundle``."""
-
-    async def order_unload(
-        self, leaving: Mapping[BundleId, BrokerId], destination: BrokerId | None
-    ) -> Mapping[BundleId, str]:
-        """Order bundles away from the brokers that own them; return why the others stay.
-
-        Raises as `OrderBook.assign`.
-        """
-
-
-class UnloadDesks(Protocol):
-    """Where the desk is while this sidecar leads."""
-
-    @property
-    def desk(self) -> UnloadDesk | None:
-        """The desk, None while this sidecar does not lead."""
-
-
 class UnloadRequests:
     """The application's side of `UnloadService`.
 
     Args:
         parts: of this sidecar.
-        desks: where the leader's desk is.
+        leading: has the leader's desk.
         tuning: a destination whose report is older than its planner's filters allow gets
             nothing; of one request no more move at the same time than with one broker.
         wait_s: how long those may take to arrive.
@@ -55,13 +30,13 @@ class UnloadRequests:
     def __init__(
         self,
         parts: Parts,
-        desks: UnloadDesks,
+        leading: Leading,
         *,
         tuning: Tuning,
         wait_s: float,
     ) -> None:
         self._parts = parts
-        self._desks = desks
+        self._leading = leading
         self._tuning = tuning
         self._wait_s = wait_s
 
@@ -69,7 +44,7 @@ class UnloadRequests:
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
     ) -> Sequence[Unloaded]:
         """Have bundles move, a few at a time, and wait for them; see `UnloadService`."""
-        self._desk()
+        self._leading.require_desk()
         boundaries = await boundaries_of(self._parts.picture, namespace)
         whole = range_text is None
         bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
@@ -84,12 +59,6 @@ class UnloadRequests:
         if staying:
             raise Unavailable(_told(staying))
         return unloaded
-
-    def _desk(self) -> UnloadDesk:
-        desk = self._desks.desk
-        if desk is None:
-            raise led_elsewhere(self._parts)
-        return desk
 
     def _check(self, destination: BrokerId) -> None:
         known = self._parts.picture.brokers.get(destination)
@@ -115,7 +84,7 @@ class UnloadRequests:
         unloaded: list[Unloaded],
     ) -> Mapping[BundleId, str]:
         """Move these at the same time; return why some stay, and add the others to ``unloaded``."""
-        desk, began_s = self._desk(), self._parts.clock.monotonic_s()
+        desk, began_s = self._leading.require_desk(), self._parts.clock.monotonic_s()
         try:
             await desk.orders_written()
         except (CoordinationError, Deposed) as error:
@@ -177,7 +146,7 @@ class UnloadRequests:
 
 
 def _is_to_leave(
-    desk: UnloadDesk, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
+    desk: Desk, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
 ) -> bool:
     """Say whether a new order is needed; what is on its way already needs none."""
     planned = desk.planned(bundle)

@@ -1,7 +1,7 @@
 """The leader's view of the cluster: what was reported, and what is ordered."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,10 +12,40 @@ from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.untaken import Untaken
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.balancing import Balancing, steered
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost import CostDocument
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.planner import Planner
 from loadmanager.core.policies import Policies
+from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.tally import LoadTally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the leader of ``epoch`` sees and remembers at one moment, by its own clock.
+
+    ``unowned`` are the bundles it is about to place, ``left_out`` the brokers that it decides
+    without, with the error that their report caused. ``planner`` is what it decides
+    with, as far as ``balancing`` lets it. ``costs`` is the cost model that is published.
+    """
+
+    epoch: int
+    view: ClusterView
+    averages: Mapping[BundleId, BundleAverages]
+    memory: RoundMemory
+    planner: Planner
+    balancing: Balancing
+    costs: CostDocument | None
+    unowned: tuple[BundleId, ...]
+    left_out: Mapping[BrokerId, str] = field(default_factory=dict)
+
+    @property
+    def steered(self) -> Planner:
+        """The planner as far as it may go by itself now."""
+        return steered(self.planner, self.balancing.mode)
 
 
 class Viewing:

@@ -144,7 +144,7 @@ async def test_a_preview_tells_the_moves_of_the_next_round_and_makes_none(
     idle.lead()
     await eventually(lambda: idle.leading.desk and idle.desk.look().averages)
     before = idle.desk.look().memory
-    previews = PreviewRequests(idle.parts, idle.leading)
+    previews = PreviewRequests(idle.leading)
     preview = await previews.plan(PreviewWish())
     assert {move.source for move in preview.plan.moves} == {B1}
     assert idle.desk.look().memory == before
@@ -155,7 +155,7 @@ async def test_a_preview_tells_the_moves_of_the_next_round_and_makes_none(
 async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: LeaderAtWork) -> None:
     idle.lead()
     await eventually(lambda: idle.leading.desk and idle.desk.look().averages)
-    previews = PreviewRequests(idle.parts, idle.leading)
+    previews = PreviewRequests(idle.leading)
     preview = await previews.plan(PreviewWish(shedder="overload"))
     assert preview.in_force.shedder
     assert preview.in_force.shedder.strategy == "overload"
@@ -168,7 +168,7 @@ async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: Leade
 
 
 async def test_only_the_leader_tells_what_it_would_do(idle: LeaderAtWork) -> None:
-    previews = PreviewRequests(idle.parts, idle.leading)
+    previews = PreviewRequests(idle.leading)
     with pytest.raises(Unavailable):
         await previews.plan(PreviewWish())
     await idle.elect(

@@ -66,7 +66,7 @@ async def published(at_work: LeaderAtWork, document: CostDocument | None) -> Non
 
 async def test_the_leader_decides_by_what_is_published_from_then_on(idle: LeaderAtWork) -> None:
     await sampled(idle)
-    previews = PreviewRequests(idle.parts, idle.leading)
+    previews = PreviewRequests(idle.leading)
     by_shares = await previews.plan(PreviewWish())
     assert {move.target for move in by_shares.plan.moves} == {B2}
     await published(idle, COSTS)
@@ -153,7 +153,7 @@ def test_a_mode_or_setting_keeps_to_traffic_shares(settings: PlannerSettings) ->
 async def test_a_preview_of_other_settings_reckons_with_the_same_costs(idle: LeaderAtWork) -> None:
     await sampled(idle)
     await published(idle, COSTS)
-    previews = PreviewRequests(idle.parts, idle.leading)
+    previews = PreviewRequests(idle.leading)
     other = await previews.plan(PreviewWish(settings=("margin=0.01",)))
     assert other.in_force.cost["model"] == "learned"
     assert not other.plan.moves

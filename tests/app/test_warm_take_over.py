@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from stories import place_all, story
 
-from loadmanager.app.accounting import Look
 from loadmanager.app.desk import Desk
+from loadmanager.app.viewing import Look
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import TopicName

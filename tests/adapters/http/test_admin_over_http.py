@@ -128,7 +128,7 @@ async def api(open_a_door: OpenADoor) -> AsyncIterator[Api]:
             FailureDomains(DomainRequests(parts, "east")),
             Quotas(QuotaRequests(parts)),
             Steers(SteeringRequests(parts)),
-            Plans(PreviewRequests(parts, sidecar.leading)),
+            Plans(PreviewRequests(sidecar.leading)),
         )
         routes = tuple(route for one in resources for route in one.routes())
         yield Api(await open_a_door(more_routes=routes), sidecar, line, dynamic)

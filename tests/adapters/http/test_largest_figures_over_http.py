@@ -67,7 +67,7 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, OpenDoor]
         topics = TopicRequests(sidecar.parts, NoTopicLine())
         resources = (
             Brokers(BrokerRequests(sidecar.parts, "east"), topics),
-            Plans(PreviewRequests(sidecar.parts, sidecar.leading)),
+            Plans(PreviewRequests(sidecar.leading)),
             Accounts(sidecar.accounting),
         )
         door = HttpDoor(
