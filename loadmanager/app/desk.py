@@ -81,7 +81,7 @@ class Desk:
         )
         adoption = Adoption(parts, tasks, self._tally, chronicle)
         self._splits = Splits(parts, tasks, self._tally, tuning, adoption)
-        self.recollection = Recollection(parts.clock, term.epoch)
+        self.recollection = Recollection(parts.clock, term.epoch, task_of=tasks.tasks.number_of)
         self._steering = Steering(parts)
         self._costing = Costing(parts, tuning)
         self._deciding = Deciding(

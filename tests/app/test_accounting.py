@@ -202,6 +202,29 @@ async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork
     ]
 
 
+async def test_decisions_and_explanations_have_their_task_in_its_present_state(
+    slow: LeaderAtWork,
+) -> None:
+    await slow.report(*HOT[1:])
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    target = await slow.leading.assign(BUNDLES[0])
+    (task,) = slow.accounting.explain(BUNDLES[0]).tasks.tasks
+
+    def decided() -> tuple[int, TaskState | None]:
+        (listed,) = slow.accounting.decisions(LedgerWish(limit=10))
+        (explained,) = slow.accounting.explain(BUNDLES[0]).explanation.decisions
+        assert (listed.task, listed.task_state) == (explained.task, explained.task_state)
+        return listed.task, listed.task_state
+
+    assert decided() == (task.number, TaskState.ORDERED)
+    await slow.write(znodes.owned(target), encode_owned({BUNDLES[0]: 1}))
+    await eventually(lambda: decided() == (task.number, TaskState.SERVING))
+    (task,) = slow.accounting.explain(BUNDLES[0]).tasks.tasks
+    assert task.state is TaskState.SERVING
+    assert slow.accounting.explain(target).tasks.tasks == []
+
+
 async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> None:
     await slow.report(replace(HOT[1], draining=True), replace(HOT[2], draining=True))
     slow.lead()
