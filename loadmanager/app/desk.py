@@ -66,7 +66,7 @@ class Desk:
             parts, term.epoch, self._tally, base_every_rounds=base_every_rounds
         )
         self.tasks = tasks = TaskController(
-            parts, term, book, tuning, TaskReports(parts.metrics, chronicle)
+            parts, term, book, tuning, TaskReports(parts.metrics, chronicle, parts.clock)
         )
         untaken = Untaken(parts, book)
         self._harmful = HarmfulReports(parts)
