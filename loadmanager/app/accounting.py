@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -64,7 +65,8 @@ class Accounting:
             view=look.view, planner=look.steered, memory=look.memory, refusals=past.refusals
         )
         return Account(
-            explanation=_explained(known, subject, past.about(subject)),
+            explanation=_explained(known, subject, self._with_tasks(past.about(subject))),
+            tasks=self._tasks_of(subject),
             leader=self._parts.identity.broker,
             epoch=look.epoch,
             at_ms=self._parts.clock.wall_ms(),
@@ -76,7 +78,7 @@ class Accounting:
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
         """Return the last decisions of this leader that are wanted, newest first."""
-        return self._leading.require_desk().recollection.decisions(wish)
+        return self._with_tasks(self._leading.require_desk().recollection.decisions(wish))
 
     def tasks(self, wish: TaskWish) -> TaskList:
         """Return the wanted tasks: the live ones, oldest first, then those that ended last."""
@@ -91,6 +93,18 @@ class Accounting:
             at_ms=self._parts.clock.wall_ms(),
             now_s=self._parts.clock.monotonic_s(),
         )
+
+    def _with_tasks(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        """Return decisions with the present states of their tasks."""
+        controller = self._leading.require_desk().tasks
+        states = {task.number: task.state for task in (*controller.ended, *controller.tasks)}
+        return [replace(one, task_state=states.get(one.task)) for one in decisions]
+
+    def _tasks_of(self, bundle: str) -> TaskList:
+        """Return the live task of a bundle, and the last that ended."""
+        told = self.tasks(TaskWish(limit=2, bundle=bundle))
+        none_live = bool(told.tasks) and told.tasks[0].state.ended
+        return replace(told, tasks=told.tasks[:1]) if none_live else told
 
     def _snapshot_of(self, look: Look) -> Snapshot:
         view, picture = look.view, self._parts.picture

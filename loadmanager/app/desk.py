@@ -65,7 +65,7 @@ class Desk:
             parts, term.epoch, self._tally, base_every_rounds=base_every_rounds
         )
         self.tasks = tasks = TaskController(
-            parts, term, book, tuning, TaskReports(parts.metrics, chronicle)
+            parts, term, book, tuning, TaskReports(parts.metrics, chronicle, parts.clock)
         )
         untaken = Untaken(parts, book)
         self._harmful = HarmfulReports(parts)
@@ -80,7 +80,7 @@ class Desk:
         )
         adoption = Adoption(parts, tasks, self._tally, chronicle)
         self._splits = Splits(parts, tasks, self._tally, tuning, adoption)
-        self.recollection = Recollection(parts.clock, term.epoch)
+        self.recollection = Recollection(parts.clock, term.epoch, task_of=tasks.tasks.number_of)
         self._steering = Steering(parts)
         self._costing = Costing(parts, tuning)
         self._deciding = Deciding(

@@ -1,7 +1,7 @@
 """What a leader remembers of its own decisions, within bounds."""
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -13,7 +13,7 @@ from loadmanager.core.explaining import (
     move_decision,
     refusal_decision,
 )
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.planner import Plan
 from loadmanager.ports import Clock, LedgerWish
@@ -28,7 +28,8 @@ class Recollection:
     """The decisions of one term: the last ones, and the last of each bundle and broker.
 
     Of each subject the last move and the last time it was left alone are kept; the
-    subjects that were decided on least lately are forgotten first.
+    subjects that were decided on least lately are forgotten first. ``task_of`` returns the
+    number of a bundle's live task, 0 for none.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class Recollection:
         clock: Clock,
         epoch: int,
         *,
+        task_of: Callable[[BundleId], int] = lambda _: 0,
         most_decisions: int = MOST_DECISIONS,
         most_subjects: int = MOST_SUBJECTS,
     ) -> None:
         self._clock = clock
         self._epoch = epoch
+        self._task_of = task_of
         self._recent: deque[Decision] = deque(maxlen=most_decisions)
         self._most_subjects = most_subjects
         self._about: OrderedDict[str, _Kept] = OrderedDict()
@@ -82,6 +85,7 @@ class Recollection:
     def _order(self, moves: Iterable[Move], outcome: Outcome, *, at_ms: int, number: int) -> None:
         for move in moves:
             decision = move_decision(move, outcome, at_ms=at_ms, epoch=self._epoch, number=number)
+            decision = replace(decision, task=self._task_of(move.bundle))
             self._recent.append(self._entered(decision))
 
     def unplaced(self, refusals: Iterable[Refusal]) -> None:

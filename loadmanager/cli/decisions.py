@@ -100,8 +100,16 @@ def decision_lines(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         whole = f"{line}  {one['code']}"
         fits = len(whole) <= _WIDTH
         yield whole if fits else line.rstrip()
-        for below in ("" if fits else one["code"], *_ways(one), one["detail"]):
+        for below in ("" if fits else one["code"], *_ways(one), one["detail"], task_of(one)):
             yield from _below(below)
+
+
+def task_of(one: Mapping[str, Any]) -> str:
+    """Return the task that carries out a decision and where it stands, "" for none."""
+    task = one.get("task")
+    if not task:
+        return ""
+    return f"task {task['number']}" + (f": {task['state']}" if task["state"] else "")
 
 
 def _ways(one: Mapping[str, Any]) -> tuple[str, ...]:

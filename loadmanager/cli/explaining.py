@@ -3,11 +3,14 @@
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Final
 
 import click
 
+from loadmanager.cli.decisions import task_of
 from loadmanager.cli.tables import fitted, print_table, terminal_width
+from loadmanager.cli.tasks import age
 
 _CANDIDATES_SHOWN: Final = 20
 _KINDS: Final[Mapping[str, str]] = {
@@ -22,7 +25,8 @@ _KINDS: Final[Mapping[str, str]] = {
 
 def print_account(account: Mapping[str, Any]) -> None:
     """Print an account as `Accounts` of the HTTP door gives it."""
-    for text in (_headline(account), _load_line(account), *_decisions(account), *_grounds(account)):
+    parts = (_tasks(account), _decisions(account), _grounds(account))
+    for text in (_headline(account), _load_line(account), *chain.from_iterable(parts)):
         _echo(text)
     candidates = account["candidates"]
     print_table(
@@ -61,6 +65,17 @@ def _load_line(account: Mapping[str, Any]) -> str:
     return f"Traffic {traffic}{own}; {others}."
 
 
+def _tasks(account: Mapping[str, Any]) -> Iterator[str]:
+    for one in account["tasks"]:
+        when = f"{age(one['ageS'])} old" if one["live"] else f"ended {_when(one['endedAtMs'])}"
+        way = f"from {one['source']} to {one['target']}" if one["source"] else f"to {one['target']}"
+        state = one["state"].replace("_", " ")
+        asked_by = f"asked by {one['askedBy']}, attempts: {one['attempts']}"
+        yield f"\nTask {one['number']}, {one['kind']} {way}: {state}, {when} ({asked_by})"
+        if one["note"]:
+            yield f"  {one['note']}"
+
+
 def _decisions(account: Mapping[str, Any]) -> Iterator[str]:
     if not account["decisions"]:
         yield "\nThis leader has decided nothing about it."
@@ -75,6 +90,8 @@ def _decisions(account: Mapping[str, Any]) -> Iterator[str]:
         outcome = f"{what}{_KINDS[one['kind']]} {way}".rstrip()
         yield f"\n{_when(one['atMs'])}, epoch {one['epoch']}, {where}: {outcome} ({one['code']})"
         yield from _meaning(one)
+        if task_of(one):
+            yield f"  Carried out by {task_of(one)}"
 
 
 def _grounds(account: Mapping[str, Any]) -> Iterator[str]:

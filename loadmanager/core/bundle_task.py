@@ -115,29 +115,44 @@ TRANSITIONS: Final[Mapping[tuple[TaskState, TaskEvent], TaskState]] = {
     (_S.PROPOSED, _E.REPLY_LOST): _S.UNCONFIRMED,
     # What proposes is cancelled with its term before it was written.
     (_S.PROPOSED, _E.TERM_ENDED): _S.SUPERSEDED,
+    # The orders were read: it stands, as if the reply had come.
     (_S.UNCONFIRMED, _E.ORDER_WRITTEN): _S.ORDERED,
+    # The orders were read: it does not stand, and its decider decides anew.
     (_S.UNCONFIRMED, _E.ORDER_REFUSED): _S.FAILED,
     # The next leader reads the orders, and follows those that stand as tasks of its own.
     (_S.UNCONFIRMED, _E.TERM_ENDED): _S.SUPERSEDED,
+    # The source dropped the lock; nobody serves the bundle until the target does.
     (_S.ORDERED, _E.SOURCE_RELEASED): _S.RELEASED,
     # A placement has no source; and owners may be seen only after the target serves.
     (_S.ORDERED, _E.DONE): _S.SERVING,
     # Somebody deleted or spoilt the order; writing it again changes nothing that stands.
     (_S.ORDERED, _E.REPEATED): _S.ORDERED,
+    # The one who carries it out says that it cannot.
     (_S.ORDERED, _E.GAVE_UP): _S.FAILED,
+    # Another broker than the target took the bundle.
     (_S.ORDERED, _E.SERVED_ELSEWHERE): _S.LANDED_ELSEWHERE,
+    # A split or merge that is not made in time is taken back.
     (_S.ORDERED, _E.EXPIRED): _S.TIMED_OUT,
+    # The order of a task with more right, or of people, stands in its place.
     (_S.ORDERED, _E.REPLACED): _S.SUPERSEDED,
+    # Its order stands, for the next leader to follow.
     (_S.ORDERED, _E.TERM_ENDED): _S.SUPERSEDED,
+    # The clients' wait is over.
     (_S.RELEASED, _E.DONE): _S.SERVING,
+    # As before the release: the target may have lost its order.
     (_S.RELEASED, _E.REPEATED): _S.RELEASED,
+    # The target cannot take it, and what has no owner is placed anew.
     (_S.RELEASED, _E.GAVE_UP): _S.FAILED,
+    # Another broker was quicker than the target.
     (_S.RELEASED, _E.SERVED_ELSEWHERE): _S.LANDED_ELSEWHERE,
+    # Where moves have a deadline: it passed before the target served.
     (_S.RELEASED, _E.EXPIRED): _S.TIMED_OUT,
+    # The target left meanwhile, say, and the bundle is placed elsewhere.
     (_S.RELEASED, _E.REPLACED): _S.SUPERSEDED,
+    # Its order stands, for the next leader to follow.
     (_S.RELEASED, _E.TERM_ENDED): _S.SUPERSEDED,
 }
-"""The next state for each event that can happen; docs/architecture.md draws it."""
+"""The next state for each event that can happen; docs/architecture.md is made of it."""
 
 
 class IllegalTaskEvent(LoadManagerError):

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from loadmanager.core.bundle_task import TaskState
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker, namespace_of
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
@@ -49,7 +50,9 @@ class Decision:
 
     ``at_ms`` is on the leader's wall clock. ``round`` counts from 1 in each epoch and is
     0 for a bundle placed between two rounds. ``code`` is a `Cause` where something moves.
-    ``number`` counts the decisions of one epoch, 0 for one that was never entered.
+    ``number`` counts the decisions of one epoch, 0 for one that was never entered. ``task``
+    is the number of the bundle task that carries it out, 0 for none, and ``task_state``
+    where that stands when the decision is read, None if that is not kept any more.
     """
 
     at_ms: int
@@ -62,6 +65,8 @@ class Decision:
     source: BrokerId | None = None
     target: BrokerId | None = None
     number: int = field(default=0, compare=False)
+    task: int = field(default=0, compare=False)
+    task_state: TaskState | None = field(default=None, compare=False)
 
     @property
     def kind(self) -> Kind:

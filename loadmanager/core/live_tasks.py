@@ -49,6 +49,11 @@ class LiveTasks:
         """Return the task of a bundle, None for none."""
         return self._of.get(bundle)
 
+    def number_of(self, bundle: BundleId) -> int:
+        """Return the number of a bundle's task, 0 for none."""
+        task = self._of.get(bundle)
+        return 0 if task is None else task.number
+
     def under_way(self, broker: BrokerId) -> int:
         """Return how many tasks take a bundle to or from ``broker`` now."""
         return self._parties[broker]

@@ -25,23 +25,6 @@ class SubjectUnknown(LookupRefused):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """An explanation, and who gives it: the leader of ``epoch``, at ``at_ms``.
-
-    ``last_round`` and ``last_round_at_ms`` are 0 before the first round of the epoch.
-    """
-
-    explanation: Explanation
-    leader: str
-    epoch: int
-    at_ms: int
-    last_round: int
-    last_round_at_ms: int
-    in_force: InForce
-    balancing: Balancing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewWish:
     """What to try instead of what is in force; "" and empty keep that.
 
@@ -171,6 +154,25 @@ class TaskList:
     def wall_ms(self, then_s: float | None) -> int | None:
         """Return a time of a task on the wall clock, None for none."""
         return None if then_s is None else self.at_ms - round(1000 * (self.now_s - then_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """An explanation, and who gives it: the leader of ``epoch``, at ``at_ms``.
+
+    ``last_round`` and ``last_round_at_ms`` are 0 before the first round of the epoch.
+    ``tasks`` are the live task of a bundle and the one that ended last, none for a broker.
+    """
+
+    explanation: Explanation
+    tasks: TaskList
+    leader: str
+    epoch: int
+    at_ms: int
+    last_round: int
+    last_round_at_ms: int
+    in_force: InForce
+    balancing: Balancing
 
 
 class LeaderDesk(Protocol):

@@ -138,6 +138,10 @@ class Metrics:
         self.moves_in_flight = self._gauge(
             "moves_in_flight", "Bundles ordered to a broker that does not serve them yet."
         )
+        self.oldest_task_age_seconds = self._gauge(
+            "oldest_task_age_seconds",
+            "Time since the oldest live bundle task of this leader was proposed; 0 for none.",
+        )
         self._tasks_ended = self._counter(
             "tasks_ended", "Bundle tasks that ended, by kind and final state.", "kind", "state"
         )

@@ -202,6 +202,54 @@ async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork
     ]
 
 
+async def test_the_age_of_the_oldest_live_task_is_shown_while_its_leader_leads(
+    slow: LeaderAtWork,
+) -> None:
+    def shown_s() -> float:
+        value = slow.registry.get_sample_value("loadmanager_oldest_task_age_seconds")
+        assert value is not None
+        return value
+
+    await slow.report(*HOT[1:])
+    assert shown_s() == 0
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    assert shown_s() == 0
+    targets = [await slow.leading.assign(bundle) for bundle in BUNDLES[:2]]
+    older, newer = slow.accounting.tasks(TaskWish(limit=2)).tasks
+    now_s = slow.parts.clock.monotonic_s
+    before_s, value_s, after_s = now_s(), shown_s(), now_s()
+    assert before_s - older.proposed_at_s <= value_s <= after_s - older.proposed_at_s
+    await slow.write(znodes.owned(targets[0]), encode_owned({BUNDLES[0]: 1}))
+    await eventually(lambda: slow.accounting.tasks(TaskWish(limit=2, live=True)).found == 1)
+    assert shown_s() <= now_s() - newer.proposed_at_s
+    await slow.stop_leading()
+    assert shown_s() == 0
+
+
+async def test_decisions_and_explanations_have_their_task_in_its_present_state(
+    slow: LeaderAtWork,
+) -> None:
+    await slow.report(*HOT[1:])
+    slow.lead()
+    await eventually(lambda: slow.leading.desk)
+    target = await slow.leading.assign(BUNDLES[0])
+    (task,) = slow.accounting.explain(BUNDLES[0]).tasks.tasks
+
+    def decided() -> tuple[int, TaskState | None]:
+        (listed,) = slow.accounting.decisions(LedgerWish(limit=10))
+        (explained,) = slow.accounting.explain(BUNDLES[0]).explanation.decisions
+        assert (listed.task, listed.task_state) == (explained.task, explained.task_state)
+        return listed.task, listed.task_state
+
+    assert decided() == (task.number, TaskState.ORDERED)
+    await slow.write(znodes.owned(target), encode_owned({BUNDLES[0]: 1}))
+    await eventually(lambda: decided() == (task.number, TaskState.SERVING))
+    (task,) = slow.accounting.explain(BUNDLES[0]).tasks.tasks
+    assert task.state is TaskState.SERVING
+    assert slow.accounting.explain(target).tasks.tasks == []
+
+
 async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> None:
     await slow.report(replace(HOT[1], draining=True), replace(HOT[2], draining=True))
     slow.lead()

@@ -106,6 +106,11 @@ def test_a_bundle_is_explained_to_people(serve: Serve) -> None:
         "  It would take: A broker with more room, a smaller bundle, or a smaller margin.\n"
     ) in text
     assert "round 7: moved from b2:8080 to b1:8080 (overloaded)\n" in text
+    assert "  Carried out by task 10: serving\n" in text
+    assert (
+        "\nTask 12, move from b1:8080 to b3:8080: ordered, 1.5 min old "
+        "(asked by drain, attempts: 2)\n"
+    ) in text
     assert "  recently_moved (t/ns/0x00000000_0x20000000)\n" in text
     assert "  round_budget (the whole round)\n" in text
     assert "b3:8080  0.300    0.410  may take it\n" in text
@@ -149,6 +154,7 @@ def test_decisions_are_listed_in_80_columns_with_their_kind(serve: Serve) -> Non
         "            b1:8080 stands at 0.600, without it at 0.500\n"
         "22:13:20    move        t/ns/0x00000000_0x20000000          overloaded\n"
         "            b2:8080 -> b1:8080\n"
+        "            task 10: serving\n"
         "\n"
         "no_improvement: Wherever it went, that broker would stand about as high as its\n"
         "  own does now.\n"

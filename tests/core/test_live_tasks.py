@@ -48,6 +48,7 @@ def test_a_task_is_live_from_its_order_to_its_end() -> None:
     task = ordered(tasks, proposal())
     assert (task.number, task.epoch) == (1, 7)
     assert (tasks.of(A), tasks.of(B), len(tasks), list(tasks)) == (task, None, 1, [task])
+    assert (tasks.number_of(A), tasks.number_of(B)) == (1, 0)
     released = tasks.advance(task, TaskEvent.SOURCE_RELEASED, 2.0)
     assert (tasks.of(A), tasks.under_way(B1), tasks.under_way(B2)) == (released, 1, 1)
     done = tasks.advance(released, TaskEvent.DONE, 3.0, "there")

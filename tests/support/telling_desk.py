@@ -35,6 +35,8 @@ MOVED = Decision(
     code=Cause.OVERLOADED,
     source=B2,
     target=B1,
+    task=10,
+    task_state=TaskState.SERVING,
 )
 LEFT_ALONE = Decision(
     at_ms=AT_MS + 60_000,
@@ -140,6 +142,7 @@ class TellingDesk:
             raise SubjectUnknown(f"{subject}: no such broker is registered")
         return Account(
             explanation=self.stories[subject],
+            tasks=self._listed(TaskWish(limit=2, bundle=subject)),
             leader=B1,
             epoch=4,
             at_ms=AT_MS + 61_000,
@@ -157,6 +160,9 @@ class TellingDesk:
     def tasks(self, wish: TaskWish) -> TaskList:
         """Return the canned tasks that are wanted, at 190 s of the leader's clock."""
         self._answer(f"tasks {wish.limit}")
+        return self._listed(wish)
+
+    def _listed(self, wish: TaskWish) -> TaskList:
         wanted = [one for one in (LIVE, ENDED) if wish.wants(one)]
         return TaskList(
             tasks=wanted[: wish.limit],

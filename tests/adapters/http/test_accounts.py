@@ -62,7 +62,10 @@ async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: OpenDoor
         "source": None,
         "target": None,
         "number": 0,
+        "task": None,
     }
+    assert told["decisions"][1]["task"] == {"number": 10, "state": "serving"}
+    assert [one["number"] for one in told["tasks"]] == [12]
     assert (told["decisions"][1]["code"], told["decisions"][1]["takes"]) == ("overloaded", "")
     assert told["grounds"][0]["reason"] == "recently_moved"
     assert told["grounds"][1]["about"] == ""

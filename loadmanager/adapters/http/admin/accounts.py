@@ -161,6 +161,7 @@ def account_to_json(account: Account) -> dict[str, Any]:
             "lowest": told.lowest,
         },
         "decisions": [decision_to_json(one) for one in told.decisions],
+        "tasks": tasks_to_json(account.tasks)["tasks"],
         "grounds": [_ground_to_json(one) for one in told.grounds],
         "candidates": [_candidate_to_json(one) for one in told.candidates],
         "inForce": in_force_to_json(account.in_force),
@@ -184,7 +185,15 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
         "source": decision.source,
         "target": decision.target,
         "number": decision.number,
+        "task": _task(decision),
     }
+
+
+def _task(decision: Decision) -> dict[str, Any] | None:
+    state = decision.task_state
+    if not decision.task:
+        return None
+    return {"number": decision.task, "state": None if state is None else state.value}
 
 
 def _ground_to_json(ground: Ground) -> dict[str, Any]:
