@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from time import monotonic
 from typing import Final, Protocol
 
@@ -19,12 +20,13 @@ from loadmanager.attach.observation import Observation, Proposal, Rules
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.sampling import BrokerSample, Sampler
 from loadmanager.attach.splitting import SplitProposal
-from loadmanager.attach.tasks import AttachTask
+from loadmanager.attach.tasks import Followed, followed_move, followed_split
+from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import InvalidName, LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, parse_full_topic
 from loadmanager.core.move_limits import MoveBudget
 
-Work = Callable[[], Awaitable[Outcome]]
+Work = Callable[[Callable[[], None]], Awaitable[Outcome]]
 
 _STALE_WINDOWS: Final = 3.0
 _LEAST_STALE_S: Final = 30.0
@@ -38,8 +40,8 @@ class Log(Protocol):
     def round(self, seen: Observation, held: str) -> None:
         """One look at the cluster; ``held`` says why nothing may move now, "" if it may."""
 
-    def task(self, task: AttachTask) -> None:
-        """A move in a new state."""
+    def task(self, task: BundleTask, why: str) -> None:
+        """A task in a new state; ``why`` says why it was proposed."""
 
     def event(self, what: str) -> None:
         """Anything else."""
@@ -78,6 +80,7 @@ class Balancer:
     _brokers: tuple[BrokerId, ...] = ()
     _changed_s: float = float("-inf")
     _uncut: set[BundleId] = field(default_factory=set)
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     _groups: Groups = field(init=False)
     _sampler: Sampler = field(init=False)
     _address: Addresses = field(init=False)
@@ -178,9 +181,9 @@ class Balancer:
         try:
             while waiting or under_way:
                 while waiting and not self.budget.crowded():
-                    task, work = waiting.popleft()
-                    if self._admitted(task):
-                        under_way.add(asyncio.create_task(self._one(task, work)))
+                    followed, work = waiting.popleft()
+                    if self._admitted(followed):
+                        under_way.add(asyncio.create_task(self._one(followed, work)))
                 if under_way:
                     done, under_way = await asyncio.wait(
                         under_way, return_when=asyncio.FIRST_COMPLETED
@@ -191,7 +194,7 @@ class Balancer:
             # Whatever ended this, no order is left without a look at where it went.
             await asyncio.gather(*under_way, return_exceptions=True)
 
-    def _move_work(self, seen: Observation) -> list[tuple[AttachTask, Work]]:
+    def _move_work(self, seen: Observation) -> list[tuple[Followed, Work]]:
         mover = BundleMover(
             self.admin,
             self._address,
@@ -200,56 +203,55 @@ class Balancer:
             claims=seen.cluster.manager != "extensible",
         )
         return [
-            (_move_task(one), partial(mover.move, _move(one, seen.samples)))
+            (
+                followed_move(one, next(self._numbers), self.log),
+                partial(mover.move, _move(one, seen.samples)),
+            )
             for one in seen.proposals
         ]
 
-    def _split_work(self, seen: Observation) -> list[tuple[AttachTask, Work]]:
+    def _split_work(self, seen: Observation) -> list[tuple[Followed, Work]]:
         return [
-            (_split_task(one), partial(self._split, seen.cluster.name, one))
+            (
+                followed_split(one, next(self._numbers), self.log),
+                partial(self._split, seen.cluster.name, one),
+            )
             for one in seen.splits
             if one.bundle not in self._uncut
         ]
 
-    async def _split(self, cluster: str, proposal: SplitProposal) -> Outcome:
+    async def _split(
+        self, cluster: str, proposal: SplitProposal, ordered: Callable[[], None]
+    ) -> Outcome:
         broker = proposal.broker
         splitter = BundleSplitter(self.admin, self._address(broker), cluster, broker)
-        outcome = await splitter.split(proposal.bundle, proposal.cut)
-        if outcome.state == "failed":
+        outcome = await splitter.split(proposal.bundle, proposal.cut, ordered)
+        if outcome.state == "failed" and outcome.attempts:
             # A version that cannot, or a namespace that may not, does not in the next round either.
             self._uncut.add(proposal.bundle)
         return outcome
 
-    def _admitted(self, task: AttachTask) -> bool:
+    def _admitted(self, followed: Followed) -> bool:
         """Count what may begin now, else tell why it may not."""
+        bundle = followed.task.bundle
         why = "told to stop" if self.stopping.is_set() else ""
-        why = why or self.budget.exhausted(task.bundle, monotonic())
+        why = why or self.budget.exhausted(bundle, monotonic())
         if why:
-            self.log.task(replace(task, state="superseded", reason=f"held: {why}"))
+            followed.ended("superseded", f"held: {why}")
             return False
-        self.budget.begin(task.bundle, monotonic())
+        self.budget.begin(bundle, monotonic())
         return True
 
-    async def _one(self, task: AttachTask, work: Work) -> None:
-        task = replace(task, state="ordered", since_s=monotonic(), reason=task.cause)
-        self.log.task(task)
+    async def _one(self, followed: Followed, work: Work) -> None:
         try:
-            outcome = await work()
+            outcome = await work(followed.ordered)
         except RightMissing as error:
             self.stopping.set()
-            self.log.task(replace(task, state="failed", since_s=monotonic(), reason=str(error)))
+            followed.ended("failed", str(error))
             raise
         finally:
-            self.budget.end(task.bundle, monotonic())
-        self.log.task(
-            replace(
-                task,
-                state=outcome.state,
-                since_s=monotonic(),
-                attempts=outcome.attempts,
-                reason=outcome.reason,
-            )
-        )
+            self.budget.end(followed.task.bundle, monotonic())
+        followed.ended(outcome.state, outcome.reason)
 
     async def _restore(self) -> None:
         """Set everything as it was, by any broker that answers.
@@ -272,27 +274,6 @@ class Balancer:
                 await asyncio.sleep(_RESTORE_PAUSE_S)
             else:
                 return
-
-
-def _split_task(proposal: SplitProposal) -> AttachTask:
-    return AttachTask(
-        bundle=proposal.bundle,
-        source=proposal.broker,
-        target=proposal.broker,
-        cut=proposal.cut,
-        cause=proposal.reason(),
-        since_s=monotonic(),
-    )
-
-
-def _move_task(proposal: Proposal) -> AttachTask:
-    return AttachTask(
-        bundle=proposal.bundle,
-        source=proposal.source,
-        target=proposal.target,
-        cause=proposal.reason(),
-        since_s=monotonic(),
-    )
 
 
 def _move(proposal: Proposal, samples: Mapping[BrokerId, BrokerSample]) -> Move:

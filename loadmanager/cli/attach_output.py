@@ -12,7 +12,7 @@ from loadmanager.cli.tables import fitted, print_table, terminal_width
 if TYPE_CHECKING:
     from loadmanager.adapters.pulsar_admin.client import Cost
     from loadmanager.attach.observation import Observation
-    from loadmanager.attach.tasks import AttachTask
+    from loadmanager.core.bundle_task import BundleTask
 
 
 def print_window(seen: "Observation", cost: "Cost", *, as_json: bool) -> None:
@@ -55,12 +55,14 @@ class DecisionLog:
         if held:
             self.event(f"nothing moves in this round: {held}")
 
-    def task(self, task: "AttachTask") -> None:
-        """Tell of a move in a new state."""
+    def task(self, task: "BundleTask", why: str) -> None:
+        """Tell of a task in a new state."""
+        from loadmanager.attach import tasks
+
         if self.as_json:
-            _print_json({"at": _now(), "task": task.document()})
+            _print_json({"at": _now(), "task": tasks.document(task, why)})
         else:
-            click.echo(f"{_now()}  {task.line()}")
+            click.echo(f"{_now()}  {tasks.line(task, why)}")
 
     def event(self, what: str) -> None:
         """Tell of anything else."""

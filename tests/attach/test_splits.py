@@ -10,7 +10,10 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 from fake_pulsar import FakeBroker, FakePulsar, lies_in, refused, running
 
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
 from loadmanager.cli import main
+from loadmanager.core.ids import parse_broker, parse_bundle
 
 WHOLE = "bench/hot/0x00000000_0xffffffff"
 
@@ -45,7 +48,7 @@ def test_one_bundle_with_all_traffic_is_cut_into_parts_that_are_alike(
 ) -> None:
     ordered, served = balance(pulsar, tmp_path, "--split")
     assert (ordered["kind"], ordered["bundle"], served["state"]) == ("split", WHOLE, "serving")
-    assert "3.00 times the mean" in ordered["cause"]
+    assert "3.00 times the mean" in ordered["why"]
     one, other = pulsar.brokers[0].owned
     assert one.partition("_0x")[0] == "bench/hot/0x00000000"
     assert other.endswith("_0xffffffff")
@@ -111,3 +114,21 @@ def test_a_split_without_the_right_ends_everything(pulsar: FakePulsar, tmp_path:
     found = attach(pulsar, "--balance", "--split", "--state-dir", str(tmp_path))
     assert found.exit_code == 1
     assert "the right to change it" in found.stderr
+
+
+async def test_nothing_is_cut_at_a_broker_that_does_not_answer_or_serves_it_no_more(
+    pulsar: FakePulsar,
+) -> None:
+    admin = PulsarAdmin(Access(timeout_s=0.5), known={one.name for one in pulsar.brokers})
+    first, second = (parse_broker(one.name) for one in pulsar.brokers[:2])
+    bundle = parse_bundle(WHOLE)
+    try:
+        elsewhere = BundleSplitter(admin, f"http://{second}", "research", second)
+        assert (await elsewhere.split(bundle, 1 << 31)).state == "superseded"
+        dead = BundleSplitter(admin, "http://127.0.0.1:9", "research", first)
+        outcome = await dead.split(bundle, 1 << 31)
+    finally:
+        await admin.close()
+    assert (outcome.state, outcome.attempts) == ("failed", 0)
+    assert "127.0.0.1:9" in outcome.reason
+    assert pulsar.brokers[0].owned == [WHOLE]

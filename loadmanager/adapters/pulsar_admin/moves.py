@@ -84,8 +84,8 @@ class BundleMover:
     look_s: float = LOOK_S
     _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
 
-    async def move(self, move: Move) -> Outcome:
-        """Carry out a move.
+    async def move(self, move: Move, ordered: Callable[[], None] = lambda: None) -> Outcome:
+        """Carry out a move; calls ``ordered`` before each order.
 
         Raises:
             RightMissing: 401 or 403: no further move will do better.
@@ -94,7 +94,7 @@ class BundleMover:
             refusal = await self._why_not(move)
             if refusal is not None:
                 return refusal
-            return await self._ordered(move)
+            return await self._ordered(move, ordered)
 
     async def _why_not(self, move: Move) -> Outcome | None:
         """Return how a move ends before it begins, None if it may begin."""
@@ -112,11 +112,12 @@ class BundleMover:
             return Outcome(state="failed", reason=why, owner=move.source)
         return None
 
-    async def _ordered(self, move: Move) -> Outcome:
+    async def _ordered(self, move: Move, ordered: Callable[[], None]) -> Outcome:
         owner: BrokerId | None = move.source
         said = ""
         for attempt in range(1, MOST_ATTEMPTS + 1):
             said = ""
+            ordered()
             try:
                 await self._order(move, owner or move.source)
             except RightMissing:

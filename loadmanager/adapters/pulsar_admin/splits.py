@@ -5,6 +5,7 @@ there since 3.0. Topics stay loaded where they are, so clients do not notice.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
@@ -31,8 +32,12 @@ class BundleSplitter:
     broker: BrokerId
     look_s: float = LOOK_S
 
-    async def split(self, bundle: BundleId, cut: int) -> Outcome:
+    async def split(
+        self, bundle: BundleId, cut: int, ordered: Callable[[], None] = lambda: None
+    ) -> Outcome:
         """Cut a bundle; ``cut`` is the first position of the second part.
+
+        Calls ``ordered`` before the order.
 
         Raises:
             RightMissing: 401 or 403: no further split will do better.
@@ -42,6 +47,12 @@ class BundleSplitter:
             if bundle not in await self._owned():
                 why = f"{self.broker} does not serve it any more"
                 return Outcome(state="superseded", reason=why)
+        except RightMissing:
+            raise
+        except PulsarAdminError as error:
+            return Outcome(state="failed", reason=str(error))
+        ordered()
+        try:
             await self.admin.change(
                 "PUT", f"{path}&splitAlgorithmName=specified_positions_divide", f"[{cut}]"
             )
