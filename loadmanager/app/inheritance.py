@@ -18,16 +18,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.tally import LoadTally
 from loadmanager.core.wire import Standby, decode_standby, encode_standby
-from loadmanager.ports import (
-    Check,
-    CommitRejected,
-    CoordinationError,
-    Create,
-    NodeExists,
-    NodeMissing,
-    SetData,
-    TooLarge,
-)
+from loadmanager.ports import Check, CommitRejected, SetData, TooLarge
 
 log = structlog.get_logger()
 
@@ -42,7 +33,6 @@ class Inheritance:
         self._term = term
         self._tally = tally
         self._splits = splits
-        self.exists = False
 
     async def take(self) -> RoundMemory:
         """Carry on from what the former leader left, and return what it remembered.
@@ -71,22 +61,19 @@ class Inheritance:
             Deposed: somebody else leads.
             Disconnected: it may or may not be stored.
         """
-        state = self.write(memory)
+        epoch = Check(znodes.EPOCH, self._term.epoch)
         try:
-            await self._parts.coordination.commit(
-                [Check(znodes.EPOCH, self._term.epoch), state.operation]
-            )
+            await self._parts.coordination.commit((epoch, self.write(memory)))
         except TooLarge as error:
             self._parts.oversized.refused("state", znodes.STATE, error)
         except CommitRejected as rejected:
             if rejected.index == 0:
                 raise Deposed(f"epoch {self._term.epoch} is over") from rejected
-            state.refused(rejected.cause)  # The next round stores again.
-        else:
-            state.arrived()
+            # Somebody deleted it by hand: the next round stores again.
+            await self._parts.coordination.ensure(znodes.STATE)
 
-    def write(self, memory: RoundMemory) -> "StateWrite":
-        """Return the write that stores this leader's state, with ``memory`` in it."""
+    def write(self, memory: RoundMemory) -> SetData:
+        """Return the operation that stores this leader's state, with ``memory`` in it."""
         offset_s = self._wall_offset_s()
         standby = Standby(
             shifted(memory, offset_s),
@@ -98,11 +85,11 @@ class Inheritance:
         content = encode_standby(standby)
         if len(content) > _LARGEST_BYTES:
             content = encode_standby(standby, most_bundles=500)
-        return StateWrite(self, content)
+        return SetData(znodes.STATE, content)
 
     async def _stored(self) -> Standby:
+        await self._parts.coordination.ensure(znodes.STATE)
         node = await self._parts.coordination.get(znodes.STATE)
-        self.exists = node is not None
         if node is None or not node.data:
             return Standby(RoundMemory(), {})
         try:
@@ -123,29 +110,3 @@ class Inheritance:
     def _wall_offset_s(self) -> float:
         """Return what turns a time on this leader's clock into one by the wall clock."""
         return self._parts.clock.wall_ms() / 1000 - self._parts.clock.monotonic_s()
-
-
-class StateWrite:
-    """One write of the state, which may go with orders in their commit."""
-
-    def __init__(self, inheritance: Inheritance, content: bytes) -> None:
-        self._inheritance = inheritance
-        self._content = content
-        self.done = False
-
-    @property
-    def operation(self) -> Create | SetData:
-        """What is to be written."""
-        kind = SetData if self._inheritance.exists else Create
-        return kind(znodes.STATE, self._content)
-
-    def refused(self, cause: CoordinationError) -> None:
-        """Somebody made or deleted the node by hand: try it the other way next."""
-        if not isinstance(cause, NodeExists | NodeMissing):
-            raise cause
-        self._inheritance.exists = isinstance(cause, NodeExists)
-
-    def arrived(self) -> None:
-        """Take note that it was written."""
-        self._inheritance.exists = True
-        self.done = True

@@ -16,7 +16,7 @@ from types import MappingProxyType
 import structlog
 
 from loadmanager.app.electing import Deposed, Term
-from loadmanager.app.order_chunks import Rider, is_last, largest_orders_bytes, next_chunk
+from loadmanager.app.order_chunks import largest_orders_bytes, next_chunk
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -99,10 +99,11 @@ class OrderBook:
         """Whether orders were read that contradict each other or are not legible."""
         return bool(self._spoilt)
 
-    async def write(self, changes: OrderChanges, rider: Rider | None = None) -> None:
+    async def write(self, changes: OrderChanges, rider: SetData | None = None) -> bool:
         """Order several things at once; the standing orders must be `known`.
 
-        The ``rider`` is written in the same commit, the last one if there are several.
+        Returns whether the ``rider`` was written with them, in the last commit if there are
+        several: not if that has no room for it, or its node is not there.
 
         Raises:
             Deposed: somebody else leads; nothing was changed.
@@ -117,11 +118,12 @@ class OrderBook:
                 raise error
             draft = self._draft(changes)
         self._read = False
-        await self._write(draft.contents, rider)
+        rode = await self._write(draft.contents, rider)
         self._spoilt.clear()
         self._assigned, self._splits, self._read = draft.assigned, draft.splits, True
         if error is not None:
             raise error
+        return rode
 
     def _draft(self, changes: OrderChanges) -> _Draft:
         additions = set(changes.assigned.values())
@@ -185,32 +187,30 @@ class OrderBook:
         if holding and holding.broker in self._picture.brokers:
             yield holding.broker
 
-    async def _write(self, contents: dict[BrokerId, bytes], rider: Rider | None) -> None:
+    async def _write(self, contents: dict[BrokerId, bytes], rider: SetData | None) -> bool:
+        most_bytes = self._coordination.max_request_bytes // 2
+        rode = False
         while contents:
-            most_bytes = self._coordination.max_request_bytes // 2
             chunk = next_chunk(contents, most_bytes)
-            aboard = rider if rider and is_last(chunk, contents, rider, most_bytes) else None
             operations: list[Operation] = [Check(znodes.EPOCH, self._term.epoch)]
             for broker in chunk:
-                path = znodes.orders(broker)
-                known = broker in self._nodes
-                make = SetData(path, contents[broker]) if known else Create(path, contents[broker])
-                operations.append(make)
-            if aboard:
-                operations.append(aboard.operation)
+                make = SetData if broker in self._nodes else Create
+                operations.append(make(znodes.orders(broker), contents[broker]))
+            left = most_bytes - sum(len(contents[broker]) for broker in chunk)
+            if rider is not None and chunk == [*contents] and len(rider.data) <= left:
+                operations.append(rider)
+                rode = True
             try:
                 await self._coordination.commit(operations)
             except CommitRejected as rejected:
-                if aboard and rejected.index == len(operations) - 1:
-                    aboard.refused(rejected.cause)
+                if rejected.index > len(chunk):
+                    rider, rode = None, False  # Its node was deleted by hand.
                 else:
                     await self._give_way(rejected, chunk)
                 continue
-            if aboard:
-                aboard.arrived()
-            for broker in chunk:
-                self._nodes.add(broker)
-                del contents[broker]
+            self._nodes.update(chunk)
+            contents = {b: content for b, content in contents.items() if b not in chunk}
+        return rode
 
     async def _give_way(self, rejected: CommitRejected, chunk: list[BrokerId]) -> None:
         if rejected.index == 0:

@@ -11,7 +11,6 @@ from loadmanager.app.deciding import Deciding
 from loadmanager.app.electing import Deposed, Term, TermGivenUp
 from loadmanager.app.harmful_reports import HarmfulReports, Trial
 from loadmanager.app.inheritance import Inheritance
-from loadmanager.app.order_chunks import Rider
 from loadmanager.app.parts import Parts
 from loadmanager.app.placing import Placing
 from loadmanager.app.reconciling import Reconciler
@@ -25,7 +24,7 @@ from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.planner import Plan
 from loadmanager.core.tally import LoadTally
-from loadmanager.ports import Connection, CoordinationError
+from loadmanager.ports import Connection, CoordinationError, SetData
 
 log = structlog.get_logger()
 
@@ -149,7 +148,7 @@ class Rounds:
         if not doubtful:
             await self._cut()
         found = await self._order(plan, view, state) if plan.moves else None
-        if not state.done:
+        if found is None or not found.rode:
             await self.inheritance.leave(self.deciding.memory)
         if not doubtful:
             await self.reconciler.look()
@@ -161,7 +160,7 @@ class Rounds:
         self.parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
         return "moved" if found.ordered else "failed"
 
-    async def _order(self, plan: Plan, view: ClusterView, state: Rider) -> Dispatched:
+    async def _order(self, plan: Plan, view: ClusterView, state: SetData) -> Dispatched:
         """Propose the moves, and remember those that were ordered as soon as it is known."""
         proposals = self.deciding.proposals(plan.moves, view, AskedBy.BALANCING)
         return await self.tasks.dispatch(

@@ -18,7 +18,6 @@ import structlog
 
 from loadmanager.app.electing import Deposed, Term
 from loadmanager.app.order_book import OrderBook
-from loadmanager.app.order_chunks import Rider
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning
 from loadmanager.core.arbitration import Admitted, Arbitration
@@ -31,7 +30,7 @@ from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting import merges_in, whole_ordered
-from loadmanager.ports import Disconnected, TooLarge
+from loadmanager.ports import Disconnected, SetData, TooLarge
 
 log = structlog.get_logger()
 
@@ -52,11 +51,15 @@ class TaskListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """What became of some proposals: what stands as an order now, and why the others do not."""
+    """What became of some proposals: what stands as an order now, and why the others do not.
+
+    ``rode`` says whether what was to be written in the same commit was.
+    """
 
     ordered: Mapping[BundleId, BrokerId]
     refused: Mapping[BundleId, str]
     too_large: TooLarge | None = None
+    rode: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -64,16 +67,17 @@ class _Request:
     """Proposals of one decider, waiting to be written or to be confirmed."""
 
     proposals: Sequence[Proposal]
-    rider: Rider | None
+    rider: SetData | None
     known: Callable[[Dispatched], None] | None
     answer: asyncio.Future[Dispatched]
     admitted: Admitted = field(default_factory=Admitted)
+    rode: bool = False
 
     def dispatched(self, too_large: TooLarge | None = None) -> Dispatched:
         found = self.admitted
         failed = any(task.state is State.FAILED for task in found.tasks)
         error = too_large if failed else None
-        return Dispatched(dict(found.standing), dict(found.refused), error)
+        return Dispatched(dict(found.standing), dict(found.refused), error, self.rode)
 
 
 class TaskController:
@@ -148,14 +152,14 @@ class TaskController:
         self,
         proposals: Sequence[Proposal],
         *,
-        rider: Rider | None = None,
+        rider: SetData | None = None,
         known: Callable[[Dispatched], None] | None = None,
     ) -> Dispatched:
         """Order what is proposed, as far as nothing with more right is in the way.
 
         Args:
             proposals: any kinds, at most one for each bundle.
-            rider: what is to be written in the same commit, if anything is ordered.
+            rider: what is to be written in the same commit, if there is room for it.
             known: called once when it is known what was ordered: before this returns, or
                 after a lost reply once the standing orders were read again.
 
@@ -289,9 +293,11 @@ class TaskController:
             request.admitted = arbitration.admit(request.proposals)
         if not arbitration.changes:
             return None
-        riders = (one.rider for one in reversed(batch) if one.rider and one.admitted.tasks)
+        riding = [one for one in batch if one.rider and one.admitted.tasks]
         try:
-            await self._book.write(arbitration.changes, next(riders, None))
+            rode = await self._book.write(arbitration.changes, riding[-1].rider if riding else None)
+            for one in riding[-1:]:
+                one.rode = rode
         except TooLarge as error:
             return error
         except BaseException:

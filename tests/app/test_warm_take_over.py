@@ -133,6 +133,24 @@ async def test_a_bundle_unloaded_by_hand_rests_under_the_next_leader_too(cluster
     assert bundle in _desk(cluster.leader).look().memory.moved_at_s
 
 
+@story(3, **THRESHOLD)
+async def test_a_state_that_somebody_deleted_holds_up_no_orders_and_is_stored_again(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    await cluster.until(lambda: znodes.STATE in cluster.service.dump())
+    bundle, operator = boundaries.bundles[0], await cluster.operator()
+    source = cluster.server(bundle)
+    await operator.delete(znodes.STATE)
+    await _desk(cluster.leader).order_unload({bundle: source.name}, None)
+    assert znodes.STATE not in cluster.service.dump()
+    await cluster.until(lambda: cluster.servers(bundle) not in ([], [source]))
+    nodes = cluster.service.dump
+    await cluster.until(lambda: znodes.STATE in nodes() and nodes()[znodes.STATE].data)
+    assert bundle in decode_standby("", nodes()[znodes.STATE].data).memory.moved_at_s
+
+
 @story(5, **THRESHOLD)
 async def test_brokers_lost_under_the_former_leader_count_under_the_next(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(8)
