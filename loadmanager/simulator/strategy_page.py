@@ -110,6 +110,10 @@ def _measured(figures: Figures, former: Figures) -> Iterator[str]:
     yield from _tables(former)
     yield ""
     yield "### All pairs, by model 2"
+    missing = [problem.name for problem in PROBLEMS if problem not in figures.problems]
+    if missing:
+        yield ""
+        yield f"Not measured by it yet: {', '.join(missing)}."
     yield from _tables(figures)
 
 
