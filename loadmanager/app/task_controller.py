@@ -298,9 +298,9 @@ class TaskController:
             rode = await self._book.write(arbitration.changes, riding[-1].rider if riding else None)
             for one in riding[-1:]:
                 one.rode = rode
-        except TooLarge as error:
-            return error
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, TooLarge) and self._book.known:
+                return error
             self._check_open()
             self._unconfirmed = [request for request in batch if request.admitted.tasks]
             for request in self._unconfirmed:

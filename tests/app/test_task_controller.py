@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from controller_at_work import BROKERS, BUNDLES, ControllerAtWork, Loss, at_work
 
+from loadmanager.app import order_chunks
 from loadmanager.app.electing import Deposed
 from loadmanager.app.task_controller import CUT_WITHIN_S, Dispatched
 from loadmanager.core import znodes
@@ -123,7 +124,7 @@ async def test_who_proposes_what_stands_hears_so_without_a_write(cluster: Contro
     assert cluster.told == []
 
 
-@pytest.mark.parametrize("loss", Loss)
+@pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.REPLY])
 def test_after_a_lost_reply_the_orders_are_read_before_anything_else_is_written(
     loss: Loss,
 ) -> None:
@@ -153,6 +154,23 @@ def test_after_a_lost_reply_the_orders_are_read_before_anything_else_is_written(
         assert (A in (await cluster.orders(B2)).bundles) is stands
 
     tell()
+
+
+@at_work
+async def test_what_the_service_refuses_in_the_middle_is_confirmed_by_reading(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A, B)
+    cluster.line.losses = [None, Loss.TOO_LARGE]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order_chunks, "_COMMIT_NODES", 1)
+        with pytest.raises(TooLarge):
+            await cluster.controller.dispatch(cluster.moves((A, B2), (B, B3)))
+    assert [cluster.states(one) for one in (A, B)] == [["unconfirmed"]] * 2
+    await cluster.controller.change(OrderChanges)
+    # A stood in two brokers' orders by then, and stays with the one that has its lock.
+    assert [cluster.states(one) for one in (A, B)] == [["unconfirmed", "failed"]] * 2
+    assert (await cluster.orders(B2)).bundles == set()
 
 
 @at_work

@@ -29,7 +29,7 @@ from loadmanager.core.orders import Orders, decode_orders, encode_orders, encode
 from loadmanager.core.plan import Cause
 from loadmanager.core.wire import encode_registration
 from loadmanager.faults.virtual_time import VirtualClock, run
-from loadmanager.ports import Disconnected, Operation
+from loadmanager.ports import Disconnected, Operation, TooLarge
 from loadmanager.telemetry.metrics import Metrics
 
 BUNDLES = Boundaries.even(Namespace("t/n"), 1024).bundles
@@ -41,6 +41,8 @@ class Loss(StrEnum):
 
     REQUEST = "request"
     REPLY = "reply"
+    TOO_LARGE = "too_large"
+    """Nothing is lost: the service refuses it."""
 
 
 class Line(MemoryCoordination):
@@ -60,6 +62,8 @@ class Line(MemoryCoordination):
         loss = self.losses.pop(0) if self.losses else None
         if loss is Loss.REQUEST:
             raise Disconnected("the request was lost")
+        if loss is Loss.TOO_LARGE:
+            raise TooLarge("the commit", 2, 1)
         stats = await super().commit(operations)
         if loss is Loss.REPLY:
             raise Disconnected("the reply was lost")
