@@ -19,7 +19,7 @@ class OwnBundles(Protocol):
 
     @property
     def changes(self) -> Changes:
-        """Tells of each change of which of them the broker serves."""
+        """Is told when the set of bundles that the broker serves has changed."""
 
     @property
     def handovers(self) -> Mapping[BundleId, BrokerId]:

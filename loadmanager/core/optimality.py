@@ -37,7 +37,7 @@ class Confined:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Assignable:
-    """Bundles and brokers, whoever has what: the arguments of `lower_bound`."""
+    """Bundles and brokers, apart from which has what: the arguments of `lower_bound`."""
 
     cost: FloatArray
     background: FloatArray

@@ -136,7 +136,7 @@ class Curves:
         """Return how much more than without moves that is, None where that is not known.
 
         Both are taken as percent of the wider range of the two: what traffic does by itself
-        is nobody's thrashing, and balance makes the range narrow.
+        is not thrashing, and balance makes the range narrow.
         """
         if self.unmoved_cpu is None:
             return None

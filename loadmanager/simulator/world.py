@@ -190,7 +190,7 @@ class World:
 
     @property
     def _assignable(self) -> Assignable:
-        """Bundles and brokers as they are, whoever has what."""
+        """Bundles and brokers as they are, apart from which has what."""
         if self._assignable_then is None:
             cpu_work = None
             if self._hidden is not None:
