@@ -65,7 +65,11 @@ class Desk:
             parts, term.epoch, self._tally, base_every_rounds=base_every_rounds
         )
         self.tasks = tasks = TaskController(
-            parts, term, book, tuning, TaskReports(parts.metrics, chronicle, parts.clock)
+            parts,
+            term,
+            book,
+            tuning,
+            TaskReports(parts.metrics, chronicle, parts.clock).task_changed,
         )
         untaken = Untaken(parts, book)
         self._harmful = HarmfulReports(parts)

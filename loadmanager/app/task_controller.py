@@ -10,9 +10,9 @@ term proposed (orders of former leaders, a lock that was lost) is opened by `obs
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -21,15 +21,14 @@ from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning
 from loadmanager.core.arbitration import Admitted, Arbitration
-from loadmanager.core.bundle_task import AskedBy, BundleTask, Proposal, TaskEvent, TaskKind
+from loadmanager.core.bundle_task import BundleTask, Proposal, TaskEvent
 from loadmanager.core.bundle_task import TaskState as State
 from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.following import ended_by, seen, stands, unfollowed
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.plan import Cause
-from loadmanager.core.splitting import merges_in, whole_ordered
 from loadmanager.ports import Disconnected, SetData, TooLarge
 
 log = structlog.get_logger()
@@ -40,13 +39,6 @@ CUT_WITHIN_S: Final = 60.0
 _LOST_AFTER_S: Final = 15.0
 _LOST_AFTER_ROUNDS: Final = 0.25
 _ENDED_KEPT: Final = 200
-
-
-class TaskListener(Protocol):
-    """Who is told of each change of a task: history and metrics."""
-
-    def task_changed(self, task: BundleTask) -> None:
-        """Take note of a task in its new state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +80,16 @@ class TaskController:
         term: the term; its epoch is checked by every write.
         book: the standing orders, which only this object writes.
         tuning: how many tasks drains and rounds may have under way with one broker.
-        listener: is told of each change of a task.
+        listener: is called with each task in its new state: history and metrics.
     """
 
     def __init__(
-        self, parts: Parts, term: Term, book: OrderBook, tuning: Tuning, listener: TaskListener
+        self,
+        parts: Parts,
+        term: Term,
+        book: OrderBook,
+        tuning: Tuning,
+        listener: Callable[[BundleTask], None],
     ) -> None:
         self._parts = parts
         self._book = book
@@ -232,8 +229,7 @@ class TaskController:
             due_s, brokers = self._now_s - lost_after_s, self._parts.picture.brokers
             for bundle, _, planned in self._book.in_flight():
                 task = self.tasks.of(bundle)
-                last_s = task.attempted_at_s if task and planned in brokers else None
-                if last_s is not None and last_s <= due_s:
+                if task and planned in brokers and (task.attempted_at_s or self._now_s) <= due_s:
                     lost[bundle] = planned
             return OrderChanges(lost)
 
@@ -330,12 +326,11 @@ class TaskController:
         """Take the tasks of a request from proposals to what became of them."""
         admitted = request.admitted
         for position, task in enumerate(admitted.tasks):
-            happened = event or self._written(task)
+            written = stands(task, self.assigned, self.splits)
+            happened = event or (TaskEvent.ORDER_WRITTEN if written else TaskEvent.ORDER_REFUSED)
             why = "" if happened is TaskEvent.ORDER_WRITTEN else note
             if task.state is State.PROPOSED:
-                *others, after = self.tasks.enter(task, happened, self._now_s, why)
-                for one in (*others, after):
-                    self._tell(one)
+                after = self._enter(task, happened, why)
             else:
                 after = self._advance(task, happened, why)
             admitted.tasks[position] = after
@@ -344,12 +339,11 @@ class TaskController:
             elif happened is TaskEvent.ORDER_REFUSED:
                 admitted.refused |= dict.fromkeys(task.bundles, why)
 
-    def _written(self, task: BundleTask) -> TaskEvent:
-        """Return what the standing orders say of a task that was to be ordered."""
-        assigned, splits = self._book.assigned, self._book.splits
-        placed = all(assigned.get(bundle) == task.target for bundle in task.bundles)
-        cut = all(splits.get(bundle) == order for bundle, order in task.splits.items())
-        return TaskEvent.ORDER_WRITTEN if placed and cut else TaskEvent.ORDER_REFUSED
+    def _enter(self, task: BundleTask, event: TaskEvent, why: str = "") -> BundleTask:
+        entered = self.tasks.enter(task, event, self._now_s, why)
+        for one in entered:
+            self._tell(one)
+        return entered[-1]
 
     def _check_open(self) -> None:
         if self._closed:
@@ -376,68 +370,22 @@ class TaskController:
         if not self._book.known:
             return  # Something is being written.
         for task in self.tasks:
-            if task.state is not State.UNCONFIRMED:
-                self._compare(task)
-        for bundle, owner, planned in self._book.in_flight():
-            if self.tasks.of(bundle) is None:
-                self._open(
-                    Proposal(
-                        kind=TaskKind.PLACE if owner is None else TaskKind.MOVE,
-                        bundles=(bundle,),
-                        source=owner,
-                        target=planned,
-                        cause=Cause.UNOWNED if owner is None else Cause.INHERITED,
-                        asked_by=AskedBy.RECONCILIATION,
-                    )
-                )
-        for proposal in self._orphan_cuts():
-            self._open(proposal)
-
-    def _open(self, proposal: Proposal) -> None:
-        task = self.tasks.propose(proposal, self._now_s)
-        for one in self.tasks.enter(task, TaskEvent.ORDER_WRITTEN, self._now_s):
-            self._tell(one)
-
-    def _orphan_cuts(self) -> Iterator[Proposal]:
-        """Yield the orders to split or merge that stand and have no task."""
-        splits = {b: o for b, o in self._book.splits.items() if self.tasks.of(b) is None}
-        merges = [both.halves for both in merges_in(splits)]
-        # A half whose other half is no more has a task as well: it is taken back in time.
-        alone = splits.keys() - {half for halves in merges for half in halves}
-        for some in [*merges, *((bundle,) for bundle in sorted(alone))]:
-            merged = whole_ordered(some[0], splits[some[0]]) is not None
-            kind = TaskKind.MERGE if merged else TaskKind.SPLIT
-            yield Proposal(
-                kind=kind,
-                bundles=some,
-                source=None,
-                target=self._book.assigned[some[0]],
-                cause=Cause.INHERITED,
-                asked_by=AskedBy.RECONCILIATION,
-                splits={bundle: splits[bundle] for bundle in some},
-            )
+            ended = ended_by(task, self.assigned, self.splits)
+            if ended is not None:
+                why = "its order was taken back" if ended is TaskEvent.REPLACED else ""
+                self._advance(task, ended, why)
+        in_flight = self._book.in_flight()
+        for proposal in unfollowed(self.tasks, in_flight, self.assigned, self.splits):
+            task = self.tasks.propose(proposal, self._now_s)
+            self._enter(task, TaskEvent.ORDER_WRITTEN)
 
     def _follow(self) -> None:
-        owners = self._parts.picture.owners
         for task in self.tasks:
-            if not task.relocates or task.state is State.UNCONFIRMED:
-                continue
-            holding = owners.get(task.bundle)
-            owner = holding.broker if holding else None
-            released = task.state is State.ORDERED and task.source not in {None, owner}
-            now = self._advance(task, TaskEvent.SOURCE_RELEASED) if released else task
-            if holding is not None and owner == task.target and holding.serving:
-                self._advance(now, TaskEvent.DONE)
-
-    def _compare(self, task: BundleTask) -> None:
-        """End a task whose order stands no more: it was split, or others have the bundle."""
-        if self._written(task) is TaskEvent.ORDER_WRITTEN:
-            return
-        gone = not any(bundle in self._book.assigned for bundle in task.bundles)
-        if gone and not task.relocates:
-            self._advance(task, TaskEvent.DONE)
-        else:
-            self._advance(task, TaskEvent.REPLACED, "its order was taken back")
+            holding = self._parts.picture.owners.get(task.bundle)
+            owner, serving = (holding.broker, holding.serving) if holding else (None, False)
+            now = task
+            for event in seen(task, owner, serving=serving):
+                now = self._advance(now, event)
 
     def _owner(self, bundle: BundleId) -> BrokerId | None:
         holding = self._parts.picture.owners.get(bundle)
@@ -462,4 +410,4 @@ class TaskController:
         if task.state.ended:
             self._ended.append(task)
             del self._ended[:-_ENDED_KEPT]
-        self._listener.task_changed(task)
+        self._listener(task)

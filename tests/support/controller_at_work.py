@@ -70,16 +70,6 @@ class Line(MemoryCoordination):
         return stats
 
 
-class _Listener:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[BundleTask] = []
-
-    def task_changed(self, task: BundleTask) -> None:
-        self.told.append(task)
-
-
 @dataclass
 class ControllerAtWork:
     """The controller of a term, and what brokers do. ``told`` is each task in each state."""
@@ -96,9 +86,9 @@ class ControllerAtWork:
         """Return one whose term is not opened yet."""
         term = Term(epoch, line.session.session_id)
         tuning = Tuning(tuned_by(Config.model_validate({"broker": {"id": BROKERS[0]}})))
-        listener = _Listener()
-        controller = TaskController(parts, term, OrderBook(parts, term), tuning, listener)
-        return cls(line, hand, parts, controller, term, listener.told)
+        told: list[BundleTask] = []
+        controller = TaskController(parts, term, OrderBook(parts, term), tuning, told.append)
+        return cls(line, hand, parts, controller, term, told)
 
     def states(self, bundle: BundleId) -> list[str]:
         """Return the states that the tasks of a bundle came into."""

@@ -1,0 +1,83 @@
+"""What standing orders and owners say of bundle tasks: what happened, and which are missing."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from loadmanager.core.bundle_task import (
+    AskedBy,
+    BundleTask,
+    Proposal,
+    TaskEvent,
+    TaskKind,
+    TaskState,
+)
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.live_tasks import LiveTasks
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.plan import Cause
+from loadmanager.core.splitting import merges_in, whole_ordered
+
+Assigned = Mapping[BundleId, BrokerId]
+Splits = Mapping[BundleId, SplitOrder]
+
+
+def stands(task: BundleTask, assigned: Assigned, splits: Splits) -> bool:
+    """Say whether all that a task orders stands."""
+    placed = all(assigned.get(bundle) == task.target for bundle in task.bundles)
+    return placed and all(splits.get(bundle) == order for bundle, order in task.splits.items())
+
+
+def ended_by(task: BundleTask, assigned: Assigned, splits: Splits) -> TaskEvent | None:
+    """Return what ends a task whose order stands no more, None if it stands."""
+    if task.state is TaskState.UNCONFIRMED or stands(task, assigned, splits):
+        return None
+    # What was split or merged was replaced in the orders by its parts, or by its whole.
+    cut = not task.relocates and not any(bundle in assigned for bundle in task.bundles)
+    return TaskEvent.DONE if cut else TaskEvent.REPLACED
+
+
+def seen(task: BundleTask, owner: BrokerId | None, *, serving: bool) -> Iterator[TaskEvent]:
+    """Yield what happened to a placement or move, now that ``owner`` lists its bundle."""
+    if not task.relocates or task.state is TaskState.UNCONFIRMED:
+        return
+    if task.state is TaskState.ORDERED and task.source not in {None, owner}:
+        yield TaskEvent.SOURCE_RELEASED
+    if owner == task.target and serving:
+        yield TaskEvent.DONE
+
+
+def unfollowed(
+    tasks: LiveTasks,
+    in_flight: Iterable[tuple[BundleId, BrokerId | None, BrokerId]],
+    assigned: Assigned,
+    splits: Splits,
+) -> Iterator[Proposal]:
+    """Yield the orders that stand, are not carried out and have no task, as proposals.
+
+    ``in_flight`` is each bundle that is not where it is ordered to be, with its owner and
+    its target. The proposals may be made tasks while this is iterated over.
+    """
+    for bundle, owner, target in in_flight:
+        if tasks.of(bundle) is None:
+            yield Proposal(
+                kind=TaskKind.PLACE if owner is None else TaskKind.MOVE,
+                bundles=(bundle,),
+                source=owner,
+                target=target,
+                cause=Cause.UNOWNED if owner is None else Cause.INHERITED,
+                asked_by=AskedBy.RECONCILIATION,
+            )
+    cuts = {bundle: order for bundle, order in splits.items() if tasks.of(bundle) is None}
+    merges = [both.halves for both in merges_in(cuts)]
+    # A half whose other half is no more has a task as well: it is taken back in time.
+    alone = cuts.keys() - {half for halves in merges for half in halves}
+    for some in [*merges, *((bundle,) for bundle in sorted(alone))]:
+        merged = whole_ordered(some[0], cuts[some[0]]) is not None
+        yield Proposal(
+            kind=TaskKind.MERGE if merged else TaskKind.SPLIT,
+            bundles=some,
+            source=None,
+            target=assigned[some[0]],
+            cause=Cause.INHERITED,
+            asked_by=AskedBy.RECONCILIATION,
+            splits={bundle: cuts[bundle] for bundle in some},
+        )

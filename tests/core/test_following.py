@@ -1,0 +1,145 @@
+"""What standing orders and owners say of tasks: how they go on or end, and which are missing."""
+
+from typing import Any
+
+import pytest
+
+from loadmanager.core.bundle_task import (
+    AskedBy,
+    BundleTask,
+    Proposal,
+    TaskEvent,
+    TaskKind,
+    TaskState,
+)
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.following import ended_by, seen, stands, unfollowed
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.live_tasks import LiveTasks
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.plan import Cause
+from loadmanager.core.splitting import Merge
+
+A, B, C, D = Boundaries.even(Namespace("t/n"), 4).bundles
+B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
+CUT = SplitOrder("range_equally_divide")
+BOTH = Merge(A, B)
+NAMED = {"A": A, "B": B, "C": C, "D": D}
+
+
+def task(state: TaskState = TaskState.ORDERED, **changes: Any) -> BundleTask:
+    """Return a task that moves A from b1 to b2."""
+    usual: dict[str, Any] = {
+        "number": 1,
+        "epoch": 7,
+        "kind": TaskKind.MOVE,
+        "bundles": (A,),
+        "source": B1,
+        "target": B2,
+        "cause": Cause.IMBALANCE,
+        "asked_by": AskedBy.BALANCING,
+        "proposed_at_s": 1.0,
+        "state": state,
+    }
+    return BundleTask(**{**usual, **changes})
+
+
+def merge() -> BundleTask:
+    return task(kind=TaskKind.MERGE, bundles=BOTH.halves, splits=BOTH.orders())
+
+
+def test_a_task_stands_if_all_its_bundles_and_cuts_are_ordered() -> None:
+    there = {A: B2, B: B2}
+    assert stands(task(), there, {})
+    assert not stands(task(), {A: B1}, {})
+    assert stands(merge(), there, BOTH.orders())
+    assert not stands(merge(), {**there, B: B1}, BOTH.orders())
+    assert not stands(merge(), there, {A: BOTH.orders()[A]})
+
+
+@pytest.mark.parametrize(
+    ("one", "assigned", "event"),
+    [
+        (task(), {A: B2}, None),
+        (task(TaskState.UNCONFIRMED), {}, None),
+        (task(), {A: B1}, TaskEvent.REPLACED),
+        (task(), {}, TaskEvent.REPLACED),
+        (merge(), {}, TaskEvent.DONE),
+        (merge(), {A: B2, B: B2}, TaskEvent.REPLACED),
+        (merge(), {A: B2}, TaskEvent.REPLACED),
+    ],
+)
+def test_a_task_ends_when_its_order_stands_no_more(
+    one: BundleTask, assigned: dict[BundleId, BrokerId], event: TaskEvent | None
+) -> None:
+    assert ended_by(one, assigned, {}) is event
+
+
+RELEASED, DONE = TaskEvent.SOURCE_RELEASED, TaskEvent.DONE
+
+
+@pytest.mark.parametrize(
+    ("one", "owner", "serving", "events"),
+    [
+        (task(), B1, True, []),
+        (task(), None, False, [RELEASED]),
+        (task(), B3, True, [RELEASED]),
+        (task(), B2, False, [RELEASED]),
+        (task(), B2, True, [RELEASED, DONE]),
+        (task(TaskState.RELEASED), None, False, []),
+        (task(TaskState.RELEASED), B2, True, [DONE]),
+        (task(source=None), None, False, []),
+        (task(source=None), B2, True, [DONE]),
+        (task(TaskState.UNCONFIRMED), B2, True, []),
+        (merge(), B2, True, []),
+    ],
+)
+def test_owners_show_how_far_a_move_is(
+    one: BundleTask, owner: BrokerId | None, serving: bool, events: list[TaskEvent]
+) -> None:
+    assert list(seen(one, owner, serving=serving)) == events
+
+
+def missing(tasks: LiveTasks, *in_flight: Any, **splits: SplitOrder) -> list[Proposal]:
+    """Return what has no task where all four bundles are ordered to b2."""
+    orders = {named: splits[name] for name, named in NAMED.items() if name in splits}
+    return list(unfollowed(tasks, in_flight, dict.fromkeys(NAMED.values(), B2), orders))
+
+
+def test_what_is_in_flight_without_a_task_is_a_placement_or_a_move() -> None:
+    placed, moved = missing(LiveTasks(7), (A, None, B2), (B, B1, B2))
+    assert (placed.kind, placed.bundles, placed.source, placed.target, placed.cause) == (
+        TaskKind.PLACE,
+        (A,),
+        None,
+        B2,
+        Cause.UNOWNED,
+    )
+    assert (moved.kind, moved.bundles, moved.source, moved.target, moved.cause) == (
+        TaskKind.MOVE,
+        (B,),
+        B1,
+        B2,
+        Cause.INHERITED,
+    )
+    assert placed.asked_by is moved.asked_by is AskedBy.RECONCILIATION
+
+
+def test_merges_halves_of_merges_and_splits_without_a_task_are_found() -> None:
+    cuts = BOTH.orders()
+    merged, split, half = missing(
+        LiveTasks(7), A=cuts[A], B=cuts[B], C=CUT, D=Merge(C, D).orders()[D]
+    )
+    assert (merged.kind, merged.bundles, merged.splits) == (TaskKind.MERGE, (A, B), cuts)
+    assert (split.kind, split.bundles, split.splits) == (TaskKind.SPLIT, (C,), {C: CUT})
+    assert (half.kind, half.bundles) == (TaskKind.MERGE, (D,))
+    assert {one.target for one in (merged, split, half)} == {B2}
+
+
+def test_what_is_made_a_task_meanwhile_is_not_told_twice() -> None:
+    tasks, found = LiveTasks(7), []
+    everywhere = dict.fromkeys((A, B), B2)
+    for one in unfollowed(tasks, [(A, B1, B2), (A, B1, B2)], everywhere, {A: CUT, B: CUT}):
+        found.append((one.kind, one.bundles))
+        tasks.enter(tasks.propose(one, 1.0), TaskEvent.ORDER_WRITTEN, 1.0)
+    assert found == [(TaskKind.MOVE, (A,)), (TaskKind.SPLIT, (B,))]
