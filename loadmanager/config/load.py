@@ -11,7 +11,13 @@ from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.model import Config, Contradiction
 from loadmanager.config.sources import Given, Setting, gather
-from loadmanager.config.strategies import make_placement, make_shedder, strategy_named
+from loadmanager.config.strategies import (
+    go_together,
+    make_placement,
+    make_shedder,
+    not_together,
+    strategy_named,
+)
 from loadmanager.core.hosts import unreachable
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS
@@ -115,7 +121,19 @@ def _strategy_faults(settings: _Settings, faulty: Collection[_Key]) -> list[str]
                 make({at[1]: settings[at].value for at in keys & settings.keys()})
             except ConfigError as error:
                 found += error.faults
-    return found
+    return found or _faults_together(settings)
+
+
+def _faults_together(settings: _Settings) -> list[str]:
+    """Return the fault of two strategies that exist and do not go together."""
+    placement = settings.get(("placement", "strategy"))
+    if placement is None:
+        return []
+    named = settings.get(("shedding", "strategy"))
+    shedder = SHEDDERS[SheddingSettings().strategy if named is None else str(named.value)]
+    if go_together(shedder, PLACEMENTS[str(placement.value)]):
+        return []
+    return [f"{placement.place}; expected {not_together(shedder)}"]
 
 
 def _shedder(values: Mapping[str, Any]) -> None:

@@ -3,20 +3,27 @@
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
+from loadmanager.config.balancing import PlacementSettings
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.forms import SettingValue
 from loadmanager.config.planning import default_planner
-from loadmanager.config.strategies import fields_of, filled, strategy_named
+from loadmanager.config.strategies import (
+    fields_of,
+    filled,
+    go_together,
+    not_together,
+    strategy_named,
+)
 from loadmanager.core.filters import Filters
-from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.placement import PLACEMENTS, JointPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import values_of
-from loadmanager.core.shedding import SHEDDERS
+from loadmanager.core.shedding import SHEDDERS, JointShedder
 from loadmanager.core.snapshot import Choice, InForce, in_force
 
 T = TypeVar("T")
@@ -66,6 +73,7 @@ def planner_for(where: str, told: InForce, wanted: Wanted) -> Planner:
         ConfigError: a strategy or setting does not exist, or has a value it cannot have.
     """
     usual = in_force(default_planner())
+    wanted = _together(told, wanted)
     planner, filters = {**usual.planner, **told.planner}, {**usual.filters, **told.filters}
     parts = {
         "shedder": _part(where, "shedder", SHEDDERS, (told.shedder, usual.shedder), wanted.shedder),
@@ -75,6 +83,10 @@ def planner_for(where: str, told: InForce, wanted: Wanted) -> Planner:
         "planner": _Part(PlannerSettings, f"{where}: settings.planner", planner),
         "filters": _Part(Filters, f"{where}: settings.filters", filters),
     }
+    shedder, placement = parts["shedder"].kind, parts["placement"].kind
+    if not go_together(shedder, placement):
+        told_as = f"{where}: {shedder.__name__} with {placement.__name__}"
+        raise ConfigError([f"{told_as}; expected of the placement {not_together(shedder)}"])
     # What is set by hand is checked by itself first, so that its faults name it.
     given = _given(parts, wanted)
     made = {name: _made(part, given[name]) for name, part in parts.items()}
@@ -85,6 +97,17 @@ def planner_for(where: str, told: InForce, wanted: Wanted) -> Planner:
         filters=made["filters"],
         weights=getattr(made["shedder"], "weights", None) or ResourceWeights(),
     )
+
+
+def _together(told: InForce, wanted: Wanted) -> Wanted:
+    """Return what is wanted, and the placement that has to go with another shedder."""
+    if wanted.shedder is None or wanted.placement is not None:
+        return wanted
+    if SHEDDERS.get(wanted.shedder) is JointShedder:
+        return replace(wanted, placement="joint")
+    if told.placement and PLACEMENTS.get(told.placement.strategy) is JointPlacement:
+        return replace(wanted, placement=PlacementSettings().strategy)
+    return wanted
 
 
 def part_and_key(name: str) -> tuple[str, str]:

@@ -9,15 +9,20 @@ from loadmanager.config.balancing import (
     SheddingSettings,
     SplitSettings,
 )
-from loadmanager.config.strategies import make_placement, make_shedder
+from loadmanager.config.strategies import make_shedder, placement_beside
 from loadmanager.core import planner_settings
 from loadmanager.core.filters import Filters
 from loadmanager.core.planner import Planner
 from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.shedding import Deciding
 from loadmanager.core.splitting import SplitLimits, SplitRules
 
 NO_LIMIT: Final = 1e15
 """More bytes per second than there are: the most that a budget of traffic may be."""
+
+BUDGETS: Final = ("max_moves_per_round", "max_moves_per_hour")
+MANY: Final = 1_000_000
+"""More moves than there are: where a strategy bounds its moves by their price."""
 
 
 def planner_of(
@@ -28,12 +33,16 @@ def planner_of(
 ) -> Planner:
     """Return the planner that the configuration asks for.
 
+    A strategy that weighs its moves by their price is held to a number of moves in a round
+    or an hour only where the configuration gives one.
+
     Raises:
         ConfigError: a strategy or one of its settings does not exist.
     """
     shedder = make_shedder(shedding)
     weights = getattr(shedder, "weights", None) or ResourceWeights()
     most_bytes_per_s = budgets.max_bytes_per_s_per_round
+    given = budgets.model_fields_set if isinstance(shedder, Deciding) else BUDGETS
     settings = planner_settings.PlannerSettings(
         mode=planner_settings.Mode(budgets.mode),
         observe=shedding.observe,
@@ -41,9 +50,9 @@ def planner_of(
         excluded_namespaces=frozenset(shedding.excluded_namespaces),
         margin=budgets.margin_fraction,
         learned_costs=budgets.learned_costs,
-        moves_per_round=budgets.max_moves_per_round,
+        moves_per_round=budgets.max_moves_per_round if BUDGETS[0] in given else MANY,
         bytes_per_s_per_round=NO_LIMIT if most_bytes_per_s is None else most_bytes_per_s,
-        moves_per_hour=budgets.max_moves_per_hour,
+        moves_per_hour=budgets.max_moves_per_hour if BUDGETS[1] in given else MANY,
         in_flight_per_broker=budgets.max_in_flight_per_broker,
         placements_per_round=budgets.max_placements_per_round,
         drain_moves_per_round=budgets.max_drain_moves_per_round,
@@ -55,7 +64,7 @@ def planner_of(
     )
     return Planner(
         shedder=shedder,
-        placement=make_placement(placement),
+        placement=placement_beside(shedder, placement),
         settings=settings,
         filters=Filters(
             max_report_age_s=leader.report_stale_s,

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.forms import SettingValue
-from loadmanager.core.placement import PLACEMENTS, Placement
+from loadmanager.core.placement import PLACEMENTS, JointPlacement, Placement
 from loadmanager.core.settings import Setting, SettingOutOfRange, groups_of, settings_of
-from loadmanager.core.shedding import SHEDDERS, Shedder
+from loadmanager.core.shedding import SHEDDERS, JointShedder, Shedder
 
 T = TypeVar("T")
 
@@ -39,6 +39,34 @@ def make_shedder(settings: SheddingSettings) -> Shedder:
 def make_placement(settings: PlacementSettings) -> Placement:
     """Return the configured placement; raises as `make_shedder`."""
     return _make(PLACEMENTS, settings.strategy, settings.settings, "placement")
+
+
+def placement_beside(shedder: Shedder, settings: PlacementSettings) -> Placement:
+    """Return the placement to go with a shedder: the configured one, or the shedder's own.
+
+    Raises:
+        ConfigError: as `make_shedder`; or the two do not go together.
+    """
+    given = "strategy" in settings.model_fields_set
+    if isinstance(shedder, JointShedder) and not given:
+        return JointPlacement()
+    placement = make_placement(settings)
+    if not go_together(type(shedder), type(placement)):
+        where = f"[placement] strategy = {settings.strategy!r}"
+        raise ConfigError([f"{where}; expected {not_together(type(shedder))}"])
+    return placement
+
+
+def go_together(shedder: type, placement: type) -> bool:
+    """Return whether two strategies may be chosen together: the joint one is both or neither."""
+    return (shedder is JointShedder) == (placement is JointPlacement)
+
+
+def not_together(shedder: type) -> str:
+    """Return what would be expected of a placement that does not go with ``shedder``."""
+    if shedder is JointShedder:
+        return "none, or joint: [shedding] strategy = 'joint' places bundles itself"
+    return "another: joint places bundles only where it is the [shedding] strategy, too"
 
 
 def _make(

@@ -118,16 +118,29 @@ class Filters:
         The order is Pulsar's. Unlike there, no rule that is a must is ever dropped
         because nobody is left: a bundle that nobody may take stays where it is.
         """
+        return self._eligible(view, bundle, domain)
+
+    def open_to_all(self, view: ClusterView) -> Mask:
+        """Return which brokers may take a persistent bundle that no policy tells apart."""
+        return self._eligible(view, None, "persistent").mask
+
+    def tells_apart(self, view: ClusterView) -> bool:
+        """Return whether any rule is about some bundles and not about others."""
+        policies = view.policies
+        return bool(policies.isolation or policies.anti_affinity or self.even_bundles)
+
+    def _eligible(self, view: ClusterView, bundle: BundleId | None, domain: Domain) -> Eligibility:
         brokers = view.brokers
         found = Eligibility(view)
         found.refuse(brokers.draining, Reason.DRAINING)
         found.refuse(view.age_s > self.max_report_age_s, Reason.REPORT_STALE)
         serves = brokers.non_persistent if domain == "non-persistent" else brokers.persistent
         found.refuse(~serves, Reason.DOMAIN_UNSUPPORTED)
-        if view.policies.isolation:
+        if bundle is not None and view.policies.isolation:
             found.refuse(isolated(view, namespace_of(bundle), self.weights), Reason.ISOLATED)
         found.prefer(brokers.topics <= self.max_topics, Reason.TOO_MANY_TOPICS)
-        self._keep_apart(view, bundle, found)
+        if bundle is not None:
+            self._keep_apart(view, bundle, found)
         if self.prefer_later_versions:
             found.prefer(_newest(brokers.versions, found.mask), Reason.OLDER_VERSION)
         return found

@@ -12,6 +12,7 @@ from typing import Any, Self
 from loadmanager.core.bounds import COUNT, TIME_S, TOTAL, Bound
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.joint.state import JointState
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -26,7 +27,8 @@ class Memory:
     ``low_hits`` count rounds in which a broker stood out, ``rounds_over`` those in
     which the cluster as a whole did. ``planned`` says where bundles are to go that
     were shed with a destination. ``turn`` and ``turn_order`` belong to the
-    round-robin. ``shed_at_s`` is when a broker was last part of a move.
+    round-robin. ``shed_at_s`` is when a broker was last part of a move. ``joint`` is what
+    the joint strategy learned; it has a form of its own (`core.joint.document`).
     """
 
     usage: Mapping[BrokerId, float] = field(default_factory=_nothing)
@@ -37,6 +39,7 @@ class Memory:
     turn: int = 0
     turn_order: tuple[BrokerId, ...] = ()
     shed_at_s: Mapping[BrokerId, float] = field(default_factory=_nothing)
+    joint: JointState | None = field(default=None, compare=False, repr=False)
 
     def only(self, brokers: Collection[BrokerId]) -> "Memory":
         """Return the memory without the running usage of brokers that left the cluster."""

@@ -19,7 +19,7 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.round_work import RoundWork
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import reckoning
-from loadmanager.core.shedding import Shedder, ThresholdShedder
+from loadmanager.core.shedding import Deciding, Shedder, ThresholdShedder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Planner:
         resting = memory.resting(view.now_s, self.settings.cool_down_s)
         view = replace(view, recently_moved=view.recently_moved | resting)
         if self.settings.mode is Mode.SAFE:
-            view = settled(view, self.cost)
+            view = settled(view, self._costs(memory.shedder))
         if isinstance(self.placement, Watching):
             memory = replace(memory, placement=self.placement.watch(view, memory.placement))
         work = self._begin(view, memory, rng)
@@ -145,6 +145,8 @@ class Planner:
             shedder = self._shed(work, shedder)
         else:
             work.refusals.append(gate)
+            if isinstance(self.shedder, Deciding):
+                shedder = self.shedder.watch(work.view, shedder)
         return self._plan(work, replace(memory, shedder=shedder, placement=work.memory))
 
     def place(
@@ -183,12 +185,18 @@ class Planner:
             settings=self.settings,
             placement=self.placement,
             filters=self.filters,
-            cost=self.cost,
+            cost=self._costs(memory.shedder),
             weights=self.weights,
-            memory=memory.placement,
+            memory=replace(memory.placement, joint=memory.shedder.joint),
             rng=rng,
             moves_left_in_hour=self.settings.moves_per_hour - moved,
         )
+
+    def _costs(self, memory: Memory) -> CostModel:
+        """Return by what moves are projected: the shedder's own costs, if it learns any."""
+        if isinstance(self.shedder, Deciding):
+            return self.shedder.costs(memory, self.cost)
+        return self.cost
 
     def _place_all(self, work: RoundWork, unowned: Sequence[BundleId]) -> None:
         most = self.settings.placements_per_round
@@ -197,6 +205,11 @@ class Planner:
         work.refusals += [Refusal(bundle, Reason.ROUND_BUDGET) for bundle in unowned[most:]]
 
     def _shed(self, work: RoundWork, memory: Memory) -> Memory:
+        if isinstance(self.shedder, Deciding):
+            shed = self.shedder.decide(work.view, memory, work.limits())
+            work.refusals += shed.refusals
+            work.carry_out(shed.offers)
+            return shed.memory
         shed = self.shedder.shed(work.view, memory)
         work.refusals += shed.refusals
         work.memory = replace(work.memory, planned=shed.memory.planned)

@@ -11,11 +11,13 @@ from loadmanager.core.columns import Indices
 from loadmanager.core.cost import CostModel
 from loadmanager.core.filters import Eligibility, Filters
 from loadmanager.core.ids import BrokerId, BundleId, Domain, namespace_of
+from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, choose
 from loadmanager.core.plan import Cause, Move, Offer, Reason, Refusal
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.projection import after_move, loads, loads_with
+from loadmanager.core.restricted_targets import RestrictedTargets
 from loadmanager.core.scores import ResourceWeights
 
 _DOMINANT_FRACTION = 0.5
@@ -94,6 +96,31 @@ class RoundWork:
                 self._improve(offer)
             else:
                 self._obey(offer)
+
+    def limits(self) -> Limits:
+        """Return what a strategy that chooses targets itself may do in this round."""
+        view, filters = self.view, self.filters
+        movable = np.ones(len(view.bundles.known), dtype=np.bool_)
+        for namespace in self.settings.excluded_namespaces:
+            rows = [row for row in view.bundles.namespaces.get(namespace, ()) if row < len(movable)]
+            movable[rows] = False
+        fresh = view.age_s <= filters.max_report_age_s
+        movable &= fresh[view.owned.listed_by] & (view.owned.listed_by >= 0)
+        moves = self.settings.moves_per_round
+        if self.settings.mode is Mode.SAFE:
+            moves = min(moves, max(self.moves_left_in_hour, 0))
+        return Limits(
+            gives=fresh & ~view.brokers.draining,
+            takes=filters.open_to_all(view),
+            movable=movable,
+            moves=moves,
+            restricted=RestrictedTargets(view, filters) if filters.tells_apart(view) else None,
+        )
+
+    def carry_out(self, offers: Iterable[Offer]) -> None:
+        """Move what a strategy decided within the `limits`."""
+        for offer, target in [(one, one.target) for one in offers if one.target is not None]:
+            self._shed(offer, target)
 
     def _count_under_way(self) -> None:
         """Count what was under way before this round, too.

@@ -11,7 +11,7 @@ from loadmanager.core.placement import Placement, Ranking, Watching
 from loadmanager.simulator.comparing import Job
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.run import Run
-from loadmanager.simulator.strategies import PLACEMENT_NAMES, planner_for
+from loadmanager.simulator.strategies import placements_of, planner_for
 
 
 def runs_of_placements(job: Job) -> Mapping[str, Run]:
@@ -21,7 +21,8 @@ def runs_of_placements(job: Job) -> Mapping[str, Run]:
     the run with the first one is that of all, and only the first is simulated.
     """
     found: dict[str, Run] = {}
-    for name in PLACEMENT_NAMES:
+    names = placements_of(job.strategy.shedder)
+    for name in names:
         strategy = replace(job.strategy, placement=name)
         planner = planner_for(job.scenario, strategy)
         asked: list[BundleId] = []
@@ -34,7 +35,7 @@ def runs_of_placements(job: Job) -> Mapping[str, Run]:
         )
         found[name] = run
         if not asked:
-            return dict.fromkeys(PLACEMENT_NAMES, run)
+            return dict.fromkeys(names, run)
     return found
 
 

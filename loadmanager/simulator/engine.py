@@ -12,6 +12,7 @@ from loadmanager.core.averages import BundleAverages
 from loadmanager.core.ids import BundleId
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
+from loadmanager.core.shedding import Deciding
 from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.emptying import Emptying
 from loadmanager.simulator.later import Later
@@ -207,7 +208,8 @@ class _Simulation:
         plan = self.leader.round(now_s, self.world.in_flight, self.world.unowned)
         self.rounds_done += 1
         self.refusals.update(refusal.reason for refusal in plan.refusals)
-        self.world.order(plan.moves, now_s, Why.SHED)
+        at_a_time = self.emptying.at_a_time if isinstance(self.planner.shedder, Deciding) else None
+        self.world.order(plan.moves, now_s, Why.SHED, at_a_time)
         if self.witness is not None:
             averages = Later(lambda: self.leader.averages)
             self.witness.round_done(now_s, self.leader.view, plan, averages)

@@ -8,7 +8,12 @@ from typing import Final, Literal, get_args
 
 from loadmanager.config import ConfigError, offline
 from loadmanager.config.planning import planner_of
-from loadmanager.config.strategies import fields_of, strategy_named
+from loadmanager.config.strategies import (
+    fields_of,
+    go_together,
+    not_together,
+    strategy_named,
+)
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.planner import Planner
@@ -34,8 +39,15 @@ def _short_names(known: Mapping[str, type]) -> tuple[str, ...]:
 SHEDDER_NAMES: Final = _short_names(SHEDDERS)
 PLACEMENT_NAMES: Final = _short_names(PLACEMENTS)
 
+
+def placements_of(shedder: str) -> tuple[str, ...]:
+    """Return the placements that go with a shedder, by our short names."""
+    kind = SHEDDERS[shedder]
+    return tuple(name for name in PLACEMENT_NAMES if go_together(kind, PLACEMENTS[name]))
+
+
 PAIR_NAMES: Final = tuple(
-    f"{shedder}+{placement}" for shedder in SHEDDER_NAMES for placement in PLACEMENT_NAMES
+    f"{shedder}+{placement}" for shedder in SHEDDER_NAMES for placement in placements_of(shedder)
 )
 """Every pair that can be configured, by our short names: the configuration allows all of them."""
 
@@ -79,12 +91,15 @@ class Strategy:
             example = "threshold+least_long_term_message_rate"
             raise ConfigError([f"strategy {text!r}; expected shedder+placement, such as {example}"])
         where = f"strategy {text!r}:"
-        return cls(
+        found = cls(
             _short(SHEDDERS, shedder, f"{where} shedder {shedder!r}"),
             _short(PLACEMENTS, placement, f"{where} placement {placement!r}"),
             mode,
             settings,
         )
+        if found.placement not in placements_of(found.shedder):
+            raise ConfigError([f"{where} expected {not_together(SHEDDERS[found.shedder])}"])
+        return found
 
 
 def every_pair(mode: Mode = "safe", settings: tuple[str, ...] = ()) -> tuple[Strategy, ...]:
@@ -129,7 +144,11 @@ def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
         ConfigError: a setting of the scenario or of the strategy does not exist, or has a
             value it cannot have.
     """
-    usual = planner_of(scenario.shedding, scenario.placement, scenario.planner, scenario.leader)
+    shedding, placement = scenario.shedding, scenario.placement
+    if SHEDDERS[strategy.shedder] is not SHEDDERS[shedding.strategy]:
+        shedding = shedding.model_copy(update={"strategy": strategy.shedder, "settings": {}})
+        placement = placement.model_copy(update={"strategy": strategy.placement, "settings": {}})
+    usual = planner_of(shedding, placement, scenario.planner, scenario.leader)
     wanted = offline.Wanted(
         shedder=strategy.shedder,
         placement=strategy.placement,

@@ -9,7 +9,7 @@ from loadmanager.simulator.choosing import CHOOSE, COMMENTS, LEAVE, Advice
 from loadmanager.simulator.pip_364 import MODEL, SEEDS, THEIR_RATINGS, Cell, Figures, measured
 from loadmanager.simulator.ratings import PROBLEMS, Problem, Rating, problem_of
 from loadmanager.simulator.scenario import FORMER_MODEL
-from loadmanager.simulator.strategies import MODES, PLACEMENT_NAMES, SHEDDER_NAMES, Mode, every_pair
+from loadmanager.simulator.strategies import MODES, SHEDDER_NAMES, Mode, every_pair, placements_of
 
 _HOW: Final = f"""\
 PIP-364, which brought AvgShedder, names five problems of balancing strategies and rates three pairs
@@ -90,7 +90,8 @@ def _shortened(pairs: Sequence[str]) -> list[str]:
     found = []
     for shedder in SHEDDER_NAMES:
         mine = [pair for pair in pairs if pair.startswith(f"{shedder}+")]
-        found += [f"{shedder}+*"] if len(mine) == len(PLACEMENT_NAMES) else mine
+        every = len(mine) > 1 and len(mine) == len(placements_of(shedder))
+        found += [f"{shedder}+*"] if every else mine
     return found
 
 

@@ -19,7 +19,7 @@ def test_what_was_recorded_is_always_replayed_first() -> None:
 
 def test_without_a_choice_every_pair_is_tried_but_those_that_follow_a_plan_nobody_makes() -> None:
     found = names([])
-    assert len(found) == 1 + 5 * 4 + 1
+    assert len(found) == 1 + 5 * 4 + 1 + 1
     assert "avg+avg" in found
     assert "threshold+avg" not in found
 

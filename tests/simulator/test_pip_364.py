@@ -28,7 +28,7 @@ from loadmanager.simulator.pip_364 import (
 from loadmanager.simulator.ratings import PROBLEMS, Rating, problem_of
 from loadmanager.simulator.scenario import FORMER_MODEL, Expectation
 from loadmanager.simulator.scenario_files import load_scenario
-from loadmanager.simulator.strategies import PLACEMENT_NAMES, matches
+from loadmanager.simulator.strategies import matches, placements_of
 from loadmanager.simulator.strategy_page import differing, strategies_document
 
 FILE = Path(__file__).parents[2] / "docs" / "strategies.md"
@@ -164,7 +164,7 @@ def test_a_shedder_is_measured_with_all_placements() -> None:
     with closing(measure(["heterogeneous-environment"], seeds=1)) as found:
         first = next(found)
     assert list(first) == [cell for cell in every_cell() if cell in first]
-    assert len(first) == len(PLACEMENT_NAMES)
+    assert len(first) == len(placements_of("threshold"))
     cell = Cell("heterogeneous-environment", "safe", "threshold+avg")
     assert first[cell] == {key: [figure] for key, figure in figures_of(job_of(cell, 1)).items()}
 

@@ -40,10 +40,10 @@ def test_names_with_their_package_tell_the_two_of_one_name_apart() -> None:
 
 def test_every_pair_can_be_configured() -> None:
     pairs = every_pair("parity")
-    assert len(pairs) == 25
+    assert len(pairs) == 26
     assert tuple(pair.name for pair in pairs) == PAIR_NAMES
     planners = [planner_for(scenario(), pair) for pair in pairs]
-    assert len({(type(one.shedder), type(one.placement)) for one in planners}) == 25
+    assert len({(type(one.shedder), type(one.placement)) for one in planners}) == 26
     assert {one.settings.mode for one in planners} == {Mode.PARITY}
 
 

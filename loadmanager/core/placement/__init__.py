@@ -5,6 +5,7 @@ from typing import Final
 
 from loadmanager.core.placement.avg_shedder import PlannedPlacement
 from loadmanager.core.placement.contract import Placement, Ranking, Watching, choose
+from loadmanager.core.placement.joint import JointPlacement
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
 from loadmanager.core.placement.least_resource_usage_with_weight import (
     LeastAverageUsage,
@@ -30,11 +31,13 @@ PLACEMENTS: Final[Mapping[str, type[Placement]]] = {
     "round_robin": RoundRobin,
     "RoundRobinBrokerSelector": RoundRobin,
     f"{_MODULAR}.RoundRobinBrokerSelector": RoundRobin,
+    "joint": JointPlacement,
 }
 """Each strategy by our short name, Pulsar's class name, and that with its package."""
 
 __all__ = [
     "PLACEMENTS",
+    "JointPlacement",
     "LeastAverageUsage",
     "LeastLongTermMessageRate",
     "LeastResourceUsageWithWeight",

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from loadmanager.core.shedding.avg import AvgShedder
-from loadmanager.core.shedding.contract import Shed, Shedder, Spread
+from loadmanager.core.shedding.contract import Deciding, Shed, Shedder, Spread
+from loadmanager.core.shedding.joint import JointShedder, MovePrice
 from loadmanager.core.shedding.overload import OverloadShedder
 from loadmanager.core.shedding.threshold import ThresholdShedder
 from loadmanager.core.shedding.transfer import TransferShedder
@@ -29,12 +30,16 @@ SHEDDERS: Final[Mapping[str, type[Shedder]]] = {
     "transfer": TransferShedder,
     "TransferShedder": TransferShedder,
     f"{_EXTENSIBLE}.TransferShedder": TransferShedder,
+    "joint": JointShedder,
 }
 """Each strategy by our short name, Pulsar's class name, and that with its package."""
 
 __all__ = [
     "SHEDDERS",
     "AvgShedder",
+    "Deciding",
+    "JointShedder",
+    "MovePrice",
     "OverloadShedder",
     "Shed",
     "Shedder",

@@ -1,9 +1,11 @@
 """What a shedder is: a view and its memory in, offers and the next memory out."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost import CostModel
+from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Offer, Refusal
 
@@ -38,3 +40,17 @@ class Shedder(Protocol):
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
         """Return the offers for one round."""
+
+
+@runtime_checkable
+class Deciding(Protocol):
+    """A shedder that weighs its moves itself, all together: the planner only bounds them."""
+
+    def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed:
+        """Return the moves of one round within ``limits``, each with its target."""
+
+    def watch(self, view: ClusterView, memory: Memory) -> Memory:
+        """Return what it remembers having seen a view in which nothing may move."""
+
+    def costs(self, memory: Memory, otherwise: CostModel) -> CostModel:
+        """Return by what costs moves are to be projected."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from loadmanager.config import ConfigError
 from loadmanager.config.offline import Wanted, part_and_key, planner_for
-from loadmanager.config.strategies import fields_of, strategy_named
+from loadmanager.config.strategies import fields_of, go_together, not_together, strategy_named
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.planner_settings import PlannerSettings
@@ -130,6 +130,7 @@ def _like(text: str) -> list[tuple[str, str]]:
         pair
         for pair in product(_short_names(SHEDDERS), _short_names(PLACEMENTS))
         if fnmatchcase("+".join(pair), text.strip())
+        and go_together(SHEDDERS[pair[0]], PLACEMENTS[pair[1]])
     ]
     if not found:
         shedders, placements = (", ".join(_short_names(one)) for one in (SHEDDERS, PLACEMENTS))
@@ -144,10 +145,13 @@ def _pair(text: str) -> tuple[str, str]:
         example = "threshold+least_long_term_message_rate"
         raise ConfigError([f"--strategy {text}; expected shedder+placement, such as {example}"])
     where = f"--strategy {text}:"
-    return (
+    found = (
         _short(SHEDDERS, shedder, f"{where} shedder {shedder!r}"),
         _short(PLACEMENTS, placement, f"{where} placement {placement!r}"),
     )
+    if not go_together(SHEDDERS[found[0]], PLACEMENTS[found[1]]):
+        raise ConfigError([f"{where} expected {not_together(SHEDDERS[found[0]])}"])
+    return found
 
 
 def _short(known: Mapping[str, type], name: str, where: str) -> str:
@@ -162,6 +166,7 @@ def _sensible() -> dict[tuple[str, str], None]:
         for shedder in _short_names(SHEDDERS)
         for placement in _short_names(PLACEMENTS)
         if PLACEMENTS[placement] is not PlannedPlacement or SHEDDERS[shedder] is AvgShedder
+        if go_together(SHEDDERS[shedder], PLACEMENTS[placement])
     }
 
 

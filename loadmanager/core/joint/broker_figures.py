@@ -1,0 +1,123 @@
+"""What is particular to each broker: background and speed, by a Kalman filter of two states."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.columns import BrokerColumns, Mask
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.scores import RESOURCES, FloatArray
+
+_BACKGROUND_SD: Final = 0.1
+_SPEED_SD: Final = 0.3
+_DRIFT_PER_MIN: Final = 0.003
+_JUMP_SDS: Final = 4.0
+_SPEEDS: Final = (0.1, 10.0)
+_LATELY: Final = 3
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class BrokerFigures:
+    """What was learned of each broker; rows are ``names``, columns `RESOURCES`.
+
+    ``background`` is a fraction of the limit, ``speed`` what the same work costs here over
+    what it costs elsewhere. ``covariance`` is (B, R, 3): the variance of the background,
+    of the speed, and what they vary together. ``lately`` (3, B, R) are the backgrounds of
+    the last reports, newest first. ``seen_s`` is the report that taught last.
+    """
+
+    names: tuple[BrokerId, ...]
+    started_at_ms: tuple[int, ...]
+    seen_s: FloatArray
+    background: FloatArray
+    speed: FloatArray
+    covariance: FloatArray
+    lately: FloatArray
+
+    @classmethod
+    def nothing(cls) -> "BrokerFigures":
+        """Return the figures of no broker."""
+        return cls.unknown((), ())
+
+    @classmethod
+    def unknown(
+        cls, names: tuple[BrokerId, ...], started_at_ms: tuple[int, ...]
+    ) -> "BrokerFigures":
+        """Return what is supposed of brokers that never reported."""
+        shape = (len(names), len(RESOURCES))
+        return cls(
+            names=names,
+            started_at_ms=started_at_ms,
+            seen_s=np.full(len(names), -np.inf),
+            background=np.zeros(shape),
+            speed=np.ones(shape),
+            covariance=np.tile([_BACKGROUND_SD**2, _SPEED_SD**2, 0.0], (*shape, 1)),
+            lately=np.full((_LATELY, *shape), np.nan),
+        )
+
+    def of(self, columns: BrokerColumns) -> "BrokerFigures":
+        """Return the figures of these brokers; one that began a new life is unknown."""
+        names, started = columns.names, columns.started_at_ms
+        if names == self.names and started == self.started_at_ms:
+            return self
+        former = {
+            (name, began): row
+            for row, (name, began) in enumerate(zip(self.names, self.started_at_ms, strict=True))
+        }
+        lives = list(zip(names, started, strict=True))
+        to = [row for row, life in enumerate(lives) if life in former]
+        taken = [former[lives[row]] for row in to]
+        found = BrokerFigures.unknown(names, started)
+        found.seen_s[to] = self.seen_s[taken]
+        found.background[to] = self.background[taken]
+        found.speed[to] = self.speed[taken]
+        found.covariance[to] = self.covariance[taken]
+        found.lately[:, to] = self.lately[:, taken]
+        return found
+
+    def expected(self, varying: FloatArray) -> FloatArray:
+        """Return (B, R): the usage that is expected where work would use ``varying`` at speed 1."""
+        return np.asarray(self.background + self.speed * varying)
+
+    def after(
+        self, usage: FloatArray, varying: FloatArray, teaches: Mask, minutes: float
+    ) -> "BrokerFigures":
+        """Return the figures after a measured ``usage``, of those that it ``teaches``.
+
+        What is far from all that was expected is put down to the background: another
+        process began or ended.
+        """
+        drift = _DRIFT_PER_MIN**2 * minutes
+        of_background, of_speed, joint = np.moveaxis(self.covariance, -1, 0)
+        of_background, of_speed = of_background + drift, of_speed + drift
+        error = (0.03 * usage + 0.005) ** 2
+        surprise = usage - self.expected(varying)
+        spread = of_background + 2 * varying * joint + varying**2 * of_speed + error
+        jump = np.where(teaches & (surprise**2 > _JUMP_SDS**2 * spread), surprise**2, 0.0)
+        of_background, spread = of_background + jump, spread + jump
+        to_background = of_background + varying * joint
+        to_speed = joint + varying * of_speed
+        first = np.where(teaches, to_background / spread, 0.0)
+        second = np.where(teaches, to_speed / spread, 0.0)
+        covariance = [
+            of_background - first * to_background,
+            of_speed - second * to_speed,
+            joint - first * to_speed,
+        ]
+        return replace(
+            self,
+            background=self.background + first * surprise,
+            speed=np.clip(self.speed + second * surprise, *_SPEEDS),
+            covariance=np.stack(covariance, axis=-1),
+        )
+
+    def seen(self, seen_s: FloatArray, fresh: Mask) -> "BrokerFigures":
+        """Return the figures with the backgrounds of ``fresh`` reports among the last ones."""
+        pushed = np.concatenate([self.background[np.newaxis], self.lately[:-1]])
+        lately = np.where(fresh[:, np.newaxis], pushed, self.lately)
+        return replace(
+            self,
+            seen_s=np.where(fresh, seen_s, self.seen_s),
+            lately=np.where(np.isnan(lately), self.background, lately),
+        )

@@ -1,0 +1,53 @@
+"""The learned costs as the planner's cost model: what a bundle uses here and elsewhere."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices
+from loadmanager.core.cost import CostModel, TrafficShare
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.joint.learning import Learned
+from loadmanager.core.scores import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class JointCosts:
+    """What was learned, for bundles that were measured; ``fallback`` for the others."""
+
+    learned: Learned
+    fallback: CostModel = field(default_factory=TrafficShare)
+
+    def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
+        """Return the usage of ``bundle``; where nobody serves it, on a broker of speed 1."""
+        usual = self._usual(view, bundle)
+        if usual is None:
+            return self.fallback.usage(view, bundle, source)
+        if source is None:
+            return usual
+        speed = self.learned.brokers.of(view.brokers).speed[view.row(source)]
+        return np.asarray(np.minimum(usual * speed, view.brokers.usage[view.row(source)]))
+
+    def elsewhere(
+        self,
+        view: ClusterView,
+        bundle: BundleId,
+        source: BrokerId | None,
+        usage: FloatArray,
+        rows: Indices,
+    ) -> FloatArray:
+        """Return what ``bundle`` would use of each of ``rows``."""
+        usual = self._usual(view, bundle)
+        if usual is None:
+            return self.fallback.elsewhere(view, bundle, source, usage, rows)
+        return np.asarray(usual * self.learned.brokers.of(view.brokers).speed[rows])
+
+    def _usual(self, view: ClusterView, bundle: BundleId) -> FloatArray | None:
+        """Return what a measured bundle uses on a broker of speed 1."""
+        bundles = view.bundles
+        row = bundles.row(bundle)
+        if row is None or not bundles.known[row]:
+            return None
+        served = [*bundles.short[row], bundles.topics[row], bundles.connections[row]]
+        return np.asarray(self.learned.unit_costs @ np.array(served))

@@ -1,0 +1,106 @@
+"""One round of the joint strategy: learn, see where the brokers stand, choose moves, say why."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.joint.learning import Learned
+from loadmanager.core.joint.persistence import Persistence
+from loadmanager.core.joint.search import EVEN, Search, Stuck
+from loadmanager.core.joint.standing import URGENT, Standing, shares, standing
+from loadmanager.core.joint.state import JointState
+from loadmanager.core.limits import Limits
+from loadmanager.core.plan import Cause, Offer, Reason, Refusal
+from loadmanager.core.scores import ResourceWeights
+
+_SHARE_OF_MISPLACED: Final = 0.75
+_LEAST_SHARE: Final = 0.10
+_MOST_SHARE: Final = 0.34
+"""A round moves so much of what is misplaced, at least and at most so much of the traffic."""
+
+
+def learned_from(view: ClusterView, former: JointState | None) -> JointState:
+    """Return the state after the reports of ``view``."""
+    learned = (former.learned if former else Learned.nothing(view)).after(view)
+    persistence = former.persistence if former else Persistence()
+    short, long = shares(view, learned)
+    persistence = persistence.after(view.now_s, view.bundles.names, short, long)
+    return JointState(learned=learned, persistence=persistence)
+
+
+def decided(
+    view: ClusterView, state: JointState, weights: ResourceWeights, limits: Limits, price: float
+) -> tuple[tuple[Offer, ...], tuple[Refusal, ...]]:
+    """Return the moves of a round and why the other brokers keep what they have."""
+    counted = limits.gives | limits.takes
+    if not counted.any():
+        return (), ()
+    at = standing(view, state, weights, counted)
+    search = Search(
+        at=at,
+        limits=limits,
+        prices=price * at.effort,
+        weight_left=_budget(at, limits),
+    )
+    search.run()
+    names, bundles = view.brokers.names, view.bundles.names
+    offers = tuple(
+        Offer(bundles[one.bundle], names[one.source], _cause(at, one.source, swap=one.swap),
+              names[one.target])
+        for one in search.found
+    )  # fmt: skip
+    return offers, tuple(_refusals(view, limits, search))
+
+
+def _budget(at: Standing, limits: Limits) -> float:
+    """Return how much of the cluster's traffic this round may move."""
+    over = (np.maximum(at.low - 1.0, 0.0) * at.share)[limits.gives].max(axis=1, initial=0.0)
+    misplaced = float(over.sum()) / max(int(np.count_nonzero(limits.gives)), 1)
+    return min(max(_SHARE_OF_MISPLACED * misplaced, _LEAST_SHARE), _MOST_SHARE)
+
+
+def _cause(at: Standing, source: int, *, swap: bool) -> Cause:
+    if swap:
+        return Cause.SWAP
+    return Cause.OVERLOADED if at.low[source].max() * at.level > URGENT else Cause.IMBALANCE
+
+
+def _refusals(view: ClusterView, limits: Limits, search: Search) -> Iterator[Refusal]:
+    at, names = search.at, view.brokers.names
+    given = {one.source for one in search.found}
+    for row in np.flatnonzero(limits.gives).tolist():
+        told = _told(at, row)
+        if row in search.stuck:
+            yield from _why_stuck(view, search, row, search.stuck[row], told)
+        elif row in search.unreached:
+            why = f"{len(search.found)} moves are as much as this round may move"
+            yield Refusal(names[row], Reason.ROUND_BUDGET, f"{told}; {why}")
+        elif row not in given:
+            yield Refusal(names[row], Reason.WITHIN_THRESHOLD, told)
+
+
+def _why_stuck(
+    view: ClusterView, search: Search, row: int, stuck: Stuck, told: str
+) -> Iterator[Refusal]:
+    names = view.brokers.names
+    if stuck.bundle is None or stuck.target is None:
+        why = "no bundle of it may move to any broker"
+        yield Refusal(names[row], Reason.NO_CANDIDATE, f"{told}; {why}")
+        return
+    bundle, target = view.bundles.names[stuck.bundle], names[stuck.target]
+    price = float(search.prices[stuck.bundle])
+    worth = f"saves {stuck.saving:.4f} and costs {price:.4f}"
+    where = f"{target} at {search.at.high[stuck.target].max():.2f} of the level"
+    yield Refusal(names[row], Reason.NO_BUNDLE_FITS, f"{told}; the best move {worth}: {bundle}")
+    yield Refusal(bundle, Reason.NO_IMPROVEMENT, f"to {where} {worth}")
+
+
+def _told(at: Standing, row: int) -> str:
+    """Return where a broker stands, for people."""
+    column = int(at.low[row].argmax())
+    use = float(at.low[row, column])
+    resource = at.resources[column]
+    amount = f"{use * at.level:.3f} of {resource}"
+    return f"uses {amount}, {use:.2f} of the level {at.level:.3f} (gives above {EVEN})"

@@ -1,0 +1,147 @@
+"""What the joint strategy learned, for the next leader: unit costs, brokers' figures, persistence.
+
+Rates of bundles are not in it: they are learned again within minutes.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from loadmanager.core.bounds import TIME_MS, Bound
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import parse_broker
+from loadmanager.core.joint.broker_figures import BrokerFigures
+from loadmanager.core.joint.learning import Learned
+from loadmanager.core.joint.persistence import Persistence
+from loadmanager.core.joint.served import KINDS
+from loadmanager.core.joint.state import JointState
+from loadmanager.core.joint.unit_costs import CostSums
+from loadmanager.core.scores import RESOURCES, FloatArray
+from loadmanager.core.wire.fields import Fields
+from loadmanager.core.wire.packing import packed, unpacked_object
+
+FORMAT: Final = 1
+MOST_BYTES: Final = 256 * 1024
+MOST_BROKERS: Final = 2000
+"""So many always fit; the others of a larger cluster are learned again."""
+
+_MOST_UNPACKED: Final = 4 * 1024 * 1024
+_FIGURE: Final = Bound(-1e30, 1e30, "a finite number")
+_DIGITS: Final = 4
+_R: Final = len(RESOURCES)
+_F: Final = len(KINDS)
+_FIGURES: Final = 5 * _R
+
+
+def encode_joint(state: JointState) -> bytes:
+    """Return the state as it is to be stored, in at most `MOST_BYTES`."""
+    learned, persistence = state.learned, state.persistence
+    brokers = learned.brokers
+    rows = np.concatenate(
+        [brokers.background, brokers.speed, brokers.covariance.reshape(len(brokers.names), 3 * _R)],
+        axis=1,
+    )[:MOST_BROKERS]
+    found = {
+        "format": FORMAT,
+        "costs": _listed(learned.unit_costs),
+        "gram": _listed(learned.sums.gram),
+        "moment": _listed(learned.sums.moment),
+        "weight": _listed(learned.sums.weight),
+        "shown": _listed(learned.sums.shown),
+        "noise": _listed(learned.noise),
+        "looks": _listed(learned.looks),
+        "persistence": [persistence.lasted, persistence.looked_at, persistence.lasting],
+        "brokers": {
+            name: [began, *_listed(row, _DIGITS)]
+            for name, began, row in zip(
+                brokers.names[:MOST_BROKERS],
+                brokers.started_at_ms[:MOST_BROKERS],
+                rows,
+                strict=True,
+            )
+        },
+    }
+    return packed(json.dumps(found, separators=(",", ":"), allow_nan=False).encode())
+
+
+def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
+    """Return the state in ``data``, for a leader whose clock is at ``now_s``.
+
+    Raises:
+        MalformedContent: it is of another format, or a figure is missing or impossible.
+    """
+    found = unpacked_object(where, data, _MOST_UNPACKED)
+    if found.get("format") != FORMAT:
+        Fields(where, found).refuse("format", f"{FORMAT}, the only one this version knows")
+    sums = CostSums(
+        gram=_array(where, found, "gram", _R * _F * _F).reshape(_R, _F, _F),
+        moment=_array(where, found, "moment", _R * _F).reshape(_R, _F),
+        weight=_array(where, found, "weight", _R),
+        shown=_array(where, found, "shown", _R),
+    )
+    if min(sums.weight.min(), np.einsum("rff->rf", sums.gram).min()) < 0:
+        raise MalformedContent(where, "gram, weight", "sums of squares, none below 0")
+    lasted, looked_at, lasting = _array(where, found, "persistence", 3).tolist()
+    learned = Learned(
+        at_s=now_s,
+        unit_costs=_array(where, found, "costs", _R * _F).reshape(_R, _F),
+        sums=sums,
+        noise=_array(where, found, "noise", _R),
+        looks=_array(where, found, "looks", _R),
+        brokers=_brokers(where, found),
+    )
+    known = Persistence(lasted=lasted, looked_at=looked_at, lasting=min(max(lasting, 0.0), 1.0))
+    return JointState(learned=learned, persistence=known)
+
+
+def _brokers(where: str, found: dict[str, Any]) -> BrokerFigures:
+    brokers = found.get("brokers")
+    if not isinstance(brokers, dict):
+        raise MalformedContent(where, "brokers", "an object of lists of figures")
+    rows = [_figures(where, name, row) for name, row in brokers.items()]
+    try:
+        names = tuple(parse_broker(name) for name in brokers)
+    except InvalidName as problem:
+        raise MalformedContent(where, str(problem), problem.expected) from None
+    figures = BrokerFigures.unknown(names, tuple(int(row[0]) for row in rows))
+    values = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), _FIGURES)
+    figures.background[:] = values[:, :_R]
+    figures.speed[:] = np.clip(values[:, _R : 2 * _R], 0.1, 10.0)
+    figures.covariance[:] = values[:, 2 * _R :].reshape(len(rows), _R, 3)
+    figures.lately[:] = figures.background
+    return figures
+
+
+def _figures(where: str, name: str, row: object) -> Sequence[float]:
+    if (
+        not isinstance(row, list)
+        or len(row) != 1 + _FIGURES
+        or type(row[0]) is not int
+        or not TIME_MS.holds(row[0])
+        or not all(map(_possible, row[1:]))
+    ):
+        expected = f"when it started, and {_FIGURES} finite numbers"
+        raise MalformedContent(where, f'brokers["{name}"]', expected)
+    return row
+
+
+def _array(where: str, found: dict[str, Any], name: str, count: int) -> FloatArray:
+    value = found.get(name)
+    if not isinstance(value, list) or len(value) != count or not all(map(_possible, value)):
+        raise MalformedContent(where, name, f"a list of {count} finite numbers")
+    return np.array(value, dtype=np.float64)
+
+
+def _possible(value: object) -> bool:
+    return _FIGURE.holds(value)
+
+
+def _listed(values: FloatArray, digits: int = 9) -> list[float]:
+    """Return the figures one after the other, rounded to so many digits."""
+    return [_rounded(value, digits) for value in values.ravel().tolist()]
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")

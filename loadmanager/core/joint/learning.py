@@ -1,0 +1,107 @@
+"""What traffic costs, learned while the cluster runs.
+
+The usage of resource r on broker b is modelled as
+
+    usage[b, r] = background[b, r] + speed[b, r] * (unit_costs[r] . served[b]) / limit[b, r]
+
+a fraction of the limit. `unit_costs` are of the cluster, background and speed of a broker.
+Each report teaches once.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import BrokerColumns, Mask
+from loadmanager.core.joint.broker_figures import BrokerFigures
+from loadmanager.core.joint.served import KINDS, RATES, fractions, served_by
+from loadmanager.core.joint.unit_costs import CostSums, solved
+from loadmanager.core.scores import RESOURCES, FloatArray
+
+FULL: Final = 0.97
+"""A broker that uses so much of a resource may be asked for more than it shows."""
+
+_KEPT_PER_MIN: Final = 0.98
+_HUBER_SDS: Final = 3.0
+_NOISE_LOOKS: Final = 5
+_MOST_NOISE: Final = 0.1
+_LEAST_SPEED: Final = 0.1
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Learned:
+    """What is known at ``at_s``.
+
+    ``unit_costs`` is (`RESOURCES`, `KINDS`), in the units of load reports for each unit of
+    what is served. ``noise`` (`RESOURCES`) is the mean square of what the model did not
+    predict, of fractions, by ``looks`` (`RESOURCES`) at fresh reports.
+    """
+
+    at_s: float
+    unit_costs: FloatArray
+    sums: CostSums
+    noise: FloatArray
+    looks: FloatArray
+    brokers: BrokerFigures
+
+    @classmethod
+    def nothing(cls, view: ClusterView) -> "Learned":
+        """Return what is known before the first report."""
+        return cls(
+            at_s=view.now_s,
+            unit_costs=np.zeros((len(RESOURCES), len(KINDS))),
+            sums=CostSums.nothing(),
+            noise=np.full(len(RESOURCES), _MOST_NOISE**2),
+            looks=np.zeros(len(RESOURCES)),
+            brokers=BrokerFigures.nothing(),
+        )
+
+    def varying(self, work: FloatArray, limit: FloatArray) -> FloatArray:
+        """Return (brokers, `RESOURCES`): what ``work`` uses at speed 1, fractions."""
+        return fractions(work @ self.unit_costs.T, limit)
+
+    def after(self, view: ClusterView) -> "Learned":
+        """Return what is known after the reports of ``view``, its brokers those of the view."""
+        columns = view.brokers.reported
+        known = replace(self, brokers=self.brokers.of(columns), at_s=view.now_s)
+        minutes = max(view.now_s - self.at_s, 0.0) / 60.0
+        fresh = columns.seen_s > known.brokers.seen_s
+        known = known.regressed(columns, fresh, _KEPT_PER_MIN**minutes)
+        usage = fractions(columns.usage, columns.limit)
+        varying = known.varying(served_by(columns), columns.limit)
+        surprise = usage - known.brokers.expected(varying)
+        counts = fresh[:, np.newaxis] & (columns.limit > 0)
+        teaches = counts & ((usage < FULL) | (surprise > 0))
+        brokers = known.brokers.after(usage, varying, teaches, minutes)
+        seen = counts & (usage < FULL)
+        looks = np.minimum(known.looks + seen.any(axis=0), _NOISE_LOOKS)
+        square = np.where(seen, np.minimum(surprise**2, _MOST_NOISE**2), 0.0).sum(axis=0)
+        mean = square / np.maximum(seen.sum(axis=0), 1)
+        step = np.where(seen.any(axis=0), 1.0 / np.maximum(looks, 1), 0.0)
+        return replace(
+            known,
+            noise=known.noise + step * (mean - known.noise),
+            looks=looks,
+            brokers=brokers.seen(columns.seen_s, fresh),
+        )
+
+    def regressed(self, columns: BrokerColumns, fresh: Mask, kept: float) -> "Learned":
+        """Return it with the unit costs after these reports."""
+        work, brokers = served_by(columns), self.brokers
+        usage = fractions(columns.usage, columns.limit)
+        expected = brokers.expected(self.varying(work, columns.limit))
+        began = self.sums.weight > 0
+        busy = work[:, :RATES].sum(axis=1) > 0
+        teaches = (fresh & busy)[:, np.newaxis] & (columns.limit > 0)
+        # A full broker shows only that it costs at least so much.
+        teaches &= (usage < FULL) | (began & (usage > expected))
+        sd = 0.03 * usage + 0.005
+        weight = np.where(teaches, 1.0 / sd**2, 0.0)
+        off = np.abs(usage - expected) / sd
+        weight *= np.where(began & (off > _HUBER_SDS), _HUBER_SDS / np.maximum(off, 1.0), 1.0)
+        target = (usage - brokers.background) / np.maximum(brokers.speed, _LEAST_SPEED)
+        scaled = fractions(work[:, np.newaxis, :], columns.limit[:, :, np.newaxis])
+        sums = self.sums.after(kept, weight, scaled, target)
+        return replace(self, sums=sums, unit_costs=solved(sums))

@@ -1,0 +1,209 @@
+"""Moves and swaps that lower a potential by more than they cost.
+
+The potential is ``sum of share * use^8 / 8`` over brokers and resources, use in units of the
+level. Moving a weight ``w`` (1 is what a mean broker carries) from use ``v`` to use ``u``
+lowers it by about ``w * (v^7 - u^7)``, whatever the number of brokers.
+"""
+
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.joint.standing import Standing
+from loadmanager.core.limits import Limits
+from loadmanager.core.scores import FloatArray
+
+POWER: Final = 8
+EVEN: Final = 1.02
+"""A broker gives nothing below this use; 1 is the level."""
+
+_TARGETS: Final = 24
+_SWAP_TARGETS: Final = 6
+_SWAP_BUNDLES: Final = 48
+_SWAPS_TRIED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A bundle row that is to move, between broker rows; ``gain`` is what is left of its price.
+
+    A swap is two of these, one after the other, with the gain of both.
+    """
+
+    bundle: int
+    source: int
+    target: int
+    gain: float
+    swap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Why a broker above the level keeps what it has: the move that lacked least.
+
+    ``bundle`` is None where no bundle of it may move, or no broker may take one.
+    """
+
+    bundle: int | None = None
+    target: int | None = None
+    saving: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """The moves of one round, one after the other. ``prices`` (K,) are per bundle row.
+
+    ``weight_left`` is how much of the cluster's traffic may still move. ``unreached`` are
+    brokers whose turn did not come.
+    """
+
+    at: Standing
+    limits: Limits
+    prices: FloatArray
+    weight_left: float
+    found: list[Found] = field(default_factory=list)
+    stuck: dict[int, Stuck] = field(default_factory=dict)
+    unreached: list[int] = field(default_factory=list)
+    _low: FloatArray = field(init=False)
+    _high: FloatArray = field(init=False)
+    _movable: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Copy where the brokers stand, and list what each may give."""
+        self._low, self._high = self.at.low.copy(), self.at.high.copy()
+        self._movable = [[] for _ in self._low]
+        rows = np.flatnonzero(self.limits.movable & (self.at.owner >= 0))
+        for row, broker in zip(rows.tolist(), self.at.owner[rows].tolist(), strict=True):
+            self._movable[broker].append(row)
+
+    def run(self) -> None:
+        """Take from the broker that stands highest, until nothing is worth its price."""
+        uses = self._low.max(axis=1, initial=0.0).tolist()
+        heap = [
+            (-use, broker)
+            for broker, use in enumerate(uses)
+            if use > EVEN and self.limits.gives[broker]
+        ]
+        heapify(heap)
+        while heap:
+            use, broker = heappop(heap)
+            now = float(self._low[broker].max())
+            if -use > now:  # It gave something since.
+                if now > EVEN:
+                    heappush(heap, (-now, broker))
+            elif self.weight_left <= 0 or len(self.found) >= self.limits.moves:
+                self.unreached.append(broker)
+            elif self._give(broker):
+                heappush(heap, (use, broker))
+
+    def _give(self, broker: int) -> bool:
+        """Move something off a broker; if nothing is worth it, note why."""
+        rows, targets = np.array(self._movable[broker], dtype=np.intp), self._targets(broker)
+        if not len(rows) or not len(targets):
+            self.stuck[broker] = Stuck()
+            return False
+        best = self._best_move(broker, rows, targets)
+        if isinstance(best, Found):
+            self._take(best)
+            return True
+        room = len(self.found) + 2 <= self.limits.moves and len(self.stuck) < _SWAPS_TRIED
+        swap = self._best_swap(broker, rows, targets[:_SWAP_TARGETS]) if room else None
+        if swap is None:
+            self.stuck[broker] = best
+            return False
+        for one in swap:
+            self._take(one)
+        return True
+
+    def _targets(self, broker: int) -> Indices:
+        """Return the brokers that stand lowest, all resources considered, lowest first."""
+        rows = np.flatnonzero(self.limits.takes)
+        rows = rows[rows != broker]
+        height = self._high[rows].max(axis=1) + 1e-3 * self._high[rows].sum(axis=1)
+        if len(rows) > _TARGETS:
+            lowest = np.argpartition(height, _TARGETS)[:_TARGETS]
+            rows, height = rows[lowest], height[lowest]
+        return np.asarray(rows[np.argsort(height, kind="stable")])
+
+    def _best_move(self, broker: int, rows: Indices, targets: Indices) -> Found | Stuck:
+        at, low, high = self.at, self._low[broker], self._high[targets]
+        cost = at.cost[rows]
+        after = np.maximum(low - cost * at.unit[broker], 0.0)
+        drop = ((low**POWER - after**POWER) * at.share[broker]).sum(axis=1)
+        raised = high + cost[:, np.newaxis] * at.unit[targets]
+        rise = ((raised**POWER - high**POWER) * at.share[targets]).sum(axis=2)
+        saving = (drop[:, np.newaxis] - rise) / POWER
+        gain = saving - self.prices[rows][:, np.newaxis]
+        for _ in range(len(rows) + 1):  # Each bundle is asked about once, and one is taken.
+            row, column = divmod(int(gain.argmax()), len(targets))
+            bundle, target, best = int(rows[row]), int(targets[column]), float(gain[row, column])
+            if not self._allowed(bundle, target):
+                gain[row, ~self._open_to(bundle)[targets]] = -np.inf
+            elif best <= 0:
+                return Stuck(bundle, target, float(saving[row, column]))
+            else:
+                return Found(bundle, broker, target, best)
+        return Stuck()
+
+    def _best_swap(
+        self, broker: int, rows: Indices, targets: Indices
+    ) -> tuple[Found, Found] | None:
+        """Return the best exchange of a bundle for one of a broker that stands low."""
+        rows = self._costliest(broker, rows)
+        best: tuple[Found, Found] | None = None
+        for target in targets.tolist():
+            others = np.array(self._movable[target], dtype=np.intp)
+            if not len(others) or not (self.limits.gives[target] and self.limits.takes[broker]):
+                continue
+            others = self._costliest(broker, others)
+            gain = self._exchanged(broker, rows, target, others)
+            row, column = divmod(int(gain.argmax()), len(others))
+            bundle, other = int(rows[row]), int(others[column])
+            most = float(gain[row, column])
+            better = most > (best[0].gain if best else 0.0)
+            if better and self._allowed(bundle, target) and self._allowed(other, broker):
+                best = (
+                    Found(bundle, broker, target, most, swap=True),
+                    Found(other, target, broker, most, swap=True),
+                )
+        return best
+
+    def _exchanged(self, broker: int, rows: Indices, target: int, others: Indices) -> FloatArray:
+        """Return (rows, others): what exchanging each pair gains."""
+        at, low, high = self.at, self._low[broker], self._high[target]
+        net = at.cost[rows][:, np.newaxis] - at.cost[others]
+        lowered = np.maximum(low - net * at.unit[broker], 0.0)
+        raised = np.maximum(high + net * at.unit[target], 0.0)
+        saving = ((low**POWER - lowered**POWER) * at.share[broker]).sum(axis=2)
+        saving += ((high**POWER - raised**POWER) * at.share[target]).sum(axis=2)
+        prices = self.prices[rows][:, np.newaxis] + self.prices[others]
+        return np.asarray(saving / POWER - prices)
+
+    def _costliest(self, broker: int, rows: Indices) -> Indices:
+        """Return the rows that cost most of what the broker has least left of."""
+        if len(rows) <= _SWAP_BUNDLES:
+            return rows
+        cost = self.at.cost[rows, int(self._low[broker].argmax())]
+        return np.asarray(rows[np.argsort(-cost, kind="stable")[:_SWAP_BUNDLES]])
+
+    def _allowed(self, bundle: int, target: int) -> bool:
+        return bool(self._open_to(bundle)[target])
+
+    def _open_to(self, bundle: int) -> Mask:
+        """Return which brokers may take a bundle."""
+        restricted = self.limits.restricted
+        return self.limits.takes if restricted is None else restricted.targets(bundle)
+
+    def _take(self, one: Found) -> None:
+        cost, unit = self.at.cost[one.bundle], self.at.unit
+        for use in (self._low, self._high):
+            use[one.source] = np.maximum(use[one.source] - cost * unit[one.source], 0.0)
+            use[one.target] += cost * unit[one.target]
+        self._movable[one.source].remove(one.bundle)
+        self.weight_left -= float(self.at.weight[one.bundle])
+        if self.limits.restricted is not None:
+            self.limits.restricted.moved(one.bundle, one.target)
+        self.found.append(one)

@@ -1,0 +1,42 @@
+"""What brokers and bundles serve, in the columns that costs are learned by."""
+
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices
+from loadmanager.core.scores import FloatArray
+
+KINDS: Final = ("msgs_in", "msgs_out", "bytes_in", "bytes_out", "topics", "connections")
+"""The order of the columns: four rates per second and two numbers."""
+
+RATES: Final = 4
+"""So many of `KINDS` are rates."""
+
+TOPICS, CONNECTIONS = 4, 5
+
+
+def served_by(brokers: BrokerColumns) -> FloatArray:
+    """Return (brokers, `KINDS`): what each broker serves, by its own report."""
+    return np.column_stack([brokers.traffic, brokers.topics, brokers.connections])
+
+
+def served_in(bundles: BundleColumns, rates: FloatArray) -> FloatArray:
+    """Return (bundles, `KINDS`): the given ``rates`` and the bundles' topics and connections."""
+    return np.column_stack([rates, bundles.topics, bundles.connections])
+
+
+def owners(view: ClusterView) -> Indices:
+    """Return the broker that has each bundle row or is about to, -1 for nobody."""
+    found = view.owned.listed_by.copy()
+    for bundle, target in view.moved.items():
+        row = view.bundles.row(bundle)
+        if row is not None:
+            found[row] = view.brokers.index[target]
+    return found
+
+
+def fractions(usage: FloatArray, limit: FloatArray) -> FloatArray:
+    """Return usage as a fraction of the limit, 0 where that is unknown."""
+    return np.asarray(usage / np.where(limit > 0, limit, np.inf))

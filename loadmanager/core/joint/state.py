@@ -1,0 +1,14 @@
+"""What the joint strategy remembers from round to round."""
+
+from dataclasses import dataclass, field
+
+from loadmanager.core.joint.learning import Learned
+from loadmanager.core.joint.persistence import Persistence
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class JointState:
+    """What traffic costs, and how much of a change of it lasts."""
+
+    learned: Learned
+    persistence: Persistence = field(default_factory=Persistence)

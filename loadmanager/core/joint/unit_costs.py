@@ -1,0 +1,104 @@
+"""What a unit of each kind of work uses of each resource: a decayed regression.
+
+Ridge with priors where nothing varies yet: CPU goes half by messages and half by bytes, as
+by traffic shares; a byte on the network is eight thousandths of a kbit. No cost is
+negative.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
+from loadmanager.core.joint.served import CONNECTIONS, KINDS, TOPICS
+from loadmanager.core.scores import (
+    BANDWIDTH_IN,
+    BANDWIDTH_OUT,
+    DIRECT_MEMORY,
+    MEMORY,
+    RESOURCES,
+    FloatArray,
+)
+
+_KBIT_PER_BYTE: Final = 8e-3
+_LEAST_USUAL: Final = 1e-6
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class CostSums:
+    """The sums of a weighted regression by resource; the past counts less each minute.
+
+    ``gram`` is (R, F, F), ``moment`` (R, F), ``weight`` (R,), and ``shown`` (R,) the sum of
+    what was to be explained.
+    """
+
+    gram: FloatArray
+    moment: FloatArray
+    weight: FloatArray
+    shown: FloatArray
+
+    @classmethod
+    def nothing(cls) -> "CostSums":
+        """Return the sums of no observation."""
+        resources, kinds = len(RESOURCES), len(KINDS)
+        return cls(
+            gram=np.zeros((resources, kinds, kinds)),
+            moment=np.zeros((resources, kinds)),
+            weight=np.zeros(resources),
+            shown=np.zeros(resources),
+        )
+
+    def after(
+        self, kept: float, weight: FloatArray, work: FloatArray, target: FloatArray
+    ) -> "CostSums":
+        """Return the sums with observations: (B, R) weights and targets, (B, R, F) work."""
+        return CostSums(
+            gram=kept * self.gram + np.einsum("br,brf,brg->rfg", weight, work, work),
+            moment=kept * self.moment + np.einsum("br,brf,br->rf", weight, work, target),
+            weight=kept * self.weight + weight.sum(axis=0),
+            shown=kept * self.shown + (weight * target).sum(axis=0),
+        )
+
+
+def solved(sums: CostSums) -> FloatArray:
+    """Return (R, F): the unit costs that explain the sums best, none of them negative."""
+    return np.stack([_solved_one(sums, resource) for resource in range(len(RESOURCES))])
+
+
+def _solved_one(sums: CostSums, resource: int) -> FloatArray:
+    gram, weight = sums.gram[resource], float(sums.weight[resource])
+    found = np.zeros(len(KINDS))
+    if weight <= 0:
+        return found
+    size = np.sqrt(np.diag(gram) / weight)  # Of each kind, as it usually is.
+    usual = max(float(sums.shown[resource]) / weight, _LEAST_USUAL)
+    mean, sd = _prior(resource, size, usual)
+    scale = np.where(size > 0, size, 1.0)
+    matrix = gram / np.outer(scale, scale) + np.diag(1.0 / sd**2)
+    vector = sums.moment[resource] / scale + mean / sd**2
+    free = np.flatnonzero(size > 0)
+    while len(free):
+        part = np.linalg.solve(matrix[np.ix_(free, free)], vector[free])
+        if part.min() >= 0:
+            found[free] = part
+            break
+        free = np.delete(free, int(part.argmin()))
+    return np.asarray(found / scale)
+
+
+def _prior(resource: int, size: FloatArray, usual: float) -> tuple[FloatArray, FloatArray]:
+    """Return mean and deviation of what each kind uses at its usual size, before any data."""
+    mean, sd = np.zeros(len(KINDS)), np.full(len(KINDS), 0.2 * usual)
+    if resource in {BANDWIDTH_IN, BANDWIDTH_OUT}:
+        own = BYTES_IN if resource == BANDWIDTH_IN else BYTES_OUT
+        mean[own] = _KBIT_PER_BYTE * size[own]
+        sd[own] = 0.05 * max(usual, float(mean[own]))
+        sd[[TOPICS, CONNECTIONS]] = 0.02 * usual
+    elif resource in {MEMORY, DIRECT_MEMORY}:
+        mean[[BYTES_IN, BYTES_OUT]] = 0.5 * usual
+    else:
+        rates = [MSGS_IN, MSGS_OUT, BYTES_IN, BYTES_OUT]
+        mean[rates] = 0.25 * usual
+        sd[rates] = 0.5 * usual
+    return mean, sd

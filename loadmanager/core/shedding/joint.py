@@ -1,0 +1,93 @@
+"""The joint strategy: which bundles move where, all resources, bundles and brokers at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Annotated, Final
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost import CostModel
+from loadmanager.core.joint.costs import JointCosts
+from loadmanager.core.joint.deciding import decided, learned_from
+from loadmanager.core.limits import Limits
+from loadmanager.core.memory import Memory
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.settings import Doc, check
+from loadmanager.core.shedding.contract import Shed
+
+
+class MovePrice(StrEnum):
+    """How dear a move is."""
+
+    QUIET = "quiet"
+    NORMAL = "normal"
+    EVEN = "even"
+
+
+_PRICES: Final[Mapping[MovePrice, float]] = {
+    MovePrice.QUIET: 1.5,
+    MovePrice.NORMAL: 0.5,
+    MovePrice.EVEN: 0.25,
+}
+"""What the potential must fall by for each weight of a mean broker that is interrupted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointShedder:
+    """Choose moves and their targets together, by what they gain for what they interrupt.
+
+    It learns from load reports what messages, bytes, topics and connections cost of each
+    resource, and how fast and how busy with other things each broker is. So it knows how
+    high every broker would stand if the load were water, and moves bundles, or swaps them,
+    where that brings brokers closer to this level by more than the move's price. How much
+    of a change of traffic lasts is learned, too: what is gone in a minute moves nothing.
+    Where usage is too low to be told from noise, rates are balanced instead.
+
+    It is its own placement, and refuses another beside it.
+    """
+
+    move_price: Annotated[
+        MovePrice,
+        Doc(
+            "How dear a move is. quiet: only what stands out is moved. even: brokers are kept "
+            "closer together, by more moves."
+        ),
+    ] = MovePrice.NORMAL
+    heap: Annotated[
+        bool,
+        Doc(
+            "Whether heap memory counts, in spite of its weight, while traffic makes most of it "
+            "and it can be predicted: a collector's saw-tooth cannot."
+        ),
+    ] = True
+    weights: ResourceWeights = field(default_factory=ResourceWeights)
+
+    def __post_init__(self) -> None:
+        """Refuse settings outside their range."""
+        check(self)
+
+    def costs(self, memory: Memory, otherwise: CostModel) -> CostModel:
+        """Return what it learned of costs, or the other ones before it learned any."""
+        return otherwise if memory.joint is None else JointCosts(memory.joint.learned, otherwise)
+
+    def watch(self, view: ClusterView, memory: Memory) -> Memory:
+        """Return the memory with what the reports of ``view`` teach."""
+        return replace(memory, joint=learned_from(view, memory.joint))
+
+    def shed(self, view: ClusterView, memory: Memory) -> Shed:
+        """Return the moves of one round where nothing but the view restricts them."""
+        brokers = np.ones(len(view.brokers.names), dtype=np.bool_)
+        bundles = np.ones(len(view.bundles.known), dtype=np.bool_)
+        every = ~view.brokers.draining & brokers
+        return self.decide(view, memory, Limits(gives=every, takes=every, movable=bundles))
+
+    def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed:
+        """Return the moves of one round, each worth its price and within the limits."""
+        state = learned_from(view, memory.joint)
+        free = replace(limits, movable=limits.movable & view.selectable)
+        price = _PRICES[self.move_price]
+        weights = replace(self.weights, memory=1.0) if self.heap else self.weights
+        offers, refusals = decided(view, state, weights, free, price)
+        return Shed(offers, refusals, replace(memory, joint=state))

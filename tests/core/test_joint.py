@@ -1,0 +1,358 @@
+"""The joint strategy as a whole: what it moves, what it leaves, and why."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from joint_cluster import Broker, Traffic, after, name, open_limits, view
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.filters import Filters
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.joint.standing import standing
+from loadmanager.core.memory import Memory
+from loadmanager.core.placement import JointPlacement
+from loadmanager.core.plan import Cause, Reason
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.shedding import JointShedder, MovePrice, Shed
+
+SETTINGS = PlannerSettings(settle_s=0.0, moves_per_round=1000)
+
+
+def planner(**given: object) -> Planner:
+    """Return a planner with the joint strategy."""
+    settings = replace(SETTINGS, **given)  # type: ignore[arg-type]  # settings by name
+    return Planner(shedder=JointShedder(), placement=JointPlacement(), settings=settings)
+
+
+def rounds(
+    brokers: dict[str, Broker], traffic: dict[int, Traffic] | None = None, count: int = 5
+) -> tuple[dict[str, Broker], int]:
+    """Return the brokers after some rounds a minute apart, and how many bundles moved."""
+    memory, rng, moved = RoundMemory(), np.random.default_rng(1), 0
+    for number in range(1, count + 1):
+        seen = view(brokers, traffic, now_s=60.0 * number)
+        plan = planner(cool_down_s=0.0).round(seen, memory, rng)
+        brokers, memory = after(plan, brokers), plan.memory
+        moved += len(plan.moves)
+    return brokers, moved
+
+
+def once(seen: ClusterView, shedder: JointShedder | None = None, **limits: object) -> Shed:
+    """Return one decision on a view, with nothing remembered."""
+    return (shedder or JointShedder()).decide(seen, Memory(), open_limits(seen, **limits))
+
+
+def counts(brokers: dict[str, Broker]) -> list[int]:
+    return [len(one.bundles) for one in brokers.values()]
+
+
+def reasons(shed: Shed) -> dict[str, Reason]:
+    return {refusal.subject: refusal.reason for refusal in shed.refusals}
+
+
+def crowded(**given: object) -> dict[str, Broker]:
+    """Return three brokers; the first has all thirty bundles."""
+    others = {key: Broker(bundles=()) for key in ("b:1", "c:1")}
+    return {"a:1": Broker(bundles=range(30), **given), **others}  # type: ignore[arg-type]
+
+
+def test_everything_on_one_broker_is_spread_over_all() -> None:
+    found, moved = rounds(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    assert counts(found) == [10, 10, 10]
+    assert moved == 20
+
+
+def test_a_cluster_that_is_even_is_left_alone_and_says_at_what_level() -> None:
+    brokers = {key: Broker(bundles=range(k * 5, k * 5 + 5)) for k, key in enumerate(("a:1", "b:1"))}
+    traffic = dict.fromkeys(range(10), Traffic(msgs=8000))
+    shed = once(view(brokers, traffic))
+    assert shed.offers == ()
+    assert reasons(shed) == dict.fromkeys(brokers, Reason.WITHIN_THRESHOLD)
+    assert "of the level" in shed.refusals[0].detail
+
+
+def test_opposite_skews_are_evened_in_each_resource() -> None:
+    # a:1 has many small messages, b:1 few large ones: CPU is short on one, network on the other.
+    small, large = Traffic(msgs=10_000, size=10), Traffic(msgs=50, size=100_000)
+    traffic = {**dict.fromkeys(range(10), small), **dict.fromkeys(range(10, 20), large)}
+    brokers = {
+        "a:1": Broker(bundles=range(10), network_kbit=1e6),
+        "b:1": Broker(bundles=range(10, 20), network_kbit=1e6),
+    }
+    found, _ = rounds(brokers, traffic, count=8)
+    for one in found.values():
+        assert sum(k < 10 for k in one.bundles) == pytest.approx(5, abs=1)
+        assert sum(k >= 10 for k in one.bundles) == pytest.approx(5, abs=1)
+
+
+def test_a_slower_broker_and_a_busy_one_get_less() -> None:
+    brokers = {
+        "fast:1": Broker(bundles=range(10)),
+        "slow:1": Broker(bundles=range(10, 20), speed=2.0),
+        "busy:1": Broker(bundles=range(20, 30), background=0.4),
+        "large:1": Broker(bundles=range(30, 40), cores=16),
+    }
+    traffic = dict.fromkeys(range(40), Traffic(msgs=6000))
+    found, _ = rounds(brokers, traffic, count=8)
+    fast, slow, busy, large = counts(found)
+    assert slow < fast < large
+    assert busy < fast
+
+
+def test_a_quiet_cluster_is_balanced_by_rates() -> None:
+    brokers = {"a:1": Broker(bundles=range(12), background=0.01), "b:1": Broker(bundles=())}
+    found, _ = rounds(brokers, dict.fromkeys(range(12), Traffic(msgs=10)))
+    assert counts(found) == [6, 6]
+
+
+def test_brokers_whose_capacity_nobody_knows_are_balanced_by_rates() -> None:
+    brokers = {
+        "a:1": Broker(bundles=range(12), known=False),
+        "b:1": Broker(bundles=(), known=False),
+    }
+    found, _ = rounds(brokers, dict.fromkeys(range(12), Traffic(msgs=1000)))
+    assert counts(found) == [6, 6]
+
+
+def test_nothing_moves_where_nothing_has_traffic() -> None:
+    brokers = {"a:1": Broker(bundles=range(5)), "b:1": Broker(bundles=())}
+    assert once(view(brokers, dict.fromkeys(range(5), Traffic(msgs=0)))).offers == ()
+    assert once(view({"a:1": Broker(bundles=())})).offers == ()
+
+
+def test_another_process_counts_once_it_lasted_and_at_once_where_it_is_urgent() -> None:
+    def moved(background: float, minutes: int) -> int:
+        memory, calm = (
+            Memory(),
+            {
+                key: Broker(bundles=range(k * 10, k * 10 + 10))
+                for k, key in enumerate(("a:1", "b:1", "c:1"))
+            },
+        )
+        traffic = dict.fromkeys(range(30), Traffic(msgs=6000))
+        shedder, found = JointShedder(), 0
+        for number in range(1, 8 + minutes):
+            since = replace(calm["a:1"], background=background if number >= 8 else 0.0)
+            seen = view({**calm, "a:1": since}, traffic, now_s=60.0 * number)
+            shed = shedder.decide(seen, memory, open_limits(seen))
+            memory, found = shed.memory, found + len(shed.offers)
+        return found
+
+    assert moved(0.3, 1) == moved(0.3, 2) == 0
+    assert moved(0.3, 3) > 0
+    assert moved(0.65, 1) > 0
+
+
+@pytest.mark.parametrize(
+    ("price", "least", "most"), [("even", 3, 9), ("normal", 2, 8), ("quiet", 0, 1)]
+)
+def test_a_dearer_price_moves_less(price: str, least: int, most: int) -> None:
+    brokers = {
+        "a:1": Broker(bundles=range(12)),
+        "b:1": Broker(bundles=range(12, 21)),
+        "c:1": Broker(bundles=range(21, 30)),
+    }
+    traffic = dict.fromkeys(range(30), Traffic(msgs=4000))
+    shed = once(view(brokers, traffic), JointShedder(move_price=MovePrice(price)))
+    quiet = once(view(brokers, traffic), JointShedder(move_price=MovePrice.QUIET))
+    assert len(quiet.offers) <= len(shed.offers) <= most
+    assert least <= len(shed.offers) or price != "even" or len(shed.offers) >= len(quiet.offers)
+
+
+def test_two_large_bundles_are_exchanged_where_no_single_move_helps() -> None:
+    # 9 and 9 against 6 and 6: moving any one makes it worse, exchanging a 9 for a 6 evens it.
+    traffic = {k: Traffic(msgs=18_000 if k < 2 else 9000) for k in range(4)}
+    brokers = {"a:1": Broker(bundles=(0, 1)), "b:1": Broker(bundles=(2, 3))}
+    shed = once(view(brokers, traffic), JointShedder(move_price=MovePrice.EVEN))
+    assert {(one.source, one.target) for one in shed.offers} == {("a:1", "b:1"), ("b:1", "a:1")}
+    assert {one.cause for one in shed.offers} == {Cause.SWAP}
+
+
+def test_a_bundle_larger_than_the_level_stays_and_says_why() -> None:
+    traffic = {0: Traffic(msgs=60_000), 1: Traffic(msgs=2000)}
+    brokers = {"a:1": Broker(bundles=(0,)), "b:1": Broker(bundles=(1,))}
+    shed = once(view(brokers, traffic))
+    assert shed.offers == ()
+    told = {refusal.subject: refusal for refusal in shed.refusals}
+    assert told["a:1"].reason is Reason.NO_BUNDLE_FITS
+    assert "costs" in told["a:1"].detail
+    assert told[name(0)].reason is Reason.NO_IMPROVEMENT
+
+
+def test_a_round_moves_a_part_of_the_traffic_and_no_more_moves_than_allowed() -> None:
+    seen = view(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    assert 10 <= len(once(seen).offers) <= 11  # About a third of thirty.
+    few = once(seen, moves=3)
+    assert len(few.offers) == 3
+    assert reasons(few)["a:1"] is Reason.ROUND_BUDGET
+    assert once(seen, moves=0).offers == ()
+
+
+def test_nobody_gives_or_takes_who_may_not() -> None:
+    seen = view(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    every = np.ones(3, dtype=np.bool_)
+    none = ~every
+    assert once(seen, gives=none, takes=none).offers == ()
+    assert once(seen, gives=none, takes=none).refusals == ()
+    shed = once(seen, takes=np.array([True, False, True]))
+    assert {one.target for one in shed.offers} == {"c:1"}
+    stuck = once(seen, takes=none)
+    assert stuck.offers == ()
+    assert reasons(stuck)["a:1"] is Reason.NO_CANDIDATE
+    fixed = once(seen, movable=np.zeros(30, dtype=np.bool_))
+    assert reasons(fixed)["a:1"] is Reason.NO_CANDIDATE
+
+
+def test_overload_is_told_apart_from_imbalance() -> None:
+    hot = once(view(crowded(), dict.fromkeys(range(30), Traffic(msgs=6000))))
+    mild = once(view(crowded(), dict.fromkeys(range(30), Traffic(msgs=2000))))
+    assert {one.cause for one in hot.offers} == {Cause.OVERLOADED}
+    assert {one.cause for one in mild.offers} == {Cause.IMBALANCE}
+
+
+def test_without_a_planner_it_sheds_what_the_view_allows() -> None:
+    brokers = {**crowded(), "d:1": Broker(bundles=(), changed={"draining": True})}
+    seen = view(brokers, dict.fromkeys(range(30), Traffic(msgs=4000)))
+    targets = {one.target for one in JointShedder().shed(seen, Memory()).offers}
+    assert targets == {"b:1", "c:1"}
+
+
+def test_isolation_holds_and_what_was_chosen_before_counts() -> None:
+    policy = IsolationPolicy(namespaces=("t/n",), primary=("a", "b"))
+    brokers = {key.replace(":1", ":80"): one for key, one in crowded().items()}
+    seen = view(
+        brokers,
+        dict.fromkeys(range(30), Traffic(msgs=4000)),
+        policies=Policies(isolation={"p": policy}),
+    )
+    plan = planner().round(seen, RoundMemory(), np.random.default_rng(1))
+    assert plan.moves
+    assert {move.target for move in plan.moves} == {"b:80"}
+    nowhere = replace(policy, primary=("a",))
+    alone = replace(seen, policies=Policies(isolation={"p": nowhere}))
+    plan = planner().round(alone, RoundMemory(), np.random.default_rng(1))
+    assert plan.moves == ()
+    assert Reason.NO_CANDIDATE in {one.reason for one in plan.refusals}
+
+
+def test_namespaces_of_an_anti_affinity_group_stay_apart() -> None:
+    namespaces = {k: f"t/n{k}" for k in range(6)}
+    group = dict.fromkeys((Namespace(one) for one in namespaces.values()), "g")
+    brokers = {
+        "a:1": Broker(bundles=range(6)),
+        "b:1": Broker(bundles=()),
+        "c:1": Broker(bundles=()),
+    }
+    seen = view(
+        brokers,
+        dict.fromkeys(range(6), Traffic(msgs=12_000)),
+        namespaces=namespaces,
+        policies=Policies(anti_affinity=group),
+    )
+    plan = planner().round(seen, RoundMemory(), np.random.default_rng(1))
+    targets = [move.target for move in plan.moves]
+    assert abs(targets.count(BrokerId("b:1")) - targets.count(BrokerId("c:1"))) <= 1
+    assert targets
+
+
+def test_swaps_keep_to_policies_too() -> None:
+    traffic = {k: Traffic(msgs=18_000 if k < 2 else 9000) for k in range(4)}
+    namespaces = {0: "t/a", 1: "t/a", 2: "t/n", 3: "t/n"}
+    brokers = {"a:1": Broker(bundles=(0, 1)), "b:1": Broker(bundles=(2, 3))}
+    policy = IsolationPolicy(namespaces=("t/a",), primary=("a",))
+    seen = view(brokers, traffic, namespaces=namespaces, policies=Policies(isolation={"p": policy}))
+    plan = planner().round(seen, RoundMemory(), np.random.default_rng(1))
+    assert plan.moves == ()
+
+
+def test_excluded_resting_stale_and_draining_are_left_alone() -> None:
+    traffic = dict.fromkeys(range(30), Traffic(msgs=4000))
+    rng = np.random.default_rng(1)
+    seen = view(crowded(), traffic)
+    excluded = planner(excluded_namespaces=frozenset({Namespace("t/n"), Namespace("t/none")}))
+    assert excluded.round(seen, RoundMemory(), rng).moves == ()
+    resting = RoundMemory(moved_at_s={name(k): 30.0 for k in range(30)})
+    assert planner().round(seen, resting, rng).moves == ()
+    silent = crowded(changed={"seen_s": -500.0})
+    assert planner().round(view(silent, traffic), RoundMemory(), rng).moves == ()
+    brokers = {**crowded(), "b:1": Broker(bundles=(), changed={"draining": True})}
+    plan = planner().round(view(brokers, traffic), RoundMemory(), rng, draining=False)
+    assert {move.target for move in plan.moves} == {"c:1"}
+
+
+def test_the_planner_bounds_the_round_and_the_hour() -> None:
+    seen = view(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    rng = np.random.default_rng(1)
+    assert len(planner(moves_per_round=2).round(seen, RoundMemory(), rng).moves) == 2
+    lately = RoundMemory(moved_at_s={name(100 + k): 0.0 for k in range(5)})
+    assert len(planner(moves_per_hour=8).round(seen, lately, rng).moves) == 3
+    assert planner(moves_per_hour=2).round(seen, lately, rng).moves == ()
+    parity = planner(moves_per_hour=2, mode=Mode.PARITY)
+    assert len(parity.round(seen, lately, rng).moves) > 3
+
+
+def test_a_round_that_may_not_move_learns_all_the_same() -> None:
+    seen = view(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    plan = planner(shedding=False).round(seen, RoundMemory(), np.random.default_rng(1))
+    assert plan.moves == ()
+    assert plan.memory.shedder.joint is not None
+
+
+def test_bundles_under_way_count_on_their_targets() -> None:
+    brokers = {"a:1": Broker(bundles=range(20)), "b:1": Broker(bundles=())}
+    traffic = dict.fromkeys(range(20), Traffic(msgs=4000))
+    going = {name(k): BrokerId("b:1") for k in range(10)}
+    seen = view(brokers, traffic, in_flight={**going, name(99): BrokerId("b:1")})
+    memory = JointShedder().watch(seen, Memory())
+    assert JointShedder().decide(seen, memory, open_limits(seen)).offers == ()
+    plan = planner().round(seen, RoundMemory(shedder=memory), np.random.default_rng(1))
+    assert plan.moves == ()
+
+
+def test_heap_counts_while_it_can_be_predicted() -> None:
+    def resources(saw_tooth: float) -> tuple[str, ...]:
+        memory, rng = Memory(), np.random.default_rng(5)
+        shedder = JointShedder()
+        for number in range(1, 8):
+            brokers = {
+                key: Broker(
+                    bundles=range(k * 10, k * 10 + 10),
+                    memory_mib=1000.0,
+                    memory_used=500.0 + saw_tooth * float(rng.random()),
+                )
+                for k, key in enumerate(("a:1", "b:1", "c:1"))
+            }
+            seen = view(brokers, dict.fromkeys(range(30), Traffic(msgs=1000)), now_s=60.0 * number)
+            memory = shedder.watch(seen, memory)
+        assert memory.joint is not None
+        limits = open_limits(seen)
+        return standing(seen, memory.joint, ResourceWeights(memory=1.0), limits.gives).resources
+
+    assert "memory" in resources(0.0)
+    assert "memory" not in resources(400.0)
+    seen = view(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
+    assert len(once(seen, JointShedder(heap=False)).offers) == len(once(seen).offers)
+
+
+def test_of_many_brokers_and_bundles_the_best_are_looked_at() -> None:
+    many = {f"b:{k}": Broker(bundles=range(k * 2, k * 2 + 2)) for k in range(2, 40)}
+    brokers = {"b:1": Broker(bundles=range(100, 112)), **many}
+    shed = once(view(brokers, dict.fromkeys(range(200), Traffic(msgs=4000))))
+    assert shed.offers
+    assert {one.source for one in shed.offers} == {"b:1"}
+    few = {k: Traffic(msgs=700 if k < 60 else 975) for k in range(140)}
+    spans = {"a:1": range(60), "b:1": range(60, 100), "c:1": range(100, 140)}
+    stuck = {key: Broker(bundles=span) for key, span in spans.items()}
+    shed = once(view(stuck, few), JointShedder(move_price=MovePrice.QUIET))
+    assert reasons(shed)["a:1"] is Reason.NO_BUNDLE_FITS
+
+
+def test_filters_know_whether_bundles_differ() -> None:
+    seen = view({"a:1": Broker(bundles=(1,))})
+    assert not Filters().tells_apart(seen)
+    assert Filters(even_bundles=True).tells_apart(seen)

@@ -1,0 +1,287 @@
+"""The parts of the joint strategy: what it learns, how it places, what it hands on."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from joint_cluster import CPU_PER_MSG, Broker, Traffic, name, open_limits, view
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost import TrafficShare
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.joint.broker_figures import BrokerFigures
+from loadmanager.core.joint.costs import JointCosts
+from loadmanager.core.joint.deciding import learned_from
+from loadmanager.core.joint.document import MOST_BROKERS, MOST_BYTES, decode_joint, encode_joint
+from loadmanager.core.joint.level import water_level
+from loadmanager.core.joint.state import JointState
+from loadmanager.core.joint.unit_costs import solved
+from loadmanager.core.memory import Memory
+from loadmanager.core.placement import JointPlacement
+from loadmanager.core.planner import Planner
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.scores import BANDWIDTH_IN, CPU
+from loadmanager.core.shedding import JointShedder, Shed
+
+
+def learned(brokers: dict[str, Broker], minutes: int = 20) -> JointState:
+    """Return what is learned while the traffic of the bundles varies."""
+    state, rng = None, np.random.default_rng(2)
+    numbers = sorted(k for one in brokers.values() for k in one.bundles)
+    for minute in range(1, minutes + 1):
+        traffic = {
+            k: Traffic(msgs=rng.uniform(500, 9000), size=float(rng.choice([10, 4000])))
+            for k in numbers
+        }
+        state = learned_from(view(brokers, traffic, now_s=60.0 * minute), state)
+    assert state is not None
+    return state
+
+
+def four(**given: Broker) -> dict[str, Broker]:
+    """Return four brokers with five bundles each."""
+    keys = ("a:1", "b:1", "c:1", "d:1")
+    every = {key: Broker(bundles=range(5 * k, 5 * k + 5)) for k, key in enumerate(keys)}
+    return {**every, **{f"{key}:1": one for key, one in given.items()}}
+
+
+def test_what_messages_and_bytes_cost_is_learned() -> None:
+    costs = learned(four()).learned.unit_costs
+    assert costs[CPU, :2].sum() == pytest.approx(2 * CPU_PER_MSG, rel=0.1)
+    assert costs[BANDWIDTH_IN, 2] == pytest.approx(8e-3, rel=0.05)
+    assert (costs >= 0).all()
+
+
+def test_costs_that_nothing_speaks_for_are_zero() -> None:
+    sums = learned(four()).learned.sums
+    assert not solved(replace(sums, moment=np.full_like(sums.moment, -1e9))).any()
+
+
+def test_a_slow_broker_and_a_busy_one_are_told_apart() -> None:
+    state = learned(four(a=Broker(bundles=range(5), speed=1.5)), minutes=60)
+    speed = state.learned.brokers.speed[:, CPU]
+    assert speed[0] / speed[1:].mean() == pytest.approx(1.5, rel=0.12)
+    busy = learned(four(a=Broker(bundles=range(5), background=0.4)), minutes=30)
+    assert busy.learned.brokers.background[0, CPU] == pytest.approx(0.4, abs=0.08)
+
+
+def test_a_full_broker_does_not_teach_that_traffic_is_cheap() -> None:
+    usual = learned(four())
+    traffic = {k: Traffic(msgs=60_000) for k in range(5)}
+    seen = view(four(), traffic, now_s=60.0 * 21)
+    full = learned_from(seen, usual)
+    assert seen.brokers.usage[0, CPU] == seen.brokers.limit[0, CPU]
+    before, after = (one.learned.unit_costs[CPU, :2].sum() for one in (usual, full))
+    assert after == pytest.approx(before, rel=0.1)
+
+
+def test_a_report_teaches_once() -> None:
+    seen = view(four(), now_s=60.0)
+    once = learned_from(seen, None)
+    again = learned_from(replace(seen, now_s=61.0), once)
+    assert np.array_equal(again.learned.brokers.background, once.learned.brokers.background)
+    assert (again.learned.sums.weight <= once.learned.sums.weight).all()
+
+
+def test_brokers_that_restart_or_join_are_unknown_and_the_others_stay() -> None:
+    state = learned(four(a=Broker(bundles=range(5), background=0.4)))
+    kept = state.learned.brokers
+    reborn = view(four(a=Broker(bundles=range(5), changed={"started_at_ms": 7})))
+    found = kept.of(reborn.brokers)
+    assert found.background[0, CPU] == 0.0
+    assert np.array_equal(found.speed[1:], kept.speed[1:])
+    assert kept.of(view(four()).brokers) is kept
+    assert BrokerFigures.nothing().of(reborn.brokers).names == reborn.brokers.names
+
+
+def rows_kept(seen: ClusterView, first: ClusterView) -> ClusterView:
+    """Return a view whose bundles stand in the rows of another."""
+    return replace(seen, bundles=replace(seen.bundles, names=first.bundles.names))
+
+
+def bursts(minutes: int, chance: float) -> tuple[Memory, list[Shed]]:
+    """Return what became of minutes in which other bundles have three times their traffic."""
+    shedder, memory, rng, found = JointShedder(), Memory(), np.random.default_rng(3), []
+    keys = ("a:1", "b:1", "c:1")
+    brokers = {key: Broker(bundles=range(k * 8, k * 8 + 8)) for k, key in enumerate(keys)}
+    first = view(brokers)
+    for minute in range(1, minutes + 1):
+        traffic = {
+            k: Traffic(msgs=12_000.0 if rng.random() < chance else 4000.0, long_msgs=5200.0)
+            for k in range(24)
+        }
+        seen = rows_kept(view(brokers, traffic, now_s=60.0 * minute), first)
+        found.append(shedder.decide(seen, memory, open_limits(seen)))
+        memory = found[-1].memory
+    return memory, found
+
+
+def test_a_burst_moves_nothing_once_bursts_were_seen_to_pass() -> None:
+    memory, found = bursts(80, 0.15)
+    assert memory.joint is not None
+    assert memory.joint.persistence.lasting < 0.2
+    assert any(shed.offers for shed in found[:10])
+    assert not any(shed.offers for shed in found[40:])
+
+
+def test_what_stays_is_weighed_by_what_it_is_now() -> None:
+    shedder, memory = JointShedder(), Memory()
+    brokers = {"a:1": Broker(bundles=range(4)), "b:1": Broker(bundles=range(4, 8))}
+    grown = {k: Traffic(msgs=12_000.0 if k < 2 else 4000.0, long_msgs=5200.0) for k in range(8)}
+    first = view(brokers)
+    for minute in range(1, 80):
+        seen = rows_kept(view(brokers, grown, now_s=60.0 * minute), first)
+        memory = shedder.watch(seen, memory)
+    assert memory.joint is not None
+    assert memory.joint.persistence.lasting > 0.95
+
+
+def test_snapshots_of_other_rows_are_not_compared() -> None:
+    state = learned(four(), minutes=30)  # Each view numbers its bundles anew.
+    assert state.persistence.looked_at == 0.0
+    assert len(state.persistence.snapshots) == 1
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 2), st.floats(0.1, 100)), min_size=1, max_size=8),
+    st.floats(0, 1000),
+)
+def test_water_fills_to_one_level(brokers: list[tuple[float, float]], total: float) -> None:
+    background, capacity = (np.array(one) for one in zip(*brokers, strict=True))
+    level = water_level(background, capacity, total)
+    poured = (np.maximum(level - background, 0.0) * capacity).sum()
+    assert poured == pytest.approx(total, rel=1e-6, abs=1e-6)
+
+
+def test_costs_are_of_the_broker_that_serves() -> None:
+    brokers = four(a=Broker(bundles=range(5), speed=1.5))
+    costs = JointCosts(learned(brokers, minutes=40).learned)
+    seen = view(brokers, dict.fromkeys(range(20), Traffic(msgs=5000)))
+    here = costs.usage(seen, name(1), BrokerId("a:1"))
+    there = costs.elsewhere(seen, name(1), BrokerId("a:1"), here, np.array([1, 2]))
+    assert here[CPU] > 1.2 * there[0, CPU]
+    nobodys = costs.usage(seen, name(1), None)
+    assert nobodys[CPU] > 0
+
+
+def test_a_bundle_that_was_never_measured_costs_what_the_fallback_says() -> None:
+    seen = view(four(), {0: Traffic(measured=False)})
+    costs = JointCosts(learned_from(seen, None).learned)
+    share = TrafficShare()
+    for bundle in (name(0), name(77)):
+        assert np.array_equal(costs.usage(seen, bundle, None), share.usage(seen, bundle, None))
+        usage = costs.usage(seen, bundle, None)
+        assert costs.elsewhere(seen, bundle, None, usage, np.array([0, 1])).shape == (2, 5)
+    shedder = JointShedder()
+    assert shedder.costs(Memory(), share) is share
+
+
+def test_placements_go_where_the_potential_rises_least() -> None:
+    traffic = dict.fromkeys(range(20), Traffic(msgs=4000))
+    brokers = four(d=Broker(bundles=range(15, 16)))
+    seen = view(brokers, traffic)
+    state = learned_from(seen, None)
+    memory, every = Memory(joint=state), np.arange(4)
+    rank = JointPlacement().rank
+    assert rank(seen, every, name(1), memory).best.tolist() == [3]
+    assert rank(seen, every[:3], name(1), memory).best.tolist() != [3]
+    assert rank(seen, every[:0], name(1), memory).best.tolist() == []
+
+
+@pytest.mark.parametrize("case", ["unlearned", "unknown", "unmeasured", "quiet", "no limits"])
+def test_placements_go_by_messages_where_usage_says_nothing(case: str) -> None:
+    traffic = dict.fromkeys(range(20), Traffic(msgs=3.0 if case == "quiet" else 4000.0))
+    if case == "unmeasured":
+        traffic[1] = Traffic(measured=False)
+    brokers = four(d=Broker(bundles=range(15, 16)))
+    if case == "no limits":
+        brokers = {key: replace(one, known=False) for key, one in brokers.items()}
+    seen = view(brokers, traffic)
+    memory = Memory(joint=None if case == "unlearned" else learned_from(seen, None))
+    bundle = name(99 if case == "unknown" else 1)
+    assert JointPlacement().rank(seen, np.arange(4), bundle, memory).best.tolist() == [3]
+
+
+def test_many_placements_at_once_are_spread() -> None:
+    traffic = dict.fromkeys(range(20), Traffic(msgs=3000))
+    brokers = four(d=Broker(bundles=()))
+    seen = view(brokers, {**traffic, **dict.fromkeys(range(15, 20), Traffic(msgs=3000))})
+    planner = Planner(shedder=JointShedder(), placement=JointPlacement())
+    memory = RoundMemory(shedder=JointShedder().watch(seen, Memory()))
+    rng, given_to = np.random.default_rng(1), []
+    for number in range(1, 9):
+        placed = planner.place(seen, name(number), memory, rng)
+        assert placed.move is not None
+        seen, memory = placed.view, placed.memory
+        given_to.append(placed.move.target)
+    assert given_to.count(BrokerId("d:1")) >= 5
+    assert len(set(given_to)) > 1
+
+
+def test_what_was_learned_survives_being_written() -> None:
+    state = learned(four(a=Broker(bundles=range(5), speed=1.5)))
+    found = decode_joint("/m", encode_joint(state), 5.0)
+    assert found.learned.at_s == 5.0
+    assert found.learned.unit_costs == pytest.approx(state.learned.unit_costs, rel=1e-5, abs=1e-12)
+    kept, brokers = state.learned.brokers, found.learned.brokers
+    assert brokers.names == kept.names
+    assert brokers.started_at_ms == kept.started_at_ms
+    assert brokers.speed == pytest.approx(kept.speed, rel=1e-3)
+    assert brokers.background == pytest.approx(kept.background, rel=1e-3)
+    assert found.persistence.lasting == state.persistence.lasting
+    seen = view(four(), now_s=60.0)
+    assert learned_from(seen, found).learned.brokers.names == seen.brokers.names
+
+
+def test_no_cluster_makes_it_too_large() -> None:
+    rng, count = np.random.default_rng(1), MOST_BROKERS + 5
+    names = tuple(BrokerId(f"broker-{k}.pulsar.example.org:8080") for k in range(count))
+    unknown = BrokerFigures.unknown(names, (1_700_000_000_000,) * count)
+    figures = replace(
+        unknown,
+        background=rng.random(unknown.background.shape),
+        speed=1 + rng.random(unknown.speed.shape),
+        covariance=rng.random(unknown.covariance.shape),
+    )
+    state = learned(four())
+    large = replace(state, learned=replace(state.learned, brokers=figures))
+    data = encode_joint(large)
+    assert len(data) <= MOST_BYTES
+    assert len(decode_joint("/m", data, 0.0).learned.brokers.names) == MOST_BROKERS
+
+
+FAULTS = [
+    ("format", 2),
+    ("gram", [0.0] * 179),
+    ("gram", [-1e29] * 180),
+    ("moment", "none"),
+    ("costs", [0.0]),
+    ("weight", [float("1e31")] * 5),
+    ("noise", None),
+    ("persistence", [0.0, 0.0, "x"]),
+    ("brokers", []),
+    ("brokers", {"a:1": [0]}),
+    ("brokers", {"a:1": "x"}),
+    ("brokers", {"a:1": [0.5, *[0.0] * 25]}),
+    ("brokers", {"a:1": [-5, *[0.0] * 25]}),
+    ("brokers", {"a:1": [5, *["x"] * 25]}),
+    ("brokers", {"no broker": [5, *[0.0] * 25]}),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), FAULTS)
+def test_what_cannot_have_been_written_is_refused(field: str, value: object) -> None:
+    found = json.loads(encode_joint(learned(four(), minutes=1)))
+    found[field] = value
+    with pytest.raises(MalformedContent, match="/m"):
+        decode_joint("/m", json.dumps(found).encode(), 0.0)
+
+
+def test_it_may_be_empty() -> None:
+    seen = view({})
+    state = learned_from(seen, None)
+    assert decode_joint("/m", encode_joint(state), 0.0).learned.brokers.names == ()
