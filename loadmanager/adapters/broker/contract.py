@@ -32,7 +32,7 @@ from loadmanager.core.ids import (
     parse_full_topic,
 )
 from loadmanager.core.load import BundleStats, TopicTraffic
-from loadmanager.ports import BrokerState, BrokerStats
+from loadmanager.ports import BrokerStats
 
 PREFIX: Final = "/loadmanager-broker/v1"
 # A bundle is cut long before it has so many, and reading them takes a tenth of a second
@@ -73,6 +73,11 @@ class Body(BaseModel):
         validate_by_alias=True,
     )
 
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """Return the body that says what ``value`` does: their fields have the same names."""
+        return cls.model_validate(value, from_attributes=True)
+
     def to_json(self) -> bytes:
         """Return the object as it goes over the wire."""
         return self.model_dump_json(by_alias=True).encode()
@@ -105,100 +110,43 @@ class UnloadRequest(Body):
 
 
 class LeaseAnswer(Body):
-    """Answer to ``PUT /lease``."""
+    """Answer to ``PUT /lease``: a `BrokerState`."""
 
     incarnation: Incarnation
-    clock_seconds: ClockSeconds
+    clock_s: ClockSeconds = Field(alias="clockSeconds")
     serving: Mapping[Bundle, Epoch]
-
-    @classmethod
-    def of(cls, state: BrokerState) -> Self:
-        """Return the answer that tells ``state``."""
-        return cls(
-            incarnation=state.incarnation,
-            clock_seconds=state.clock_s,
-            serving=dict(state.serving),
-        )
-
-    def to_state(self) -> BrokerState:
-        """Return what the answer tells."""
-        return BrokerState(
-            incarnation=self.incarnation, clock_s=self.clock_seconds, serving=self.serving
-        )
 
 
 class RatesBody(Body):
-    """Messages and bytes per second, under the names of Pulsar's load reports."""
+    """A `TopicTraffic`, under the names of Pulsar's load reports."""
 
-    msg_rate_in: Rate
-    msg_rate_out: Rate
-    msg_throughput_in: Rate
-    msg_throughput_out: Rate
+    msgs_in_per_s: Rate = Field(alias="msgRateIn")
+    msgs_out_per_s: Rate = Field(alias="msgRateOut")
+    bytes_in_per_s: Rate = Field(alias="msgThroughputIn")
+    bytes_out_per_s: Rate = Field(alias="msgThroughputOut")
 
 
 class BundleStatsBody(RatesBody):
-    """The traffic of one bundle."""
+    """A `BundleStats`, under the names of Pulsar's load reports."""
 
     topics: Count = 0
-    producer_count: Count = 0
-    consumer_count: Count = 0
-    cache_size: SizeBytes = 0
-
-    @classmethod
-    def of(cls, stats: BundleStats) -> Self:
-        """Return ``stats`` as it goes over the wire."""
-        return cls(
-            msg_rate_in=stats.msgs_in_per_s,
-            msg_rate_out=stats.msgs_out_per_s,
-            msg_throughput_in=stats.bytes_in_per_s,
-            msg_throughput_out=stats.bytes_out_per_s,
-            topics=stats.topics,
-            producer_count=stats.producers,
-            consumer_count=stats.consumers,
-            cache_size=stats.cache_size_bytes,
-        )
-
-    def to_stats(self) -> BundleStats:
-        """Return the traffic as the core knows it."""
-        return BundleStats(
-            msgs_in_per_s=self.msg_rate_in,
-            msgs_out_per_s=self.msg_rate_out,
-            bytes_in_per_s=self.msg_throughput_in,
-            bytes_out_per_s=self.msg_throughput_out,
-            topics=self.topics,
-            producers=self.producer_count,
-            consumers=self.consumer_count,
-            cache_size_bytes=self.cache_size,
-        )
+    producers: Count = Field(0, alias="producerCount")
+    consumers: Count = Field(0, alias="consumerCount")
+    cache_size_bytes: SizeBytes = Field(0, alias="cacheSize")
 
 
 class StatsAnswer(Body):
-    """Answer to ``GET /stats``."""
+    """Answer to ``GET /stats``: a `BrokerStats`."""
 
-    window_seconds: WindowSeconds
+    window_s: WindowSeconds = Field(alias="windowSeconds")
     version: str = ""
     process_id: ProcessId | None = None
     bundles: Mapping[Bundle, BundleStatsBody]
 
-    @classmethod
-    def of(cls, stats: BrokerStats) -> Self:
-        """Return the answer that tells ``stats``."""
-        return cls(
-            window_seconds=stats.window_s,
-            version=stats.version,
-            process_id=stats.process_id,
-            bundles={bundle: BundleStatsBody.of(one) for bundle, one in stats.bundles.items()},
-        )
-
     def to_stats(self, left_out: tuple[str, ...] = ()) -> BrokerStats:
         """Return what the answer tells; ``left_out`` names the figures that were not usable."""
-        return BrokerStats(
-            left_out=left_out,
-            window_s=self.window_seconds,
-            bundles={bundle: one.to_stats() for bundle, one in self.bundles.items()},
-            version=self.version,
-            process_id=self.process_id,
-        )
+        bundles = {bundle: BundleStats(**vars(one)) for bundle, one in self.bundles.items()}
+        return BrokerStats(**{**vars(self), "bundles": bundles}, left_out=left_out)
 
 
 class TopicsAnswer(Body):
@@ -207,20 +155,10 @@ class TopicsAnswer(Body):
     topics: Annotated[Mapping[str, RatesBody], Field(max_length=MAX_TOPICS)]
 
     @classmethod
-    def of(cls, topics: Mapping[TopicName, TopicTraffic]) -> Self:
+    def busiest_of(cls, topics: Mapping[TopicName, TopicTraffic]) -> Self:
         """Return the answer that tells ``topics``: if there are too many, the busiest."""
         busiest = nlargest(MAX_TOPICS, topics.items(), key=lambda one: one[1].msgs_per_s)
-        return cls(
-            topics={
-                str(topic): RatesBody(
-                    msg_rate_in=traffic.msgs_in_per_s,
-                    msg_rate_out=traffic.msgs_out_per_s,
-                    msg_throughput_in=traffic.bytes_in_per_s,
-                    msg_throughput_out=traffic.bytes_out_per_s,
-                )
-                for topic, traffic in busiest
-            }
-        )
+        return cls(topics={str(topic): RatesBody.of(traffic) for topic, traffic in busiest})
 
     def to_topics(self, bundle: BundleId, where: str) -> Mapping[TopicName, TopicTraffic]:
         """Return what the answer tells of ``bundle``.
@@ -229,12 +167,7 @@ class TopicsAnswer(Body):
             MalformedContent: a name is no full one, or of another namespace.
         """
         return {
-            _topic_of(bundle, name, where): TopicTraffic(
-                msgs_in_per_s=one.msg_rate_in,
-                msgs_out_per_s=one.msg_rate_out,
-                bytes_in_per_s=one.msg_throughput_in,
-                bytes_out_per_s=one.msg_throughput_out,
-            )
+            _topic_of(bundle, name, where): TopicTraffic(**vars(one))
             for name, one in self.topics.items()
         }
 

@@ -120,7 +120,7 @@ class HttpBrokerControl:
             agent_epoch=agent_epoch, until_seconds=until_s, incarnation=incarnation
         )
         content = await self._command("PUT", url, _OK, request)
-        return _read(LeaseAnswer, content, f"PUT {url}").to_state()
+        return BrokerState(**vars(_read(LeaseAnswer, content, f"PUT {url}")))
 
     async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
         """Begin to serve ``bundle``."""

@@ -168,7 +168,7 @@ class _Routes:
         return _json(StatsAnswer.of(stats))
 
     async def _topics(self, request: web.Request) -> web.Response:
-        return _json(TopicsAnswer.of(self._broker.topics(_bundle(request))))
+        return _json(TopicsAnswer.busiest_of(self._broker.topics(_bundle(request))))
 
     async def _lease(self, request: web.Request) -> web.Response:
         wanted = parsed(LeaseRequest, await self._body(request), "PUT lease")
