@@ -7,7 +7,6 @@ content that is truncated, foreign or of a wrong type raises `MalformedContent`.
 
 from loadmanager.core.wire.agents import AgentRecord, decode_agent, encode_agent
 from loadmanager.core.wire.draining import DrainMark, decode_drain_mark, encode_drain_mark
-from loadmanager.core.wire.loads import decode_loads, encode_loads
 from loadmanager.core.wire.policies import (
     decode_anti_affinity,
     decode_boundaries,
@@ -24,6 +23,7 @@ from loadmanager.core.wire.records import (
     encode_lock,
 )
 from loadmanager.core.wire.registrations import decode_registration, encode_registration
+from loadmanager.core.wire.reports import decode_loads, encode_loads
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 from loadmanager.core.wire.topics import decode_partitions, encode_partitions
 

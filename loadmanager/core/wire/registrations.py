@@ -1,7 +1,7 @@
 """A broker's registration: its addresses and its state, small, with Pulsar's field names.
 
 The names are those of Pulsar's ``BrokerLookupData``. What a broker carries is elsewhere
-(`loadmanager.core.wire.loads`), so that a lookup needs no loads to find an address.
+(`loadmanager.core.wire.reports`), so that a lookup needs no loads to find an address.
 """
 
 from collections.abc import Mapping

@@ -1,20 +1,38 @@
-"""A load report as Pulsar's ``LocalBrokerData``: in snapshots and over HTTP.
+"""A load report in its two forms, with the same names of figures.
 
-CPU is in percent of one core (limit 100 per core), memory in MiB, bandwidth in
-kbit/s. A resource that could not be measured is written with limit 0, which is how
-Pulsar says that it does not count.
+Pulsar's ``LocalBrokerData`` is in snapshots and over HTTP. CPU is in percent of one core
+(limit 100 per core), memory in MiB, bandwidth in kbit/s. A resource that could not be
+measured is written with limit 0, which is how Pulsar says that it does not count.
+
+The node ``/loadbalance/loads/{broker}`` has what a broker carries, without its
+registration, as compressed JSON with one column for each figure of the bundles, which are
+named once, grouped by namespace. Rates are written as the report gives them, with six
+digits, so that the leader decides by the same figures that the history has. So a broker
+with 20,000 bundles needs at most two thirds of the megabyte that ZooKeeper accepts.
+Unknown fields are ignored, at the top, in a resource and as further columns: a resource
+may have a ``mean`` and a ``variance`` beside ``usage`` and ``limit``, which this version
+does not read. A change that a reader of this version would misunderstand needs another
+``version``.
 """
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from loadmanager.core.bounds import AMOUNT, LIMIT, SIZE_BYTES, TIME_MS, USAGE
+from loadmanager.core.bounds import AMOUNT, COUNT, LIMIT, SIZE_BYTES, TIME_MS, USAGE
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BundleId, parse_bundle
-from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage, registration_fields
+from loadmanager.core.load import (
+    BundleStats,
+    LoadReport,
+    Registration,
+    ResourceUsage,
+    registration_fields,
+)
 from loadmanager.core.scores import report_max_usage
-from loadmanager.core.wire.fields import OURS, Fields
+from loadmanager.core.wire.bundle_names import bundles_from, ranges_of
+from loadmanager.core.wire.fields import OURS, Fields, to_json
+from loadmanager.core.wire.packing import packed, unpacked_object
 from loadmanager.core.wire.registrations import (
     addresses_to_json,
     registration_from,
@@ -23,23 +41,42 @@ from loadmanager.core.wire.registrations import (
 
 REPORT_TYPE: Final = "LocalBrokerData"
 
-RESOURCES: Final = (
+VERSION: Final = 1
+LARGEST_UNPACKED_BYTES: Final = 4 * 1024 * 1024
+
+_RESOURCES: Final = (
     ("cpu", "cpu"),
     ("memory", "memory"),
     ("directMemory", "direct_memory"),
     ("bandwidthIn", "bandwidth_in"),
     ("bandwidthOut", "bandwidth_out"),
 )
+_RATES: Final = (
+    ("msgRateIn", "msgs_in_per_s"),
+    ("msgRateOut", "msgs_out_per_s"),
+    ("msgThroughputIn", "bytes_in_per_s"),
+    ("msgThroughputOut", "bytes_out_per_s"),
+)
+_COUNTS: Final = (
+    ("topics", "topics", COUNT),
+    ("producerCount", "producers", COUNT),
+    ("consumerCount", "consumers", COUNT),
+    ("cacheSize", "cache_size_bytes", SIZE_BYTES),
+)
+_STATS: Final = (*_RATES, *((name, ours) for name, ours, _bound in _COUNTS))
 
 
 def report_to_json(report: LoadReport) -> dict[str, Any]:
     """Return the report as a JSON object."""
-    stats = {bundle: _stats_to_json(one) for bundle, one in report.bundles.items()}
+    stats = {
+        bundle: {name: getattr(one, ours) for name, ours in _STATS}
+        for bundle, one in report.bundles.items()
+    }
     return {
         "loadReportType": REPORT_TYPE,
         "brokerId": report.broker,
         **addresses_to_json(report),
-        **{json_name: usage_to_json(getattr(report, ours)) for json_name, ours in RESOURCES},
+        **_resources_to_json(report),
         **_totals_to_json(report),
         "lastUpdate": report.reported_at_ms,
         "startTimestamp": report.started_at_ms,
@@ -62,14 +99,52 @@ def report_from(fields: Fields) -> LoadReport:
     """
     if fields.text("loadReportType", REPORT_TYPE) != REPORT_TYPE:
         fields.refuse("loadReportType", REPORT_TYPE)
-    resources: dict[str, Any] = {ours: usage_from(fields, name) for name, ours in RESOURCES}
     return LoadReport(
         **registration_fields(registration_from(fields, "brokerVersionString")),
         reported_at_ms=fields.count("lastUpdate", bound=TIME_MS),
         bundles=_bundles_from(fields),
         gains=frozenset(_bundle_names(fields, "lastBundleGains")),
         losses=frozenset(_bundle_names(fields, "lastBundleLosses")),
-        **resources,
+        **_resources_from(fields),
+    )
+
+
+def encode_loads(report: LoadReport) -> bytes:
+    """Return the content of ``/loadbalance/loads/{broker}``; the registration is not in it."""
+    names = sorted(report.bundles)
+    stats = [report.bundles[name] for name in names]
+    return packed(
+        to_json(
+            {
+                "version": VERSION,
+                "lastUpdate": report.reported_at_ms,
+                **_resources_to_json(report),
+                "bundles": ranges_of(names),
+                **{name: [getattr(one, ours) for one in stats] for name, ours in _STATS},
+                "lastBundleGains": ranges_of(sorted(report.gains)),
+                "lastBundleLosses": ranges_of(sorted(report.losses)),
+            }
+        )
+    )
+
+
+def decode_loads(where: str, data: bytes, registration: Registration) -> LoadReport:
+    """Return the report of the broker with this registration, with the loads in ``data``.
+
+    Raises:
+        MalformedContent: naming the field, what was found and what was expected; also
+            where the content would be too large unpacked.
+    """
+    fields = Fields(where, unpacked_object(where, data, LARGEST_UNPACKED_BYTES))
+    if fields.count("version", None) != VERSION:
+        fields.refuse("version", f"{VERSION}, the version this program reads")
+    return LoadReport(
+        **registration_fields(registration),
+        reported_at_ms=fields.count("lastUpdate", bound=TIME_MS),
+        bundles=_columns_from(fields),
+        gains=frozenset(bundles_from(fields, "lastBundleGains")),
+        losses=frozenset(bundles_from(fields, "lastBundleLosses")),
+        **_resources_from(fields),
     )
 
 
@@ -87,31 +162,20 @@ def _totals_to_json(report: LoadReport) -> dict[str, Any]:
     }
 
 
-def usage_to_json(usage: ResourceUsage | None) -> dict[str, float]:
-    """Return one resource; a limit of 0 says that it does not count."""
-    if usage is None:
-        return {"usage": 0.0, "limit": 0.0}
-    return {"usage": usage.usage, "limit": usage.limit}
+def _resources_to_json(report: LoadReport) -> dict[str, dict[str, float]]:
+    """Return the resources; a limit of 0 says that one does not count."""
+    none = ResourceUsage(0.0, 0.0)
+    usages = {name: getattr(report, ours) or none for name, ours in _RESOURCES}
+    return {name: {"usage": one.usage, "limit": one.limit} for name, one in usages.items()}
 
 
-def _stats_to_json(stats: BundleStats) -> dict[str, float]:
-    return {
-        "msgRateIn": stats.msgs_in_per_s,
-        "msgThroughputIn": stats.bytes_in_per_s,
-        "msgRateOut": stats.msgs_out_per_s,
-        "msgThroughputOut": stats.bytes_out_per_s,
-        "consumerCount": stats.consumers,
-        "producerCount": stats.producers,
-        "topics": stats.topics,
-        "cacheSize": stats.cache_size_bytes,
-    }
+def _resources_from(fields: Fields) -> dict[str, Any]:
+    return {ours: _usage_from(fields.inner(name)) for name, ours in _RESOURCES}
 
 
-def usage_from(fields: Fields, name: str) -> ResourceUsage | None:
-    """Return one resource of a document, None where its limit says that it does not count."""
-    resource = fields.inner(name)
-    limit = resource.rate("limit", bound=AMOUNT)
-    if limit <= 0:
+def _usage_from(resource: Fields) -> ResourceUsage | None:
+    """Return one resource, None where its limit says that it does not count."""
+    if resource.rate("limit", bound=AMOUNT) <= 0:
         resource.rate("usage", bound=AMOUNT)
         return None
     return ResourceUsage(resource.rate("usage", bound=USAGE), resource.rate("limit", bound=LIMIT))
@@ -130,16 +194,21 @@ def _bundles_from(fields: Fields) -> Mapping[BundleId, BundleStats]:
 
 
 def _stats_from(stats: Fields) -> BundleStats:
-    return BundleStats(
-        msgs_in_per_s=stats.rate("msgRateIn"),
-        msgs_out_per_s=stats.rate("msgRateOut"),
-        bytes_in_per_s=stats.rate("msgThroughputIn"),
-        bytes_out_per_s=stats.rate("msgThroughputOut"),
-        topics=stats.count("topics"),
-        producers=stats.count("producerCount"),
-        consumers=stats.count("consumerCount"),
-        cache_size_bytes=stats.count("cacheSize", bound=SIZE_BYTES),
-    )
+    figures: dict[str, Any] = {ours: stats.rate(name) for name, ours in _RATES}
+    figures |= {ours: stats.count(name, bound=bound) for name, ours, bound in _COUNTS}
+    return BundleStats(**figures)
+
+
+def _columns_from(fields: Fields) -> Mapping[BundleId, BundleStats]:
+    names = bundles_from(fields, "bundles")
+    columns: dict[str, Any] = {ours: fields.rates(name, len(names)) for name, ours in _RATES}
+    columns |= {ours: fields.counts(name, len(names), bound=most) for name, ours, most in _COUNTS}
+    rows = zip(*columns.values(), strict=True)
+    found = {
+        name: BundleStats(**dict(zip(columns, row, strict=True)))
+        for name, row in zip(names, rows, strict=True)
+    }
+    return MappingProxyType(found)
 
 
 def _bundle_names(fields: Fields, name: str) -> tuple[BundleId, ...]:
