@@ -8,9 +8,8 @@ import numpy as np
 
 from loadmanager.core.averages import Rates
 from loadmanager.core.cluster import TopBundle
-from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, OwnedRows
+from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Listing, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.listing import Listing
 from loadmanager.core.load import NO_BUNDLES, BundleStats, LoadReport
 from loadmanager.core.scores import FloatArray, report_usage
 

@@ -15,9 +15,8 @@ from loadmanager.core.averages import (
     Rates,
     add_samples,
 )
-from loadmanager.core.columns import BundleColumns, Indices
+from loadmanager.core.columns import BundleColumns, Indices, Listing
 from loadmanager.core.ids import BundleId, Namespace, belongs_to_a_broker, namespace_of
-from loadmanager.core.listing import Listing
 from loadmanager.core.scores import FloatArray
 
 Number = TypeVar("Number", bound=np.generic)

@@ -14,8 +14,8 @@ from loadmanager.core.averages import BundleAverages, Rates, Running
 from loadmanager.core.broker_table import BrokerEntry, BrokerLoad, broker_columns, owned_rows
 from loadmanager.core.bundle_table import BundleTable
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.listing import Listing
 from loadmanager.core.load import LoadReport
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_with_memory

@@ -8,9 +8,8 @@ import numpy as np
 
 from loadmanager.config.balancing import ReportSettings
 from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
-from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.columns import Indices, Listing, Mask
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.listing import Listing
 from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import FloatArray, max_usage
 from loadmanager.simulator.listing_rows import ListingRows

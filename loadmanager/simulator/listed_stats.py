@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BundleId
-from loadmanager.core.listing import Listing
 from loadmanager.core.load import BundleStats
 
 

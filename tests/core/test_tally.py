@@ -10,8 +10,8 @@ from loadmanager.core import bundle_table
 from loadmanager.core.averages import Average, BundleAverages, Rates, Running
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
+from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
-from loadmanager.core.listing import Listing
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.tally import LoadTally, ema

@@ -6,9 +6,8 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView, TopBundle
-from loadmanager.core.columns import BrokerColumns, Indices, OwnedRows
+from loadmanager.core.columns import BrokerColumns, Indices, Listing, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.listing import Listing
 from loadmanager.core.scores import FloatArray
 from loadmanager.core.top_k import heaviest
 from loadmanager.pipeline.what_if.events import LISTED
