@@ -17,8 +17,7 @@ from loadmanager.core.bounds import RATE, TIME_MS
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.scores import RESOURCES
-from loadmanager.core.wire.fields import Fields
-from loadmanager.core.wire.packing import packed, unpacked_object
+from loadmanager.core.wire.fields import Fields, packed, unpacked_object
 
 FORMAT: Final = 1
 RATES: Final = (

@@ -31,8 +31,7 @@ from loadmanager.core.load import (
 )
 from loadmanager.core.scores import report_max_usage
 from loadmanager.core.wire.bundle_names import bundles_from, ranges_of
-from loadmanager.core.wire.fields import OURS, Fields, to_json
-from loadmanager.core.wire.packing import packed, unpacked_object
+from loadmanager.core.wire.fields import OURS, Fields, packed, to_json, unpacked_object
 from loadmanager.core.wire.registrations import (
     addresses_to_json,
     registration_from,

@@ -22,8 +22,7 @@ from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.wire.fields import Fields, to_json
-from loadmanager.core.wire.packing import packed, unpacked_object
+from loadmanager.core.wire.fields import Fields, packed, to_json, unpacked_object
 
 DEFAULT_BUNDLES: Final = 5000
 _LARGEST_UNPACKED_BYTES: Final = 16 * 1024 * 1024
