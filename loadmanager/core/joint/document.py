@@ -19,8 +19,7 @@ from loadmanager.core.joint.served import KINDS
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import CostSums
 from loadmanager.core.scores import RESOURCES, FloatArray
-from loadmanager.core.wire.fields import Fields
-from loadmanager.core.wire.packing import packed, unpacked_object
+from loadmanager.core.wire.fields import Fields, packed, unpacked_object
 
 FORMAT: Final = 1
 MOST_BYTES: Final = 256 * 1024
