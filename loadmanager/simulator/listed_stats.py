@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmanager.core.columns import Listing
+from loadmanager.core.history.records import stats_of
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import BundleStats
 
@@ -33,29 +34,7 @@ class ListedStats(Mapping[BundleId, BundleStats]):
 
     @cached_property
     def _made(self) -> Mapping[BundleId, BundleStats]:
-        rows = zip(*self.columns().values(), strict=True)
-        return {
-            bundle: BundleStats(
-                msgs_in_per_s=msgs_in,
-                msgs_out_per_s=msgs_out,
-                bytes_in_per_s=bytes_in,
-                bytes_out_per_s=bytes_out,
-                topics=topics,
-                producers=producers,
-                consumers=consumers,
-                cache_size_bytes=cache_size_bytes,
-            )
-            for bundle, (
-                msgs_in,
-                msgs_out,
-                bytes_in,
-                bytes_out,
-                topics,
-                producers,
-                consumers,
-                cache_size_bytes,
-            ) in zip(self._listing.names, rows, strict=True)
-        }
+        return dict(zip(self._listing.names, stats_of(self.columns()), strict=True))
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the lists that a report's line of history has, in its order."""

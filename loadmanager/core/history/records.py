@@ -107,6 +107,13 @@ def stats_columns(stats: Iterable[BundleStats]) -> dict[str, list[Any]]:
     return {name: [getattr(one, ours) for one in every] for name, ours in _STATS}
 
 
+def stats_of(columns: Mapping[str, Iterable[Any]]) -> Iterator[BundleStats]:
+    """Yield the statistics of each bundle, from lists that `stats_columns` made."""
+    fields = [ours for _, ours in _STATS]
+    for row in zip(*(columns[name] for name, _ in _STATS), strict=True):
+        yield BundleStats(**dict(zip(fields, row, strict=True)))
+
+
 def usages(usage: Sequence[Any], limit: Sequence[Any]) -> dict[str, Any]:
     """Return usage and limit of each resource, given in the order of `core.scores.RESOURCES`."""
     found: dict[str, Any] = {}

@@ -7,24 +7,22 @@ from typing import Any, Final
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Rates
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.history.schema import SHORT_AND_LONG, TRAFFIC
+from loadmanager.core.history.records import stats_of
+from loadmanager.core.history.schema import SHORT_AND_LONG
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.scores import RESOURCES
 from loadmanager.core.snapshot import RunningLoad, Snapshot, decode_snapshot
 from loadmanager.core.wire.reports import report_to_json
 
 Line = Mapping[str, Any]
 
-_RATES: Final = tuple(one.name for one in TRAFFIC)
 _AVERAGES: Final = tuple(one.name for one in SHORT_AND_LONG)
 
 
 def report_of(line: Line) -> LoadReport:
     """Return the load report in a ``report`` line; addresses are not in history."""
     columns = line["bundles"]
-    names = [*_RATES, "topics", "producers", "consumers", "cache_bytes"]
-    rows = zip(*(columns[name] for name in names), strict=True)
     usages: dict[str, Any] = {
         name: ResourceUsage(line[f"{name}_usage"], line[f"{name}_limit"])
         for name in RESOURCES
@@ -39,8 +37,8 @@ def report_of(line: Line) -> LoadReport:
         version=line["version"],
         **usages,
         bundles={
-            BundleId(bundle): _stats(row)
-            for bundle, row in zip(columns["bundle"], rows, strict=True)
+            BundleId(bundle): stats
+            for bundle, stats in zip(columns["bundle"], stats_of(columns), strict=True)
         },
         gains=frozenset(BundleId(one) for one in line["gains"]),
         losses=frozenset(BundleId(one) for one in line["losses"]),
@@ -139,17 +137,3 @@ def _plain_parts(where: str, line: Line, reports: Mapping[BrokerId, LoadReport])
         "settings": json.loads(line["settings"]),
     }
     return decode_snapshot(where, json.dumps(document).encode())
-
-
-def _stats(row: tuple[Any, ...]) -> BundleStats:
-    msgs_in, msgs_out, bytes_in, bytes_out, topics, producers, consumers, cache_bytes = row
-    return BundleStats(
-        msgs_in_per_s=msgs_in,
-        msgs_out_per_s=msgs_out,
-        bytes_in_per_s=bytes_in,
-        bytes_out_per_s=bytes_out,
-        topics=topics,
-        producers=producers,
-        consumers=consumers,
-        cache_size_bytes=cache_bytes,
-    )
