@@ -147,7 +147,9 @@ async def test_what_nobody_owns_is_unloaded_already(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("slow_target", [False, True])
 def test_a_bundle_on_its_way_to_its_first_owner_is_unloaded_too(slow_target: bool) -> None:
-    play(lambda cluster: _unload_on_its_way(cluster, slow_target), config=make_config())
+    # Two brokers that are slow one after the other take longer than lookups usually wait.
+    config = make_config(lookup={"wait_s": 20.0})
+    play(lambda cluster: _unload_on_its_way(cluster, slow_target), config=config)
 
 
 async def _unload_on_its_way(cluster: Cluster, slow_target: bool) -> None:
