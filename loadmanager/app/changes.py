@@ -3,6 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
+from loadmanager.ports import Clock
+
+_LOOK_S = 1.0
+
 
 class Changes:
     """A thing that changes: callbacks for those who react, a wait for those who sleep.
@@ -49,3 +53,16 @@ class Changes:
             return True
         finally:
             self._waiting.pop(future, None)
+
+    async def until(self, done: Callable[[], bool], clock: Clock, within_s: float) -> bool:
+        """Return whether ``done`` came true within ``within_s``.
+
+        It is called after each change, and once a second for what nobody tells.
+        """
+        deadline_s = clock.monotonic_s() + within_s
+        while not done():
+            left_s = deadline_s - clock.monotonic_s()
+            if left_s <= 0:
+                return False
+            await self.wait(min(left_s, _LOOK_S))
+        return True

@@ -1,7 +1,7 @@
 """The leader's desk for one term: what others may ask of it, and its parts at work."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import structlog
@@ -37,7 +37,7 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.splitting import Merge
 from loadmanager.core.tally import LoadTally
-from loadmanager.ports import MergeRefused
+from loadmanager.ports import MergeRefused, Unavailable
 
 log = structlog.get_logger()
 
@@ -282,9 +282,12 @@ class Desk:
         now_s = self._parts.clock.monotonic_s()
         self._deciding.memory = self._deciding.rested(both.halves, now_s)
 
-    def merging(self, both: Merge) -> bool:
-        """Say whether the two are ordered to be merged."""
-        return self.tasks.splits.keys() >= set(both.halves)
+    def check_ordered(self, bundles: Sequence[BundleId], order: str, why: str = "") -> None:
+        """Raise `Unavailable` if bundles are not ordered to be split or merged any more."""
+        if not self.tasks.splits.keys() >= set(bundles):
+            notes = (one.note for one in reversed(self.tasks.ended) if bundles[0] in one.bundles)
+            note = next(notes, "") or "the bundle is no more"
+            raise Unavailable(f"{order} was taken back{why} ({note})")
 
     async def _still_whole(
         self, bundles: Mapping[BundleId, BrokerId]

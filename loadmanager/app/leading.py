@@ -1,14 +1,15 @@
 """Leading for as long as elected, and saying so when asked at another time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import structlog
 
 from loadmanager.app.desk import Desk
-from loadmanager.app.electing import Term
+from loadmanager.app.electing import Deposed, Term
 from loadmanager.app.parts import Parts
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.ports import LeaderElsewhere, NotLeader, Unavailable
+from loadmanager.ports import CoordinationError, LeaderElsewhere, NotLeader, Unavailable
 
 log = structlog.get_logger()
 
@@ -88,3 +89,12 @@ class Leading:
         if self._desk is None:
             raise NotLeader("this sidecar does not lead now")
         return await self._desk.assign(bundle)
+
+
+@contextmanager
+def unavailable(what: str) -> Iterator[None]:
+    """Say ``what`` failed, as `Unavailable`, where orders are neither read nor written now."""
+    try:
+        yield
+    except (CoordinationError, Deposed) as error:
+        raise Unavailable(f"{what}: {error}") from error

@@ -3,18 +3,14 @@
 from collections.abc import Iterator
 
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
-from loadmanager.app.desk import Desk
-from loadmanager.app.electing import Deposed
-from loadmanager.app.leading import Leading
+from loadmanager.app.leading import Leading, unavailable
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BundleId, Namespace, namespace_of
+from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats
 from loadmanager.core.splitting import CannotMerge, Merge, cut_again, neighbours
-from loadmanager.ports import CoordinationError, MergeRefused, Unavailable
-
-_LOOK_S = 1.0
+from loadmanager.ports import MergeRefused, Unavailable
 
 
 class MergeRequests:
@@ -32,13 +28,23 @@ class MergeRequests:
         both = _chosen(await boundaries_of(self._parts.picture, namespace), range_text, other)
         self._check_size(both)
         hotter = max(both.halves, key=lambda half: self._reported(half).bytes_per_s)
-        try:
+        with unavailable(f"the order to merge {both.whole} was not written"):
             await desk.order_merge(both, hotter)
-        except (CoordinationError, Deposed) as error:
+
+        def is_merged() -> bool:
+            boundaries = self._parts.picture.known_boundaries(namespace)
+            if boundaries is not None and both.whole in boundaries.bundles:
+                return True
+            if self._leading.desk is desk:
+                why = ": a half was moved, split or deleted"
+                desk.check_ordered(both.halves, f"the order to merge {both.whole}", why)
+            return False
+
+        if not await self._parts.picture.changes.until(is_merged, self._parts.clock, self._wait_s):
             raise Unavailable(
-                f"the order to merge {both.whole} was not written: {error}"
-            ) from error
-        await self._until_merged(both, desk)
+                f"{both.lower} and {both.upper} were not merged within {self._wait_s:g} s; "
+                "the sidecar of their broker logs why"
+            )
         return both.whole
 
     def _check_size(self, both: Merge) -> None:
@@ -55,26 +61,6 @@ class MergeRequests:
         known = holding and self._parts.picture.loads.reports.get(holding.broker)
         if known and half in known.report.bundles:
             yield known.report.bundles[half]
-
-    async def _until_merged(self, both: Merge, desk: Desk) -> None:
-        clock, picture = self._parts.clock, self._parts.picture
-        deadline_s = clock.monotonic_s() + self._wait_s
-        while True:
-            boundaries = picture.known_boundaries(namespace_of(both.lower))
-            if boundaries is not None and both.whole in boundaries.bundles:
-                return
-            if self._leading.desk is desk and not desk.merging(both):
-                raise Unavailable(
-                    f"the order to merge {both.whole} was taken back: "
-                    "a half was moved, split or deleted"
-                )
-            left_s = deadline_s - clock.monotonic_s()
-            if left_s <= 0:
-                raise Unavailable(
-                    f"{both.lower} and {both.upper} were not merged within {self._wait_s:g} s; "
-                    "the sidecar of their broker logs why"
-                )
-            await picture.changes.wait(min(left_s, _LOOK_S))
 
 
 def _chosen(boundaries: Boundaries, range_text: str, other: str | None) -> Merge:

@@ -11,7 +11,7 @@ from loadmanager.app.leading import Leading
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import DOMAINS, BundleId, Namespace, namespace_of
+from loadmanager.core.ids import DOMAINS, Namespace, namespace_of
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.core.wire.fields import parse_object
 from loadmanager.core.wire.namespaces import bundles_to_json, encode_policies, encode_tenant
@@ -184,13 +184,12 @@ class NamespaceRequests:
         except CoordinationError as error:
             log.warning("namespace.bundles.kept", namespace=namespace, error=str(error))
             return
-        clock, changes = self._parts.clock, self._parts.picture.changes
-        deadline_s = clock.monotonic_s() + _LEAVING_S
-        while self._owned(namespace) and clock.monotonic_s() < deadline_s:
-            await changes.wait(deadline_s - clock.monotonic_s())
-
-    def _owned(self, namespace: Namespace) -> list[BundleId]:
-        return [one for one in self._parts.picture.owners if namespace_of(one) == namespace]
+        owners, changes = self._parts.picture.owners, self._parts.picture.changes
+        await changes.until(
+            lambda: all(namespace_of(bundle) != namespace for bundle in owners),
+            self._parts.clock,
+            _LEAVING_S,
+        )
 
 
 _TOPIC_DEPTH: Final = len(znodes.partitioned_topics(Namespace("t/n")).split("/")) + 1

@@ -3,17 +3,15 @@
 from collections.abc import Iterator
 
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
-from loadmanager.app.electing import Deposed
-from loadmanager.app.leading import Leading
+from loadmanager.app.leading import Leading, unavailable
 from loadmanager.app.parts import Parts
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BundleId, Namespace, namespace_of
+from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting import SPLIT_ALGORITHMS, can_split
 from loadmanager.ports import (
     BundleUnknown,
-    CoordinationError,
     SplitRefused,
     Unavailable,
 )
@@ -42,11 +40,21 @@ class SplitRequests:
             raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
         if self._parts.picture.live_owner(bundle) is None:
             raise SplitRefused(f"nobody owns {bundle} now; look one of its topics up first")
-        try:
+        with unavailable(f"the order to split {bundle} was not written"):
             await desk.order_split(bundle, order)
-        except (CoordinationError, Deposed) as error:
-            raise Unavailable(f"the order to split {bundle} was not written: {error}") from error
-        await self._until_cut(bundle)
+
+        def is_cut() -> bool:
+            boundaries = self._parts.picture.known_boundaries(namespace)
+            if boundaries is not None and bundle not in boundaries.bundles:
+                return True
+            if self._leading.desk is desk:
+                desk.check_ordered([bundle], f"the order to split {bundle}")
+            return False
+
+        if not await self._parts.picture.changes.until(is_cut, self._parts.clock, self._wait_s):
+            raise Unavailable(
+                f"{bundle} was not cut within {self._wait_s:g} s; its broker's sidecar logs why"
+            )
 
     def _chosen(self, boundaries: Boundaries, chosen: str) -> BundleId:
         if chosen in {"LARGEST", "HOT"}:
@@ -66,17 +74,3 @@ class SplitRequests:
     def _reported(self) -> Iterator[tuple[BundleId, BundleStats]]:
         for known in self._parts.picture.loads.reports.values():
             yield from known.report.bundles.items()
-
-    async def _until_cut(self, bundle: BundleId) -> None:
-        clock, namespace = self._parts.clock, namespace_of(bundle)
-        deadline_s = clock.monotonic_s() + self._wait_s
-        while True:
-            boundaries = self._parts.picture.known_boundaries(namespace)
-            if boundaries is not None and bundle not in boundaries.bundles:
-                return
-            left_s = deadline_s - clock.monotonic_s()
-            if left_s <= 0:
-                raise Unavailable(
-                    f"{bundle} was not cut within {self._wait_s:g} s; its broker's sidecar logs why"
-                )
-            await self._parts.picture.changes.wait(left_s)

@@ -5,12 +5,11 @@ from typing import Final
 
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
 from loadmanager.app.desk import Desk
-from loadmanager.app.electing import Deposed
-from loadmanager.app.leading import Leading
+from loadmanager.app.leading import Leading, unavailable
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
-from loadmanager.ports import CoordinationError, Unavailable, Unloaded, UnloadRefused
+from loadmanager.ports import Unavailable, Unloaded, UnloadRefused
 
 _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
 _REASONS_TOLD: Final = 5
@@ -85,19 +84,15 @@ class UnloadRequests:
     ) -> Mapping[BundleId, str]:
         """Move these at the same time; return why some stay, and add the others to ``unloaded``."""
         desk, began_s = self._leading.require_desk(), self._parts.clock.monotonic_s()
-        try:
+        with unavailable("the orders that stand are not known"):
             await desk.orders_written()
-        except (CoordinationError, Deposed) as error:
-            raise Unavailable(f"the orders that stand are not known: {error}") from error
         owners = dict(self._owners(bundles))
         # What is on its way to its first owner is that one's already.
         coming = {bundle: desk.planned(bundle) for bundle in bundles if bundle not in owners}
         owners |= {bundle: planned for bundle, planned in coming.items() if planned is not None}
         leaving = {b: o for b, o in owners.items() if _is_to_leave(desk, b, o, destination)}
-        try:
+        with unavailable("the order to unload was not written"):
             staying = await desk.order_unload(leaving, destination) if leaving else {}
-        except (CoordinationError, Deposed) as error:
-            raise Unavailable(f"the order to unload was not written: {error}") from error
         moving = {bundle: owner for bundle, owner in owners.items() if bundle not in staying}
         unloaded.extend(Unloaded(bundle=bundle) for bundle in bundles if bundle not in owners)
         unloaded.extend(await self._until_arrived(moving, destination, began_s))
@@ -116,29 +111,27 @@ class UnloadRequests:
         self, moving: Mapping[BundleId, BrokerId], destination: BrokerId | None, began_s: float
     ) -> Sequence[Unloaded]:
         picture, clock = self._parts.picture, self._parts.clock
-        deadline_s = clock.monotonic_s() + self._wait_s
         arrived: list[Unloaded] = []
         waiting = dict(moving)
-        while True:
+
+        def all_arrived() -> bool:
             now_owning = dict(self._owners(list(waiting), serving=True))
             for bundle, source in list(waiting.items()):
                 owner = now_owning.get(bundle)
                 cut = self._was_cut(bundle)
                 if cut or _arrived(owner, source, destination):
                     del waiting[bundle]
-                    took_s = clock.monotonic_s() - began_s
-                    target = None if cut else owner
+                    took_s, target = clock.monotonic_s() - began_s, None if cut else owner
                     arrived.append(
                         Unloaded(bundle=bundle, source=source, target=target, took_s=took_s)
                     )
-            if not waiting:
-                return arrived
-            left_s = deadline_s - clock.monotonic_s()
-            if left_s <= 0:
-                where = f" at {destination}" if destination else " elsewhere"
-                first = next(iter(waiting))
-                raise Unavailable(f"{first} did not arrive{where} within {self._wait_s:g} s")
-            await picture.changes.wait(left_s)
+            return not waiting
+
+        if not await picture.changes.until(all_arrived, clock, self._wait_s):
+            where = f" at {destination}" if destination else " elsewhere"
+            first = next(iter(waiting))
+            raise Unavailable(f"{first} did not arrive{where} within {self._wait_s:g} s")
+        return arrived
 
     def _was_cut(self, bundle: BundleId) -> bool:
         boundaries = self._parts.picture.known_boundaries(namespace_of(bundle))

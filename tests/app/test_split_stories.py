@@ -229,6 +229,23 @@ async def test_a_single_topic_is_never_cut_and_the_order_is_taken_back(cluster: 
 
 
 @story(**BY_HAND)
+async def test_who_asked_is_told_at_once_that_the_order_was_taken_back(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    (topic,) = await place_all(cluster, boundaries)
+    publish(cluster, [topic])
+    (whole,) = boundaries.bundles
+    splitting = asyncio.ensure_future(split(cluster, whole, BY_TOPICS))
+    await cluster.until(lambda: cluster.warnings("bundle.split.refused"))
+    desk = cluster.leader.app.leading.desk
+    assert desk is not None
+    await desk.recall(boundaries.namespace)
+    with pytest.raises(Unavailable, match=r"was taken back \(the bundle is no more\)"):
+        await asyncio.wait_for(splitting, 2.0)
+    await cluster.until(lambda: all(whole not in a.picture.owners for a in cluster.living))
+    await place_all(cluster, boundaries)
+
+
+@story(**BY_HAND)
 async def test_what_cannot_be_cut_as_asked_is_refused_with_the_reason(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
     asked = cluster.leader.app.split_requests
