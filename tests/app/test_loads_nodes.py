@@ -20,6 +20,11 @@ def _published(cluster: Cluster, agent: Agent) -> LoadReport:
     return decode_loads(loads, nodes[loads].data, registration)
 
 
+def _drained_in_view(cluster: Cluster, agent: Agent) -> bool:
+    view = cluster.desk.look().view
+    return bool(view.brokers.draining[view.row(agent.host.name)])
+
+
 def _warm(cluster: Cluster) -> list[Agent]:
     return [agent for agent in cluster.living if agent.picture.loads.complete]
 
@@ -105,9 +110,10 @@ async def test_loads_that_are_too_large_end_no_membership(
     assert 1 <= len(told) <= 3
     assert told[0]["size_bytes"] > told[0]["limit_bytes"]
     assert _published(cluster, agent) == before
-    # What people and lookups have to know is written all the same.
+    # What people, lookups and decisions have to know is written all the same.
     await (await cluster.operator()).create(znodes.draining(agent.host.name), b"{}")
     await cluster.until(lambda: _published(cluster, agent).draining, within_s=1.0)
+    await cluster.until(lambda: _drained_in_view(cluster, agent), within_s=1.0)
     assert cluster.warnings("broker.membership.ended") == []
     monkeypatch.undo()
     await cluster.until(lambda: not agent.host.serving)
