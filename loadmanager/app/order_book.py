@@ -111,10 +111,12 @@ class OrderBook:
             TooLarge: orders of a broker do not fit its node; those that fit are written.
         """
         draft = self._draft(changes)
-        error = self._too_large(draft)
-        while full := self._full(draft):
+        error: TooLarge | None = None
+        most_bytes = self._largest_bytes
+        while full := {b: len(c) for b, c in draft.contents.items() if len(c) > most_bytes}:
+            error = error or self._too_large(full)
             changes, former = changes.less(full, self._assigned), changes
-            if error is not None and changes == former:
+            if changes == former:
                 raise error
             draft = self._draft(changes)
         self._read = False
@@ -136,19 +138,14 @@ class OrderBook:
         brokers = [*sorted(additions), *sorted(others - additions)]
         return _Draft(after, cuts, self._contents(after, cuts, brokers))
 
-    def _full(self, draft: _Draft) -> set[BrokerId]:
-        """Return the brokers whose orders would not fit their nodes."""
-        contents = draft.contents.items()
-        return {broker for broker, content in contents if len(content) > self._largest_bytes}
-
-    def _too_large(self, draft: _Draft) -> TooLarge | None:
-        """Return why not all of this can be written, and count the brokers it is for."""
-        error = None
-        for broker in sorted(self._full(draft)):
-            size_bytes = len(draft.contents[broker])
-            error = TooLarge(znodes.orders(broker), size_bytes, self._largest_bytes)
+    def _too_large(self, sizes_bytes: Mapping[BrokerId, int]) -> TooLarge:
+        """Count the brokers whose orders do not fit, and return the error of the last one."""
+        errors = {
+            b: TooLarge(znodes.orders(b), n, self._largest_bytes) for b, n in sizes_bytes.items()
+        }
+        for broker, error in sorted(errors.items()):
             self._oversized.refused("orders", broker, error)
-        return error
+        return errors[max(errors)]
 
     async def find_changed(self) -> tuple[BrokerId, ...]:
         """Return the brokers whose orders are not as they were written here.
@@ -165,17 +162,13 @@ class OrderBook:
         return tuple(changed)
 
     async def _stand(self, broker: BrokerId) -> bool:
-        path = znodes.orders(broker)
-        node = await self._coordination.get(path)
+        node = await self._coordination.get(znodes.orders(broker))
         bundles = {b for b, planned in self._assigned.items() if planned == broker}
         if node is None:
             self._nodes.discard(broker)
             return not bundles
-        try:
-            orders = decode_orders(path, node.data)
-        except MalformedContent as error:
-            log.warning("znode.content.refused", path=path, error=str(error))
-            self._metrics.malformed("orders")
+        orders = self._decoded(broker, node)
+        if orders is None:
             return False
         splits = {b: order for b, order in self._splits.items() if b in bundles}
         ordered = orders.bundles == bundles and dict(orders.splits) == splits
@@ -276,7 +269,7 @@ class OrderBook:
             node = await self._coordination.get(znodes.orders(broker))
             if node is not None:
                 self._nodes.add(broker)
-                orders = self._orders_in(broker, node)
+                orders = self._decoded(broker, node) or self._kept(broker)
                 splits |= orders.splits
                 for bundle in sorted(orders.bundles):
                     claims[bundle].add(broker)
@@ -287,19 +280,24 @@ class OrderBook:
         self._splits = splits
         self._read = True
 
-    def _orders_in(self, broker: BrokerId, node: Node) -> Orders:
+    def _decoded(self, broker: BrokerId, node: Node) -> Orders | None:
         path = znodes.orders(broker)
         try:
             return decode_orders(path, node.data)
         except MalformedContent as error:
-            # Its agent keeps to the orders it read before, so what it owns is what it
-            # should own; taking the garbage for "nothing" would recall everything.
             log.warning("znode.content.refused", path=path, error=str(error))
             self._metrics.malformed("orders")
-            self._spoilt.add(broker)
-            owners = self._picture.owners.items()
-            held = frozenset(bundle for bundle, holding in owners if holding.broker == broker)
-            return Orders(self._term.epoch, held)
+            return None
+
+    def _kept(self, broker: BrokerId) -> Orders:
+        """Return what a broker owns, as its orders, which are not legible.
+
+        Its agent keeps to the orders it read before; taking the garbage for "nothing" would
+        recall everything.
+        """
+        self._spoilt.add(broker)
+        owners = self._picture.owners.items()
+        return Orders(self._term.epoch, frozenset(b for b, at in owners if at.broker == broker))
 
     def _preferred(self, bundle: BundleId, claims: set[BrokerId]) -> BrokerId:
         holding = self._picture.owners.get(bundle)

@@ -10,6 +10,7 @@ term proposed (orders of former leaders, a lock that was lost) is opened by `obs
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -98,7 +99,7 @@ class TaskController:
         self._writing = asyncio.Lock()
         self._waiting: list[_Request] = []
         self._unconfirmed: list[_Request] = []
-        self._ended: list[BundleTask] = []
+        self._ended: deque[BundleTask] = deque(maxlen=_ENDED_KEPT)
         self._closed = False
         parts.picture.owner_changes.subscribe(self._follow)
         self.tasks = LiveTasks(term.epoch)
@@ -409,5 +410,4 @@ class TaskController:
     def _tell(self, task: BundleTask) -> None:
         if task.state.ended:
             self._ended.append(task)
-            del self._ended[:-_ENDED_KEPT]
         self._listener(task)
