@@ -15,6 +15,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.splits import Splits
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.joint.document import decode_joint, encode_joint
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.tally import LoadTally
 from loadmanager.core.wire import Standby, decode_standby, encode_standby
@@ -52,7 +53,7 @@ class Inheritance:
         self._tally.inherit(standby.running, departed_at_s, now_s)
         self._tally.seed(standby.averages)
         self._splits.inherit(standby.split_rests_s)
-        return standby.memory
+        return self._with_joint(standby, now_s)
 
     async def leave(self, memory: RoundMemory) -> None:
         """Store this leader's state for the next one.
@@ -81,6 +82,7 @@ class Inheritance:
             self._tally.running(),
             {broker: at_s + offset_s for broker, at_s in self._tally.departed_at_s.items()},
             {bundle: at_s + offset_s for bundle, at_s in self._splits.rests_s.items()},
+            b"" if memory.shedder.joint is None else encode_joint(memory.shedder.joint),
         )
         content = encode_standby(standby)
         if len(content) > _LARGEST_BYTES:
@@ -106,6 +108,19 @@ class Inheritance:
             departed_at_s={b: at_s + by_s for b, at_s in standby.departed_at_s.items()},
             split_rests_s={b: at_s + by_s for b, at_s in standby.split_rests_s.items()},
         )
+
+    def _with_joint(self, standby: Standby, now_s: float) -> RoundMemory:
+        """Return the memory with what the joint strategy learned, if that can be read."""
+        memory = standby.memory
+        if not standby.joint:
+            return memory
+        try:
+            joint = decode_joint(f"{znodes.STATE}: joint", standby.joint, now_s)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
+            self._parts.metrics.malformed("state")
+            return memory
+        return replace(memory, shedder=replace(memory.shedder, joint=joint))
 
     def _wall_offset_s(self) -> float:
         """Return what turns a time on this leader's clock into one by the wall clock."""

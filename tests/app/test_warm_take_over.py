@@ -15,7 +15,8 @@ from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import TopicName
 from loadmanager.core.plan import Move
-from loadmanager.core.wire import decode_standby
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.wire import Standby, decode_standby, encode_standby
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import Cluster
 from loadmanager.ports import Disconnected, LedgerWish, Operation, Stat
@@ -119,6 +120,24 @@ async def test_a_new_leader_has_the_averages_streaks_and_rests_of_the_former_one
     assert np.isfinite(ema).all()
 
 
+@story(3, shedding={"strategy": "joint"}, placement={"strategy": "joint"})
+async def test_what_the_joint_strategy_learned_survives_its_leader(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(12)
+    topics = await place_all(cluster, boundaries)
+    publishing = asyncio.ensure_future(_publish_for_ever(cluster, topics))
+    cluster.hosts[0].cpu_fraction = 0.95
+    await cluster.until(lambda: cluster.warnings("bundle.move.decided"), within_s=60.0)
+    await asyncio.sleep(10.0)
+    publishing.cancel()
+    before = _desk(cluster.leader).look().memory.shedder.joint
+    after = _desk(await _next_term(cluster)).look().memory.shedder.joint
+    assert before is not None
+    assert after is not None
+    assert after.learned.unit_costs == pytest.approx(before.learned.unit_costs, rel=1e-6)
+    assert after.learned.brokers.names == before.learned.brokers.names
+    await cluster.settled(boundaries.bundles)
+
+
 @story(4, **THRESHOLD)
 async def test_a_bundle_unloaded_by_hand_rests_under_the_next_leader_too(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(8)
@@ -186,7 +205,12 @@ async def test_the_first_rounds_of_a_term_wait_until_the_membership_has_settled(
     assert waited >= 2
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01", None])
+UNREADABLE = encode_standby(Standby(RoundMemory(), {}, joint=b"garbage"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01", UNREADABLE, None]
+)
 def test_without_a_state_that_can_be_read_a_new_leader_begins_cold(content: bytes | None) -> None:
     @story(3, **THRESHOLD)
     async def tell(cluster: Cluster) -> None:

@@ -184,6 +184,7 @@ def _standby() -> Standby:
         running={BrokerId("a:1"): Running(99, 0.5, 1e6)},
         departed_at_s={BrokerId("b:1"): 7.5},
         split_rests_s={BundleId("t/n/0x00000000_0x00000001"): 80.0},
+        joint=b"\x1f\x8b what a strategy learned",
     )
 
 
@@ -369,6 +370,8 @@ def test_boundaries_that_cannot_be_are_refused(document: str, message: str) -> N
         {"running": {"no broker": [1, 2, 3]}},
         {"departedAtS": {"no broker": 1}},
         {"splitRestsS": {"x": 1}},
+        {"joint": "no base64"},
+        {"joint": 7},
         {"memory": 7},
         {"memory": {"movedAtS": {"x": 1}}},
         {"memory": {"movedAtS": [1]}},

@@ -4,7 +4,9 @@ Large JSON is compressed. Averages are those of the heaviest bundles, rounded to
 digits: a bundle that is missing starts with no sample, as a new one does.
 """
 
+import binascii
 import heapq
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -36,8 +38,9 @@ class Standby:
 
     ``running`` are brokers' averages, ``departed_at_s`` when brokers left lately, and
     ``split_rests_s`` until when bundles that could not be cut are left whole; times are
-    on the clock of the memory's. The last three may be absent: states written before
-    they were kept had none.
+    on the clock of the memory's. ``joint`` is what the joint strategy learned, in the form of
+    `core.joint.document`, empty without one. All but the first two may be absent: states
+    written before they were kept had none.
     """
 
     memory: RoundMemory
@@ -45,6 +48,7 @@ class Standby:
     running: Mapping[BrokerId, Running] = field(default_factory=lambda: MappingProxyType({}))
     departed_at_s: Mapping[BrokerId, float] = field(default_factory=lambda: MappingProxyType({}))
     split_rests_s: Mapping[BundleId, float] = field(default_factory=lambda: MappingProxyType({}))
+    joint: bytes = b""
 
 
 def encode_standby(state: Standby, most_bundles: int = DEFAULT_BUNDLES) -> bytes:
@@ -61,6 +65,7 @@ def encode_standby(state: Standby, most_bundles: int = DEFAULT_BUNDLES) -> bytes
         },
         "departedAtS": dict(sorted(state.departed_at_s.items())),
         "splitRestsS": dict(sorted(state.split_rests_s.items())),
+        "joint": b64encode(state.joint).decode("ascii"),
     }
     return packed(to_json(document))
 
@@ -81,7 +86,15 @@ def decode_standby(where: str, data: bytes) -> Standby:
         {_broker(where, name): _running(running, name) for name in running.names()},
         {_broker(where, name): departed.rate(name, bound=TIME_S) for name in departed.names()},
         {_name(where, name): rests.rate(name, bound=TIME_S) for name in rests.names()},
+        _bytes(fields, "joint"),
     )
+
+
+def _bytes(fields: Fields, name: str) -> bytes:
+    try:
+        return b64decode(fields.text(name, ""), validate=True)
+    except binascii.Error:
+        fields.refuse(name, "bytes in base64")
 
 
 def _running(running: Fields, name: str) -> Running:
