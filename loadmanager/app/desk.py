@@ -186,10 +186,6 @@ class Desk:
         """Return the registered broker that is to own ``bundle``."""
         return self._placing.planned(bundle)
 
-    async def orders_written(self) -> None:
-        """Return once what is being ordered now is known; raises as `TaskController.confirm`."""
-        await self.tasks.confirm()
-
     async def order(self, moves: Mapping[BundleId, BrokerId]) -> None:
         """Order bundles to brokers because somebody asked; raises as `TaskController.dispatch`."""
         owners = self._parts.picture.owners

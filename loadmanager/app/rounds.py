@@ -21,10 +21,8 @@ from loadmanager.app.tuning import Tuning, wait_out
 from loadmanager.app.viewing import Viewing
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import AskedBy
-from loadmanager.core.cluster import ClusterView
-from loadmanager.core.planner import Plan
 from loadmanager.core.tally import LoadTally
-from loadmanager.ports import Connection, CoordinationError, SetData
+from loadmanager.ports import Connection, CoordinationError
 
 log = structlog.get_logger()
 
@@ -147,7 +145,14 @@ class Rounds:
         state = self.inheritance.write(plan.memory)
         if not doubtful:
             await self._cut()
-        found = await self._order(plan, view, state) if plan.moves else None
+        found: Dispatched | None = None
+        if plan.moves:
+            found = await self.tasks.dispatch(
+                self.deciding.proposals(plan.moves, view, AskedBy.BALANCING),
+                rider=state,
+                # Remembered as soon as it is known, which may be after a lost reply.
+                known=lambda found: self.deciding.ordered(plan, found.ordered),
+            )
         if found is None or not found.rode:
             await self.inheritance.leave(self.deciding.memory)
         if not doubtful:
@@ -159,13 +164,6 @@ class Rounds:
         sources = {move.source for move in plan.moves if move.bundle in found.ordered}
         self.parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
         return "moved" if found.ordered else "failed"
-
-    async def _order(self, plan: Plan, view: ClusterView, state: SetData) -> Dispatched:
-        """Propose the moves, and remember those that were ordered as soon as it is known."""
-        proposals = self.deciding.proposals(plan.moves, view, AskedBy.BALANCING)
-        return await self.tasks.dispatch(
-            proposals, rider=state, known=lambda found: self.deciding.ordered(plan, found.ordered)
-        )
 
     async def _cut(self) -> None:
         if self.deciding.steering.balancing.mode is BalancingMode.ACTIVE:

@@ -85,7 +85,7 @@ class UnloadRequests:
         """Move these at the same time; return why some stay, and add the others to ``unloaded``."""
         desk, began_s = self._leading.require_desk(), self._parts.clock.monotonic_s()
         with unavailable("the orders that stand are not known"):
-            await desk.orders_written()
+            await desk.tasks.confirm()
         owners = dict(self._owners(bundles))
         # What is on its way to its first owner is that one's already.
         coming = {bundle: desk.planned(bundle) for bundle in bundles if bundle not in owners}
