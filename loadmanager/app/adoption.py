@@ -4,7 +4,7 @@ The owner of a bundle splits or merges it, and the boundaries of its namespace s
 standing orders follow here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -106,28 +106,27 @@ class Adoption:
 
     def _compare(self, found: _Found, boundaries: Boundaries, bundles: set[BundleId]) -> None:
         now = set(boundaries.bundles)
-        replaced: set[BundleId] = set()
         for bundle in sorted(bundles - now):
             around = self._whole_of(bundle, boundaries)
             if around is not None:
                 found.whole[bundle] = around
-                replaced.add(bundle)
                 continue
             try:
                 found.parts[bundle] = parts_of(bundle, boundaries)
-                replaced.add(bundle)
             except LoadManagerError as error:
                 log.warning("bundle.range.unknown", bundle=bundle, error=str(error))
         # What an order brings back that was decided before the split is looked at again;
         # what cannot be told, only when the boundaries change.
-        found.settled[boundaries.namespace] = frozenset(now | (bundles - replaced))
+        found.settled[boundaries.namespace] = frozenset(
+            now | (bundles - found.parts.keys() - found.whole.keys())
+        )
 
     def _adopted(self, found: _Found) -> None:
         """Take note of what stands in the orders now."""
         self._checked |= found.boundaries
         self._settled |= found.settled
-        self._share_averages(found.parts)
-        self._sum_averages(found.whole)
+        if found.parts or found.whole:
+            self._seed_averages(found)
         self._parts.metrics.bundles_split(len(found.parts))
         for bundle, parts in found.parts.items():
             log.info("bundle.split.adopted", bundle=bundle, parts=parts)
@@ -151,23 +150,21 @@ class Adoption:
         wider = low <= range_of(half)[0] and range_of(half)[1] <= high
         return around if wider and self._parts.picture.live_owner(around) else None
 
-    def _share_averages(self, gone: Mapping[BundleId, tuple[BundleId, ...]]) -> None:
-        """Give each part its share of the whole's traffic, by width, until it is measured."""
-        known = self._averages(gone)
-        for whole, averages in known.items():
-            width = _width(whole)
-            self._tally.seed({part: scaled(averages, _width(part) / width) for part in gone[whole]})
+    def _seed_averages(self, found: _Found) -> None:
+        """Give each part its share of the whole's traffic, by width, until it is measured.
 
-    def _sum_averages(self, merged: Mapping[BundleId, BundleId]) -> None:
+        A whole has the sum of its halves.
+        """
+        known = self._tally.averages()
+        for whole, parts in found.parts.items():
+            if whole in known:
+                width = _width(whole)
+                self._tally.seed({b: scaled(known[whole], _width(b) / width) for b in parts})
         halves: dict[BundleId, list[BundleAverages]] = {}
-        for half, averages in self._averages(merged).items():
-            halves.setdefault(merged[half], []).append(averages)
+        for half, whole in sorted(found.whole.items()):
+            if half in known:
+                halves.setdefault(whole, []).append(known[half])
         self._tally.seed({whole: summed(averages) for whole, averages in halves.items()})
-
-    def _averages(self, bundles: Iterable[BundleId]) -> dict[BundleId, BundleAverages]:
-        wanted = set(bundles)
-        known = self._tally.averages() if wanted else {}
-        return {bundle: known[bundle] for bundle in sorted(wanted & known.keys())}
 
 
 def _width(bundle: BundleId) -> int:
