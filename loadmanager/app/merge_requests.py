@@ -1,7 +1,5 @@
 """Merges asked for by people: which two are meant, may they be one, and was it done."""
 
-from collections.abc import Iterator
-
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
 from loadmanager.app.leading import Leading, unavailable
 from loadmanager.app.parts import Parts
@@ -54,13 +52,9 @@ class MergeRequests:
             raise MergeRefused(f"{both.whole} would be cut again at once: it has {excess}")
 
     def _reported(self, half: BundleId) -> BundleStats:
-        return next(self._reports(half), BundleStats())
-
-    def _reports(self, half: BundleId) -> Iterator[BundleStats]:
         holding = self._parts.picture.live_owner(half)
         known = holding and self._parts.picture.loads.reports.get(holding.broker)
-        if known and half in known.report.bundles:
-            yield known.report.bundles[half]
+        return known.report.bundles.get(half, BundleStats()) if known else BundleStats()
 
 
 def _chosen(boundaries: Boundaries, range_text: str, other: str | None) -> Merge:

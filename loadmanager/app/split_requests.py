@@ -1,13 +1,10 @@
 """Splits asked for by people: which bundle is meant, and whether it was done."""
 
-from collections.abc import Iterator
-
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
 from loadmanager.app.leading import Leading, unavailable
 from loadmanager.app.parts import Parts
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
-from loadmanager.core.load import BundleStats
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting import SPLIT_ALGORITHMS, can_split
 from loadmanager.ports import (
@@ -64,13 +61,10 @@ class SplitRequests:
     def _heaviest(self, boundaries: Boundaries, *, by_topics: bool) -> BundleId:
         reported = {
             bundle: stats.topics if by_topics else stats.bytes_per_s
-            for bundle, stats in self._reported()
+            for known in self._parts.picture.loads.reports.values()
+            for bundle, stats in known.report.bundles.items()
             if bundle in boundaries.bundles
         }
         if not reported:
             raise BundleUnknown(f"no broker reports a bundle of {boundaries.namespace}")
         return max(reported, key=lambda bundle: (reported[bundle], bundle))
-
-    def _reported(self) -> Iterator[tuple[BundleId, BundleStats]]:
-        for known in self._parts.picture.loads.reports.values():
-            yield from known.report.bundles.items()

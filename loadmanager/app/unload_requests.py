@@ -1,6 +1,6 @@
 """Bundles taken off their brokers because somebody asked."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
@@ -86,7 +86,8 @@ class UnloadRequests:
         desk, began_s = self._leading.require_desk(), self._parts.clock.monotonic_s()
         with unavailable("the orders that stand are not known"):
             await desk.tasks.confirm()
-        owners = dict(self._owners(bundles))
+        holdings = {bundle: self._parts.picture.live_owner(bundle) for bundle in bundles}
+        owners = {bundle: holding.broker for bundle, holding in holdings.items() if holding}
         # What is on its way to its first owner is that one's already.
         coming = {bundle: desk.planned(bundle) for bundle in bundles if bundle not in owners}
         owners |= {bundle: planned for bundle, planned in coming.items() if planned is not None}
@@ -98,15 +99,6 @@ class UnloadRequests:
         unloaded.extend(await self._until_arrived(moving, destination, began_s))
         return staying
 
-    def _owners(
-        self, bundles: Sequence[BundleId], *, serving: bool = False
-    ) -> Iterator[tuple[BundleId, BrokerId]]:
-        picture = self._parts.picture
-        for bundle in bundles:
-            holding = picture.serving_owner(bundle) if serving else picture.live_owner(bundle)
-            if holding is not None:
-                yield bundle, holding.broker
-
     async def _until_arrived(
         self, moving: Mapping[BundleId, BrokerId], destination: BrokerId | None, began_s: float
     ) -> Sequence[Unloaded]:
@@ -115,9 +107,9 @@ class UnloadRequests:
         waiting = dict(moving)
 
         def all_arrived() -> bool:
-            now_owning = dict(self._owners(list(waiting), serving=True))
             for bundle, source in list(waiting.items()):
-                owner = now_owning.get(bundle)
+                holding = picture.serving_owner(bundle)
+                owner = holding.broker if holding else None
                 cut = self._was_cut(bundle)
                 if cut or _arrived(owner, source, destination):
                     del waiting[bundle]
