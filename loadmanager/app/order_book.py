@@ -271,13 +271,15 @@ class OrderBook:
                 self._nodes.add(broker)
                 orders = self._decoded(broker, node) or self._kept(broker)
                 splits |= orders.splits
+                if not orders.splits.keys() <= orders.bundles:
+                    self._spoilt.add(broker)
                 for bundle in sorted(orders.bundles):
                     claims[bundle].add(broker)
         self._assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
         # Writing that was cut in two left a bundle in two brokers' orders.
         for bundle, claiming in claims.items():
             self._spoilt |= claiming - {self._assigned[bundle]}
-        self._splits = splits
+        self._splits = {bundle: one for bundle, one in splits.items() if bundle in claims}
         self._read = True
 
     def _decoded(self, broker: BrokerId, node: Node) -> Orders | None:

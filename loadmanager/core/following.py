@@ -67,8 +67,11 @@ def unfollowed(
                 asked_by=AskedBy.RECONCILIATION,
             )
     cuts = {bundle: order for bundle, order in splits.items() if tasks.of(bundle) is None}
-    merges = [both.halves for both in merges_in(cuts)]
-    # A half whose other half is no more has a task as well: it is taken back in time.
+    merges = [
+        both.halves for both in merges_in(cuts) if assigned[both.lower] == assigned[both.upper]
+    ]
+    # A half whose other half is no more, or is elsewhere, has a task as well: it is taken
+    # back in time.
     alone = cuts.keys() - {half for halves in merges for half in halves}
     for some in [*merges, *((bundle,) for bundle in sorted(alone))]:
         merged = whole_ordered(some[0], cuts[some[0]]) is not None

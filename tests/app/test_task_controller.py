@@ -366,6 +366,18 @@ async def test_a_merge_that_a_former_leader_ordered_is_one_task(cluster: Control
 
 
 @at_work
+async def test_a_split_order_for_a_bundle_that_is_ordered_to_nobody_is_taken_out(
+    cluster: ControllerAtWork,
+) -> None:
+    cut = {B: SplitOrder("range_equally_divide")}
+    await cluster.order_by_hand(Orders(0, frozenset({A}), splits=cut), B1)
+    await cluster.next_term().open()
+    assert cluster.controller.splits == {}
+    assert dict((await cluster.orders(B1)).splits) == {}
+    assert (await cluster.orders(B1)).bundles == {A}
+
+
+@at_work
 async def test_half_a_merge_that_a_former_leader_ordered_is_taken_back_in_time(
     cluster: ControllerAtWork,
 ) -> None:

@@ -136,6 +136,20 @@ def test_merges_halves_of_merges_and_splits_without_a_task_are_found() -> None:
     assert {one.target for one in (merged, split, half)} == {B2}
 
 
+def test_halves_that_are_ordered_to_different_brokers_are_followed_each_by_itself() -> None:
+    tasks, apart = LiveTasks(7), {A: B1, B: B2}
+    found = list(unfollowed(tasks, [], apart, BOTH.orders()))
+    assert [(one.kind, one.bundles, one.target) for one in found] == [
+        (TaskKind.MERGE, (A,), B1),
+        (TaskKind.MERGE, (B,), B2),
+    ]
+    for one in found:
+        (followed,) = tasks.enter(tasks.propose(one, 1.0), TaskEvent.ORDER_WRITTEN, 1.0)
+        # So it grows old, and is taken back in time.
+        assert stands(followed, apart, BOTH.orders())
+    assert list(unfollowed(tasks, [], apart, BOTH.orders())) == []
+
+
 def test_what_is_made_a_task_meanwhile_is_not_told_twice() -> None:
     tasks, found = LiveTasks(7), []
     everywhere = dict.fromkeys((A, B), B2)
