@@ -25,13 +25,12 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.load import TopicTraffic
-from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode
-from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot import decode_snapshot
 from loadmanager.core.wire import encode_loads
 from loadmanager.ports import Unavailable
+from loadmanager.simulator.strategies import every_pair
 from tests.adapters.http.conftest import FakeLookup, OpenDoor
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
@@ -132,11 +131,10 @@ async def test_a_load_report_has_the_figures_as_they_are(leader: OpenDoor) -> No
 
 @pytest.mark.parametrize("mode", Mode)
 async def test_the_plan_of_every_strategy_is_shown(leader: OpenDoor, mode: Mode) -> None:
-    for shedder in SHEDDERS:
-        for placement in PLACEMENTS:
-            wish = f"shedder={shedder}&placement={placement}&mode={mode.value}"
-            told = await asked(leader, f"{OURS}/plan?{wish}")
-            assert told["moves"] or told["refusals"]
+    for pair in every_pair():
+        wish = f"shedder={pair.shedder}&placement={pair.placement}&mode={mode.value}"
+        told = await asked(leader, f"{OURS}/plan?{wish}")
+        assert told["moves"] or told["refusals"]
 
 
 async def test_brokers_bundles_and_decisions_are_explained(leader: OpenDoor) -> None:
