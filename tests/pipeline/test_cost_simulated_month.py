@@ -72,3 +72,11 @@ def test_held_out_days_are_foretold_better_than_by_traffic_shares(learned: list[
         assert (found.trial.error[measured] < 0.03).all()
         assert (found.trial.error[measured] < found.trial.rule_error[measured]).all()
         assert (np.abs(found.trial.within[measured] - 0.9) < 0.03).all()
+
+
+def test_held_out_days_are_predicted_where_bundles_cost_more_than_rates_say() -> None:
+    month = simulated(scenario(usage_fraction=0.0, model=2), seed=4)
+    found = learn(InMemory(month.rows(0, USAGE_FRACTION)), classes(month.scenario))
+    measured = found.ground.measured > 0
+    assert (found.trial.error[measured] < 0.03).all()
+    assert (found.trial.error[measured] < found.trial.rule_error[measured]).all()

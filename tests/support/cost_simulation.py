@@ -20,6 +20,7 @@ from loadmanager.simulator.listed_stats import ListedStats
 from loadmanager.simulator.run import MoveRecord
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario.brokers import BrokerClass
+from loadmanager.simulator.scenario.model import FORMER_MODEL
 from loadmanager.simulator.strategies import Strategy, planner_for
 
 PAIR = "threshold+least_long_term_message_rate"
@@ -42,14 +43,18 @@ def scenario(
     step_s: float = STEP_S,
     brokers: int = 4,
     usage_fraction: float = 0.02,
+    model: int = FORMER_MODEL,
 ) -> Scenario:
     """Return a month of two classes of brokers that serve topics of five kinds.
 
     Each kind has messages of another size, other fan-out and other clients per topic, and
     its bundles have their own hours: costs can be told apart. The small brokers are full
-    at times. Somebody else works on the hosts for hours.
+    at times. Somebody else works on the hosts for hours. By the former model work costs what
+    its rates say, so each cost has a true value; by the usual one bundles with the same rates
+    differ, and CPU grows faster than the work.
     """
     content: dict[str, Any] = {
+        "model": model,
         "title": "a month with known costs",
         "duration_s": days * DAY_S,
         "step_s": step_s,
