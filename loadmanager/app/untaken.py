@@ -7,9 +7,9 @@ each time later, until it takes a lock. A lock that stands is no fault of the br
 that waits for it, and neither is a range that its namespace does not have.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -28,6 +28,13 @@ REST_S: Final = 60.0
 MOST_REST_S: Final = 600.0
 
 
+class _Taker(NamedTuple):
+    """A broker that is to take a lock, as one registration of it."""
+
+    broker: BrokerId
+    registered_as: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Rest:
     """Until when a broker is passed over, as which registration, and for how long."""
@@ -43,21 +50,22 @@ class Untaken:
     def __init__(self, parts: Parts, book: OrderBook) -> None:
         self._parts = parts
         self._book = book
-        self._since_s: dict[BundleId, tuple[BrokerId, float]] = {}
+        self._since_s: dict[BundleId, tuple[_Taker, float]] = {}
         self._took_at_s: dict[BrokerId, float] = {}
         self._rests: dict[BrokerId, _Rest] = {}
 
     @property
     def passed_over(self) -> frozenset[BrokerId]:
-        """The brokers that are to get nothing now."""
+        """The brokers that are to get nothing now; none if no other could take anything."""
         now_s, brokers = self._parts.clock.monotonic_s(), self._parts.picture.brokers
-        return frozenset(
+        resting = frozenset(
             broker
             for broker, rest in self._rests.items()
             if rest.until_s > now_s
             and broker in brokers
             and brokers[broker].registered_as == rest.registered_as
         )
+        return resting if self._has_others(resting) else frozenset()
 
     @property
     def waiting(self) -> bool:
@@ -97,54 +105,53 @@ class Untaken:
         now_s = self._parts.clock.monotonic_s()
         self._observe(now_s)
         within_s = TAKEN_WITHIN_FRACTION * self._parts.coordination.session.timeout_s
-        late: dict[BrokerId, list[BundleId]] = {}
-        for bundle, (broker, since_s) in self._since_s.items():
-            if now_s - max(since_s, self._took_at_s.get(broker, since_s)) >= within_s:
-                late.setdefault(broker, []).append(bundle)
-        for broker, bundles in sorted(late.items()):
-            if self._has_others(broker) and await self._is_free(min(bundles)):
-                self._pass_over(broker, len(bundles), now_s)
+        late: dict[_Taker, list[BundleId]] = {}
+        for bundle, (taker, since_s) in self._since_s.items():
+            if now_s - max(since_s, self._took_at_s.get(taker.broker, since_s)) >= within_s:
+                late.setdefault(taker, []).append(bundle)
+        for taker, bundles in sorted(late.items()):
+            others = self._has_others({taker.broker, *self.passed_over})
+            if others and await self._is_free(min(bundles)):
+                self._pass_over(taker, len(bundles), now_s)
             else:
-                self._since_s.update(dict.fromkeys(bundles, (broker, now_s)))
+                self._since_s.update(dict.fromkeys(bundles, (taker, now_s)))
         self._parts.metrics.brokers_passed_over.set(len(self.passed_over))
 
     def _observe(self, now_s: float) -> None:
         owners = self._parts.picture.owners
-        for bundle, (broker, _) in self._since_s.items():
+        for bundle, (taker, _) in self._since_s.items():
             holding = owners.get(bundle)
-            if holding is not None and holding.broker == broker:
-                self._took_at_s[broker] = now_s
-                self._rests.pop(broker, None)
+            if holding is not None and holding.broker == taker.broker:
+                self._took_at_s[taker.broker] = now_s
+                self._rests.pop(taker.broker, None)
         before = self._since_s
         self._since_s = {}
-        for bundle, planned in self._takeable():
-            broker, since_s = before.get(bundle, (planned, now_s))
-            self._since_s[bundle] = (planned, since_s if broker == planned else now_s)
+        for bundle, taker in self._takeable():
+            former, since_s = before.get(bundle, (taker, now_s))
+            self._since_s[bundle] = (taker, since_s if former == taker else now_s)
 
-    def _takeable(self) -> Iterator[tuple[BundleId, BrokerId]]:
+    def _takeable(self) -> Iterator[tuple[BundleId, _Taker]]:
         """Yield each bundle that nobody lists, with the registered broker that is to own it."""
         picture, passed_over = self._parts.picture, self.passed_over
         for bundle, owner, planned in self._book.in_flight():
             if owner is None and planned in picture.brokers and planned not in passed_over:
                 boundaries = picture.known_boundaries(namespace_of(bundle))
                 if boundaries is not None and bundle in boundaries:
-                    yield bundle, planned
+                    yield bundle, _Taker(planned, picture.brokers[planned].registered_as)
 
-    def _has_others(self, broker: BrokerId) -> bool:
+    def _has_others(self, brokers: Container[BrokerId]) -> bool:
         return any(
-            other not in {broker, *self.passed_over} and not known.registration.draining
+            other not in brokers and not known.registration.draining
             for other, known in self._parts.picture.brokers.items()
         )
 
     async def _is_free(self, bundle: BundleId) -> bool:
         return await self._parts.coordination.get(znodes.lock(bundle)) is None
 
-    def _pass_over(self, broker: BrokerId, bundles: int, now_s: float) -> None:
-        known = self._parts.picture.brokers.get(broker)
-        if known is None:
-            return
+    def _pass_over(self, taker: _Taker, bundles: int, now_s: float) -> None:
+        broker, registered_as = taker
         former = self._rests.get(broker)
-        again = former is not None and former.registered_as == known.registered_as
+        again = former is not None and former.registered_as == registered_as
         rest_s = min(2 * former.rest_s, MOST_REST_S) if former and again else REST_S
-        self._rests[broker] = _Rest(now_s + rest_s, known.registered_as, rest_s)
+        self._rests[broker] = _Rest(now_s + rest_s, registered_as, rest_s)
         log.warning("broker.locks.untaken", broker=broker, bundles=bundles, rest_s=rest_s)

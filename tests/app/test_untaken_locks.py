@@ -15,16 +15,17 @@ from loadmanager.ports import Create, Operation, Stat
 WITHIN_S = TAKEN_WITHIN_FRACTION * SESSION_S
 
 
-def stop_taking(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    """Let every commit of this sidecar that takes a lock never be sent."""
-    commit = agent.coordination.commit
+def stop_taking(agent: Agent, patch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Send no commit of this sidecar that takes a lock until the event is set."""
+    commit, sent = agent.coordination.commit, asyncio.Event()
 
     async def hang(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         if any(isinstance(o, Create) and o.path.startswith(znodes.LOCKS) for o in operations):
-            await asyncio.Event().wait()
+            await sent.wait()
         return await commit(operations)
 
     patch.setattr(agent.coordination, "commit", hang)
+    return sent
 
 
 @story()
@@ -87,6 +88,48 @@ async def test_a_lock_that_somebody_holds_is_no_fault_of_the_broker(cluster: Clu
     asking.cancel()
     await operator.delete(znodes.lock(bundle))
     await cluster.until(lambda: cluster.servers(bundle), within_s=5.0)
+
+
+@story()
+async def test_a_registration_answers_for_no_former_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    former = next(one for one in cluster.living if not one.leads)
+    bundle = next(b for b in boundaries.bundles if cluster.server(b) is not former.host)
+    stop_taking(former, monkeypatch)
+    await cluster.move(bundle, former.host)
+    await asyncio.sleep(WITHIN_S - 0.5)
+    await former.kill()
+    newcomer = cluster.start(former.host)
+    stop_taking(newcomer, monkeypatch)
+    await asyncio.sleep(WITHIN_S - 1.0)
+    assert newcomer.app.member.registered
+    assert not cluster.warnings("broker.locks.untaken")
+    await cluster.until(lambda: cluster.warnings("broker.locks.untaken"), within_s=2.0)
+
+
+@story(2)
+async def test_a_broker_gets_bundles_again_once_no_other_could_take_them(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    agent = next(one for one in cluster.living if not one.leads)
+    other = next(host for host in cluster.hosts if host is not agent.host)
+    bundle = next(b for b in boundaries.bundles if cluster.server(b) is other)
+    sent = stop_taking(agent, monkeypatch)
+    await cluster.move(bundle, agent.host)
+    await cluster.until(lambda: cluster.warnings("broker.locks.untaken"), within_s=15.0)
+    await cluster.until(lambda: cluster.servers(bundle) == [other])
+    sent.set()
+    stranger_epoch = 2**63 - 1
+    await other.broker.renew_lease(agent_epoch=stranger_epoch, until_s=None, incarnation=None)
+    await cluster.until(
+        lambda: all(cluster.servers(b) == [agent.host] for b in boundaries.bundles),
+        within_s=REST_S / 2,
+    )
 
 
 @story(leader={"round_interval_s": 300.0})
