@@ -2,7 +2,9 @@
 
 They are deleted, once the broker serves nothing under them, except those of bundles that it
 is to own: the lock worker replaces these in one commit, so that no other broker comes
-between and the broker serves them all the time.
+between and the broker serves them all the time. One that it does not replace after all,
+because its order or its namespace went meanwhile, is deleted as soon as that is seen: its
+session may live for ever.
 """
 
 import asyncio
@@ -19,12 +21,22 @@ from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import encode_owned
+from loadmanager.core.ownership import Phase, holds_lock
 from loadmanager.core.wire import decode_lock
-from loadmanager.ports import Check, CommitRejected, Delete, Operation
+from loadmanager.ports import (
+    BrokerError,
+    Check,
+    CommitRejected,
+    CoordinationError,
+    Delete,
+    Node,
+    Operation,
+)
 
 log = structlog.get_logger()
 
 _ATTEMPTS = 10
+_LOOK_S = 0.5
 
 
 class FormerLocks:
@@ -44,7 +56,8 @@ class FormerLocks:
 
     def add(self, tokens: Mapping[BundleId, int]) -> None:
         """Add what an earlier session listed, or the membership that has just ended held."""
-        self._tokens = {**tokens, **self._tokens}
+        for bundle, token in tokens.items():
+            self._tokens[bundle] = max(token, self._tokens.get(bundle, 0))
 
     async def release(self, leased_until_s: float) -> None:
         """Delete those of this session once nothing is served under them.
@@ -97,7 +110,44 @@ class FormerLocks:
         errors = [one for one in outcomes if isinstance(one, Exception)]
         if errors:
             raise ExceptionGroup("former locks could not be cleared", errors)
-        self._tokens = {}
+        self._tokens = {b: token for b, token in self._tokens.items() if b in wanted}
+
+    async def run(self, membership: Membership) -> None:
+        """Delete those that were wanted and are not taken over after all, until cancelled."""
+        parallel = asyncio.Semaphore(PARALLEL)
+        while True:
+            await self._clock.sleep(_LOOK_S)
+            looks = [self._look(membership, b, t, parallel) for b, t in self._tokens.items()]
+            await asyncio.gather(*looks)
+
+    async def _look(
+        self, membership: Membership, bundle: BundleId, token: int, parallel: asyncio.Semaphore
+    ) -> None:
+        """Forget a lock that was taken over or deleted by now."""
+        phase = self._ownerships.records.phase(bundle)
+        if phase is Phase.FREE:
+            async with parallel:
+                try:
+                    gone = await self._clear_untaken(membership, bundle, token)
+                except (BrokerError, CoordinationError) as error:
+                    log.debug("bundle.lock.uncleared", bundle=bundle, why=str(error))
+                    return
+        else:
+            gone = holds_lock(phase)
+        if gone:
+            self._tokens.pop(bundle, None)
+
+    async def _clear_untaken(self, membership: Membership, bundle: BundleId, token: int) -> bool:
+        """Delete a lock unless it is being taken over, and return whether it is gone."""
+        folder = await self._coordination.get(znodes.lock_folder(bundle))
+        # Read before: the lock worker may begin to take it over at any time from here on, and
+        # that changes the folder.
+        if self._ownerships.records.phase(bundle) is not Phase.FREE:
+            return False
+        if folder is not None:
+            await self._unload(membership, bundle, token)
+            await self._delete(membership, bundle, folder)
+        return True
 
     async def _unload(self, membership: Membership, bundle: BundleId, token: int) -> None:
         epoch = membership.agent_epoch
@@ -110,7 +160,7 @@ class FormerLocks:
             await self._unload(membership, bundle, token)
             for _ in range(_ATTEMPTS):
                 try:
-                    await self._delete(membership, bundle)
+                    await self._delete(membership, bundle, None)
                 except CommitRejected as rejected:
                     # Any lock of the namespace may have been taken since, this one or another.
                     why = str(rejected)
@@ -118,14 +168,16 @@ class FormerLocks:
                     return
             log.warning("bundle.lock.left", bundle=bundle, why=why)
 
-    async def _delete(self, membership: Membership, bundle: BundleId) -> None:
+    async def _delete(self, membership: Membership, bundle: BundleId, beside: Node | None) -> None:
         """Delete a lock if it is still one of this broker.
 
+        ``beside`` the lock worker, that is the folder as it was before: what is taken since stays.
+
         Raises:
-            CommitRejected: it may be that of another broker by now.
+            CommitRejected: it may be that of another broker, or have been taken over, by now.
         """
         path, folder_path = znodes.lock(bundle), znodes.lock_folder(bundle)
-        folder = await self._coordination.get(folder_path)
+        folder = beside or await self._coordination.get(folder_path)
         node = await self._coordination.get(path)
         if node is None or folder is None:
             return
@@ -135,7 +187,7 @@ class FormerLocks:
         except MalformedContent as error:
             log.warning("znode.content.refused", path=path, error=str(error))
             return
-        if node.stat.ephemeral_owner == membership.session_id:
+        if beside is None and node.stat.ephemeral_owner == membership.session_id:
             # Only another agent of this broker, which deletes our mark, would replace it.
             unchanged = Check(znodes.agent(membership.broker, membership.session_id), 0)
         else:

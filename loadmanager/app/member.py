@@ -81,6 +81,7 @@ class Member:
             splitter=splitter,
             obedience=self._obedience,
             leaving=leaving,
+            former_locks=self._former_locks,
         )
         parts.picture.owner_changes.subscribe(ownerships.retry_refused)
 

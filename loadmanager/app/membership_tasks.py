@@ -3,6 +3,7 @@
 import asyncio
 import math
 
+from loadmanager.app.former_locks import FormerLocks
 from loadmanager.app.leasing import BrokerLost, Displaced, LeaseKeeper, MembershipEnded
 from loadmanager.app.leaving import Leaving
 from loadmanager.app.lock_worker import LockWorker
@@ -32,6 +33,7 @@ class MembershipTasks:
         splitter: Splitter,
         obedience: Obedience,
         leaving: Leaving,
+        former_locks: FormerLocks,
     ) -> None:
         self._parts = parts
         self._coordination = parts.coordination
@@ -41,6 +43,7 @@ class MembershipTasks:
         self._splitter = splitter
         self._obedience = obedience
         self._leaving = leaving
+        self._former_locks = former_locks
 
     async def run(self, membership: Membership, report: LoadReport, lease: LeaseKeeper) -> None:
         """Own, publish, split and renew; ``report`` is what the broker is registered with.
@@ -60,6 +63,7 @@ class MembershipTasks:
             async with asyncio.TaskGroup() as tasks:
                 self._ownerships.joined(membership)
                 tasks.create_task(locks.run(), name="locks")
+                tasks.create_task(self._former_locks.run(membership), name="former locks")
                 tasks.create_task(self._publisher.run(membership, report), name="reports")
                 tasks.create_task(self._compare_now_and_then(), name="comparison")
                 tasks.create_task(self._splitter.run(), name="splits")

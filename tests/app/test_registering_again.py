@@ -11,7 +11,7 @@ from stories import place_all, story
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.faults.agent import SESSION_S, Agent
-from loadmanager.faults.cluster import Cluster
+from loadmanager.faults.cluster import NAMESPACE, Cluster
 from loadmanager.faults.host import Host
 from loadmanager.ports import Create, Delete, Operation, Stat
 
@@ -287,3 +287,38 @@ async def test_a_sidecar_that_waits_for_another_of_its_broker_names_what_that_on
     await cluster.settled(boundaries.bundles)
     for topic in topics:
         assert (await latest.look_up(topic)).broker == latest.parts.identity.broker
+
+
+@pytest.mark.parametrize("gone", ["the namespace", "the order"])
+@story(2)
+async def test_a_former_lock_that_is_not_to_be_taken_over_any_more_is_deleted(
+    cluster: Cluster, gone: str
+) -> None:
+    """It is wanted when the broker is registered anew, in the same session, and not a moment later."""
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    agent = follower(cluster)
+    await own_all(cluster, boundaries.bundles, agent.host)
+    operator, session_id = await cluster.operator(), agent.coordination.session.session_id
+    gave_up: list[asyncio.Task[None]] = []
+
+    async def give_up() -> None:
+        if gone == "the namespace":
+            await operator.delete(znodes.local_policies(NAMESPACE))
+        else:
+            for bundle in boundaries.bundles:
+                await cluster.move(bundle, other_than(cluster, agent.host))
+
+    def give_up_before(operations: Sequence[Operation]) -> None:
+        first = not gave_up and replaces(operations, boundaries.bundles[0])
+        agent.coordination.delay_commits_s = 0.1 if first else 0.0
+        if first:
+            gave_up.append(asyncio.ensure_future(give_up()))
+
+    agent.coordination.before_commit = give_up_before
+    newest = agent.picture.brokers[agent.host.name].registered_as
+    await agent.host.broker.renew_lease(agent_epoch=newest + 1, until_s=None, incarnation=None)
+    await cluster.until(lambda: gave_up)
+    await cluster.until(lambda: session_id not in cluster.lock_sessions().values(), within_s=5.0)
+    assert agent.coordination.session.session_id == session_id
+    await cluster.settled(boundaries.bundles if gone == "the order" else [])
