@@ -14,7 +14,8 @@ moment that is too early, however long a renewal is under way. The renewal names
 process whose clock was read: another one, after a restart, may count from elsewhere.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +47,10 @@ class MembershipEnded(LoadManagerError):
 
 class BrokerLost(MembershipEnded):
     """The broker took no renewal until its lease had run out: it serves nothing."""
+
+
+class LeaseLapsed(MembershipEnded):
+    """ZooKeeper answers too late to hold a lease, and the session lives on: others are to serve."""
 
 
 class Displaced(LoadManagerError):
@@ -87,7 +92,8 @@ class LeaseKeeper:
     """Renews the broker's lease for one membership, and compares what the broker serves.
 
     ``earlier_end_s`` is when the lease of this agent's membership before has run out;
-    ``heartbeats`` are those of this process in all its memberships.
+    ``heartbeats`` are those of this process in all its memberships. ``has_heirs`` says whether
+    another broker could take this one's bundles.
     """
 
     def __init__(
@@ -99,6 +105,7 @@ class LeaseKeeper:
         *,
         earlier_end_s: float,
         heartbeats: Heartbeats,
+        has_heirs: Callable[[], bool],
     ) -> None:
         self._coordination = parts.coordination
         self._broker = parts.broker
@@ -108,6 +115,8 @@ class LeaseKeeper:
         self._terms = terms
         self._membership = membership
         self._heartbeats = heartbeats
+        self._has_heirs = has_heirs
+        self._late_since_s = math.inf
         self._incarnation = ""
         self._broker_clock_s = 0.0
         self._broker_clock_read_at_s = 0.0
@@ -151,12 +160,11 @@ class LeaseKeeper:
         Raises:
             BrokerLost: the broker took no renewal until its lease had run out.
             Displaced: another agent commands the broker.
+            LeaseLapsed: for a session timeout each heartbeat was answered after the lease's end.
             MembershipEnded: the session is another one now.
         """
         while True:
-            await self._clock.sleep(
-                self._terms.interval_fraction * self._coordination.session.timeout_s
-            )
+            await self._pause()
             if self._coordination.session.session_id != self._membership.session_id:
                 raise MembershipEnded("the session was replaced")
             if self._refusing and self._clock.monotonic_s() > self._over_at_s:
@@ -166,6 +174,8 @@ class LeaseKeeper:
             try:
                 await self._extend()
             except Disconnected:
+                # No lock can be deleted meanwhile, and the next heartbeat may be in time.
+                self._late_since_s = math.inf
                 log.debug("lease.renewal.skipped", why="the session is in doubt")
             except BrokerError as error:
                 self._metrics.lease_renewals.labels(result="failed").inc()
@@ -174,6 +184,27 @@ class LeaseKeeper:
                 if self._clock.monotonic_s() > self._over_at_s:
                     raise BrokerLost(str(error)) from error
 
+    async def provable(self) -> None:
+        """Return once heartbeats have come in time to hold a lease, for as long as one lasts.
+
+        At once while no other broker could take the bundles of this one.
+        """
+        over_at_s, in_time_since_s = -math.inf, 0.0
+        while self._has_heirs():
+            sent_at_s = self._clock.monotonic_s()
+            await self._coordination.heartbeat()
+            answered_s, timeout_s = self._clock.monotonic_s(), self._coordination.session.timeout_s
+            if answered_s > over_at_s:
+                in_time_since_s = answered_s
+            if answered_s - in_time_since_s >= self._fraction(timeout_s) * timeout_s:
+                return
+            over_at_s = self._end_s(sent_at_s, timeout_s)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        timeout_s = self._coordination.session.timeout_s
+        await self._clock.sleep(self._terms.interval_fraction * timeout_s)
+
     async def _extend(self) -> bool:
         """Extend the lease by a heartbeat, and return whether it is long enough for two more."""
         sent_at_s = self._clock.monotonic_s()
@@ -181,6 +212,7 @@ class LeaseKeeper:
         session = self._coordination.session
         if session.session_id != self._membership.session_id:
             raise MembershipEnded("the session was replaced")
+        self._let_go_if_late(session.timeout_s)
         until_s = self._end_s(sent_at_s, session.timeout_s)
         if not self._answering:
             # A broker that did not answer may have got the renewal all the same, and
@@ -195,6 +227,20 @@ class LeaseKeeper:
             await self._lease_until(until_s)
             self._metrics.lease_renewals.labels(result="renewed").inc()
         return until_s - sent_at_s >= self._terms.shortest_s(session.timeout_s)
+
+    def _let_go_if_late(self, timeout_s: float) -> None:
+        """End the membership if a heartbeat has been answered after the lease's end for too long.
+
+        The broker has stopped by then, and the locks would stand for as long as the session lives.
+        """
+        now_s = self._clock.monotonic_s()
+        late = now_s > self._over_at_s
+        self._late_since_s = min(self._late_since_s, now_s) if late else math.inf
+        if now_s - self._late_since_s > timeout_s and self._has_heirs():
+            raise LeaseLapsed(
+                f"no lease could be held for {timeout_s:g} s: ZooKeeper answered each heartbeat "
+                "after the lease's end; expected answers within a sixth of the session timeout"
+            )
 
     def _end_s(self, sent_at_s: float, timeout_s: float) -> float:
         """Return until when the heartbeat that was just answered lets the broker serve."""

@@ -35,14 +35,14 @@ class Leaving:
         That ends at once where no broker could take anything: without the service, and
         where no other broker stays.
         """
-        if not self._has_heirs():
+        if not self.has_heirs():
             return
         bundles, begun_s = self._ownerships.records.count, self._parts.clock.monotonic_s()
         # A broker's own bundles never move, so it does not wait for them.
         await self.let_go(
             begun_s + self._tuning.now.drain_deadline_s,
             while_true=lambda: (
-                self._has_heirs() and not all(map(belongs_to_a_broker, self._ownerships.phases))
+                self.has_heirs() and not all(map(belongs_to_a_broker, self._ownerships.phases))
             ),
         )
         log.info(
@@ -64,7 +64,7 @@ class Leaving:
         except CoordinationError as error:
             log.warning("broker.registration.kept", why=str(error))
         begun_s = self._parts.clock.monotonic_s()
-        await self.let_go(begun_s + within_s / 2, while_true=self._has_heirs)
+        await self.let_go(begun_s + within_s / 2, while_true=self.has_heirs)
         self._ownerships.recall_all()
         await self.let_go(begun_s + within_s)
 
@@ -87,7 +87,8 @@ class Leaving:
         while self._ownerships.records.count and while_true() and clock.monotonic_s() < deadline_s:
             await clock.sleep(_POLL_S)
 
-    def _has_heirs(self) -> bool:
+    def has_heirs(self) -> bool:
+        """Return whether another broker could take the bundles of this one."""
         me, picture = self._parts.identity.broker, self._parts.picture
         return picture.current and any(
             broker != me and not known.registration.draining

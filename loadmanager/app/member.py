@@ -13,6 +13,7 @@ from loadmanager.app.leasing import (
     BrokerLost,
     Displaced,
     LeaseKeeper,
+    LeaseLapsed,
     LeaseTerms,
     MembershipEnded,
 )
@@ -69,6 +70,7 @@ class Member:
         self._unleased = Unleased(parts, self._succession)
         self._membership: Membership | None = None
         self._given_up: Membership | None = None
+        self._lapsed: Membership | None = None
         self._lease: LeaseKeeper | None = None
         self._obedience = Obedience(parts, ownerships.obey, ownerships.doubt)
         # Before the first session, which begins when this runs.
@@ -185,6 +187,7 @@ class Member:
         await self._deregister_given_up()
         if self._lease:
             await self._former_locks.release(self._lease.leased_until_s)
+            await self._stay_out(self._lease)
         mark = znodes.draining(parts.identity.broker)
         drained, _ = await asyncio.gather(parts.coordination.get(mark), self._obedience.learn())
         self._intention.mark_read(drained)
@@ -204,6 +207,7 @@ class Member:
             membership,
             earlier_end_s=earlier_end_s,
             heartbeats=self._heartbeats,
+            has_heirs=self._leaving.has_heirs,
         )
         self._lease = lease
         self._ownerships.registered(membership)
@@ -225,6 +229,9 @@ class Member:
             self._unleased.refusal()
             await self._give_up(membership)
             raise
+        except* LeaseLapsed:
+            self._lapsed = membership
+            raise
         except* (CoordinationError, MembershipEnded):
             raise
         except* Exception:
@@ -241,6 +248,13 @@ class Member:
             await self._take_back(error)
             raise
         return report
+
+    async def _stay_out(self, lease: LeaseKeeper) -> None:
+        """Register no broker whose lease lapsed before a lease could be held again."""
+        if self._lapsed is not None:
+            await self._give_up(self._lapsed)
+            await lease.provable()
+            self._lapsed = None
 
     async def _give_up(self, membership: Membership) -> None:
         self._given_up = membership

@@ -294,7 +294,7 @@ async def test_a_sidecar_that_waits_for_another_of_its_broker_names_what_that_on
 async def test_a_former_lock_that_is_not_to_be_taken_over_any_more_is_deleted(
     cluster: Cluster, gone: str
 ) -> None:
-    """It is wanted when the broker is registered anew, in the same session, and not a moment later."""
+    """It is wanted when the broker registers anew, in the same session, and not a moment later."""
     boundaries = await cluster.make_namespace(2)
     await place_all(cluster, boundaries)
     agent = follower(cluster)
