@@ -2,29 +2,32 @@
 
 The bound is that of `lower_bound`. Where isolation policies keep bundles to some brokers,
 these bundles and these brokers by themselves are a problem whose bound holds for the whole:
-other bundles only add to it. Anti-affinity and even spreading are not counted, so the bound
-within policies is one, too, but the best that they allow may lie above it.
+other bundles only add to it. A draining broker may serve nothing, which counts as a policy,
+too. Anti-affinity and even spreading are not counted, so the bound within policies is one,
+too, but the best that they allow may lie above it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
+from loadmanager.core.averages import BYTES_IN, BYTES_OUT
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.columns import Mask
+from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.joint.learning import Learned
+from loadmanager.core.joint.served import served_in
 from loadmanager.core.lower_bound import lower_bound, water_levels
 from loadmanager.core.policies import IsolationPolicy, Policies, hosts_matching, open_to
-from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, FloatArray
-
-Indices = NDArray[np.intp]
+from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, FloatArray, ResourceWeights
 
 MOVING: Final = (CPU, BANDWIDTH_IN, BANDWIDTH_OUT)
 """The resources whose use goes with a bundle; a heap stays where it is."""
+
+_NO_MOVES: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,28 +105,35 @@ class Optimality:
         return _above(self.largest, self.bound_within_policies)
 
 
+def by_namespace(bundles: Sequence[BundleId]) -> dict[Namespace, list[int]]:
+    """Return the rows of each namespace's bundles."""
+    found: dict[Namespace, list[int]] = {}
+    for row, bundle in enumerate(bundles):
+        found.setdefault(namespace_of(bundle), []).append(row)
+    return found
+
+
 def confinements(
-    policies: Policies, bundles: Sequence[BundleId], brokers: tuple[BrokerId, ...]
+    policies: Policies,
+    namespaces: Mapping[Namespace, Sequence[int]],
+    count: int,
+    brokers: tuple[BrokerId, ...],
 ) -> tuple[Confined, ...]:
     """Return what isolation policies confine: an element for each policy, one for the others.
 
-    Secondary brokers count as allowed, whether they are needed or not.
+    ``namespaces`` has the rows of each namespace's bundles, of which the first ``count``
+    are looked at. Secondary brokers count as allowed, whether they are needed or not.
     """
     if not policies.isolation:
         return ()
-    governing: dict[Namespace, IsolationPolicy | None] = {}
-    rows: dict[IsolationPolicy | None, list[int]] = {}
-    for row, bundle in enumerate(bundles):
-        namespace = namespace_of(bundle)
-        if namespace not in governing:
-            governing[namespace] = policies.governing(namespace)
-        rows.setdefault(governing[namespace], []).append(row)
-    found = []
-    for policy, its in rows.items():
-        mask = np.zeros(len(bundles), dtype=np.bool_)
-        mask[its] = True
-        found.append(Confined(mask, may_ever_serve(policies, policy, brokers)))
-    return tuple(found)
+    masks: dict[IsolationPolicy | None, Mask] = {}
+    for namespace, rows in namespaces.items():
+        policy = policies.governing(namespace)
+        mask = masks.setdefault(policy, np.zeros(count, dtype=np.bool_))
+        mask[[row for row in rows if row < count]] = True
+    return tuple(
+        Confined(mask, may_ever_serve(policies, policy, brokers)) for policy, mask in masks.items()
+    )
 
 
 def may_ever_serve(
@@ -145,41 +155,98 @@ def excess_over_level(demand: FloatArray, background: FloatArray, level: float) 
     return float(np.maximum(above, 0.0).mean()) / level if level > 0 else 0.0
 
 
-def optimality_of(view: ClusterView, sizes: FloatArray | None = None) -> Optimality | None:
+def optimality_of(
+    view: ClusterView,
+    learned: Learned | None = None,
+    *,
+    weights: ResourceWeights | None = None,
+    moves: Mapping[BundleId, BrokerId] = _NO_MOVES,
+) -> Optimality | None:
     """Return how a cluster stands by its reports; None where nothing can be said of it.
 
     Resources of which some broker does not say what it has are left out.
 
     Args:
         view: the cluster; without brokers nothing can be said.
-        sizes: (K, 5) what each bundle uses, in the units of reports and the rows of the
-            view's bundles, as far as it is known; None for its share of its broker's traffic.
+        learned: what the joint strategy learned of costs and of brokers' speeds; None for
+            bundles that use their shares of their brokers' traffic, on brokers alike.
+        weights: resources of weight 0 are left out; None for all that go with a bundle.
+        moves: bundles that count on another broker than on the one that lists them.
     """
-    brokers, names = view.brokers, view.bundles.names
-    known = [one for one in MOVING if (brokers.limit[:, one] > 0).all()]
+    brokers = view.brokers.reported
+    wanted = np.ones(brokers.limit.shape[1]) if weights is None else weights.as_array()
+    known = [one for one in MOVING if wanted[one] > 0 and (brokers.limit[:, one] > 0).all()]
     if not len(brokers.names) or not known:
         return None
     usage, limit = brokers.usage[:, known], brokers.limit[:, known]
-    listed = np.flatnonzero(view.owned.listed_by >= 0)
-    size = (traffic_sizes(view) if sizes is None else sizes)[listed][:, known]
-    served = np.zeros_like(usage)
-    np.add.at(served, view.owned.listed_by[listed], size)
-    background = np.maximum(usage - served, 0.0)
+    sizes, speed = _sizes(view, learned, known)
+    owner = view.owned.listed_by
+    served = _sums(owner, sizes, len(limit)) * speed
+    # What bundles are predicted to use is at most what their broker uses.
+    factor = np.where(served > usage, usage / np.where(served > 0, served, 1.0), 1.0)
+    sizes *= factor[owner]
+    background = np.maximum(usage - served * factor, 0.0) / speed
     bundles = Assignable(
-        cost=size[np.newaxis],
+        cost=sizes[np.newaxis],
         background=background,
-        capacity=limit,
+        capacity=limit / speed,
         class_of=np.zeros(len(limit), dtype=np.intp),
         present=np.ones(len(limit), dtype=np.bool_),
     )
-    confined = confinements(view.policies, [names[row] for row in listed.tolist()], brokers.names)
+    serving = _with_moves(view, owner, moves)
+    demand = (background + _sums(serving, sizes, len(limit))) / bundles.capacity
     level = float(bundles.levels().max())
+    bound, confined = bundles.bound(), tuple(_confined(view))
     return Optimality(
-        largest=float((usage / limit).max()),
-        bound=bundles.bound(),
-        bound_within_policies=bundles.bound(confined),
-        excess=excess_over_level(usage / limit, background / limit, level),
+        largest=float(demand.max()),
+        bound=bound,
+        bound_within_policies=bundles.bound(confined) if confined else bound,
+        excess=excess_over_level(demand, background / bundles.capacity, level),
     )
+
+
+def _sizes(
+    view: ClusterView, learned: Learned | None, known: Sequence[int]
+) -> tuple[FloatArray, FloatArray]:
+    """Return (K, R) what bundles use on a broker of speed 1, and (B, R) the brokers' speeds.
+
+    What no report lists uses nothing, and so does what was never measured.
+    """
+    counts = (view.owned.listed_by >= 0) & view.bundles.known
+    if learned is None:
+        sizes = traffic_sizes(view)[:, known]
+        speed = np.ones((len(view.brokers.names), len(known)))
+    else:
+        served = served_in(view.bundles, view.bundles.short)
+        sizes = served @ learned.unit_costs[known].T
+        speed = learned.brokers.of(view.brokers.reported).speed[:, known]
+    sizes[~counts] = 0.0
+    return sizes, speed
+
+
+def _sums(owner: Indices, sizes: FloatArray, brokers: int) -> FloatArray:
+    """Return (B, R): the sums of the bundles of each broker; those of owner -1 are nobody's."""
+    columns = [np.bincount(owner + 1, column, brokers + 1)[1:] for column in sizes.T]
+    return np.stack(columns, axis=1)
+
+
+def _with_moves(view: ClusterView, owner: Indices, moves: Mapping[BundleId, BrokerId]) -> Indices:
+    found = owner.copy() if moves else owner
+    for bundle, target in moves.items():
+        row = view.bundles.row(bundle)
+        if row is not None and owner[row] >= 0:
+            found[row] = view.row(target)
+    return found
+
+
+def _confined(view: ClusterView) -> Iterator[Confined]:
+    """Yield what may go to some brokers only: all bundles to those that do not drain."""
+    brokers, count = view.brokers, len(view.bundles.known)
+    takes = ~brokers.draining
+    if not takes.all():
+        yield Confined(np.ones(count, dtype=np.bool_), takes)
+    for one in confinements(view.policies, view.bundles.namespaces, count, brokers.names):
+        yield Confined(one.bundles, one.brokers & takes)
 
 
 def traffic_sizes(view: ClusterView) -> FloatArray:
@@ -187,16 +254,17 @@ def traffic_sizes(view: ClusterView) -> FloatArray:
 
     As `TrafficShare` has it: CPU half by messages and half by bytes, network by bytes.
     """
-    owner = np.asarray(view.owned.listed_by, dtype=np.intp)
-    listed = owner >= 0
-    rates, totals = view.bundles.short, view.brokers.traffic[owner]
-    msgs = _shares(rates[:, [MSGS_IN, MSGS_OUT]].sum(axis=1), totals[:, :2].sum(axis=1))
-    volume = _shares(rates[:, [BYTES_IN, BYTES_OUT]].sum(axis=1), totals[:, 2:].sum(axis=1))
-    found = np.zeros((len(owner), view.brokers.usage.shape[1]))
-    found[:, CPU] = (msgs + volume) / 2.0
-    found[:, BANDWIDTH_IN] = _shares(rates[:, BYTES_IN], totals[:, BYTES_IN])
-    found[:, BANDWIDTH_OUT] = _shares(rates[:, BYTES_OUT], totals[:, BYTES_OUT])
-    return np.where(listed[:, np.newaxis], found * view.brokers.usage[owner], 0.0)
+    owner, bundles, brokers = view.owned.listed_by, view.bundles, view.brokers.reported
+    msgs = _shares(bundles.short_msgs_per_s, brokers.msgs_per_s[owner])
+    volume = _shares(bundles.short_bytes_per_s, brokers.bytes_per_s[owner])
+    rates, totals, usage = bundles.short, brokers.traffic, brokers.usage
+    found = np.zeros((len(owner), usage.shape[1]))
+    found[:, CPU] = (msgs + volume) / 2.0 * usage[owner, CPU]
+    for resource, column in ((BANDWIDTH_IN, BYTES_IN), (BANDWIDTH_OUT, BYTES_OUT)):
+        share = _shares(rates[:, column], totals[owner, column])
+        found[:, resource] = share * usage[owner, resource]
+    found[owner < 0] = 0.0
+    return found
 
 
 def _shares(part: FloatArray, whole: FloatArray) -> FloatArray:

@@ -9,7 +9,7 @@ import numpy as np
 from loadmanager.core.averages import MSGS_IN, MSGS_OUT
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.core.optimality import Assignable, confinements, excess_over_level
+from loadmanager.core.optimality import Assignable, by_namespace, confinements, excess_over_level
 from loadmanager.core.plan import Move
 from loadmanager.core.policies import Policies, open_to
 from loadmanager.core.scores import FloatArray
@@ -71,7 +71,10 @@ class World:
             trace_patterns=scenario.trace_patterns,
         )
         self.policies = _policies(scenario, self.fleet)
-        self._confined = confinements(self.policies, self.topics.bundles, self.fleet.brokers)
+        names = self.topics.bundles
+        self._confined = confinements(
+            self.policies, by_namespace(names), len(names), self.fleet.brokers
+        )
         self.members = Members(_joined(scenario.brokers))
         self.hand_overs = HandOvers(
             fleet=self.fleet,

@@ -1,6 +1,7 @@
 """The distance from the best, of a cluster as it is reported, and what policies leave of it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -9,18 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.core.averages import BYTES_IN
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.joint.learning import Learned
 from loadmanager.core.optimality import (
     Assignable,
     Confined,
+    by_namespace,
     confinements,
     excess_over_level,
     optimality_of,
     traffic_sizes,
 )
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.scores import CPU, ResourceWeights
+
+CPU_ALONE = ResourceWeights(bandwidth_in=0, bandwidth_out=0)
 
 MakeView = Callable[..., ClusterView]
 
@@ -47,13 +54,75 @@ def test_policies_may_allow_none_of_the_gap_to_be_closed(make_view: MakeView) ->
     assert found.gap_within_policies == 0.0
 
 
-def test_known_sizes_count_before_shares_of_the_traffic(make_view: MakeView) -> None:
+def test_a_draining_broker_may_serve_nothing(make_view: MakeView) -> None:
+    found = optimality_of(make_view(UNEVEN, {"c:1": {"draining": True}}))
+    assert found is not None
+    # Two of three equal bundles lie together on the other two brokers.
+    assert (found.bound, found.bound_within_policies) == pytest.approx((0.3, 0.6))
+    kept = optimality_of(make_view(UNEVEN, {"a:1": {"draining": True}}, policies=KEPT))
+    assert kept is not None
+    # The policy's only broker drains: where its bundles may go nowhere, that proves nothing.
+    assert kept.bound_within_policies == pytest.approx(0.6)
+
+
+def test_moves_count_before_they_are_made(make_view: MakeView) -> None:
     view = make_view(UNEVEN)
-    sizes = np.zeros((len(view.bundles.known), 5))
-    assert (background := optimality_of(view, sizes)) is not None
+    bundle = view.bundles.names[1]
+    gone = BundleId("t/gone/0x00000000_0xffffffff")
+    found = optimality_of(view, moves={bundle: BrokerId("b:1"), gone: BrokerId("b:1")})
+    assert found is not None
+    assert (found.largest, found.bound, found.gap) == pytest.approx((0.3, 0.3, 0.0))
+
+
+def test_resources_without_weight_are_left_out(make_view: MakeView) -> None:
+    network = {"usage": (0.0, 0.0, 0.0, 9e5, 9e5), "limit": (800.0, 0.0, 0.0, 1e6, 1e6)}
+    view = make_view(UNEVEN, dict.fromkeys(UNEVEN, network))
+    every, cpu = optimality_of(view), optimality_of(view, weights=CPU_ALONE)
+    assert every is not None
+    assert cpu is not None
+    assert (every.largest, cpu.largest) == pytest.approx((0.9, 0.0))
+    assert (
+        optimality_of(view, weights=ResourceWeights(cpu=0, bandwidth_in=0, bandwidth_out=0)) is None
+    )
+
+
+def test_what_was_learned_counts_before_shares_of_the_traffic(make_view: MakeView) -> None:
+    view = make_view(UNEVEN)
+    nothing = Learned.nothing(view)
     # Bundles that use nothing leave all to others on the host, which nobody can move.
+    assert (background := optimality_of(view, nothing)) is not None
     assert background.bound == pytest.approx(0.6)
     assert background.gap == background.excess == 0.0
+
+
+def test_a_slow_broker_is_given_what_it_can_do(make_view: MakeView) -> None:
+    view = make_view({"a:1": (0.6, {1: 100.0, 2: 100.0}), "b:1": (0.3, {3: 100.0, 4: 100.0})})
+    twice = optimality_of(view, _learned(view, cores_per_byte=1.2, speeds=(2.0, 1.0)))
+    alike = optimality_of(view, _learned(view, cores_per_byte=1.8, speeds=(1.0, 1.0)))
+    assert twice is not None
+    assert alike is not None
+    assert (twice.largest, alike.largest) == pytest.approx((0.6, 0.6))
+    # Each bundle takes 0.30 of the slow broker or 0.15 of the other: that has three of them.
+    assert twice.bound == pytest.approx(0.45)
+    # b:1 uses 0.3, less than its bundles are predicted to; a:1 has a background of 0.15.
+    assert alike.bound == pytest.approx(0.45)
+
+
+def _learned(view: ClusterView, cores_per_byte: float, speeds: tuple[float, float]) -> Learned:
+    known = Learned.nothing(view)
+    costs = known.unit_costs.copy()
+    costs[CPU, BYTES_IN] = cores_per_byte
+    brokers = known.brokers.of(view.brokers)
+    speed = np.tile(np.array(speeds)[:, np.newaxis], brokers.speed.shape[1])
+    return replace(known, unit_costs=costs, brokers=replace(brokers, speed=speed))
+
+
+def test_bundles_without_a_sample_are_no_part_of_what_can_move(make_view: MakeView) -> None:
+    view = make_view(UNEVEN)
+    unknown = replace(view, bundles=replace(view.bundles, known=np.zeros_like(view.bundles.known)))
+    found = optimality_of(unknown)
+    assert found is not None
+    assert (found.largest, found.bound, found.gap) == pytest.approx((0.6, 0.6, 0.0))
 
 
 def test_of_no_broker_and_of_none_that_says_what_it_has_nothing_can_be_said(
@@ -87,12 +156,15 @@ def test_each_policy_and_all_other_bundles_are_confined_to_brokers_of_their_own(
     )
     names = [_bundle("t/p1"), _bundle("t/other"), _bundle("t/p2")]
     brokers = (BrokerId("a:1"), BrokerId("b:1"), BrokerId("c:1"))
-    found = confinements(policies, names, brokers)
+    found = confinements(policies, by_namespace(names), len(names), brokers)
     assert [(one.bundles.tolist(), one.brokers.tolist()) for one in found] == [
         ([True, False, True], [True, True, False]),
         ([False, True, False], [False, True, True]),
     ]
-    assert confinements(Policies(), names, brokers) == ()
+    assert confinements(Policies(), by_namespace(names), len(names), brokers) == ()
+    # Bundles that came after the view was made are no part of it.
+    first = confinements(policies, by_namespace(names), 1, brokers)
+    assert [one.bundles.tolist() for one in first] == [[True], [False]]
 
 
 def _bundle(namespace: str) -> BundleId:
