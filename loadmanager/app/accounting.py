@@ -26,6 +26,7 @@ from loadmanager.core.round_memory import shifted
 from loadmanager.core.snapshot import RunningLoad, Snapshot, agreed, encode_snapshot, in_force
 from loadmanager.ports import (
     Account,
+    Assessment,
     LedgerWish,
     SubjectUnknown,
     TaskList,
@@ -67,6 +68,7 @@ class Accounting:
         return Account(
             explanation=_explained(known, subject, self._with_tasks(past.about(subject))),
             tasks=self._tasks_of(subject),
+            assessment=desk.assessing.last,
             leader=self._parts.identity.broker,
             epoch=look.epoch,
             at_ms=self._parts.clock.wall_ms(),
@@ -75,6 +77,10 @@ class Accounting:
             in_force=in_force(look.steered),
             balancing=look.balancing,
         )
+
+    def assessment(self) -> Assessment | None:
+        """Return how far the cluster was from the best possible lately."""
+        return self._leading.require_desk().assessing.last
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
         """Return the last decisions of this leader that are wanted, newest first."""

@@ -13,12 +13,14 @@ from loadmanager.core.history import (
     bundles_records,
     cut_record,
     move_record,
+    optimality_record,
     round_records,
     task_records,
     term_record,
     tick_record,
 )
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import Policies
@@ -201,6 +203,12 @@ class Chronicle:
         self._parts.history.offer(
             Stream.ROUNDS, told.at_ms, lambda: round_records(told, view, plan, first_move)
         )
+
+    def assessed(self, found: Optimality) -> None:
+        """Record how far the cluster was from the best possible at the round decided last."""
+        if self.on:
+            epoch, number = self._epoch, self._rounds
+            self._tell(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
 
     def placed(self, moves: Sequence[Move], view: ClusterView, planner: Planner) -> None:
         """Record moves that were decided on this view between two rounds, and ordered."""

@@ -8,6 +8,7 @@ import structlog
 
 from loadmanager.app.absences import Absences
 from loadmanager.app.adoption import Adoption
+from loadmanager.app.assessing import Assessing
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.constraints import Constraints
 from loadmanager.app.costing import Costing
@@ -95,6 +96,7 @@ class Desk:
             rng,
             chronicle=chronicle,
         )
+        self.assessing = Assessing(parts, self._deciding, chronicle)
         self._placing = Placing(
             parts,
             tasks,
@@ -121,6 +123,7 @@ class Desk:
             inheritance=self._inheritance,
             chronicle=chronicle,
             harmful=self._harmful,
+            assessing=self.assessing,
         )
 
     def look(self) -> Look:
@@ -169,6 +172,7 @@ class Desk:
             self.tasks.close()
             self._chronicle.ended()
             self._harmful.end()
+            self.assessing.end()
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide who is to own ``bundle``; a bundle under way keeps its plan.

@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 
 from loadmanager.app.leading import Leading
+from loadmanager.app.viewing import Look
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.core.cost import CostDocument
@@ -27,10 +28,20 @@ class PreviewRequests:
         planner = _wanted(look.planner, look.costs, wish)
         # View and memory are values, and the leader's own generator is not touched.
         rng = np.random.default_rng(wish.seed)
-        plan = await asyncio.to_thread(planner.round, look.view, look.memory, rng, draining=False)
-        return Preview(
-            plan=plan, epoch=look.epoch, in_force=in_force(planner), balancing=look.balancing
-        )
+        return await asyncio.to_thread(_previewed, planner, look, rng)
+
+
+def _previewed(planner: Planner, look: Look, rng: np.random.Generator) -> Preview:
+    view = look.view
+    plan = planner.round(view, look.memory, rng, draining=False)
+    return Preview(
+        plan=plan,
+        optimality=planner.optimality(view, plan.memory),
+        with_moves=planner.optimality(view, plan.memory, (*plan.moves, *plan.observed)),
+        epoch=look.epoch,
+        in_force=in_force(planner),
+        balancing=look.balancing,
+    )
 
 
 def _wanted(planner: Planner, costs: CostDocument | None, wish: PreviewWish) -> Planner:

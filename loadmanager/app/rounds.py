@@ -6,6 +6,7 @@ from typing import Final
 
 import structlog
 
+from loadmanager.app.assessing import Assessing
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.deciding import Deciding
 from loadmanager.app.electing import Deposed, Term, TermGivenUp
@@ -46,6 +47,7 @@ class Rounds:
     inheritance: Inheritance
     chronicle: Chronicle
     harmful: HarmfulReports
+    assessing: Assessing
 
     async def inherit(self) -> None:
         """Carry on from what the former leader left; raises as `Inheritance.take`."""
@@ -106,6 +108,7 @@ class Rounds:
                 tick_interval_s=self.tuning.now.rhythm.tick_interval_s,
                 unowned=lambda: self.placing.unowned,
             )
+            self.assessing.round_over()
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
         await wait_out(self.parts.clock, interval_s, self.parts.clock.sleep)
@@ -140,6 +143,7 @@ class Rounds:
             await self.tasks.confirm()
         view = self.viewing.view()
         plan = self.deciding.round(view, session_doubtful=doubtful)
+        self.assessing.decided(view)
         strategy = type(self.deciding.planner.shedder).__name__
         tell_plan(self.parts.metrics, strategy, plan, self.term.epoch)
         state = self.inheritance.write(plan.memory)

@@ -184,6 +184,7 @@ def plan_command(
     import json
     from urllib.parse import urlencode
 
+    from loadmanager.cli.optimality import optimality_line
     from loadmanager.cli.tables import print_table
 
     query: dict[str, str | tuple[str, ...]] = {
@@ -214,6 +215,9 @@ def plan_command(
         ["what", "because", "numbers", "what it would take"],
         left,
     )
+    click.echo(f"\nNow: {optimality_line(told['optimality'])}")
+    if moves:
+        click.echo(f"With these moves: {optimality_line(told['withMoves'])}")
     if told["balancing"]["mode"] != "active":
         click.echo(f"\nBalancing is {told['balancing']['mode']}: a round would not do this now.")
 

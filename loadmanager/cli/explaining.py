@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from loadmanager.cli.decisions import task_of
+from loadmanager.cli.optimality import optimality_line
 from loadmanager.cli.tables import fitted, print_table, terminal_width
 from loadmanager.cli.tasks import age
 
@@ -37,7 +38,8 @@ def print_account(account: Mapping[str, Any]) -> None:
     if len(candidates) > _CANDIDATES_SHOWN:
         click.echo(f"... and {len(candidates) - _CANDIDATES_SHOWN} more (--json tells all)")
     click.echo("")
-    for text in (*_in_force(account["inForce"]), _footer(account)):
+    cluster = f"The cluster: {optimality_line(account['optimality'])}."
+    for text in (*_in_force(account["inForce"]), cluster, _footer(account)):
         _echo(text)
 
 

@@ -93,8 +93,9 @@ class _Shown:
         snapshot, leader = snapshot_of(self._reach), leader_of(self._reach).get("brokerId", "")
         asked = urlencode([("limit", 5), *(("kind", kind) for kind in _MOVES)])
         moves = self._reach.json(f"/admin/v2/loadmanager/decisions?{asked}")["decisions"]
+        found = self._reach.json("/admin/v2/loadmanager/optimality")["optimality"]
         rows = list(broker_rows(snapshot, leader))
-        return Look(snapshot=snapshot, leader=leader, brokers=rows, moves=moves)
+        return Look(snapshot=snapshot, leader=leader, brokers=rows, moves=moves, optimality=found)
 
     def draw(self, look: "Look", height: int | None = None) -> "RenderableType":
         """Return the picture of a look."""

@@ -9,13 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from loadmanager.cli.optimality import optimality_line
 from loadmanager.core.snapshot import Snapshot
 
 _BAR: Final = 10
 _BUSY: Final = 0.6
 _FULL: Final = 0.85
 _MOVES: Final = 5
-_BESIDES: Final = 11
+_BESIDES: Final = 12
 """Lines of the picture without brokers, moves and bundles, one for a message among them."""
 
 _BEFORE_MOVE: Final = 21
@@ -35,12 +36,16 @@ _LEGEND: Final = "★ leader   ↓ draining   ! unhealthy   load: the most used 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The cluster at one moment: its snapshot, leader, brokers' rows and last moves."""
+    """The cluster at one moment: its snapshot, leader, brokers' rows and last moves.
+
+    ``optimality`` is how far the leader found it from the best possible, None for not yet.
+    """
 
     snapshot: Snapshot
     leader: str
     brokers: Sequence[Mapping[str, Any]]
     moves: Sequence[Mapping[str, Any]]
+    optimality: Mapping[str, Any] | None
 
 
 def draw(
@@ -77,7 +82,8 @@ def _title(look: Look) -> RenderableType:
         f"{len(snapshot.in_flight)} moving   {len(snapshot.unowned)} without an owner   "
         f"max/mean {imbalance}"
     )
-    return Group(Text(first, style="bold"), Text(second))
+    third = Text(optimality_line(look.optimality), no_wrap=True)
+    return Group(Text(first, style="bold"), Text(second), third)
 
 
 def _load(row: Mapping[str, Any]) -> float | None:

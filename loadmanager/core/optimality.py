@@ -27,6 +27,9 @@ from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, FloatArray
 MOVING: Final = (CPU, BANDWIDTH_IN, BANDWIDTH_OUT)
 """The resources whose use goes with a bundle; a heap stays where it is."""
 
+_IDLE: Final = 1e-4
+"""Where the best possible uses no more than that, a cluster is idle and has no gap."""
+
 _NO_MOVES: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 
 
@@ -152,7 +155,7 @@ def excess_over_level(demand: FloatArray, background: FloatArray, level: float) 
     the level counts for nothing.
     """
     above = demand.max(axis=1) - np.maximum(background.max(axis=1), level)
-    return float(np.maximum(above, 0.0).mean()) / level if level > 0 else 0.0
+    return float(np.maximum(above, 0.0).mean()) / level if level > _IDLE else 0.0
 
 
 def optimality_of(
@@ -273,4 +276,4 @@ def _shares(part: FloatArray, whole: FloatArray) -> FloatArray:
 
 
 def _above(largest: float, bound: float) -> float:
-    return max(largest / bound - 1.0, 0.0) if bound > 0 else 0.0
+    return max(largest / bound - 1.0, 0.0) if bound > _IDLE else 0.0

@@ -1,6 +1,6 @@
 """One round of the leader: from a view to a plan in which every move has a destination."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from loadmanager.core.filters import Filters
 from loadmanager.core.gates import closed_gate
 from loadmanager.core.ids import BrokerId, BundleId, Domain
 from loadmanager.core.memory import Memory
+from loadmanager.core.optimality import Optimality, optimality_of
 from loadmanager.core.placement import LeastLongTermMessageRate, Placement, Watching
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner_settings import Mode, PlannerSettings
@@ -176,6 +177,21 @@ class Planner:
             refusals=tuple(work.refusals),
             memory=replace(memory, placement=work.memory),
             view=work.view,
+        )
+
+    def optimality(
+        self, view: ClusterView, memory: RoundMemory, moves: Iterable[Move] = ()
+    ) -> Optimality | None:
+        """Return how far the cluster is from the best possible, ``moves`` counted as made.
+
+        By the costs and speeds that the shedder learned, if it learns any.
+        """
+        joint = memory.shedder.joint if isinstance(self.shedder, Deciding) else None
+        return optimality_of(
+            view,
+            None if joint is None else joint.learned,
+            weights=self.weights,
+            moves={move.bundle: move.target for move in moves},
         )
 
     def _begin(self, view: ClusterView, memory: RoundMemory, rng: np.random.Generator) -> RoundWork:

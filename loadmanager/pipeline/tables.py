@@ -207,6 +207,7 @@ OF_LINES: Final = (
     Made(BROKER_LOAD, "report", broker_load),
     Made(ROUNDS, "round", rounds),
     Made(REFUSALS, "round", refusals),
+    Made(_as_it_is("optimality", "optimality"), "optimality", _unchanged),
     Made(BUNDLE_AVERAGES, "bundles", bundle_averages),
     Made(TICKS, "tick", ticks),
     Made(_as_it_is("moves", "move"), "move", _unchanged),

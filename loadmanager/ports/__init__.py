@@ -61,6 +61,7 @@ from loadmanager.ports.history import HistorySink, NoHistory
 from loadmanager.ports.host import Clock, HostProbe
 from loadmanager.ports.leading import (
     Account,
+    Assessment,
     LeaderDesk,
     LeaderElsewhere,
     LedgerWish,
@@ -92,6 +93,7 @@ from loadmanager.ports.unloads import Unloaded, UnloadRefused, UnloadService
 __all__ = [
     "Account",
     "AffinityService",
+    "Assessment",
     "BrokerControl",
     "BrokerError",
     "BrokerRefused",

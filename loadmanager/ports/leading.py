@@ -7,6 +7,7 @@ from typing import Protocol, overload
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.explaining import Decision, Explanation
+from loadmanager.core.optimality import Optimality
 from loadmanager.core.planner import Plan
 from loadmanager.core.snapshot import InForce
 from loadmanager.ports.lookup import LookupRefused
@@ -44,10 +45,13 @@ class Preview:
     """What a round would do now, and what it was decided with.
 
     ``balancing`` is what the leader may do by itself now; the plan is what it would do
-    if it were active.
+    if it were active. ``optimality`` is how far the cluster is from the best possible now,
+    ``with_moves`` the same with the moves of the plan: None where nothing is known.
     """
 
     plan: Plan
+    optimality: Optimality | None
+    with_moves: Optimality | None
     epoch: int
     in_force: InForce
     balancing: Balancing
@@ -156,16 +160,27 @@ class TaskList:
         return None if then_s is None else self.at_ms - round(1000 * (self.now_s - then_s))
 
 
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """How far the cluster was from the best possible at a round of the leader's term."""
+
+    optimality: Optimality
+    round: int
+    at_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """An explanation, and who gives it: the leader of ``epoch``, at ``at_ms``.
 
     ``last_round`` and ``last_round_at_ms`` are 0 before the first round of the epoch.
     ``tasks`` are the live task of a bundle and the one that ended last, none for a broker.
+    ``assessment`` is the last one of the cluster, None if there is none yet.
     """
 
     explanation: Explanation
     tasks: TaskList
+    assessment: Assessment | None
     leader: str
     epoch: int
     at_ms: int
@@ -192,6 +207,9 @@ class LeaderDesk(Protocol):
             InvalidName: ``subject`` is neither a bundle's nor a broker's name.
             SubjectUnknown: the leader does not know it.
         """
+
+    def assessment(self) -> Assessment | None:
+        """Return how far the cluster was from the best possible lately, None while unknown."""
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
         """Return the last decisions of this leader that are wanted, newest first.

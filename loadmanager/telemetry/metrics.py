@@ -23,6 +23,7 @@ from loadmanager.core.load import LoadReport
 from loadmanager.core.ownership import Phase
 from loadmanager.telemetry.learning import LearningMetrics
 from loadmanager.telemetry.lookups import LookupMetrics
+from loadmanager.telemetry.optimality import OptimalityMetrics
 
 # Sets that are known here; reasons, strategies and operations are the core's and the ports'.
 LABEL_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -75,6 +76,7 @@ class Metrics:
         self._cluster = cluster
         self.lookup = LookupMetrics()
         self.learning = LearningMetrics(registry)
+        self.optimality = OptimalityMetrics(registry)
         registry.register(self.lookup)
         self._gauge("build_info", "Always 1; the version is the label.", "version").labels(
             __version__

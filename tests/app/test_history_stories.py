@@ -82,6 +82,12 @@ async def test_a_leader_tells_its_rounds_and_every_third_is_a_base(cluster: Clus
     assert (last["outcome"], last["steering"], last["mode"]) == ("quiet", "active", "safe")
     assert (last["shedder"], last["tick_interval_s"]) == ("ThresholdShedder", 1.0)
     assert json.loads(last["settings"])["shedder"]["strategy"] == "threshold"
+    assessed = sink.lines("optimality")
+    assert [line["round"] for line in assessed] == list(range(1, len(assessed) + 1))
+    assert len(assessed) >= len(rounds) - 1
+    for line in assessed:
+        assert 0 < line["bound"] <= line["bound_within_policies"]
+        assert line["largest"] == pytest.approx(line["bound"] * (1 + line["gap"]))
     base = sink.lines("bundles")[-1]
     assert set(boundaries.bundles) <= set(base["bundles"]["bundle"])
     reported = {(one["broker"], one["reported_at_ms"]) for one in archive.lines("report")}

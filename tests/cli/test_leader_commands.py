@@ -4,27 +4,54 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 from snapshot_samples import hot_and_idle
-from telling_desk import AT_MS, B1, BUNDLE, BUNDLE_STORY, TellingDesk
+from telling_desk import ASSESSMENT, AT_MS, B1, BUNDLE, BUNDLE_STORY, TellingDesk
 
 from loadmanager.adapters.http import HttpDoor
 from loadmanager.adapters.http.admin.accounts import Accounts
+from loadmanager.adapters.http.admin.plans import Plans
+from loadmanager.adapters.http.operations import Resource
 from loadmanager.cli import main
 from loadmanager.cli.decisions import decision_lines
 from loadmanager.cli.tasks import age
+from loadmanager.core.balancing import Balancing
 from loadmanager.core.explaining import Candidate
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.snapshot import encode_snapshot
-from loadmanager.ports import LookupService
+from loadmanager.core.optimality import Optimality
+from loadmanager.core.plan import Cause, Move
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.snapshot import encode_snapshot, in_force
+from loadmanager.ports import LookupService, Preview, PreviewWish
 from loadmanager.telemetry.lookups import LookupMetrics
 
-Serve = Callable[[TellingDesk], str]
+Serve = Callable[..., str]
+
+
+@dataclass
+class Planned:
+    """A `PreviewService` with a canned plan."""
+
+    moves: tuple[Move, ...] = (Move(BUNDLE, BrokerId("b2:8080"), B1, Cause.OVERLOADED),)
+    optimality: Optimality | None = ASSESSMENT.optimality
+
+    async def plan(self, _wish: PreviewWish) -> Preview:
+        """Return the canned plan."""
+        found = self.optimality
+        return Preview(
+            plan=Plan(moves=self.moves, refusals=(), memory=RoundMemory()),
+            optimality=found,
+            with_moves=None if found is None else replace(found, largest=0.48),
+            epoch=4,
+            in_force=in_force(Planner()),
+            balancing=Balancing(),
+        )
 
 
 class NoLookup(LookupService):
@@ -39,13 +66,13 @@ def serve() -> Iterator[Serve]:
     thread.start()
     doors: list[HttpDoor] = []
 
-    def begin(desk: TellingDesk) -> str:
+    def begin(desk: TellingDesk, *more: Resource) -> str:
         door = HttpDoor(
             NoLookup(),  # type: ignore[abstract]  # none of its methods is ever called
             metrics=LookupMetrics(),
             registry=CollectorRegistry(),
             version="1",
-            more_routes=Accounts(desk).routes(),
+            more_routes=[route for one in (Accounts(desk), *more) for route in one.routes()],
         )
         doors.append(door)
         started = asyncio.run_coroutine_threadsafe(door.start("127.0.0.1", 0), loop)
@@ -117,6 +144,10 @@ def test_a_bundle_is_explained_to_people(serve: Serve) -> None:
     assert "b2:8080  0.450    0.610  no_improvement  Wherever it went" in text
     assert "Shedder threshold: threshold 0.1, history 0.9, " in text
     assert 'Planner: mode "safe", observe false, ' in text
+    assert (
+        "The cluster: fullest broker 60.0%; no assignment below 40.0%, within policies 48.0%; "
+        "gap 50%.\n"
+    ) in text
     assert text.endswith(
         "Told by b1:8080, leader of epoch 4; last round 8 at 2023-11-14 22:14:20Z.\n"
     )
@@ -143,6 +174,21 @@ def test_a_bundle_on_its_way_and_one_of_nobody_are_told_as_such(serve: Serve) ->
     assert "... and 5 more (--json tells all)\n" in text
     assert text.endswith("leader of epoch 4; no round yet.\n")
     assert f"{BUNDLE} is reported by nobody.\n" in run("explain", "c/d", "--url", url).output
+
+
+def test_a_plan_is_shown_with_the_distance_from_the_best_before_and_after(serve: Serve) -> None:
+    url = serve(TellingDesk(), Plans(Planned()))
+    text = run("plan", "--url", url).output
+    assert "1 moves\n" in text
+    assert text.endswith(
+        "\nNow: fullest broker 60.0%; no assignment below 40.0%, within policies 48.0%; gap 50%\n"
+        "With these moves: fullest broker 48.0%; no assignment below 40.0%, within policies 48.0%; "
+        "gap 20%\n"
+    )
+    url = serve(TellingDesk(), Plans(Planned(moves=(), optimality=None)))
+    assert run("plan", "--url", url).output == (
+        "Nothing would move.\n\nNow: fullest broker: not known yet\n"
+    )
 
 
 def test_decisions_are_listed_in_80_columns_with_their_kind(serve: Serve) -> None:

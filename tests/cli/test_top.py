@@ -44,6 +44,9 @@ MOVE = {
 }
 
 
+FOUND = {"largest": 0.8, "bound": 0.4, "boundWithinPolicies": 0.5, "gap": 1.0}
+
+
 def lines(look: Look, most_bundles: int = 10, **size: Any) -> list[str]:
     console = Console(file=io.StringIO(), width=80, record=True)
     console.print(draw(look, most_bundles, **size))
@@ -52,7 +55,7 @@ def lines(look: Look, most_bundles: int = 10, **size: Any) -> list[str]:
 
 def look(snapshot: Snapshot, *moves: dict[str, Any]) -> Look:
     rows = list(broker_rows(snapshot, "b1:8080"))
-    return Look(snapshot=snapshot, leader="b1:8080", brokers=rows, moves=moves)
+    return Look(snapshot=snapshot, leader="b1:8080", brokers=rows, moves=moves, optimality=FOUND)
 
 
 def line_of(text: list[str], begin: str) -> str:
@@ -68,6 +71,17 @@ def test_figures_come_before_the_bar_and_the_scarcest_resource_is_named() -> Non
     assert row.split()[:5] == ["b1:8080", "★", "80%", "memory", "95%"]
     assert row.endswith("████████░░")
     assert max(map(len, text)) <= 80
+
+
+def test_the_distance_from_the_best_is_shown_as_far_as_it_is_known() -> None:
+    now = look(hot_and_idle())
+    assert line_of(lines(now), "fullest") == (
+        "fullest broker 80.0%; no assignment below 40.0%, within policies 50.0%; gap 100%"
+    )
+    free = replace(now, optimality={**FOUND, "boundWithinPolicies": 0.4})
+    assert line_of(lines(free), "fullest").endswith("below 40.0%; gap 100%")
+    young = replace(now, optimality=None)
+    assert line_of(lines(young), "fullest") == "fullest broker: not known yet"
 
 
 def test_figures_are_kept_whole_beside_names_of_any_length() -> None:

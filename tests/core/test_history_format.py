@@ -24,6 +24,7 @@ from loadmanager.core.history import (
     encode,
     hand_over_record,
     lost_record,
+    optimality_record,
     read_line,
     report_of,
     report_record,
@@ -35,6 +36,7 @@ from loadmanager.core.history import (
 )
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
@@ -198,6 +200,17 @@ def test_a_move_that_was_only_observed_is_told_as_such(hot: Hot) -> None:
     assert (move["kind"], move["outcome"]) == ("move", "observed")
 
 
+FOUND = Optimality(largest=0.6, bound=0.4, bound_within_policies=0.48, excess=0.125)
+
+
+def test_the_distance_from_the_best_is_a_line_of_its_own() -> None:
+    (line,) = written([optimality_record(NOON_MS, 3, 7, FOUND)])
+    assert (line["epoch"], line["round"], line["at_ms"]) == (3, 7, NOON_MS)
+    assert (line["largest"], line["bound"], line["bound_within_policies"]) == (0.6, 0.4, 0.48)
+    assert (line["gap"], line["gap_within_policies"]) == pytest.approx((0.5, 0.25))
+    assert line["excess"] == 0.125
+
+
 def test_every_kind_can_be_written_and_read_back(hot: Hot) -> None:
     average = BundleAverages.supposed()
     hand_over = HandOver(
@@ -223,6 +236,7 @@ def test_every_kind_can_be_written_and_read_back(hot: Hot) -> None:
             hand_over_record(NOON_MS, hand_over),
             *task_records(NOON_MS, TASK, 0.0),
             cut_record(NOON_MS, epoch=3, action="split", whole=A, parts=[B]),
+            optimality_record(NOON_MS, 3, 7, FOUND),
             lost_record(Stream.REPORTS, NOON_MS, **lost),
             lost_record(Stream.ROUNDS, NOON_MS, **lost),
         ]

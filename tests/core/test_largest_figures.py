@@ -15,6 +15,7 @@ from loadmanager.core.explaining import Known, explain_broker, explain_bundle
 from loadmanager.core.history import (
     RoundTold,
     bundles_records,
+    optimality_record,
     read_line,
     report_record,
     round_records,
@@ -135,6 +136,9 @@ def test_a_round_with_every_strategy_and_what_is_told_of_it(
         memory = plan.memory
         state = encode_standby(Standby(memory, few.averages(), few.running()))
         assert decode_standby("x", state).averages.keys() == few.averages().keys()
+    found = planner.optimality(view, memory)
+    assert found is not None
+    read_line("x", encode(optimality_record(0, 1, 1, found), ORIGIN, 1))
     known = Known(view=view, planner=planner, memory=memory, refusals=None)
     explain_broker(known, BROKERS[0], ())
     explain_bundle(known, view.bundles.names[0], ())

@@ -9,11 +9,13 @@ from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskStat
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.explaining import Candidate, Decision, Explanation, Ground, Outcome
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.snapshot import in_force
 from loadmanager.ports import (
     Account,
+    Assessment,
     LeaderElsewhere,
     LedgerWish,
     SubjectUnknown,
@@ -81,6 +83,12 @@ ENDED = BundleTask(
     note="task 12 took its place",
 )
 
+ASSESSMENT = Assessment(
+    Optimality(largest=0.6, bound=0.4, bound_within_policies=0.48, excess=0.125),
+    round=8,
+    at_ms=AT_MS + 60_000,
+)
+
 BUNDLE_STORY = Explanation(
     subject=BUNDLE,
     kind="bundle",
@@ -143,6 +151,7 @@ class TellingDesk:
         return Account(
             explanation=self.stories[subject],
             tasks=self._listed(TaskWish(limit=2, bundle=subject)),
+            assessment=self._assessment(),
             leader=B1,
             epoch=4,
             at_ms=AT_MS + 61_000,
@@ -151,6 +160,14 @@ class TellingDesk:
             in_force=in_force(Planner()),
             balancing=Balancing(),
         )
+
+    def assessment(self) -> Assessment | None:
+        """Return the canned figures of the last round."""
+        self._answer("optimality")
+        return self._assessment()
+
+    def _assessment(self) -> Assessment | None:
+        return ASSESSMENT if self.last_round else None
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
         """Return the canned decisions that are wanted."""

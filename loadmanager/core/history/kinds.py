@@ -175,6 +175,29 @@ ROUND: Final = Kind(
     "One round of the leader: what it saw, decided and left alone.",
 )
 
+OPTIMALITY: Final = Kind(
+    "optimality",
+    Stream.ROUNDS,
+    (
+        *TERM,
+        rate("largest", "The largest use of CPU or network of any broker, of its limit."),
+        rate("bound", "What that is at least, wherever the bundles are: a proven lower bound."),
+        rate(
+            "bound_within_policies",
+            "The same, wherever isolation policies and drains let the bundles be.",
+        ),
+        rate("gap", "How far the largest use is above the bound, over the bound."),
+        rate("gap_within_policies", "The same for the bound within policies."),
+        rate(
+            "excess",
+            "How far brokers are above the level at which the load is even, mean over the "
+            "brokers, over the level.",
+        ),
+    ),
+    "How far the cluster was from the best possible at a round, by the costs that the leader "
+    "decided with. After a round that follows another too soon there is no such line.",
+)
+
 BUNDLES: Final = Kind(
     "bundles",
     Stream.ROUNDS,
@@ -304,6 +327,7 @@ KINDS: Final = by_name(
         TERM_CHANGE,
         TICK,
         ROUND,
+        OPTIMALITY,
         BUNDLES,
         MOVE,
         HAND_OVER,

@@ -11,6 +11,7 @@ from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskSta
 from loadmanager.core.history.schema import VERSION
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats, LoadReport
+from loadmanager.core.optimality import Optimality
 from loadmanager.core.scores import RESOURCES, report_usage
 
 _STATS: Final = (
@@ -148,6 +149,21 @@ def tick_record(
         "left": sorted(left),
     }
     return Record("tick", at_ms, body)
+
+
+def optimality_record(at_ms: int, epoch: int, number: int, found: Optimality) -> Record:
+    """Return how far the cluster was from the best possible at a round."""
+    body = {
+        "epoch": epoch,
+        "round": number,
+        "largest": found.largest,
+        "bound": found.bound,
+        "bound_within_policies": found.bound_within_policies,
+        "gap": found.gap,
+        "gap_within_policies": found.gap_within_policies,
+        "excess": found.excess,
+    }
+    return Record("optimality", at_ms, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

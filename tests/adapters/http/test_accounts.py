@@ -18,6 +18,7 @@ QUESTIONS = (
     f"{ROOT}/explain?subject={B1}",
     f"{ROOT}/decisions?limit=5",
     f"{ROOT}/tasks?live=true",
+    f"{ROOT}/optimality",
 )
 
 
@@ -77,6 +78,25 @@ async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: OpenDoor
         "meaning": "",
     }
     assert told["candidates"][1]["refused"] == "no_improvement"
+
+
+async def test_the_distance_from_the_best_is_that_of_the_last_round(
+    leader: OpenDoor, desk: TellingDesk
+) -> None:
+    figures = {
+        "largest": 0.6,
+        "bound": 0.4,
+        "boundWithinPolicies": 0.48,
+        "gap": pytest.approx(0.5),
+        "gapWithinPolicies": pytest.approx(0.25),
+        "excess": 0.125,
+        "round": 8,
+        "atMs": AT_MS + 60_000,
+    }
+    assert (await leader.ask(f"{ROOT}/optimality")).json() == {"optimality": figures}
+    assert (await leader.ask(QUESTIONS[1])).json()["optimality"] == figures
+    desk.last_round = 0
+    assert (await leader.ask(f"{ROOT}/optimality")).json() == {"optimality": None}
 
 
 async def test_the_thresholds_in_force_are_told(leader: OpenDoor) -> None:

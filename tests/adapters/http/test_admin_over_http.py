@@ -371,6 +371,8 @@ async def test_a_plan_is_told_in_codes_and_words(loaded: Api) -> None:
     assert (plan["balancing"]["mode"], len(plan["refusals"])) == ("active", 1)
     assert plan["refusalsInAll"] >= 1
     assert plan["refusals"][0]["meaning"].endswith(".")
+    now, later = plan["optimality"], plan["withMoves"]
+    assert now["bound"] == later["bound"] <= later["largest"] <= now["largest"]
     got = await loaded.send("GET", f"{V2}/loadmanager/plan?set=threshold")
     assert (got.status, "set=threshold; expected key=value" in got.text) == (412, True)
 

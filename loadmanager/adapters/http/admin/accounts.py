@@ -5,6 +5,7 @@ from typing import Any, Final, Literal
 from aiohttp import web
 from pydantic import Field
 
+from loadmanager.adapters.http.admin.optimality import AssessmentDocument, assessment_to_json
 from loadmanager.adapters.http.admin.steering import balancing_to_json
 from loadmanager.adapters.http.admin.tasks import TasksDocument, TasksQuery, tasks_to_json
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
@@ -99,6 +100,23 @@ class Accounts(Resource):
 
     @operation(
         "GET",
+        "/admin/v2/loadmanager/optimality",
+        tag=_TAG,
+        summary="How far the cluster was from the best possible at the leader's last round.",
+        role=Role.READ,
+        replies=(Reply(200, "The figures.", AssessmentDocument),),
+        leader=True,
+    )
+    async def optimality(self, _call: Call) -> web.StreamResponse:
+        """Return the figures that the leader computed last.
+
+        The bound is proven: no assignment of the present bundles to the present brokers is below
+        it. The metrics `loadmanager_optimality_*` show the same.
+        """
+        return json_reply({"optimality": assessment_to_json(self._desk.assessment())})
+
+    @operation(
+        "GET",
         "/admin/v2/loadmanager/decisions",
         tag=_TAG,
         summary="The last decisions of the leader, newest first.",
@@ -162,6 +180,7 @@ def account_to_json(account: Account) -> dict[str, Any]:
         },
         "decisions": [decision_to_json(one) for one in told.decisions],
         "tasks": tasks_to_json(account.tasks)["tasks"],
+        "optimality": assessment_to_json(account.assessment),
         "grounds": [_ground_to_json(one) for one in told.grounds],
         "candidates": [_candidate_to_json(one) for one in told.candidates],
         "inForce": in_force_to_json(account.in_force),

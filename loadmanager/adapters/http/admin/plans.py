@@ -5,6 +5,7 @@ from typing import Any, Final, Literal
 from aiohttp import web
 from pydantic import BaseModel, Field
 
+from loadmanager.adapters.http.admin.optimality import OptimalityDocument, optimality_to_json
 from loadmanager.adapters.http.admin.steering import BalancingState, balancing_to_json
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
@@ -60,6 +61,13 @@ class PlanDocument(BaseModel):
     moves: list[PlannedMove]
     refusals: list[PlannedRefusal]
     refusals_in_all: int = Field(serialization_alias="refusalsInAll")
+    optimality: OptimalityDocument | None = Field(
+        description="How far the cluster is from the best possible now; null if unknown."
+    )
+    with_moves: OptimalityDocument | None = Field(
+        serialization_alias="withMoves",
+        description="The same once all moves are made, as predicted.",
+    )
     in_force: dict[str, Any] = Field(serialization_alias="inForce")
     balancing: BalancingState
 
@@ -107,6 +115,8 @@ def preview_to_json(preview: Preview, limit: int = _MOST) -> dict[str, Any]:
         "moves": [_move_to_json(one) for one in (*plan.moves, *plan.observed)],
         "refusals": [_refusal_to_json(one) for one in plan.refusals[:limit]],
         "refusalsInAll": len(plan.refusals),
+        "optimality": optimality_to_json(preview.optimality),
+        "withMoves": optimality_to_json(preview.with_moves),
         "inForce": in_force_to_json(preview.in_force),
         "balancing": balancing_to_json(preview.balancing),
     }
