@@ -110,7 +110,8 @@ class Balancer:
                 with_moves = await self._round()
                 rounds = None if rounds is None else rounds - 1
                 if with_moves:
-                    await self._sampler.sample(with_moves)
+                    samples, _ = await self._sampler.sample(with_moves)
+                    self._note_restarts(samples)
         except RightMissing as error:
             raise Stopped(f"stopped: {error}") from None
         finally:
@@ -149,13 +150,16 @@ class Balancer:
         self._brokers = cluster.brokers
         self._urls = (self.url, *(self._address(one) for one in cluster.brokers))
 
+    def _note_restarts(self, samples: Mapping[BrokerId, BrokerSample]) -> None:
+        if any(sample.restarted for sample in samples.values()):
+            self._changed_s = monotonic()
+
     def _fresh(
         self, samples: Mapping[BrokerId, BrokerSample], missing: Mapping[BrokerId, str]
     ) -> tuple[Mapping[BrokerId, BrokerSample], Mapping[BrokerId, str]]:
         """Return samples without those of too long ago, whose brokers are missing then."""
         longest_s = max(_STALE_WINDOWS * self.interval_s, _LEAST_STALE_S)
-        if any(sample.restarted for sample in samples.values()):
-            self._changed_s = monotonic()
+        self._note_restarts(samples)
         stale = {
             broker: f"its rates are of {sample.window_s:.0f} s; expected at most {longest_s:g} s"
             for broker, sample in samples.items()
