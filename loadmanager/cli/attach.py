@@ -99,6 +99,13 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     help="Where --balance stores what Pulsar was set to before.",
 )
 @click.option(
+    "--history",
+    "history_dir",
+    type=_FOLDER,
+    metavar="DIR",
+    help="Write every report, round, move and split there, for loadmanager pipeline.",
+)
+@click.option(
     "--moves-per-minute",
     default=_LIMITS.per_minute,
     show_default=True,
@@ -216,6 +223,8 @@ def _check_options(options: dict[str, Any]) -> None:
         raise click.UsageError("--certificate-file and --key-file are given together, or neither")
     if sum(options[one] for one in ("doctor", "balance", "restore")) > 1:
         raise click.UsageError("--doctor, --balance and --restore are not given together")
+    if options["history_dir"] and (options["doctor"] or options["restore"]):
+        raise click.UsageError("--history is not given with --doctor or --restore")
     if options["take_over"] and not options["balance"]:
         raise click.UsageError("--take-over is given with --balance")
 

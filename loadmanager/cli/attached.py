@@ -13,6 +13,7 @@ from loadmanager.attach.observation import Rules
 from loadmanager.attach.prior_settings import locked_state
 from loadmanager.attach.quiet import Quiet
 from loadmanager.attach.sampling import Sampler
+from loadmanager.cli.attach_history import RecordedLog, recording
 from loadmanager.cli.attach_output import DecisionLog, print_findings, print_window
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 
@@ -55,17 +56,21 @@ class Attached:
     async def _observe(self, admin: PulsarAdmin) -> int:
         doctor = self._options["doctor"]
         sampler, groups = Sampler(admin, Addresses.of(self._url)), Groups(admin)
-        await sampler.sample(await discover(admin, self._url))
-        while True:
-            await asyncio.sleep(self._options["interval_s"])
-            cluster = await discover(admin, self._url)
-            samples, missing = await sampler.sample(cluster)
-            seen = await groups.observe(self._url, cluster, samples, missing, self._rules())
-            if doctor:
-                return int(print_findings(seen))
-            print_window(seen, admin.cost, as_json=self._options["as_json"])
-            if self._options["once"]:
-                return 0
+        cluster = await discover(admin, self._url)
+        await sampler.sample(cluster)
+        with recording(self._options, cluster) as history:
+            while True:
+                await asyncio.sleep(self._options["interval_s"])
+                cluster = await discover(admin, self._url)
+                samples, missing = await sampler.sample(cluster)
+                seen = await groups.observe(self._url, cluster, samples, missing, self._rules())
+                if doctor:
+                    return int(print_findings(seen))
+                print_window(seen, admin.cost, as_json=self._options["as_json"])
+                if history is not None:
+                    history.round(seen, "")
+                if self._options["once"]:
+                    return 0
 
     async def _restore(self, admin: PulsarAdmin) -> int:
         cluster = await discover(admin, self._url)
@@ -89,7 +94,11 @@ class Attached:
         cluster = await discover(admin, self._url)
         if stopping.is_set():
             return 0
-        with locked_state(options["state_dir"], cluster.name) as state:
+        log = DecisionLog(admin.cost, options["as_json"])
+        with (
+            locked_state(options["state_dir"], cluster.name) as state,
+            recording(options, cluster) as history,
+        ):
             balancer = Balancer(
                 admin=admin,
                 url=self._url,
@@ -98,7 +107,7 @@ class Attached:
                 interval_s=options["interval_s"],
                 settle_s=options["settle_s"],
                 quiet=Quiet(admin, state),
-                log=DecisionLog(admin.cost, options["as_json"]),
+                log=log if history is None else RecordedLog(log, history),
                 stopping=stopping,
             )
             rounds = 1 if options["once"] else None

@@ -79,7 +79,7 @@ class SimulatedHistory:
     @contextmanager
     def __call__(self, job: Job, planner: Planner) -> Iterator[Witness]:
         """Give the witness of one run; raises `HistoryUnavailable` if not all was written."""
-        with _warnings_alone(), recorded(self.folder_of(job), _origin(job)) as sink:
+        with warnings_alone(), recorded(self.folder_of(job), _origin(job)) as sink:
             yield Recording.of(job.scenario, planner, sink)
 
     def folder_of(self, job: Job) -> Path:
@@ -111,7 +111,7 @@ def _folders(folder: Path, names: Iterable[str]) -> dict[str, Path]:
 
 
 @contextmanager
-def _warnings_alone() -> Iterator[None]:
+def warnings_alone() -> Iterator[None]:
     """Let the writer log what goes wrong, to standard error: the other is for the figures."""
     before = structlog.get_config()
     structlog.configure(

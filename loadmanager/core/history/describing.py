@@ -24,10 +24,10 @@ _JSON: Final = {
 
 _BEGINNING: Final = f"""# History
 
-What sidecars with a `[history]` section (or `loadmanager demo --history DIR`, or `loadmanager
-simulate --history DIR`) write: every load report and every decision, for the pipeline or for any
-program that reads JSON lines. This page is made by `loadmanager history format`. The version of
-the format is **{VERSION}**; the operator guide says how to switch it on.
+What sidecars with a `[history]` section (or `loadmanager demo --history DIR`, `loadmanager simulate
+--history DIR`, `loadmanager attach --history DIR`) write: every load report and every decision, for
+the pipeline or for any program that reads JSON lines. This page is made by `loadmanager history
+format`. The version of the format is **{VERSION}**; the operator guide says how to switch it on.
 
 ## Files
 

@@ -18,7 +18,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.projection import loads
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import FloatArray
-from loadmanager.core.snapshot import in_force, in_force_to_json
+from loadmanager.core.snapshot import Choice, InForce, in_force, in_force_to_json
 from loadmanager.core.snapshot.encoding import constraints_to_json
 
 BUNDLES_PER_LINE: Final = 1000
@@ -35,7 +35,7 @@ class RoundTold:
     ``averages`` those of every bundle: both None unless the round is a base, from which a
     replay can begin. ``tick`` is how many samples were added before it. ``reported_at_ms``
     names the report of each broker in the view. ``not_ordered`` are moves whose orders do
-    not stand.
+    not stand. ``decided_by`` chose moves and targets, if the planner did not.
     """
 
     at_ms: int
@@ -53,6 +53,19 @@ class RoundTold:
     memory: RoundMemory | None = None
     averages: Mapping[BundleId, BundleAverages] | None = None
     not_ordered: Collection[BundleId] = ()
+    decided_by: Choice | None = None
+
+    @property
+    def strategies(self) -> tuple[str, str]:
+        """The names of what chose the moves, and their targets."""
+        if self.decided_by is not None:
+            return self.decided_by.strategy, self.decided_by.strategy
+        return strategies_of(self.planner)
+
+
+def strategies_of(planner: Planner) -> tuple[str, str]:
+    """Return the names of a planner's shedder and placement."""
+    return type(planner.shedder).__name__, type(planner.placement).__name__
 
 
 def round_records(told: RoundTold, view: ClusterView, plan: Plan, first_move: int) -> list[Record]:
@@ -78,6 +91,7 @@ def round_records(told: RoundTold, view: ClusterView, plan: Plan, first_move: in
                 epoch=told.epoch,
                 number=told.number,
                 move_number=first_move + position,
+                strategies=told.strategies,
             )
             for position, (move, outcome) in enumerate(moves)
         ),
@@ -94,12 +108,17 @@ def move_record(
     epoch: int,
     number: int,
     move_number: int,
+    strategies: tuple[str, str] | None = None,
 ) -> Record:
-    """Return a bundle's move: ``number`` is the round's, 0 for between two rounds."""
+    """Return a bundle's move: ``number`` is the round's, 0 for between two rounds.
+
+    ``strategies`` are named where they are not the planner's.
+    """
     row = view.bundles.row(move.bundle)
     known = row is not None and bool(view.bundles.known[row])
     rates = view.short_rates(move.bundle).tolist() if known else [None] * len(TRAFFIC)
     scores = loads(view, planner.weights)
+    shedder, placement = strategies or strategies_of(planner)
     body = {
         "epoch": epoch,
         "round": number,
@@ -109,8 +128,8 @@ def move_record(
         "target": move.target,
         "outcome": outcome,
         "cause": move.cause.value,
-        "shedder": type(planner.shedder).__name__,
-        "placement": type(planner.placement).__name__,
+        "shedder": shedder,
+        "placement": placement,
         **{one.name: value for one, value in zip(TRAFFIC, rates, strict=True)},
         "source_score": _score(view, scores, move.source),
         "target_score": _score(view, scores, move.target),
@@ -135,6 +154,7 @@ def _round_body(told: RoundTold, view: ClusterView, plan: Plan) -> dict[str, Any
     planner, scores = told.planner, loads(view, told.planner.weights)
     changed_ago_s = view.now_s - view.membership_changed_s
     base = told.averages is not None
+    settings = InForce(shedder=told.decided_by) if told.decided_by else in_force(planner)
     return {
         "epoch": told.epoch,
         "round": told.number,
@@ -144,9 +164,9 @@ def _round_body(told: RoundTold, view: ClusterView, plan: Plan) -> dict[str, Any
         "base": base,
         "steering": told.steering,
         "mode": planner.settings.mode.value,
-        "shedder": type(planner.shedder).__name__,
-        "placement": type(planner.placement).__name__,
-        "settings": _json(in_force_to_json(in_force(planner))),
+        "shedder": told.strategies[0],
+        "placement": told.strategies[1],
+        "settings": _json(in_force_to_json(settings)),
         "session_doubtful": told.session_doubtful,
         "tick_interval_s": told.tick_interval_s,
         "membership_changed_ago_s": (

@@ -106,7 +106,7 @@ ENVELOPE: Final = (
     count("schema", "Version of this format."),
     text("kind", "Which kind of line."),
     text("cluster", "Name of the cluster."),
-    text("writer", "Broker id of the sidecar that wrote the line."),
+    text("writer", "Broker id of the sidecar that wrote the line; attach-HOST:0 of attach."),
     text("instance", "Drawn anew at each start of the writer."),
     count("seq", "From 1 and without a gap for each writer, instance and stream."),
     time("at_ms", "When it happened: milliseconds since 1970 on the writer's wall clock."),
