@@ -211,9 +211,10 @@ class ZookeeperSettings(Section):
         2,
         ge=0,
         le=60,
-        description="The ensemble's tickTime. A server may end a session half a tick before its "
-        "timeout, so a lease is never longer than the timeout granted less half a tick. "
-        "0: unknown, which counts as half of the session.",
+        description="The ensemble's tickTime. A server reports twice a tick from which sessions it "
+        "heard, and their time counts from what it reported before it failed. So a lease is never "
+        "longer than the timeout granted less half a tick, and counts from heartbeats that were "
+        "surely reported. 0: unknown, which counts as half of the session.",
     )
     digest_user: str = Field("", description="User of ZooKeeper's digest scheme. Empty: none.")
     digest_password: Secret = Field(SecretStr(""), description="Password of digest_user.")

@@ -164,8 +164,8 @@ def lease_warning(config: Config) -> str:
         return ""
     return (
         f"[ownership] self_fence_fraction = {wanted:g} is used as {max(longest, 0.0):.3f}: "
-        f"a session of {zookeeper.session_timeout_s:g} s may end half a tick early "
-        f"([zookeeper] tick_s = {zookeeper.tick_s:g})"
+        f"servers report a session of {zookeeper.session_timeout_s:g} s up to half a tick late, or "
+        f"never if they fail first ([zookeeper] tick_s = {zookeeper.tick_s:g})"
     )
 
 

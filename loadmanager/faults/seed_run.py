@@ -41,8 +41,10 @@ from loadmanager.faults.virtual_time import run
 
 STEPS: Final = 40
 DRIFT_FRACTION: Final = 0.01
-HALF_TICK_S: Final = SESSION_S / 4
-"""Half of the longest tick with which ZooKeeper grants such sessions: two ticks at least."""
+TICK_S: Final = SESSION_S / 2
+"""The longest tick with which ZooKeeper grants such sessions: two at least."""
+_FAILS: Final = 0.5
+"""How often the follower of a client that is not heard any more fails, too."""
 VIRTUAL_LIMIT_S: Final = 3_600.0
 CPU_LIMIT_S: Final = 60.0
 
@@ -101,7 +103,8 @@ def run_seed(
     began_s = time.monotonic()
     found: Violation | None = None
     try:
-        program = one.play(config or make_config(split=_FEW_BUNDLES), build)
+        usual = make_config(split=_FEW_BUNDLES, zookeeper={"tick_s": TICK_S})
+        program = one.play(config or usual, build)
         run(program, limit_s=VIRTUAL_LIMIT_S, cpu_limit_s=CPU_LIMIT_S)
     except Violation as violation:
         found = violation
@@ -132,7 +135,8 @@ class _SeedRun:
         rng = Random(self._seed)  # noqa: S311 - to be repeatable
         cluster = Cluster(config, Random(rng.randrange(2**32)))  # noqa: S311 - the same
         cluster.drift_fraction = DRIFT_FRACTION
-        cluster.service.early_s = lambda: cluster.rng.uniform(0.0, HALF_TICK_S)
+        cluster.service.half_tick_s = TICK_S / 2
+        cluster.service.fails = lambda: cluster.rng.random() < _FAILS
         cluster.build = build
         monitor = Monitor(cluster, self._trace)
         self._scene = scene = Scene(cluster, monitor, rng)

@@ -1,6 +1,7 @@
 """The in-process service as a cluster meets it: sessions timed out, outages, and watchers."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,22 +28,25 @@ class Snapshot:
 
 
 class TimedService(MemoryService):
-    """Expires sessions by virtual time, counted from the last request it heard of each.
+    """Expires sessions by virtual time, counted from when its leader last knew of each.
 
-    A client that lives pings every third of its timeout, so a session whose connection
-    breaks was heard at most that long ago. While the service is down no time counts, and
-    when it is up again every session has its whole timeout, as with a new leader of an
-    ensemble. That leader counts transactions from its own epoch on, in the upper half of
-    their ids. ``epochs`` are those of every leader elected; ``watchers`` are told of each
-    change of a node in the moment it is made, before any client.
+    Clients are connected to followers, and ping every third of their timeout. A follower reports
+    every ``half_tick_s`` from whom it has heard since the report before, and the leader counts
+    from that report; where this is 0, from when the follower hears. A request that is handed on
+    to the leader does not count there, a transaction neither. When the connection of a client
+    breaks, its follower may fail too (``fails``) and makes no further report; if it does not,
+    the time runs from the last request.
 
-    ``early_s`` draws how much sooner than its timeout a session ends that is not heard any
-    more: a follower tells the leader only every half tick of whom it has heard.
+    While the service is down no time counts, and when it is up again every session has its
+    whole timeout, as with a new leader of an ensemble. That leader counts transactions from its
+    own epoch on, in the upper half of their ids. ``epochs`` are those of every leader elected;
+    ``watchers`` are told of each change of a node in the moment it is made, before any client.
     """
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: asyncio.get_running_loop().time())
-        self.early_s: Callable[[], float] = lambda: 0.0
+        self.half_tick_s = 0.0
+        self.fails: Callable[[], bool] = lambda: True
         self.restored_at_s = 0.0
         """When older data took the place of the present ones."""
         self._lags_s: dict[Server, float] = {}
@@ -50,6 +54,7 @@ class TimedService(MemoryService):
         self.watchers: list[NodeChanged] = []
         self._down = False
         self._heard_at_s: dict[int, float] = {}
+        self._reported_at_s: dict[int, float] = {}
 
     @property
     def down(self) -> bool:
@@ -71,7 +76,7 @@ class TimedService(MemoryService):
         self._zxid = ((self._zxid >> _EPOCH_BITS) + 1) << _EPOCH_BITS
         now_s = self._clock()
         for session_id, session in self._sessions.items():
-            self._heard_at_s[session_id] = now_s
+            self._heard_at_s[session_id] = self._reported_at_s[session_id] = now_s
             if session.silent_since_s is not None:
                 session.silent_since_s = now_s
                 self._expire_after(session.timeout_s)
@@ -110,6 +115,17 @@ class TimedService(MemoryService):
         """Return how late a server applies transactions."""
         return self._lags_s.get(server, 0.0)
 
+    def open_session(self, timeout_s: float, expired: Callable[[], None]) -> int:
+        """Begin a session, which the leader does itself."""
+        session_id = super().open_session(timeout_s, expired)
+        self._heard_at_s[session_id] = self._reported_at_s[session_id] = self._clock()
+        return session_id
+
+    def resume_session(self, session_id: int) -> None:
+        """Take up a session on a new connection: its follower asks the leader whether it lives."""
+        super().resume_session(session_id)
+        self._heard_at_s[session_id] = self._reported_at_s[session_id] = self._clock()
+
     def lives(self, session_id: int) -> bool:
         """Return whether the session has not ended."""
         return session_id in self._sessions
@@ -129,15 +145,18 @@ class TimedService(MemoryService):
         """Hear nothing of a session whose connection stands: its client is frozen or cut off."""
         session = self._sessions.get(session_id)
         if session is not None and session.silent_since_s is None:
-            pinged_at_s = self._clock() - session.timeout_s / 3
-            heard_at_s = max(self._heard_at_s.get(session_id, 0.0), pinged_at_s)
-            session.silent_since_s = heard_at_s - self.early_s()
-            self._expire_after(session.silent_since_s + session.timeout_s - self._clock())
+            now_s = self._clock()
+            known_at_s = self._known_at_s(session_id, now_s)
+            heard_at_s = self._hearings(session_id, now_s)[-1]
+            session.silent_since_s = known_at_s if self.fails() else heard_at_s
+            self._expire_after(session.silent_since_s + session.timeout_s - now_s)
 
     def unmute(self, session_id: int) -> None:
         """Hear the session again, if it lives."""
-        if session_id in self._sessions:
-            self.resume_session(session_id)
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.silent_since_s = None
+            self._heard_at_s[session_id] = self._clock()
 
     def expire_silent(self) -> tuple[int, ...]:
         """Expire what was silent for its timeout, unless the service is down."""
@@ -145,14 +164,36 @@ class TimedService(MemoryService):
 
     def apply(self, session_id: int, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         """Note that the session was heard."""
-        self._heard_at_s[session_id] = self._clock()
+        self._hear(session_id)
         return super().apply(session_id, operations)
 
     def sync(self, session_id: int) -> None:
         """Note that the session was heard, if this server is heard itself."""
         super().sync(session_id)
         if self._sessions[session_id].server.in_ensemble:
-            self._heard_at_s[session_id] = self._clock()
+            self._hear(session_id)
+
+    def _hear(self, session_id: int) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None and session.silent_since_s is None:
+            now_s = self._clock()
+            self._reported_at_s[session_id] = self._known_at_s(session_id, now_s)
+            self._heard_at_s[session_id] = now_s
+
+    def _hearings(self, session_id: int, by_s: float) -> list[float]:
+        """Return when the follower last heard of the session: the last request, and pings since."""
+        heard_at_s, ping_s = self._heard_at_s[session_id], self._sessions[session_id].timeout_s / 3
+        pings = int((by_s - heard_at_s) / ping_s)
+        return [heard_at_s + number * ping_s for number in range(max(pings - 1, 0), pings + 1)]
+
+    def _known_at_s(self, session_id: int, by_s: float) -> float:
+        """Return when the leader last heard of a session that was heard until ``by_s``."""
+        hearings = self._hearings(session_id, by_s)
+        if not self.half_tick_s:
+            return hearings[-1]
+        reports = [math.ceil(one / self.half_tick_s) * self.half_tick_s for one in hearings]
+        made = [one for one in reports if one <= by_s]
+        return max(made, default=self._reported_at_s[session_id])
 
     def _expire_after(self, delay_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -1,0 +1,81 @@
+"""When a session of the simulated ensemble ends: its leader counts from a follower's reports."""
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from loadmanager.faults.service import TimedService
+from loadmanager.faults.session import ClientSession
+from loadmanager.faults.virtual_time import run
+from loadmanager.faults.wires import Gate, Losses
+
+SESSION_S = 10.0
+HALF_TICK_S = 1.0
+
+
+def _ends_after_s(
+    requests_at_s: Sequence[float], cut_at_s: float, *, half_tick_s: float, fails: bool
+) -> float:
+    """Return when the session ends, counted from a full tick, as these times are.
+
+    Reports are made at each half of it.
+    """
+    service_ended_s = 0.0
+
+    async def program() -> None:
+        nonlocal service_ended_s
+        loop, service = asyncio.get_running_loop(), TimedService()
+        service.half_tick_s, service.fails = half_tick_s, lambda: fails
+        rng = Random(1)  # noqa: S311 - to be repeatable
+        session = ClientSession(service, Gate(), rng, Losses(), timeout_s=SESSION_S)
+        began_s = loop.time() + 2 * HALF_TICK_S
+        began_s -= began_s % (2 * HALF_TICK_S)
+        await asyncio.sleep(began_s - loop.time())
+        await session.start()
+        for at_s in requests_at_s:
+            await asyncio.sleep(began_s + at_s - loop.time())
+            await session.heartbeat()
+        await asyncio.sleep(began_s + cut_at_s - loop.time())
+        session_id = session.session.session_id
+        session.suspend()
+        for _ in range(2000):
+            if service.lives(session_id):
+                service_ended_s = loop.time() - began_s
+                await asyncio.sleep(0.01)
+
+    run(program())
+    return service_ended_s
+
+
+@pytest.mark.parametrize(
+    ("half_tick_s", "fails", "ends_after_s"),
+    [
+        (HALF_TICK_S, True, 20.0 + SESSION_S),
+        (HALF_TICK_S, False, 20.7 + SESSION_S),
+        (0.0, True, 20.7 + SESSION_S),
+    ],
+)
+def test_requests_since_the_last_report_do_not_count_where_the_follower_fails(
+    half_tick_s: float, fails: bool, ends_after_s: float
+) -> None:
+    regular = [0.1 * number for number in range(1, 208)]
+    ends_s = _ends_after_s(regular, 20.75, half_tick_s=half_tick_s, fails=fails)
+    assert ends_s == pytest.approx(ends_after_s, abs=0.02)
+
+
+def test_a_request_after_a_silence_leaves_the_time_where_the_last_ping_put_it() -> None:
+    """Pings go every third of the timeout: at 13.3 s, reported at 14 s."""
+    ends_s = _ends_after_s([10.0, 14.9], 14.95, half_tick_s=HALF_TICK_S, fails=True)
+    assert ends_s == pytest.approx(14.0 + SESSION_S, abs=0.02)
+
+
+def test_a_request_counts_once_it_was_reported() -> None:
+    ends_s = _ends_after_s([10.0, 14.9], 15.05, half_tick_s=HALF_TICK_S, fails=True)
+    assert ends_s == pytest.approx(15.0 + SESSION_S, abs=0.02)
+
+
+def test_a_session_that_has_just_begun_has_its_whole_time() -> None:
+    ends_s = _ends_after_s([0.4], 0.5, half_tick_s=HALF_TICK_S, fails=True)
+    assert ends_s == pytest.approx(SESSION_S, abs=0.02)
