@@ -31,7 +31,7 @@ class MergeRequests:
 
         def is_merged() -> bool:
             boundaries = self._parts.picture.known_boundaries(namespace)
-            if boundaries is not None and both.whole in boundaries.bundles:
+            if boundaries is not None and both.whole in boundaries:
                 return True
             if self._leading.desk is desk:
                 why = ": a half was moved, split or deleted"

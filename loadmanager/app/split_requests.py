@@ -42,7 +42,7 @@ class SplitRequests:
 
         def is_cut() -> bool:
             boundaries = self._parts.picture.known_boundaries(namespace)
-            if boundaries is not None and bundle not in boundaries.bundles:
+            if boundaries is not None and bundle not in boundaries:
                 return True
             if self._leading.desk is desk:
                 desk.check_ordered([bundle], f"the order to split {bundle}")
@@ -63,7 +63,7 @@ class SplitRequests:
             bundle: stats.topics if by_topics else stats.bytes_per_s
             for known in self._parts.picture.loads.reports.values()
             for bundle, stats in known.report.bundles.items()
-            if bundle in boundaries.bundles
+            if bundle in boundaries
         }
         if not reported:
             raise BundleUnknown(f"no broker reports a bundle of {boundaries.namespace}")

@@ -86,14 +86,14 @@ class Splitter:
         self._wait(bundle)
         try:
             before, data = await self._boundaries(bundle)
-            if bundle not in before.bundles:
+            if bundle not in before:
                 return  # It was made already.
             after = split(before, bundle, await self._cuts(bundle, order))
             write = _write(before, after, data)
         except (BrokerError, CoordinationError, CannotSplit, NoPositions, MalformedContent) as why:
             log.warning("bundle.split.refused", bundle=bundle, why=str(why))
             return
-        parts = tuple(part for part in after.bundles if part not in set(before.bundles))
+        parts = tuple(part for part in after.bundles if part not in before)
         self._ownerships.begin_split(RangeChange((bundle,), parts, write))
 
     def _can_merge(self, both: Merge) -> bool:

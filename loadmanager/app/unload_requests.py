@@ -127,7 +127,7 @@ class UnloadRequests:
 
     def _was_cut(self, bundle: BundleId) -> bool:
         boundaries = self._parts.picture.known_boundaries(namespace_of(bundle))
-        return boundaries is not None and bundle not in boundaries.bundles
+        return boundaries is not None and bundle not in boundaries
 
 
 def _is_to_leave(

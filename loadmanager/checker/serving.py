@@ -70,9 +70,9 @@ def overlaps(spells: Iterable[Spell]) -> list[Overlap]:
     hold the same topics. One process may serve both, as in the middle of a split.
     """
     found: list[Overlap] = []
-    ordered = sorted(spells, key=lambda one: (namespace_of(one.bundle), one.start_s))
+    ordered = sorted(spells, key=lambda one: (namespace_of(one.bundle), range_of(one.bundle)))
     for _, of_namespace in groupby(ordered, key=lambda one: namespace_of(one.bundle)):
-        found += _overlaps_by_start(of_namespace)
+        found += _overlaps_by_position(of_namespace)
     return sorted(found, key=lambda overlap: overlap.start_s)
 
 
@@ -84,14 +84,19 @@ def share_positions(one: BundleId, other: BundleId) -> bool:
     return max(one_lower, other_lower) < min(one_upper, other_upper)
 
 
-def _overlaps_by_start(ordered: Iterator[Spell]) -> Iterator[Overlap]:
+def _overlaps_by_position(ordered: Iterator[Spell]) -> Iterator[Overlap]:
+    """Yield the overlaps of a namespace's spells, ordered by where their ranges begin.
+
+    Going through positions rather than times compares each spell with those of its own
+    bundle and of its wholes and parts alone, however many bundles are served at a time.
+    """
     open_ones: list[Spell] = []
-    for later in ordered:
-        open_ones = [one for one in open_ones if one.end_s > later.start_s]
-        for earlier in open_ones:
+    for spell in ordered:
+        lower = range_of(spell.bundle)[0]
+        open_ones = [one for one in open_ones if range_of(one.bundle)[1] > lower]
+        for other in open_ones:
+            earlier, later = sorted((other, spell), key=lambda one: one.start_s)
             end_s = min(earlier.end_s, later.end_s)
-            differ = earlier.incarnation != later.incarnation
-            together = differ and end_s > later.start_s
-            if together and share_positions(earlier.bundle, later.bundle):
+            if earlier.incarnation != later.incarnation and end_s > later.start_s:
                 yield Overlap(first=earlier, second=later, start_s=later.start_s, end_s=end_s)
-        open_ones.append(later)
+        open_ones.append(spell)

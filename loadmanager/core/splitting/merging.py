@@ -110,7 +110,7 @@ def merged_by_order(
     """Return the bundle among ``boundaries`` that ``half`` was ordered to be merged into."""
     order = orders.get(half)
     whole = whole_ordered(half, order) if order else None
-    return whole if whole in boundaries.bundles else None
+    return whole if whole is not None and whole in boundaries else None
 
 
 def added(one: BundleStats, other: BundleStats) -> BundleStats:
