@@ -137,7 +137,7 @@ class Balancer:
         except PulsarAdminError as error:
             self.log.event(f"nothing moves in this round: {error}")
             return None
-        held = self._held(seen)
+        held = await self._held(seen)
         self.log.round(seen, held)
         if held or not (seen.proposals or seen.splits):
             return None
@@ -168,8 +168,10 @@ class Balancer:
         fresh = {broker: one for broker, one in samples.items() if broker not in stale}
         return fresh, {**missing, **stale}
 
-    def _held(self, seen: Observation) -> str:
+    async def _held(self, seen: Observation) -> str:
         """Return why nothing may move now, "" if it may."""
+        if paused := await self.quiet.state.paused():
+            return paused
         began_s = min((one.began_s for one in seen.samples.values()), default=float("-inf"))
         if not self.budget.may_decide_on(began_s):
             return "the sample began before the last move ended"

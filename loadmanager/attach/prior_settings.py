@@ -1,7 +1,8 @@
-"""What Pulsar's own balancer was set to before we switched it off, on disk.
+"""What Pulsar's own balancer was set to before we switched it off, and whether people pause us.
 
-A crash must not lose it, so it is there before anything is changed, and goes when all is
-as it was. The lock beside it says that a controller of this state folder is at work.
+A crash must not lose either, so they are on disk. The prior settings are there before
+anything is changed, and go when all is as it was. The lock beside them says that a
+controller of this state folder is at work.
 """
 
 import fcntl
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from loadmanager.core.errors import LoadManagerError
@@ -36,13 +37,48 @@ class PriorSettings:
     effective: Mapping[str, str]
 
 
+class State(Protocol):
+    """Where a controller of one cluster keeps what must outlive it; all raise `StateUnusable`."""
+
+    @property
+    def where(self) -> str:
+        """The place, for people."""
+
+    async def read(self) -> PriorSettings | None:
+        """Return what is kept, None for nothing."""
+
+    async def write(self, prior: PriorSettings) -> None:
+        """Keep settings."""
+
+    async def remove(self) -> None:
+        """Forget them."""
+
+    async def pause(self, why: str) -> None:
+        """Have nothing move until `resume`."""
+
+    async def resume(self) -> None:
+        """End a pause, if there is one."""
+
+    async def paused(self) -> str:
+        """Return what `pause` was told, "" if nothing is paused."""
+
+
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """The file of one cluster."""
+    """The `State` of one cluster in a folder: a file, and one beside it while it is paused."""
 
     path: Path
 
-    def read(self) -> PriorSettings | None:
+    @property
+    def where(self) -> str:
+        """The file of the prior settings."""
+        return str(self.path)
+
+    @property
+    def _pause(self) -> Path:
+        return self.path.with_suffix(".paused")
+
+    async def read(self) -> PriorSettings | None:
         """Return what is kept, None for nothing.
 
         Raises:
@@ -54,43 +90,63 @@ class StateFile:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise StateUnusable(f"{self.path}: {error}; expected a file that can be read") from None
-        try:
-            return _parsed(json.loads(text))
-        except (ValueError, RecursionError):
-            raise StateUnusable(
-                f"{self.path}: expected the settings that attach --balance found; see with "
-                "pulsar-admin brokers get-all-dynamic-config what is set, then remove the file"
-            ) from None
+        return prior_of(text, self.where)
 
-    def write(self, prior: PriorSettings) -> None:
+    async def write(self, prior: PriorSettings) -> None:
         """Keep settings, so that they outlive a crash of this machine.
 
         Raises:
             StateUnusable: they cannot be written.
         """
-        told = {"format": _FORMAT, "dynamic": prior.dynamic, "effective": prior.effective}
-        new = self.path.with_suffix(".new")
-        try:
-            with new.open("w", encoding="utf-8") as file:
-                json.dump(told, file)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-            _sync(self.path.parent)
-        except OSError as error:
-            raise _unwritable(self.path, error) from None
+        _write(self.path, text_of(prior))
 
-    def remove(self) -> None:
+    async def remove(self) -> None:
         """Forget them.
 
         Raises:
             StateUnusable: the file cannot be removed.
         """
+        _remove(self.path)
+
+    async def pause(self, why: str) -> None:
+        """Have nothing move until `resume`.
+
+        Raises:
+            StateUnusable: the file cannot be written.
+        """
+        _write(self._pause, why)
+
+    async def resume(self) -> None:
+        """End a pause, if there is one; raises as `pause`."""
+        _remove(self._pause)
+
+    async def paused(self) -> str:
+        """Return what `pause` was told, "" if nothing is paused.
+
+        Raises:
+            StateUnusable: the file cannot be read.
+        """
         try:
-            self.path.unlink(missing_ok=True)
-            _sync(self.path.parent)
-        except OSError as error:
-            raise _unwritable(self.path, error) from None
+            return self._pause.read_text(encoding="utf-8").strip() or "paused"
+        except FileNotFoundError:
+            return ""
+        except (OSError, UnicodeDecodeError) as error:
+            why = f"{self._pause}: {error}; expected a file that can be read"
+            raise StateUnusable(why) from None
+
+
+def state_file(folder: Path, cluster: str) -> StateFile:
+    """Return where the state of a cluster is; the folder is made if it is missing.
+
+    Raises:
+        StateUnusable: the folder cannot be made.
+    """
+    path = folder / f"attach-{quote(cluster, safe='')}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return StateFile(path)
 
 
 @contextmanager
@@ -100,10 +156,9 @@ def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
     Raises:
         StateUnusable: the folder cannot be written, or another controller holds it.
     """
-    name = quote(cluster, safe="")
-    lock = folder / f"attach-{name}.lock"
+    state = state_file(folder, cluster)
+    lock = state.path.with_suffix(".lock")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise _unwritable(lock, error) from None
@@ -114,9 +169,29 @@ def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
             raise StateUnusable(
                 f"{lock}: another loadmanager attach acts on {cluster}; expected to be the only one"
             ) from None
-        yield StateFile(folder / f"attach-{name}.json")
+        yield state
     finally:
         os.close(held)
+
+
+def text_of(prior: PriorSettings) -> str:
+    """Return settings as `prior_of` reads them."""
+    return json.dumps({"format": _FORMAT, "dynamic": prior.dynamic, "effective": prior.effective})
+
+
+def prior_of(text: str, where: str) -> PriorSettings:
+    """Return the settings in a text that `text_of` made.
+
+    Raises:
+        StateUnusable: it is none.
+    """
+    try:
+        return _parsed(json.loads(text))
+    except (ValueError, RecursionError):
+        raise StateUnusable(
+            f"{where}: expected the settings that attach --balance found; see with "
+            "pulsar-admin brokers get-all-dynamic-config what is set, then remove it"
+        ) from None
 
 
 def _parsed(told: Any) -> PriorSettings:
@@ -130,6 +205,27 @@ def _parsed(told: Any) -> PriorSettings:
     return PriorSettings(
         dynamic=dynamic, effective={key: str(value) for key, value in effective.items()}
     )
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_name(f"{path.name}.new")
+    try:
+        with new.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+        _sync(path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
 def _unwritable(path: Path, error: OSError) -> StateUnusable:

@@ -13,7 +13,7 @@ from typing import Final
 from loadmanager.adapters.pulsar_admin import PulsarAdmin
 from loadmanager.adapters.pulsar_admin.dynamic import read_dynamic, write_dynamic
 from loadmanager.attach.discovery import PulsarCluster, discover
-from loadmanager.attach.prior_settings import PriorSettings, StateFile
+from loadmanager.attach.prior_settings import PriorSettings, State
 from loadmanager.core.errors import LoadManagerError
 
 SHEDDING: Final = "loadBalancerSheddingEnabled"
@@ -31,7 +31,7 @@ class Quiet:
     """Switches Pulsar's own balancer off and back."""
 
     admin: PulsarAdmin
-    state: StateFile
+    state: State
     settle_s: float = 10.0
     """How long brokers may take to act on a dynamic setting."""
 
@@ -46,16 +46,16 @@ class Quiet:
             PulsarAdminError: a setting cannot be read or changed.
         """
         dynamic = await read_dynamic(self.admin, url)
-        if self.state.read() is None:
+        if await self.state.read() is None:
             if dynamic.get(SHEDDING) == _OFF and not take_over:
                 raise NotQuiet(
                     f"{cluster.name}: {SHEDDING} is overridden with false, and not by a controller "
-                    f"with the state {self.state.path}: another one may balance this cluster; "
+                    f"with the state {self.state.where}: another one may balance this cluster; "
                     "end it, or give --take-over"
                 )
             effective = {key: _alike(cluster, key) for key in SWITCHES}
             prior = {key: dynamic.get(key) for key in SWITCHES}
-            self.state.write(PriorSettings(dynamic=prior, effective=effective))
+            await self.state.write(PriorSettings(dynamic=prior, effective=effective))
         for key in SWITCHES:
             if dynamic.get(key) != _OFF:
                 await write_dynamic(self.admin, url, key, _OFF)
@@ -70,9 +70,9 @@ class Quiet:
             StateUnusable: what was stored cannot be read or removed.
             PulsarAdminError: a setting cannot be read or changed; what was stored stays.
         """
-        prior = self.state.read()
+        prior = await self.state.read()
         if prior is None:
-            return (f"nothing to restore: {self.state.path} does not exist",)
+            return (f"nothing to restore: {self.state.where} does not exist",)
         dynamic = await read_dynamic(self.admin, url)
         done: list[str] = []
         for key, value in prior.dynamic.items():
@@ -84,7 +84,7 @@ class Quiet:
             else:
                 await self._put_back(url, key, value, prior.effective.get(key, ""))
                 done.append(f"{key}: {_told(value)} again")
-        self.state.remove()
+        await self.state.remove()
         return tuple(done)
 
     async def _put_back(self, url: str, key: str, value: str | None, effective: str) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 _LIMITS: Final = MoveLimits()
+_ACTIONS: Final = ("doctor", "balance", "restore", "pause", "resume")
 _COUNT: Final = click.IntRange(1, 100_000)
 
 
@@ -80,6 +81,13 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     help="Set Pulsar's own shedding and splits as they were before --balance, and end: after a "
     "crash of it.",
 )
+@click.option(
+    "--pause",
+    is_flag=True,
+    help="Have a running --balance make no moves until --resume, and end. Pulsar's own shedding "
+    "stays off.",
+)
+@click.option("--resume", is_flag=True, help="End a pause, and end.")
 @click.option(
     "--split",
     is_flag=True,
@@ -221,10 +229,11 @@ def attach_command(context: click.Context, /, **options: Any) -> None:
 def _check_options(options: dict[str, Any]) -> None:
     if (options["certificate_file"] is None) != (options["key_file"] is None):
         raise click.UsageError("--certificate-file and --key-file are given together, or neither")
-    if sum(options[one] for one in ("doctor", "balance", "restore")) > 1:
-        raise click.UsageError("--doctor, --balance and --restore are not given together")
-    if options["history_dir"] and (options["doctor"] or options["restore"]):
-        raise click.UsageError("--history is not given with --doctor or --restore")
+    given = [one for one in _ACTIONS if options[one]]
+    if len(given) > 1:
+        raise click.UsageError(f"--{given[0]} and --{given[1]} are not given together")
+    if options["history_dir"] and given not in ([], ["balance"]):
+        raise click.UsageError(f"--history is not given with --{given[0]}")
     if options["take_over"] and not options["balance"]:
         raise click.UsageError("--take-over is given with --balance")
 

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
@@ -10,7 +11,7 @@ from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import Addresses, discover
 from loadmanager.attach.groups import Groups
 from loadmanager.attach.observation import Rules
-from loadmanager.attach.prior_settings import locked_state
+from loadmanager.attach.prior_settings import locked_state, state_file
 from loadmanager.attach.quiet import Quiet
 from loadmanager.attach.sampling import Sampler
 from loadmanager.cli.attach_history import RecordedLog, recording
@@ -38,6 +39,8 @@ class Attached:
         try:
             if self._options["restore"]:
                 return await self._restore(admin)
+            if self._options["pause"] or self._options["resume"]:
+                return await self._pause(admin)
             if self._options["balance"]:
                 return await self._balance(admin)
             return await self._observe(admin)
@@ -78,6 +81,19 @@ class Attached:
         with locked_state(self._options["state_dir"], cluster.name) as state:
             for line in await Quiet(admin, state).restore(self._url):
                 log.event(line)
+        return 0
+
+    async def _pause(self, admin: PulsarAdmin) -> int:
+        cluster = await discover(admin, self._url)
+        log = DecisionLog(admin.cost, self._options["as_json"])
+        state = state_file(self._options["state_dir"], cluster.name)
+        if self._options["resume"]:
+            await state.resume()
+            log.event(f"{cluster.name}: not paused")
+        else:
+            at = datetime.now(tz=UTC).isoformat(timespec="seconds")
+            await state.pause(f"paused by attach --pause at {at}")
+            log.event(f"{cluster.name}: paused; nothing moves until attach --resume")
         return 0
 
     async def _balance(self, admin: PulsarAdmin) -> int:

@@ -310,6 +310,24 @@ def test_an_expired_token_stops_it_and_what_was_set_before_can_be_restored_later
     assert pulsar.dynamic == {}
 
 
+def test_people_pause_it_and_have_it_go_on(pulsar: FakePulsar, state_dir: Path) -> None:
+    pause, resume = options(pulsar, state_dir, "--pause"), options(pulsar, state_dir, "--resume")
+    assert CliRunner().invoke(main, pause).exit_code == 0
+    with balancing(pulsar, state_dir) as (process, told):
+        until(told, "paused by attach --pause at 20")
+        time.sleep(0.5)
+        assert pulsar.unloads == []
+        found = CliRunner().invoke(main, resume)
+        assert (found.exit_code, events(found.stdout)) == (0, ["research: not paused"])
+        until(told, "no move that is allowed makes it better")
+        assert len(pulsar.unloads) == 5
+        process.terminate()
+        assert process.wait(60) == 0
+    assert pulsar.dynamic == {}
+    assert CliRunner().invoke(main, resume).exit_code == 0
+    assert CliRunner().invoke(main, resume).exit_code == 0
+
+
 def test_nothing_moves_for_a_while_after_a_broker_left(pulsar: FakePulsar, state_dir: Path) -> None:
     with balancing(pulsar, state_dir, "--most-moves", "1") as (process, told):
         until(told, '"serving"')

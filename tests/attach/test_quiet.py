@@ -45,7 +45,7 @@ async def test_exactly_what_was_set_before_is_restored(
     await quiet.restore(pulsar.url)
     assert pulsar.dynamic == prior
     assert [pulsar.runtime(one) for one in pulsar.brokers] == before
-    assert not quiet.state.path.exists()
+    assert await quiet.state.read() is None
 
 
 async def test_the_prior_values_are_on_disk_before_anything_is_changed(
@@ -54,7 +54,7 @@ async def test_the_prior_values_are_on_disk_before_anything_is_changed(
     kept: list[PriorSettings | None] = []
 
     async def look(_: web.Request) -> web.Response:
-        kept.append(quiet.state.read())
+        kept.append(await quiet.state.read())
         return refused(500, "boom")
 
     pulsar.brokers[0].instead[f"{CONFIGURATION}/{SHEDDING}/false"] = look
@@ -75,14 +75,14 @@ async def test_after_a_crash_the_first_prior_values_count(pulsar: FakePulsar, qu
     assert pulsar.dynamic == {}
     assert said == (f"{SHEDDING}: not overridden again", f"{SPLITS}: not overridden again")
     assert await quiet.restore(pulsar.url) == (
-        f"nothing to restore: {quiet.state.path} does not exist",
+        f"nothing to restore: {quiet.state.where} does not exist",
     )
 
 
 async def test_a_crash_before_the_first_change_leaves_nothing_to_undo(
     pulsar: FakePulsar, quiet: Quiet
 ) -> None:
-    quiet.state.write(
+    await quiet.state.write(
         PriorSettings(dynamic=dict.fromkeys(SWITCHES), effective=dict.fromkeys(SWITCHES, "true"))
     )
     assert await quiet.restore(pulsar.url) == tuple(
@@ -98,7 +98,7 @@ async def test_shedding_that_somebody_else_switched_off_is_not_ours(
     with pytest.raises(NotQuiet, match="end it, or give --take-over"):
         await begin(quiet, pulsar)
     assert pulsar.dynamic == {SHEDDING: "false"}
-    assert quiet.state.read() is None
+    assert await quiet.state.read() is None
     await begin(quiet, pulsar, take_over=True)
     assert pulsar.dynamic == dict.fromkeys(SWITCHES, "false")
     await quiet.restore(pulsar.url)
@@ -141,13 +141,13 @@ async def test_without_the_right_nothing_is_forgotten(pulsar: FakePulsar, quiet:
     pulsar.brokers[0].instead[f"{CONFIGURATION}/{SHEDDING}"] = refuse
     with pytest.raises(RightMissing, match="the right to change it"):
         await quiet.restore(pulsar.url)
-    assert quiet.state.read() is not None
+    assert await quiet.state.read() is not None
     pulsar.brokers[0].instead.clear()
     await quiet.restore(pulsar.url)
     assert pulsar.dynamic == {}
 
 
-def test_a_state_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+async def test_a_state_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with (
@@ -156,9 +156,11 @@ def test_a_state_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ):
         pass
     with pytest.raises(StateUnusable, match=r"gone.*expected a folder that can be written"):
-        StateFile(tmp_path / "gone" / "state.json").write(PriorSettings(dynamic={}, effective={}))
+        await StateFile(tmp_path / "gone" / "state.json").write(
+            PriorSettings(dynamic={}, effective={})
+        )
     with pytest.raises(StateUnusable, match="expected a folder"):
-        StateFile(tmp_path / "gone" / "state.json").remove()
+        await StateFile(tmp_path / "gone" / "state.json").remove()
 
 
 def test_one_controller_at_a_time_holds_the_state(tmp_path: Path) -> None:
@@ -177,13 +179,13 @@ def test_one_controller_at_a_time_holds_the_state(tmp_path: Path) -> None:
     "text",
     ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "dynamic": {"a": 1}, "effective": {}}'],
 )
-def test_a_damaged_state_is_named_and_not_taken_for_none(state: StateFile, text: str) -> None:
+async def test_a_damaged_state_is_named_and_not_taken_for_none(state: StateFile, text: str) -> None:
     state.path.write_text(text, encoding="utf-8")
     with pytest.raises(StateUnusable, match="expected the settings that attach --balance found"):
-        state.read()
+        await state.read()
 
 
-def test_a_state_that_cannot_be_read_is_named(state: StateFile) -> None:
+async def test_a_state_that_cannot_be_read_is_named(state: StateFile) -> None:
     state.path.mkdir()
     with pytest.raises(StateUnusable, match="expected a file that can be read"):
-        state.read()
+        await state.read()
