@@ -1,5 +1,6 @@
 """Bundles that are too large to even out by moves are cut, if that is asked for."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
-from fake_pulsar import FakeBroker, FakePulsar, lies_in, refused, running
+from fake_pulsar import FakeBroker, FakePulsar, answer, lies_in, refused, running
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
@@ -104,6 +105,44 @@ def test_parts_that_do_not_show_are_told(pulsar: FakePulsar, tmp_path: Path) -> 
     _, ended = balance(pulsar, tmp_path, "--split")
     assert ended["state"] == "timed_out"
     assert "does not serve both parts" in ended["reason"]
+
+
+def test_splits_are_carried_out_one_after_the_other(pulsar: FakePulsar, tmp_path: Path) -> None:
+    balance(pulsar, tmp_path, "--split")
+    first, under_way, most = pulsar.brokers[0], 0, 0
+
+    async def slow(request: web.Request) -> web.Response:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.2)
+        under_way -= 1
+        del first.instead[request.path]
+        return await answer(pulsar, first, request)
+
+    for part in first.owned:
+        first.instead[f"/admin/v2/namespaces/{part}/split"] = slow
+    told = balance(pulsar, tmp_path, "--split")
+    assert [one["state"] for one in told] == ["ordered", "serving"] * 2
+    assert most == 1
+
+
+def test_after_a_split_that_does_not_finish_no_other_begins(
+    pulsar: FakePulsar, tmp_path: Path
+) -> None:
+    balance(pulsar, tmp_path, "--split")
+    first = pulsar.brokers[0]
+
+    async def claim_to(_: web.Request) -> web.Response:
+        return web.Response(status=204)
+
+    for part in first.owned:
+        first.instead[f"/admin/v2/namespaces/{part}/split"] = claim_to
+    one, other = list(first.owned)
+    _, lost, held = balance(pulsar, tmp_path, "--split")
+    assert {lost["bundle"], held["bundle"]} == {one, other}
+    assert (lost["state"], held["state"]) == ("timed_out", "superseded")
+    assert held["reason"] == f"held: the split of {lost['bundle']} is not finished"
 
 
 def test_a_split_without_the_right_ends_everything(pulsar: FakePulsar, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_traffic_on_one_broker_is_even_within_30_s_and_stays_so(
 ) -> None:
     before = effective(cluster)
     with balancing(cluster, tmp_path) as (process, told):
-        whole = first(told, "whole", value=True, limit_s=60)
+        whole = first(told, "whole", value=True)
         began_s = time.monotonic()
         assert whole["maxOverMean"] > 2.5
         # The window has to end within 30 s, so it begins before 20 s.
@@ -102,7 +102,7 @@ def test_traffic_on_one_broker_is_even_within_30_s_and_stays_so(
         assert reached <= 1.10
         time.sleep(WATCHED_S)
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     tasks = [line["task"] for line in told if "task" in line]
     ended = [one for one in tasks if one["state"] != "ordered"]
     assert {one["state"] for one in ended} <= {"serving", "landed_elsewhere"}
@@ -134,7 +134,7 @@ def test_after_a_kill_amid_moves_restore_sets_exactly_what_was_there(
     try:
         assert dynamic(cluster) == before
         with balancing(cluster, tmp_path, "--interval", "4") as (process, told):
-            first(told, "state", "ordered", 60)
+            first(told, "state", "ordered")
             process.kill()
             process.wait()
         assert dynamic(cluster) == dict.fromkeys(SWITCHES, "false")
@@ -156,9 +156,9 @@ def test_after_a_kill_amid_moves_restore_sets_exactly_what_was_there(
 def test_shedding_that_somebody_switches_on_stops_it(cluster: RealPulsar, tmp_path: Path) -> None:
     try:
         with balancing(cluster, tmp_path, "--interval", "2") as (process, told):
-            first(told, "event", "Pulsar's own shedding and automatic splits are off", 30)
+            first(told, "event", "Pulsar's own shedding and automatic splits are off")
             set_dynamic(cluster, SHEDDING, "true")
-            assert process.wait(30) == 1
+            assert process.wait(60) == 1
         assert dynamic(cluster) == {SHEDDING: "true"}
     finally:
         clear_dynamic(cluster)

@@ -5,12 +5,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from real_pulsar import RealPulsar
+
+PATIENCE_S: Final = 240.0
+"""So long anything may take on a busy machine; a test waits no longer than it needs to."""
 
 
 @contextmanager
@@ -46,12 +49,38 @@ def command(cluster: RealPulsar, state_dir: Path, *more: str) -> list[str]:
     ]
 
 
-def first(told: list[dict[str, Any]], key: str, value: object, limit_s: float) -> dict[str, Any]:
+def first(told: list[dict[str, Any]], key: str, value: object) -> dict[str, Any]:
     """Wait for what it tells with a value, and return it."""
+
+    def has_value(line: dict[str, Any]) -> bool:
+        return bool(line.get(key) == value or line.get("task", {}).get(key) == value)
+
+    return told_until(told, has_value)
+
+
+def told_until(
+    told: list[dict[str, Any]],
+    wanted: Callable[[dict[str, Any]], bool],
+    limit_s: float = PATIENCE_S,
+) -> dict[str, Any]:
+    """Wait for a line that is wanted, and return the first one."""
     deadline_s = time.monotonic() + limit_s
     while True:
         for line in list(told):
-            if line.get(key) == value or line.get("task", {}).get(key) == value:
+            if wanted(line):
                 return line
-        assert time.monotonic() < deadline_s, (key, value, told)
+        assert time.monotonic() < deadline_s, "\n".join(map(_brief, told))
         time.sleep(0.05)
+
+
+def _brief(line: dict[str, Any]) -> str:
+    """Return in one line what a failure is understood by."""
+    if task := line.get("task"):
+        ends = f"{task['source']} -> {task['target']}"
+        return (
+            f"{line['at']} {task['kind']} {task['bundle']} {ends}: {task['state']} {task['reason']}"
+        )
+    if "verdict" in line:
+        rates = [round(one["msgsInPerS"]) for one in line["brokers"]]
+        return f"{line['at']} {line['verdict']} {rates} msg/s {line['held']} {line['missing']}"
+    return f"{line['at']} {line['event']}"
