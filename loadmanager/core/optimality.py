@@ -272,7 +272,8 @@ def traffic_sizes(view: ClusterView) -> FloatArray:
 
 def _shares(part: FloatArray, whole: FloatArray) -> FloatArray:
     busy = whole > 0
-    return np.where(busy, np.minimum(part / np.where(busy, whole, 1.0), 1.0), 0.0)
+    # The lesser of both first: a figure and its bound may be too far apart for a quotient.
+    return np.where(busy, np.minimum(part, whole) / np.where(busy, whole, 1.0), 0.0)
 
 
 def _above(largest: float, bound: float) -> float:

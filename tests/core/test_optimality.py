@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.core import optimality
 from loadmanager.core.averages import BYTES_IN
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import TrafficShare
@@ -146,6 +147,11 @@ def test_shares_of_the_traffic_are_those_of_the_cost_model(make_view: MakeView) 
     for row in range(len(view.bundles.known)):
         expected: Any = TrafficShare().usage(view, names[row], BrokerId("a:1"))
         assert sizes[row] == pytest.approx(expected)
+
+
+def test_a_share_of_next_to_no_traffic_is_at_most_one() -> None:
+    parts, wholes = np.array([1e15, 0.0, 1.0]), np.array([5e-324, 5e-324, 0.0])
+    assert list(optimality._shares(parts, wholes)) == [1.0, 0.0, 0.0]
 
 
 def test_each_policy_and_all_other_bundles_are_confined_to_brokers_of_their_own() -> None:
