@@ -148,15 +148,20 @@ class TimedService(MemoryService):
             now_s = self._clock()
             known_at_s = self._known_at_s(session_id, now_s)
             heard_at_s = self._hearings(session_id, now_s)[-1]
+            self._reported_at_s[session_id], self._heard_at_s[session_id] = known_at_s, heard_at_s
             session.silent_since_s = known_at_s if self.fails() else heard_at_s
             self._expire_after(session.silent_since_s + session.timeout_s - now_s)
 
     def unmute(self, session_id: int) -> None:
         """Hear the session again, if it lives."""
         session = self._sessions.get(session_id)
-        if session is not None:
-            session.silent_since_s = None
-            self._heard_at_s[session_id] = self._clock()
+        if session is not None and session.silent_since_s is not None:
+            # Its follower lives, and has reported meanwhile what it had heard.
+            session.silent_since_s, now_s = None, self._clock()
+            self._reported_at_s[session_id] = self._reported(
+                session_id, [self._heard_at_s[session_id]], now_s
+            )
+            self._heard_at_s[session_id] = now_s
 
     def expire_silent(self) -> tuple[int, ...]:
         """Expire what was silent for its timeout, unless the service is down."""
@@ -188,7 +193,10 @@ class TimedService(MemoryService):
 
     def _known_at_s(self, session_id: int, by_s: float) -> float:
         """Return when the leader last heard of a session that was heard until ``by_s``."""
-        hearings = self._hearings(session_id, by_s)
+        return self._reported(session_id, self._hearings(session_id, by_s), by_s)
+
+    def _reported(self, session_id: int, hearings: Sequence[float], by_s: float) -> float:
+        """Return when the last report was made that named the session."""
         if not self.half_tick_s:
             return hearings[-1]
         reports = [math.ceil(one / self.half_tick_s) * self.half_tick_s for one in hearings]
