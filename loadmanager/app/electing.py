@@ -4,19 +4,23 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
 from loadmanager.app.endings import first_leaf
-from loadmanager.app.parts import Parts
+from loadmanager.app.identity import Identity
+from loadmanager.app.picture import ClusterPicture
+from loadmanager.app.unexpected import Unexpected
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.leadership import Candidate, Standing, judge
 from loadmanager.ports import (
     Check,
+    Clock,
     CommitRejected,
     Connection,
+    Coordination,
     CoordinationError,
     Create,
     Delete,
@@ -54,6 +58,30 @@ class TermGivenUp(LoadManagerError):
     """This leader cannot do its work, and another may be able to."""
 
 
+class Elector(Protocol):
+    """What the election needs of one who takes part: a sidecar's `Parts` have it."""
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is."""
+
+    @property
+    def coordination(self) -> Coordination:
+        """Its session."""
+
+    @property
+    def picture(self) -> ClusterPicture:
+        """What it sees of the election node and of other brokers."""
+
+    @property
+    def clock(self) -> Clock:
+        """Its clock."""
+
+    @property
+    def unexpected(self) -> Unexpected:
+        """Where errors that no code expected are counted."""
+
+
 class Election:
     """Takes part in the election for as long as it runs.
 
@@ -65,7 +93,7 @@ class Election:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: Elector,
         *,
         eligible: Callable[[], bool],
         lead: Callable[[Term], Awaitable[None]],

@@ -16,6 +16,7 @@ from loadmanager.adapters.pulsar_admin.moves import BundleMover, Move, Outcome
 from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
 from loadmanager.attach.discovery import Addresses, PulsarCluster, discover_at_any
 from loadmanager.attach.groups import Groups
+from loadmanager.attach.mandate import Alone, Mandate
 from loadmanager.attach.observation import Observation, Proposal, Rules
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.sampling import BrokerSample, Sampler
@@ -51,6 +52,10 @@ class Stopped(LoadManagerError):
     """Something that only people can change keeps us from balancing."""
 
 
+class _Lapsed(LoadManagerError):
+    """The right to send orders is gone or in doubt."""
+
+
 @dataclass(slots=True)
 class Balancer:
     """Balances one cluster until told to stop.
@@ -63,6 +68,7 @@ class Balancer:
         settle_s: how long nothing moves after a broker joined, left or restarted.
         quiet: Pulsar's own balancer.
         stopping: set to end.
+        mandate: by what right it acts.
         now: the time of the week, as windows have it.
     """
 
@@ -75,6 +81,7 @@ class Balancer:
     quiet: Quiet
     log: Log
     stopping: asyncio.Event
+    mandate: Mandate = field(default_factory=Alone)
     now: Callable[[], datetime] = lambda: datetime.now(tz=UTC).astimezone()
     _urls: tuple[str, ...] = ()
     _brokers: tuple[BrokerId, ...] = ()
@@ -95,7 +102,10 @@ class Balancer:
     async def run(self, cluster: PulsarCluster, rounds: int | None, *, take_over: bool) -> None:
         """Balance for so many rounds, or until stopped, and restore what was set before.
 
+        Nothing is restored where another controller goes on.
+
         Raises:
+            Deposed: another one leads.
             Stopped: somebody switched Pulsar's own balancer on, or a right was lost.
             LoadManagerError: it cannot begin, or what was set before cannot be restored.
         """
@@ -115,7 +125,8 @@ class Balancer:
         except RightMissing as error:
             raise Stopped(f"stopped: {error}") from None
         finally:
-            await self._restore()
+            if not await self.mandate.hands_over():
+                await self._restore()
 
     async def _waited(self) -> bool:
         """Wait for the end of a window; return whether we were told to stop meanwhile."""
@@ -169,9 +180,9 @@ class Balancer:
         return fresh, {**missing, **stale}
 
     async def _held(self, seen: Observation) -> str:
-        """Return why nothing may move now, "" if it may."""
-        if paused := await self.quiet.state.paused():
-            return paused
+        """Return why nothing may move now, "" if it may; raises `Deposed`."""
+        if why := await self.mandate.confirm() or await self.quiet.state.paused():
+            return why
         began_s = min((one.began_s for one in seen.samples.values()), default=float("-inf"))
         if not self.budget.may_decide_on(began_s):
             return "the sample began before the last move ended"
@@ -232,7 +243,7 @@ class Balancer:
         )
         return [
             (
-                followed_move(one, next(self._numbers), self.log),
+                followed_move(one, next(self._numbers), self.mandate.epoch, self.log),
                 partial(mover.move, _move(one, seen.samples)),
             )
             for one in seen.proposals
@@ -241,7 +252,7 @@ class Balancer:
     def _split_work(self, seen: Observation) -> list[tuple[Followed, Work]]:
         return [
             (
-                followed_split(one, next(self._numbers), self.log),
+                followed_split(one, next(self._numbers), self.mandate.epoch, self.log),
                 partial(self._split, seen.cluster.name, one),
             )
             for one in seen.splits
@@ -271,8 +282,15 @@ class Balancer:
         return True
 
     async def _one(self, followed: Followed, work: Work) -> None:
+        def ordered() -> None:
+            if why := self.mandate.lapsed():
+                raise _Lapsed(why)
+            followed.ordered()
+
         try:
-            outcome = await work(followed.ordered)
+            outcome = await work(ordered)
+        except _Lapsed as error:
+            outcome = Outcome(state="superseded", reason=str(error))
         except RightMissing as error:
             self.stopping.set()
             followed.ended("failed", str(error))

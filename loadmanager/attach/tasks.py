@@ -1,4 +1,4 @@
-"""Bundle tasks as ``attach`` follows and tells them. There is no leader's term here: epoch 0."""
+"""Bundle tasks as ``attach`` follows and tells them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,11 +63,11 @@ class Followed:
         self.log.task(self.task, self.why)
 
 
-def followed_move(proposal: Proposal, number: int, log: TaskLog) -> Followed:
-    """Return the task of a move."""
+def followed_move(proposal: Proposal, number: int, epoch: int, log: TaskLog) -> Followed:
+    """Return the task of a move in a term; epoch 0 where there are no terms."""
     task = BundleTask(
         number=number,
-        epoch=0,
+        epoch=epoch,
         kind=TaskKind.MOVE,
         bundles=(proposal.bundle,),
         source=proposal.source,
@@ -79,11 +79,11 @@ def followed_move(proposal: Proposal, number: int, log: TaskLog) -> Followed:
     return Followed(task, proposal.reason(), log)
 
 
-def followed_split(proposal: SplitProposal, number: int, log: TaskLog) -> Followed:
+def followed_split(proposal: SplitProposal, number: int, epoch: int, log: TaskLog) -> Followed:
     """Return the task of a split; both parts stay at the broker."""
     task = BundleTask(
         number=number,
-        epoch=0,
+        epoch=epoch,
         kind=TaskKind.SPLIT,
         bundles=(proposal.bundle,),
         source=proposal.broker,
@@ -108,6 +108,7 @@ def line(task: BundleTask, why: str) -> str:
 def document(task: BundleTask, why: str) -> dict[str, Any]:
     """Return a task as JSON."""
     return {
+        "epoch": task.epoch,
         "number": task.number,
         "kind": task.kind.value,
         "bundle": task.bundle,

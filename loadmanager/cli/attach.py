@@ -100,6 +100,12 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     help="Balance although shedding was switched off by somebody else.",
 )
 @click.option(
+    "--config",
+    type=_FILE,
+    help="Be one of several candidates, of which one balances: its [zookeeper] says where they are "
+    "elected. What --state-dir would hold is there.",
+)
+@click.option(
     "--state-dir",
     type=_FOLDER,
     default=_state_folder,
@@ -234,6 +240,8 @@ def _check_options(options: dict[str, Any]) -> None:
         raise click.UsageError(f"--{given[0]} and --{given[1]} are not given together")
     if options["history_dir"] and given not in ([], ["balance"]):
         raise click.UsageError(f"--history is not given with --{given[0]}")
+    if options["config"] and given in ([], ["doctor"]):
+        raise click.UsageError("--config is given with --balance, --restore, --pause or --resume")
     if options["take_over"] and not options["balance"]:
         raise click.UsageError("--take-over is given with --balance")
 

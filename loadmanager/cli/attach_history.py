@@ -30,8 +30,10 @@ _NO_HOST: Final = re.compile(r"[^-.\w]", re.ASCII)
 
 
 @contextmanager
-def recording(options: Mapping[str, Any], cluster: PulsarCluster) -> Iterator[AttachHistory | None]:
-    """Give what writes the history that the options ask for, None if they ask for none."""
+def recording(
+    options: Mapping[str, Any], cluster: PulsarCluster, epoch: int = 0
+) -> Iterator[AttachHistory | None]:
+    """Give what writes the history of a term, None if the options ask for none."""
     if options["history_dir"] is None:
         yield None
         return
@@ -47,6 +49,7 @@ def recording(options: Mapping[str, Any], cluster: PulsarCluster) -> Iterator[At
             interval_s=options["interval_s"],
             most_moves=options["most_moves"],
             balances=options["balance"],
+            epoch=epoch,
         )
         history.began()
         try:

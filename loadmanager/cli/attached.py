@@ -2,21 +2,27 @@
 
 import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import Addresses, discover
 from loadmanager.attach.groups import Groups
+from loadmanager.attach.mandate import Alone, Mandate
 from loadmanager.attach.observation import Rules
-from loadmanager.attach.prior_settings import locked_state, state_file
+from loadmanager.attach.prior_settings import State, StateUnusable, locked_state, state_file
 from loadmanager.attach.quiet import Quiet
 from loadmanager.attach.sampling import Sampler
 from loadmanager.cli.attach_history import RecordedLog, recording
 from loadmanager.cli.attach_output import DecisionLog, print_findings, print_window
+from loadmanager.cli.simulated_history import warnings_alone
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
+
+if TYPE_CHECKING:
+    from loadmanager.cli.attach_candidate import Candidate
 
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -78,54 +84,107 @@ class Attached:
     async def _restore(self, admin: PulsarAdmin) -> int:
         cluster = await discover(admin, self._url)
         log = DecisionLog(admin.cost, self._options["as_json"])
-        with locked_state(self._options["state_dir"], cluster.name) as state:
+        async with self._idle_state(cluster.name) as state:
             for line in await Quiet(admin, state).restore(self._url):
                 log.event(line)
         return 0
 
+    @asynccontextmanager
+    async def _idle_state(self, cluster: str) -> AsyncIterator[State]:
+        """Give the state of a cluster on which no controller acts now."""
+        if self._options["config"] is None:
+            with locked_state(self._options["state_dir"], cluster) as state:
+                yield state
+            return
+        async with self._candidate() as standing:
+            if leader := await standing.leads():
+                raise StateUnusable(f"{leader} balances {cluster}; expected no controller: end it")
+            yield standing.state
+
+    def _candidate(self) -> AbstractAsyncContextManager["Candidate"]:
+        # Only here: it needs what sidecars need of libraries.
+        from loadmanager.cli.attach_candidate import candidate
+
+        return candidate(self._options["config"])
+
     async def _pause(self, admin: PulsarAdmin) -> int:
         cluster = await discover(admin, self._url)
+        if self._options["config"] is None:
+            await self._tell_pause(admin, state_file(self._options["state_dir"], cluster.name))
+        else:
+            async with self._candidate() as standing:
+                await self._tell_pause(admin, standing.state)
+        return 0
+
+    async def _tell_pause(self, admin: PulsarAdmin, state: State) -> None:
         log = DecisionLog(admin.cost, self._options["as_json"])
-        state = state_file(self._options["state_dir"], cluster.name)
         if self._options["resume"]:
             await state.resume()
-            log.event(f"{cluster.name}: not paused")
+            log.event("not paused")
         else:
             at = datetime.now(tz=UTC).isoformat(timespec="seconds")
             await state.pause(f"paused by attach --pause at {at}")
-            log.event(f"{cluster.name}: paused; nothing moves until attach --resume")
-        return 0
+            log.event("paused: nothing moves until attach --resume")
 
     async def _balance(self, admin: PulsarAdmin) -> int:
         options, stopping = self._options, asyncio.Event()
         for number in _ENDS:
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        limits = MoveLimits(
-            per_minute=options["moves_per_minute"],
-            per_hour=options["moves_per_hour"],
-            per_namespace=options["moves_per_namespace"],
-            at_once=options["moves_at_once"],
-            windows=options["windows"],
-        )
         cluster = await discover(admin, self._url)
         if stopping.is_set():
             return 0
-        log = DecisionLog(admin.cost, options["as_json"])
-        with (
-            locked_state(options["state_dir"], cluster.name) as state,
-            recording(options, cluster) as history,
-        ):
+        if options["config"] is not None:
+            await self._balance_if_elected(admin, stopping)
+            return 0
+        with locked_state(options["state_dir"], cluster.name) as state:
+            await self._led(admin, state, stopping, Alone())
+        return 0
+
+    async def _balance_if_elected(self, admin: PulsarAdmin, stopping: asyncio.Event) -> None:
+        log = DecisionLog(admin.cost, self._options["as_json"])
+        with warnings_alone():
+            async with self._candidate() as standing:
+                await standing.register()
+                log.event(f"{standing.identity.broker} stands for election")
+
+                async def lead(mandate: Mandate, state: State) -> None:
+                    log.event(f"{standing.identity.broker} leads term {mandate.epoch}")
+                    await self._led(admin, state, stopping, mandate)
+
+                await standing.run(lead, stopping)
+                if await standing.state.read() is not None and not await standing.others():
+                    log.event(
+                        "Pulsar's settings are not restored, and no other candidate is there; "
+                        "run loadmanager attach --restore"
+                    )
+
+    async def _led(
+        self, admin: PulsarAdmin, state: State, stopping: asyncio.Event, mandate: Mandate
+    ) -> None:
+        """Balance until told to stop."""
+        options, log = self._options, DecisionLog(admin.cost, self._options["as_json"])
+        cluster = await discover(admin, self._url)
+        with recording(options, cluster, mandate.epoch) as history:
             balancer = Balancer(
                 admin=admin,
                 url=self._url,
                 rules=self._rules(move_partial=False),
-                budget=MoveBudget(limits),
+                budget=MoveBudget(self._limits()),
                 interval_s=options["interval_s"],
                 settle_s=options["settle_s"],
                 quiet=Quiet(admin, state),
                 log=log if history is None else RecordedLog(log, history),
                 stopping=stopping,
+                mandate=mandate,
             )
             rounds = 1 if options["once"] else None
             await balancer.run(cluster, rounds, take_over=options["take_over"])
-        return 0
+
+    def _limits(self) -> MoveLimits:
+        return MoveLimits(
+            per_minute=self._options["moves_per_minute"],
+            per_hour=self._options["moves_per_hour"],
+            per_namespace=self._options["moves_per_namespace"],
+            at_once=self._options["moves_at_once"],
+            windows=self._options["windows"],
+        )

@@ -27,6 +27,10 @@ PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 CONFIGURATION: Final = "/admin/configuration"
 BALANCING: Final = "/loadbalance/balancing"
 COST_MODEL: Final = "/loadbalance/cost-model"
+ATTACH_PRIOR: Final = "/loadbalance/attach/prior"
+"""What Pulsar's own balancer was set to before ``loadmanager attach`` switched it off."""
+ATTACH_PAUSED: Final = "/loadbalance/attach/paused"
+ATTACH_CANDIDATES: Final = "/loadbalance/attach/candidates"
 QUOTAS: Final = "/loadbalance/resource-quota"
 
 

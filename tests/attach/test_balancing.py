@@ -318,7 +318,7 @@ def test_people_pause_it_and_have_it_go_on(pulsar: FakePulsar, state_dir: Path) 
         time.sleep(0.5)
         assert pulsar.unloads == []
         found = CliRunner().invoke(main, resume)
-        assert (found.exit_code, events(found.stdout)) == (0, ["research: not paused"])
+        assert (found.exit_code, events(found.stdout)) == (0, ["not paused"])
         until(told, "no move that is allowed makes it better")
         assert len(pulsar.unloads) == 5
         process.terminate()

@@ -1,0 +1,98 @@
+"""Whether a controller may act: alone on its cluster, or elected among several candidates."""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from loadmanager.app.electing import Deposed, Term
+from loadmanager.core import znodes
+from loadmanager.ports import (
+    Check,
+    CommitRejected,
+    Connection,
+    Coordination,
+    CoordinationError,
+)
+
+
+class Mandate(Protocol):
+    """By what right a controller acts."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the term, 0 where there are no terms."""
+
+    def lapsed(self) -> str:
+        """Return why no order may be sent now, as far as this process knows; "" if one may."""
+
+    async def confirm(self) -> str:
+        """Return as `lapsed`, having asked.
+
+        Raises:
+            Deposed: another one leads.
+        """
+
+    async def hands_over(self) -> bool:
+        """Return whether another controller goes on, so that the settings stay as they are."""
+
+
+class Alone:
+    """The one controller of its state folder."""
+
+    epoch: Final = 0
+
+    def lapsed(self) -> str:
+        """Return that it may act."""
+        return ""
+
+    async def confirm(self) -> str:
+        """Return that it may act."""
+        return ""
+
+    async def hands_over(self) -> bool:
+        """Return that nobody goes on."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """The controller that candidates have elected; ``name`` is its own among them."""
+
+    term: Term
+    coordination: Coordination
+    name: str
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of its term."""
+        return self.term.epoch
+
+    def lapsed(self) -> str:
+        """Return why the session may be gone, and somebody else elected."""
+        session = self.coordination.session
+        if session.session_id != self.term.session_id:
+            return "its session with ZooKeeper has ended"
+        if session.connection is not Connection.CONNECTED:
+            return "ZooKeeper does not answer"
+        return ""
+
+    async def confirm(self) -> str:
+        """Have ZooKeeper confirm that no later term began; see `Mandate.confirm`."""
+        if why := self.lapsed():
+            return why
+        try:
+            await self.coordination.commit([Check(znodes.EPOCH, self.term.epoch)])
+        except CommitRejected as error:
+            raise Deposed(f"term {self.term.epoch} is over: {error}") from None
+        except CoordinationError as error:
+            return f"ZooKeeper does not confirm that term {self.term.epoch} lasts: {error}"
+        return ""
+
+    async def hands_over(self) -> bool:
+        """Return whether the term is lost already, or other candidates wait."""
+        try:
+            if await self.confirm():
+                return True
+            names = await self.coordination.children(znodes.ATTACH_CANDIDATES)
+        except (Deposed, CoordinationError):
+            return True
+        return any(name != self.name for name in names)

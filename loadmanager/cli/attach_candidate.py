@@ -1,0 +1,174 @@
+"""``loadmanager attach --config``: one of several candidates, of which one leads by ZooKeeper."""
+
+import asyncio
+import os
+import re
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.pulsar_admin import PulsarAdminError
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination
+from loadmanager.app.agreement import agree
+from loadmanager.app.chroot import ChrootRefused
+from loadmanager.app.electing import Deposed, Election, Term, TermGivenUp
+from loadmanager.app.identity import Identity
+from loadmanager.app.picture import ClusterPicture
+from loadmanager.app.unexpected import Unexpected
+from loadmanager.attach.mandate import Elected
+from loadmanager.attach.prior_settings import StateUnusable
+from loadmanager.attach.shared_state import SharedState
+from loadmanager.config import load_config
+from loadmanager.core import znodes
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.load import BrokerUrls
+from loadmanager.ports import Clock, Coordination, CoordinationError
+from loadmanager.telemetry.metrics import Metrics
+from loadmanager.wiring import conditions_of, zookeeper_options
+
+_REGISTER_S: Final = 2.0
+_RETRY_S: Final = 0.2
+_NO_HOST: Final = re.compile(r"[^-.\w]", re.ASCII)
+
+Lead = Callable[[Elected, SharedState], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One who takes part in the election, without a broker."""
+
+    identity: Identity
+    coordination: Coordination
+    picture: ClusterPicture
+    clock: Clock
+    unexpected: Unexpected
+
+    @property
+    def state(self) -> SharedState:
+        """What all candidates share."""
+        return SharedState(self.coordination)
+
+    async def run(self, lead: Lead, stopping: asyncio.Event) -> None:
+        """Stand for election and ``lead`` each term that is won, until stopped.
+
+        Raises:
+            LoadManagerError: leading failed in a way that only people can change.
+        """
+        failures: list[LoadManagerError] = []
+        idle = asyncio.Event()
+        idle.set()
+
+        async def led(term: Term) -> None:
+            idle.clear()
+            try:
+                await lead(Elected(term, self.coordination, self.identity.broker), self.state)
+            except Deposed:
+                raise
+            except LoadManagerError as error:
+                again = isinstance(error, PulsarAdminError | StateUnusable)
+                if again and not stopping.is_set():
+                    raise TermGivenUp(str(error)) from error
+                failures.append(error)
+            finally:
+                idle.set()
+            stopping.set()
+
+        election = Election(self, eligible=lambda: not stopping.is_set(), lead=led)
+        working = [asyncio.create_task(one) for one in (election.run(), self._stay_registered())]
+        try:
+            await stopping.wait()
+            await idle.wait()
+        finally:
+            for one in working:
+                one.cancel()
+            await asyncio.wait(working)
+        if failures:
+            raise failures[0]
+
+    async def leads(self) -> str:
+        """Return who leads, "" for nobody; raises `CoordinationError`."""
+        self.picture.leader_read(await self.coordination.get(znodes.LEADER))
+        incumbent = self.picture.incumbent
+        return "" if incumbent is None else incumbent.broker or "somebody"
+
+    async def others(self) -> bool:
+        """Return whether there are other candidates; raises `CoordinationError`."""
+        names = await self.coordination.children(znodes.ATTACH_CANDIDATES)
+        return any(name != self.identity.broker for name in names)
+
+    async def register(self) -> None:
+        """Have others see that there is one more candidate; tries until it is so."""
+        path = f"{znodes.ATTACH_CANDIDATES}/{self.identity.broker}"
+        while True:
+            try:
+                await self.coordination.create(path, b"", ephemeral=True)
+            except CoordinationError:
+                await self.clock.sleep(_RETRY_S)
+            else:
+                return
+
+    async def _stay_registered(self) -> None:
+        """Register in each session anew."""
+        while True:
+            await self.clock.sleep(_REGISTER_S)
+            await self.register()
+
+
+@asynccontextmanager
+async def candidate(path: Path) -> AsyncIterator[Candidate]:
+    """Give one who may stand for election in the chroot that a configuration names.
+
+    Waits for ZooKeeper for as long as it takes.
+
+    Raises:
+        ConfigError: the configuration has a fault.
+        LoadManagerError: the chroot belongs to something else.
+    """
+    host = _NO_HOST.sub("_", socket.gethostname()) or "localhost"
+    name = BrokerId(f"attach-{host}-{secrets.token_hex(4)}:1")
+    # A candidate has no broker, and a name of its own in each life.
+    config = load_config(path, {**os.environ, "LOADMANAGER_BROKER__ID": name})
+    clock, metrics = SystemClock(), Metrics(CollectorRegistry(), config.cluster.name)
+    coordination = ZooKeeperCoordination(zookeeper_options(config))
+    picture = ClusterPicture(coordination, clock, metrics)
+    await coordination.start()
+    try:
+        await agree(coordination, clock, conditions_of(config))
+        await _refuse_sidecars(coordination)
+        picture.open()
+        yield Candidate(
+            identity=Identity(
+                broker=name,
+                urls=BrokerUrls(http_url=""),
+                sidecar_url="",
+                instance=secrets.token_hex(8),
+                started_at_ms=clock.wall_ms(),
+                version="",
+                host=socket.gethostname(),
+                process_id=os.getpid(),
+            ),
+            coordination=coordination,
+            picture=picture,
+            clock=clock,
+            unexpected=Unexpected(clock, metrics),
+        )
+    finally:
+        picture.close()
+        await coordination.close()
+
+
+async def _refuse_sidecars(coordination: Coordination) -> None:
+    """Refuse a chroot in which sidecars work, whose leader would be elected among us, too."""
+    if names := await coordination.children(znodes.BROKERS):
+        raise ChrootRefused(
+            f"the [zookeeper] chroot is that of a cluster of sidecars (such as {names[0]}); "
+            "expected a path of its own for loadmanager attach"
+        )

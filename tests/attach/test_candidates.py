@@ -1,0 +1,166 @@
+"""`loadmanager attach --balance --config FILE`: several candidates, of which one leads."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_pulsar import FakePulsar
+
+from loadmanager.attach.quiet import SWITCHES
+
+pytestmark = pytest.mark.zookeeper
+
+OFF = dict.fromkeys(SWITCHES, "false")
+LIMIT_S = 90.0
+
+
+@pytest.fixture
+def config(zookeeper_address: str, tmp_path: Path) -> Path:
+    """Return a configuration with a chroot that no other test uses."""
+    file = tmp_path / "attach.toml"
+    file.write_text(
+        f'[zookeeper]\nhosts = "{zookeeper_address}"\n'
+        f'chroot = "/attach-{tmp_path.name}-{os.getpid()}"\nsession_timeout_s = 4\ntick_s = 0.2\n'
+    )
+    return file
+
+
+@dataclass
+class Process:
+    """One candidate and what it told so far."""
+
+    popen: subprocess.Popen[str]
+    told: list[str] = field(default_factory=list)
+
+    def says(self, text: str) -> bool:
+        """Return whether a line has a text."""
+        return any(text in line for line in self.told)
+
+    @property
+    def events(self) -> list[str]:
+        """What it told that is neither a window nor a task."""
+        return [line["event"] for line in map(json.loads, self.told) if "event" in line]
+
+    def tasks(self, state: str) -> list[dict[str, Any]]:
+        """Return the tasks that came into a state."""
+        found = (line["task"] for line in map(json.loads, self.told) if "task" in line)
+        return [one for one in found if one["state"] == state]
+
+
+def command(pulsar: FakePulsar, config: Path, *more: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "loadmanager", "attach", "--pulsar", pulsar.url, "--json"),
+        *("--interval", "0.3", "--config", str(config), *more),
+    ]
+
+
+@contextmanager
+def candidate(pulsar: FakePulsar, config: Path, *more: str) -> Iterator[Process]:
+    popen = subprocess.Popen(
+        command(pulsar, config, "--balance", *more), stdout=subprocess.PIPE, text=True
+    )
+    process = Process(popen)
+
+    def listen() -> None:
+        assert popen.stdout is not None
+        process.told.extend(popen.stdout)
+
+    reader = threading.Thread(target=listen)
+    reader.start()
+    try:
+        yield process
+    finally:
+        popen.kill()
+        popen.wait()
+        reader.join()
+        assert popen.stdout is not None
+        popen.stdout.close()
+
+
+def once(pulsar: FakePulsar, config: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(pulsar, config, *more), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+
+
+def until(what: Callable[[], bool], *processes: Process) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not what():
+        assert time.monotonic() < deadline_s, [one.told for one in processes]
+        time.sleep(0.02)
+
+
+def test_another_candidate_goes_on_after_the_leader_was_killed(
+    pulsar: FakePulsar, config: Path
+) -> None:
+    with candidate(pulsar, config, "--most-moves", "1", "--settle", "0") as first:
+        until(lambda: first.says("leads term 1"), first)
+        with candidate(pulsar, config, "--settle", "0") as second:
+            until(lambda: second.says("stands for election"), second)
+            until(lambda: bool(first.tasks("serving")), first)
+            os.kill(first.popen.pid, signal.SIGKILL)
+            first.popen.wait()
+            assert pulsar.dynamic == OFF
+            until(lambda: second.says("no move that is allowed makes it better"), second)
+            assert second.says("leads term 2")
+            assert {one["epoch"] for one in second.tasks("ordered")} == {2}
+            assert not second.says("Pulsar's settings")
+            second.popen.terminate()
+            assert second.popen.wait(LIMIT_S) == 0
+    assert sorted(len(one.topics) for one in pulsar.brokers) == [2, 3, 3]
+    assert second.events[-1] == f"{SWITCHES[1]}: not overridden again"
+    assert pulsar.dynamic == {}
+
+
+def test_a_leader_that_is_ended_leaves_the_settings_to_the_next(
+    pulsar: FakePulsar, config: Path
+) -> None:
+    with candidate(pulsar, config) as first:
+        until(lambda: first.says("leads term 1"), first)
+        with candidate(pulsar, config) as second:
+            until(lambda: second.says("stands for election"), second)
+            refusal = once(pulsar, config, "--restore")
+            assert (refusal.returncode, "expected no controller" in refusal.stderr) == (1, True)
+            first.popen.terminate()
+            assert first.popen.wait(LIMIT_S) == 0
+            assert pulsar.dynamic == OFF
+            until(lambda: second.says("leads term 2"), second)
+            until(lambda: second.says("are off"), second)
+            os.kill(second.popen.pid, signal.SIGKILL)
+            second.popen.wait()
+    assert pulsar.dynamic == OFF
+    deadline_s = time.monotonic() + LIMIT_S
+    while (found := once(pulsar, config, "--restore")).returncode:
+        assert "expected no controller" in found.stderr
+        assert time.monotonic() < deadline_s
+    assert pulsar.dynamic == {}
+
+
+def test_a_pause_holds_for_whoever_leads(pulsar: FakePulsar, config: Path) -> None:
+    assert once(pulsar, config, "--pause").returncode == 0
+    with candidate(pulsar, config) as leader:
+        until(lambda: leader.says("paused by attach --pause at 20"), leader)
+        assert pulsar.unloads == []
+        assert once(pulsar, config, "--resume").returncode == 0
+        until(lambda: leader.says('"serving"'), leader)
+        leader.popen.terminate()
+        assert leader.popen.wait(LIMIT_S) == 0
+    assert pulsar.dynamic == {}
+
+
+def test_what_only_people_can_change_ends_a_candidate(pulsar: FakePulsar, config: Path) -> None:
+    with candidate(pulsar, config) as leader:
+        until(lambda: leader.says("are off"), leader)
+        pulsar.dynamic[SWITCHES[0]] = "true"
+        assert leader.popen.wait(LIMIT_S) == 1
+    assert pulsar.dynamic == {SWITCHES[0]: "true"}

@@ -1,0 +1,164 @@
+"""A controller that was elected acts only while its term lasts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+from coordination_worlds import connected
+from fake_pulsar import FakePulsar
+from waiting import eventually
+
+from loadmanager.adapters.memory import MemoryCoordination, MemoryService
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.app.electing import Deposed, Term
+from loadmanager.attach.balancing import Balancer
+from loadmanager.attach.discovery import discover
+from loadmanager.attach.mandate import Elected
+from loadmanager.attach.observation import Observation, Rules
+from loadmanager.attach.prior_settings import PriorSettings, StateUnusable
+from loadmanager.attach.quiet import SWITCHES, Quiet
+from loadmanager.attach.shared_state import SharedState
+from loadmanager.core import znodes
+from loadmanager.core.bundle_task import BundleTask, TaskState
+from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.ports import Connection
+
+OFF = dict.fromkeys(SWITCHES, "false")
+
+
+@dataclass
+class Told:
+    """A log that keeps everything."""
+
+    held: list[str] = field(default_factory=list)
+    tasks: list[BundleTask] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    after_round: Callable[[], None] = lambda: None
+
+    def round(self, _seen: Observation, held: str) -> None:
+        """Keep why nothing moves."""
+        self.held.append(held)
+        self.after_round()
+
+    def task(self, task: BundleTask, _why: str) -> None:
+        """Keep a task."""
+        self.tasks.append(task)
+
+    def event(self, what: str) -> None:
+        """Keep anything else."""
+        self.events.append(what)
+
+
+@pytest.fixture
+async def leader(pulsar: FakePulsar) -> AsyncIterator[tuple[Balancer, MemoryCoordination]]:
+    """Yield the balancer of term 1, and its session."""
+    session = MemoryCoordination(MemoryService())
+    await connected(session)
+    await session.create(znodes.EPOCH, b"")
+    await session.set(znodes.EPOCH, b"ours")
+    admin = PulsarAdmin(Access(), known={one.name for one in pulsar.brokers})
+    yield (
+        Balancer(
+            admin=admin,
+            url=pulsar.url,
+            rules=Rules(move_partial=False),
+            budget=MoveBudget(MoveLimits()),
+            interval_s=0.2,
+            settle_s=0.0,
+            quiet=Quiet(admin, SharedState(session)),
+            log=Told(),
+            stopping=asyncio.Event(),
+            mandate=Elected(Term(1, session.session.session_id), session, "attach-a:1"),
+        ),
+        session,
+    )
+    await admin.close()
+    await session.close()
+
+
+def told(balancer: Balancer) -> Told:
+    assert isinstance(balancer.log, Told)
+    return balancer.log
+
+
+async def run(balancer: Balancer, rounds: int = 1) -> None:
+    cluster = await discover(balancer.admin, balancer.url)
+    await balancer.run(cluster, rounds, take_over=False)
+
+
+async def test_the_last_candidate_restores_what_was_set_before(
+    pulsar: FakePulsar, leader: tuple[Balancer, MemoryCoordination]
+) -> None:
+    balancer, session = leader
+    await run(balancer)
+    assert len(pulsar.unloads) == 5
+    assert {task.epoch for task in told(balancer).tasks} == {1}
+    assert pulsar.dynamic == {}
+    assert await session.get(znodes.ATTACH_PRIOR) is None
+
+
+async def test_where_others_wait_the_settings_stay(
+    pulsar: FakePulsar, leader: tuple[Balancer, MemoryCoordination]
+) -> None:
+    balancer, session = leader
+    await session.create(f"{znodes.ATTACH_CANDIDATES}/attach-b:1", b"", ephemeral=True)
+    await run(balancer)
+    assert pulsar.dynamic == OFF
+    assert await SharedState(session).read() == PriorSettings(
+        dynamic=dict.fromkeys(SWITCHES), effective=dict.fromkeys(SWITCHES, "true")
+    )
+
+
+async def test_after_a_later_term_began_nothing_is_ordered_and_nothing_restored(
+    pulsar: FakePulsar, leader: tuple[Balancer, MemoryCoordination]
+) -> None:
+    balancer, session = leader
+    await session.set(znodes.EPOCH, b"another")
+    with pytest.raises(Deposed, match="term 1 is over"):
+        await run(balancer)
+    assert pulsar.unloads == []
+    assert pulsar.dynamic == OFF
+
+
+async def test_no_order_is_sent_while_the_session_may_be_gone(
+    pulsar: FakePulsar, leader: tuple[Balancer, MemoryCoordination]
+) -> None:
+    balancer, session = leader
+    log = told(balancer)
+    log.after_round = session.suspend  # Between the decision and the orders.
+    await run(balancer, rounds=2)
+    assert log.held == ["", "ZooKeeper does not answer"]
+    assert {task.state for task in log.tasks} == {TaskState.SUPERSEDED}
+    assert {task.note for task in log.tasks} == {"ZooKeeper does not answer"}
+    assert pulsar.unloads == []
+    assert pulsar.dynamic == OFF
+
+
+async def test_a_lost_session_is_no_right_of_the_next_one(
+    leader: tuple[Balancer, MemoryCoordination],
+) -> None:
+    balancer, session = leader
+    session.expire()
+    await eventually(lambda: session.session.connection is Connection.CONNECTED)
+    assert await balancer.mandate.confirm() == "its session with ZooKeeper has ended"
+    assert await balancer.mandate.hands_over()
+
+
+async def test_a_pause_that_cannot_be_read_holds(
+    leader: tuple[Balancer, MemoryCoordination],
+) -> None:
+    _, session = leader
+    state = SharedState(session)
+    assert await state.paused() == ""
+    await state.pause("on leave")
+    await state.pause("on longer leave")
+    assert await state.paused() == "on longer leave"
+    session.suspend()
+    assert znodes.ATTACH_PAUSED in await state.paused()
+    with pytest.raises(StateUnusable, match="expected a node that can be removed"):
+        await state.resume()
+    session.reconnect()
+    await state.resume()
+    await state.resume()
+    assert await state.paused() == ""
