@@ -14,7 +14,7 @@ from loadmanager.app.steering import Steering
 from loadmanager.app.viewing import Viewing
 from loadmanager.core.averages import Rates
 from loadmanager.core.balancing import steered
-from loadmanager.core.bundle_task import AskedBy, Proposal, TaskKind
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
@@ -93,11 +93,11 @@ class Deciding:
 
     def proposals(
         self, moves: Iterable[Move], view: ClusterView, asked_by: AskedBy
-    ) -> list[Proposal]:
+    ) -> list[BundleTask]:
         """Return moves as proposals to the task controller, decided on the orders as they are."""
         assigned = self._viewing.ordered
         return [
-            Proposal(
+            BundleTask(
                 kind=TaskKind.PLACE if move.source is None else TaskKind.MOVE,
                 bundles=(move.bundle,),
                 source=move.source,

@@ -25,12 +25,13 @@ from loadmanager.app.rounds import Rounds
 from loadmanager.app.seeding import Seeding
 from loadmanager.app.splits import Splits
 from loadmanager.app.steering import Steering
-from loadmanager.app.task_controller import Dispatched, TaskController
+from loadmanager.app.task_controller import TaskController
 from loadmanager.app.task_reports import TaskReports
 from loadmanager.app.tuning import Tuning
 from loadmanager.app.untaken import Untaken
 from loadmanager.app.viewing import Look, Viewing
 from loadmanager.app.wanted import why
+from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.order_changes import OrderChanges
@@ -231,7 +232,7 @@ class Desk:
         """Have what people asked for ordered; what was ordered rests, under any leader."""
         moves = choices.moves
         if not moves:
-            return Dispatched({}, {})
+            return Dispatched()
         bundles = [move.bundle for move in moves]
         rested = self._deciding.rested(bundles, self._parts.clock.monotonic_s())
 

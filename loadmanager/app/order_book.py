@@ -16,13 +16,19 @@ from types import MappingProxyType
 import structlog
 
 from loadmanager.app.electing import Deposed, Term
-from loadmanager.app.order_chunks import largest_orders_bytes, next_chunk
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
 from loadmanager.core.order_changes import OrderChanges
-from loadmanager.core.orders import Orders, SplitOrder, decode_orders, encode_orders
+from loadmanager.core.orders import (
+    Orders,
+    SplitOrder,
+    decode_orders,
+    encode_orders,
+    largest_orders_bytes,
+    next_chunk,
+)
 from loadmanager.ports import (
     Check,
     CommitRejected,

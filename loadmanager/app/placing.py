@@ -11,11 +11,12 @@ from loadmanager.app.electing import Deposed
 from loadmanager.app.emptying import Emptying
 from loadmanager.app.parts import Parts
 from loadmanager.app.splits import Splits
-from loadmanager.app.task_controller import Dispatched, TaskController
+from loadmanager.app.task_controller import TaskController
 from loadmanager.app.tuning import Tuning
 from loadmanager.app.untaken import Untaken
 from loadmanager.app.wanted import Wanted
-from loadmanager.core.bundle_task import AskedBy
+from loadmanager.core.arbitration import Dispatched
+from loadmanager.core.bundle_task import AskedBy, TaskEvent
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
 from loadmanager.ports import CoordinationError
@@ -80,7 +81,7 @@ class Placing:
             CoordinationError: boundaries cannot be read, or the orders not be written.
         """
         cut = await self._adoption.adopt()
-        self._splits.gave_up(await self._tasks.tend())
+        self._splits.gave_up(await self._tasks.tend(TaskEvent.EXPIRED))
         others = [part for parts in cut for part in parts[1:]]
         if others:
             choices = self._deciding.choose(others)

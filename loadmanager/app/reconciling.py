@@ -17,6 +17,7 @@ from loadmanager.app.splitting import parts_of
 from loadmanager.app.task_controller import TaskController
 from loadmanager.app.untaken import Untaken
 from loadmanager.core import znodes
+from loadmanager.core.bundle_task import TaskEvent
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
@@ -50,10 +51,10 @@ class Reconciler:
             Disagreement(Kind.ORDERS_CHANGED, broker, "written by another hand", mended=True)
             for broker in await self._tasks.rewrite_changed()
         ]
-        stuck = await self._tasks.repeat_lost()
         found += [
-            Disagreement(Kind.STUCK_HAND_OVER, bundle, f"awaited at {broker}", mended=False)
-            for bundle, broker in stuck.items()
+            Disagreement(Kind.STUCK_HAND_OVER, bundle, f"awaited at {task.target}", mended=False)
+            for task in await self._tasks.tend(TaskEvent.REPEATED)
+            for bundle in task.bundles
         ]
         found += self._untaken.disagreements()
         found += await self._recall_what_is_no_bundle()

@@ -17,9 +17,10 @@ from loadmanager.app.placing import Placing
 from loadmanager.app.reconciling import Reconciler
 from loadmanager.app.round_log import tell_plan
 from loadmanager.app.splits import Splits
-from loadmanager.app.task_controller import Dispatched, TaskController
+from loadmanager.app.task_controller import TaskController
 from loadmanager.app.tuning import Tuning, wait_out
 from loadmanager.app.viewing import Viewing
+from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.tally import LoadTally

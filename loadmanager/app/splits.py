@@ -7,7 +7,7 @@ from loadmanager.app.parts import Parts
 from loadmanager.app.task_controller import TaskController
 from loadmanager.app.tuning import SplitPolicy, Tuning
 from loadmanager.core.averages import Rates
-from loadmanager.core.bundle_task import AskedBy, BundleTask, Proposal, TaskKind
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause, Reason, Refusal
@@ -102,7 +102,7 @@ class Splits:
 
     async def merge(self, both: Merge, target: BrokerId) -> None:
         """Have both bundles go to ``target``, to be merged there; raises as `order`."""
-        proposal = Proposal(
+        proposal = BundleTask(
             kind=TaskKind.MERGE,
             bundles=both.halves,
             source=None,
@@ -136,7 +136,7 @@ class Splits:
             owners[half] = owner
         return owners
 
-    async def _dispatch(self, proposal: Proposal) -> None:
+    async def _dispatch(self, proposal: BundleTask) -> None:
         found = await self._tasks.dispatch([proposal])
         if found.too_large is not None:
             raise found.too_large
@@ -145,13 +145,13 @@ class Splits:
 
     def _split(
         self, bundle: BundleId, order: SplitOrder, cause: Cause, asked_by: AskedBy
-    ) -> Proposal:
+    ) -> BundleTask:
         planned = self._planned([bundle])
         holding = self._parts.picture.live_owner(bundle)
         owner = planned.get(bundle) or (holding.broker if holding else None)
         if owner is None:
             raise SplitRefused(f"nobody owns {bundle} now; look one of its topics up first")
-        return Proposal(
+        return BundleTask(
             kind=TaskKind.SPLIT,
             bundles=(bundle,),
             source=owner,

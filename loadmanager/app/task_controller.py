@@ -21,11 +21,10 @@ from loadmanager.app.electing import Deposed, Term
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning
-from loadmanager.core.arbitration import Admitted, Arbitration
-from loadmanager.core.bundle_task import BundleTask, Proposal, TaskEvent
-from loadmanager.core.bundle_task import TaskState as State
+from loadmanager.core.arbitration import Arbitration, Dispatched
+from loadmanager.core.bundle_task import BundleTask, TaskEvent
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.following import ended_by, seen, stands, unfollowed
+from loadmanager.core.following import CUT_WITHIN_S, ended_by, overdue, seen, stands, unfollowed
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.order_changes import OrderChanges
@@ -34,43 +33,20 @@ from loadmanager.ports import Disconnected, SetData, TooLarge
 
 log = structlog.get_logger()
 
-CUT_WITHIN_S: Final = 60.0
-"""How long an order to split or merge stands before it is taken back."""
-
 _LOST_AFTER_S: Final = 15.0
 _LOST_AFTER_ROUNDS: Final = 0.25
 _ENDED_KEPT: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatched:
-    """What became of some proposals: what stands as an order now, and why the others do not.
-
-    ``rode`` says whether what was to be written in the same commit was.
-    """
-
-    ordered: Mapping[BundleId, BrokerId]
-    refused: Mapping[BundleId, str]
-    too_large: TooLarge | None = None
-    rode: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
     """Proposals of one decider, waiting to be written or to be confirmed."""
 
-    proposals: Sequence[Proposal]
+    proposals: Sequence[BundleTask]
     rider: SetData | None
     known: Callable[[Dispatched], None] | None
     answer: asyncio.Future[Dispatched]
-    admitted: Admitted = field(default_factory=Admitted)
-    rode: bool = False
-
-    def dispatched(self, too_large: TooLarge | None = None) -> Dispatched:
-        found = self.admitted
-        failed = any(task.state is State.FAILED for task in found.tasks)
-        error = too_large if failed else None
-        return Dispatched(dict(found.standing), dict(found.refused), error, self.rode)
+    found: Dispatched = field(default_factory=Dispatched)
 
 
 class TaskController:
@@ -148,7 +124,7 @@ class TaskController:
 
     async def dispatch(
         self,
-        proposals: Sequence[Proposal],
+        proposals: Sequence[BundleTask],
         *,
         rider: SetData | None = None,
         known: Callable[[Dispatched], None] | None = None,
@@ -195,54 +171,44 @@ class TaskController:
         async with self._writing:
             await self._confirm()
 
-    async def tend(self) -> Sequence[BundleTask]:
-        """Take back the orders to split or merge that were not carried out in time; return them.
+    async def tend(self, event: TaskEvent) -> Sequence[BundleTask]:
+        """Repeat the orders, or take back the splits and merges, for which ``event`` is due.
 
-        Raises as `change`.
+        Returns their tasks. Raises as `change`.
         """
-        late: list[BundleTask] = []
+        due: list[BundleTask] = []
 
-        def withdraw() -> OrderChanges:
-            late.extend(task for task in self.tasks if self._is_late(task))
-            return OrderChanges(splits=dict.fromkeys(b for task in late for b in task.splits))
+        def compute() -> OrderChanges:
+            due[:] = self._due(event)
+            if event is TaskEvent.REPEATED:
+                return OrderChanges(
+                    {bundle: task.target for task in due for bundle in task.bundles}
+                )
+            return OrderChanges(splits=dict.fromkeys(b for task in due for b in task.splits))
 
-        def expire() -> None:
-            for task in late:
-                event = f"bundle.{task.kind.value}.abandoned"
-                log.warning(event, bundles=task.bundles, after_s=CUT_WITHIN_S)
-                self._advance(task, TaskEvent.EXPIRED, f"not done within {CUT_WITHIN_S:g} s")
+        def written() -> None:
+            numbers = {task.number for task in due}
+            for task in [task for task in self.tasks if task.number in numbers]:
+                repeated = event is TaskEvent.REPEATED
+                name = "bundle.order.repeated" if repeated else f"bundle.{task.kind}.abandoned"
+                log.warning(name, bundles=task.bundles, target=task.target)
+                self._advance(
+                    task, event, "" if repeated else f"not done within {CUT_WITHIN_S:g} s"
+                )
 
-        if any(self._is_late(task) for task in self.tasks):
-            await self.change(withdraw, expire)
-        return late
+        if self._due(event):
+            await self.change(compute, written)
+        return due
 
-    async def repeat_lost(self) -> Mapping[BundleId, BrokerId]:
-        """Write again the orders that were not carried out for too long, and return them.
-
-        A broker whose orders were deleted or spoilt by hand waits for ever for what nobody
-        writes again. Raises as `change`.
-        """
+    def _due(self, event: TaskEvent) -> list[BundleTask]:
         round_s = self._tuning.now.rhythm.round_interval_s
         lost_after_s = min(_LOST_AFTER_S, _LOST_AFTER_ROUNDS * round_s)
-        lost: dict[BundleId, BrokerId] = {}
-
-        def standing() -> OrderChanges:
-            due_s, brokers = self._now_s - lost_after_s, self._parts.picture.brokers
-            for bundle, _, planned in self._book.in_flight():
-                task = self.tasks.of(bundle)
-                if task and planned in brokers and (task.attempted_at_s or self._now_s) <= due_s:
-                    lost[bundle] = planned
-            return OrderChanges(lost)
-
-        def repeated() -> None:
-            for bundle, broker in lost.items():
-                log.warning("bundle.order.repeated", bundle=bundle, target=broker)
-                task = self.tasks.of(bundle)
-                if task is not None:
-                    self._advance(task, TaskEvent.REPEATED)
-
-        await self.change(standing, repeated)
-        return lost
+        now_s, brokers = self._now_s, self._parts.picture.brokers
+        return [
+            task
+            for task in self.tasks
+            if overdue(task, self._owner, brokers, now_s, lost_after_s) is event
+        ]
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
         """Write orders again that are not as this leader left them; return whose they were.
@@ -264,10 +230,12 @@ class TaskController:
             await self._confirm()
             too_large = await self._write(batch)
             self._check_open()
-            self._settle(batch, too_large)
         except BaseException as error:
             self._refuse(batch, error)
             raise
+        for request in batch:
+            self._resolve(request, "the orders of its broker do not fit into a node", too_large)
+        self.observe()
 
     def _refuse(self, batch: Iterable[_Request], error: BaseException) -> None:
         """Answer all that have no answer yet: each decider goes on, whatever one write met."""
@@ -287,64 +255,47 @@ class TaskController:
             now_s=self._now_s,
         )
         for request in batch:
-            request.admitted = arbitration.admit(request.proposals)
+            request.found = arbitration.admit(request.proposals)
         if not arbitration.changes:
             return None
-        riding = [one for one in batch if one.rider and one.admitted.tasks]
+        admitted = [request for request in batch if request.found.tasks]
+        riding = [request for request in admitted if request.rider][-1:]
         try:
-            rode = await self._book.write(arbitration.changes, riding[-1].rider if riding else None)
-            for one in riding[-1:]:
-                one.rode = rode
+            rode = await self._book.write(arbitration.changes, riding[0].rider if riding else None)
         except BaseException as error:
             if isinstance(error, TooLarge) and self._book.known:
                 return error
             self._check_open()
-            self._unconfirmed = [request for request in batch if request.admitted.tasks]
-            for request in self._unconfirmed:
-                self._enter_all(request, TaskEvent.REPLY_LOST, "the reply was lost")
+            self._unconfirmed = admitted
+            for found in (request.found for request in admitted):
+                lost = TaskEvent.REPLY_LOST, "the reply was lost"
+                found.tasks = [self._advance(task, *lost) for task in found.tasks]
             raise
+        for request in riding:
+            request.found.rode = rode
         return None
 
-    def _settle(self, batch: Iterable[_Request], too_large: TooLarge | None) -> None:
-        """Find out from the standing orders what was ordered, and tell the deciders."""
-        for request in batch:
-            self._enter_all(request, None, "the orders of its broker do not fit into a node")
-            answer = request.dispatched(too_large)
-            self._make_known(request, answer)
-            if not request.answer.done():
-                request.answer.set_result(answer)
-        self.observe()
+    def _resolve(self, request: _Request, why: str, too_large: TooLarge | None = None) -> None:
+        """Find out from the standing orders what was ordered, and answer the decider.
 
-    def _make_known(self, request: _Request, answer: Dispatched) -> None:
-        if request.known is None:
-            return
+        ``why`` is the reason of what does not stand.
+        """
+        found = request.found
+        for task in found.tasks:
+            if stands(task, self.assigned, self.splits):
+                self._advance(task, TaskEvent.ORDER_WRITTEN)
+                found.ordered |= dict.fromkeys(task.bundles, task.target)
+            else:
+                self._advance(task, TaskEvent.ORDER_REFUSED, why)
+                found.refused |= dict.fromkeys(task.bundles, why)
+                found.too_large = too_large
         try:
-            request.known(answer)
+            if request.known is not None:
+                request.known(found)
         except Exception as error:  # noqa: BLE001 - the other deciders are to be answered, too
             self._parts.unexpected.caught("tasks", error)
-
-    def _enter_all(self, request: _Request, event: TaskEvent | None, note: str) -> None:
-        """Take the tasks of a request from proposals to what became of them."""
-        admitted = request.admitted
-        for position, task in enumerate(admitted.tasks):
-            written = stands(task, self.assigned, self.splits)
-            happened = event or (TaskEvent.ORDER_WRITTEN if written else TaskEvent.ORDER_REFUSED)
-            why = "" if happened is TaskEvent.ORDER_WRITTEN else note
-            if task.state is State.PROPOSED:
-                after = self._enter(task, happened, why)
-            else:
-                after = self._advance(task, happened, why)
-            admitted.tasks[position] = after
-            if happened is TaskEvent.ORDER_WRITTEN:
-                admitted.standing |= dict.fromkeys(task.bundles, task.target)
-            elif happened is TaskEvent.ORDER_REFUSED:
-                admitted.refused |= dict.fromkeys(task.bundles, why)
-
-    def _enter(self, task: BundleTask, event: TaskEvent, why: str = "") -> BundleTask:
-        entered = self.tasks.enter(task, event, self._now_s, why)
-        for one in entered:
-            self._tell(one)
-        return entered[-1]
+        if not request.answer.done():
+            request.answer.set_result(found)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -357,8 +308,7 @@ class TaskController:
             self._check_open()
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for request in unconfirmed:
-            self._enter_all(request, None, "the reply was lost, and the order does not stand")
-            self._make_known(request, request.dispatched())
+            self._resolve(request, "the reply was lost, and the order does not stand")
 
     # --- following -----------------------------------------------------------------------
 
@@ -377,8 +327,7 @@ class TaskController:
                 self._advance(task, ended, why)
         in_flight = self._book.in_flight()
         for proposal in unfollowed(self.tasks, in_flight, self.assigned, self.splits):
-            task = self.tasks.propose(proposal, self._now_s)
-            self._enter(task, TaskEvent.ORDER_WRITTEN)
+            self._advance(self.tasks.admit(proposal, self._now_s), TaskEvent.ORDER_WRITTEN)
 
     def _follow(self) -> None:
         for task in self.tasks:
@@ -392,22 +341,16 @@ class TaskController:
         holding = self._parts.picture.owners.get(bundle)
         return holding.broker if holding else None
 
-    def _is_late(self, task: BundleTask) -> bool:
-        ordered_at_s = None if task.relocates else task.ordered_at_s
-        return ordered_at_s is not None and self._now_s - ordered_at_s > CUT_WITHIN_S
-
     def _advance(self, task: BundleTask, event: TaskEvent, note: str = "") -> BundleTask:
         try:
-            after = self.tasks.advance(task, event, self._now_s, note)
+            changed = self.tasks.advance(task, event, self._now_s, note)
         except LoadManagerError as error:
             # A fault of this program. What is under way is opened anew by `observe`.
             self._parts.unexpected.caught("tasks", error)
             self.tasks.drop(task)
             return task
-        self._tell(after)
-        return after
-
-    def _tell(self, task: BundleTask) -> None:
-        if task.state.ended:
-            self._ended.append(task)
-        self._listener(task)
+        for one in changed:
+            if one.state.ended:
+                self._ended.append(one)
+            self._listener(one)
+        return changed[-1]

@@ -1,9 +1,10 @@
 """Which proposals become tasks now: by what stands at this instant, and by who has more right."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from loadmanager.core.bundle_task import AskedBy, BundleTask, Proposal, TaskKind
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.order_changes import OrderChanges
@@ -11,16 +12,22 @@ from loadmanager.core.orders import SplitOrder
 
 
 @dataclass(slots=True)
-class Admitted:
+class Dispatched:
     """What became of the proposals of one decider.
 
-    ``tasks`` are to be ordered; ``standing`` is ordered or carried out already, each bundle
-    with its target; ``refused`` gives way to something else, with the reason.
+    Args:
+        ordered: what stands as an order or is carried out, each bundle with its target.
+        refused: why the others do not.
+        tasks: those that were admitted.
+        too_large: why orders were not written, if they do not fit.
+        rode: whether what was to be written in the same commit was.
     """
 
-    tasks: list[BundleTask] = field(default_factory=list)
-    standing: dict[BundleId, BrokerId] = field(default_factory=dict)
+    ordered: dict[BundleId, BrokerId] = field(default_factory=dict)
     refused: dict[BundleId, str] = field(default_factory=dict)
+    tasks: list[BundleTask] = field(default_factory=list)
+    too_large: Exception | None = None
+    rode: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,40 +49,34 @@ class Arbitration:
     now_s: float
     _to: dict[BundleId, BrokerId] = field(default_factory=dict)
     _splits: dict[BundleId, SplitOrder | None] = field(default_factory=dict)
-    _under_way: dict[BrokerId, int] = field(default_factory=dict)
+    _under_way: Counter[BrokerId] = field(default_factory=Counter)
 
     @property
     def changes(self) -> OrderChanges:
         """What all that was admitted changes in the standing orders."""
         return OrderChanges(self._to, self._splits)
 
-    def admit(self, proposals: Sequence[Proposal]) -> Admitted:
+    def admit(self, proposals: Sequence[BundleTask]) -> Dispatched:
         """Make tasks of the proposals of one decider, as far as nothing is in their way.
 
         To be called for the deciders with more right first.
         """
-        admitted = Admitted()
-        for proposal in proposals:
-            self._admit(self._merged(proposal), admitted)
-        return admitted
+        found = Dispatched()
+        for proposal in map(self._merged, proposals):
+            if self._stands(proposal):
+                found.ordered |= dict.fromkeys(proposal.bundles, proposal.target)
+                if proposal.asked_by is AskedBy.PEOPLE:
+                    self._change(proposal)  # It is written again, which repairs what was spoilt.
+            elif (why := self._obstacle(proposal)) is not None:
+                found.refused |= dict.fromkeys(proposal.bundles, why)
+            else:
+                self._change(proposal)
+                task = self.tasks.admit(proposal, self.now_s)
+                self._under_way.update(task.parties)
+                found.tasks.append(task)
+        return found
 
-    def _admit(self, proposal: Proposal, admitted: Admitted) -> None:
-        if self._stands(proposal):
-            admitted.standing |= dict.fromkeys(proposal.bundles, proposal.target)
-            if proposal.asked_by is AskedBy.PEOPLE:
-                self._change(proposal)  # It is written again, which repairs what was spoilt.
-            return
-        why = self._obstacle(proposal)
-        if why is not None:
-            admitted.refused |= dict.fromkeys(proposal.bundles, why)
-            return
-        self._change(proposal)
-        task = self.tasks.propose(proposal, self.now_s)
-        for broker in task.parties:
-            self._under_way[broker] = self._under_way.get(broker, 0) + 1
-        admitted.tasks.append(task)
-
-    def _merged(self, proposal: Proposal) -> Proposal:
+    def _merged(self, proposal: BundleTask) -> BundleTask:
         """Return the proposal as it is to be carried out: by the owner of now, with its split.
 
         A bundle that is moved while it is to be split is split by its next owner.
@@ -87,7 +88,7 @@ class Arbitration:
             return proposal
         return replace(proposal, kind=TaskKind.SPLIT, splits=task.splits)
 
-    def _stands(self, proposal: Proposal) -> bool:
+    def _stands(self, proposal: BundleTask) -> bool:
         """Say whether what is proposed is under way, or carried out."""
         bundle, target = proposal.bundles[0], proposal.target
         task = self.tasks.of(bundle)
@@ -97,7 +98,7 @@ class Arbitration:
         there = self.owner(bundle) == target == self.assigned.get(bundle)
         return there and not proposal.splits
 
-    def _obstacle(self, proposal: Proposal) -> str | None:
+    def _obstacle(self, proposal: BundleTask) -> str | None:
         obeyed = proposal.asked_by is AskedBy.PEOPLE and not proposal.splits
         for bundle in proposal.bundles:
             if bundle in self._to:
@@ -109,7 +110,7 @@ class Arbitration:
                 return f"it was ordered to {planned} meanwhile"
         return self.tasks.obstacle(proposal, self.most_per_broker, self._under_way)
 
-    def _change(self, proposal: Proposal) -> None:
+    def _change(self, proposal: BundleTask) -> None:
         for bundle in proposal.bundles:
             task = self.tasks.of(bundle)
             if task is not None:

@@ -166,12 +166,31 @@ class IllegalTaskEvent(LoadManagerError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """A task that somebody wants; see `BundleTask` for the fields.
+class BundleTask:
+    """One placement, move, split or merge, from its proposal to its end. Never changes.
 
-    ``planned`` are the orders for its bundles that stood when this was decided. If others
-    stand by the time it could be written, it was decided on what is no longer so; only a
-    move that people ask for is ordered all the same.
+    Args:
+        kind: what is done.
+        bundles: one bundle; the two halves of a merge.
+        source: broker that owned the bundle when it was ordered, None for none.
+        target: broker that is to own it; for a split the one that is to carry it out.
+        cause: why.
+        asked_by: who proposed it.
+        planned: the orders for its bundles that stood when it was decided. If others stand by
+            the time it could be written, it was decided on what is no longer so; only a move
+            that people ask for is ordered all the same.
+        splits: the split order of each bundle, for splits and merges.
+        influence: traffic that the target gains and the source loses, as averages predict
+            it; None if not known.
+        number: unique in its epoch, from 1; 0 while it is not admitted.
+        epoch: of the leader's term.
+        state: where it stands.
+        proposed_at_s, ordered_at_s, released_at_s, ended_at_s: when it came there, on the
+            leader's monotonic clock; None for not yet.
+        attempted_at_s: when the order was written last.
+        attempts: how often the order was written.
+        last_event: what happened to it last.
+        note: why it ended, for people.
     """
 
     kind: TaskKind
@@ -183,45 +202,10 @@ class Proposal:
     planned: Mapping[BundleId, BrokerId] = field(default_factory=dict)
     splits: Mapping[BundleId, SplitOrder] = field(default_factory=dict)
     influence: Rates | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundleTask:
-    """One placement, move, split or merge, from its proposal to its end. Never changes.
-
-    Args:
-        number: unique in its epoch, from 1.
-        epoch: of the leader's term.
-        kind: what is done.
-        bundles: one bundle; the two halves of a merge.
-        source: broker that owned the bundle when it was ordered, None for none.
-        target: broker that is to own it; for a split the one that is to carry it out.
-        cause: why.
-        asked_by: who proposed it.
-        splits: the split order of each bundle, for splits and merges.
-        influence: traffic that the target gains and the source loses, as averages predict
-            it; None if not known.
-        state: where it stands.
-        proposed_at_s, ordered_at_s, released_at_s, ended_at_s: when it came there, on the
-            leader's monotonic clock; None for not yet.
-        attempted_at_s: when the order was written last.
-        attempts: how often the order was written.
-        last_event: what happened to it last.
-        note: why it ended, for people.
-    """
-
-    number: int
-    epoch: int
-    kind: TaskKind
-    bundles: tuple[BundleId, ...]
-    source: BrokerId | None
-    target: BrokerId
-    cause: Cause
-    asked_by: AskedBy
-    proposed_at_s: float
-    splits: Mapping[BundleId, SplitOrder] = field(default_factory=dict)
-    influence: Rates | None = None
+    number: int = 0
+    epoch: int = 0
     state: TaskState = TaskState.PROPOSED
+    proposed_at_s: float = 0.0
     ordered_at_s: float | None = None
     released_at_s: float | None = None
     ended_at_s: float | None = None
@@ -256,23 +240,6 @@ class BundleTask:
         if since_s is None or self.ended_at_s is None or self.state is not TaskState.SERVING:
             return None
         return self.ended_at_s - since_s
-
-
-def proposed(proposal: Proposal, *, number: int, epoch: int, now_s: float) -> BundleTask:
-    """Return the task of a proposal."""
-    return BundleTask(
-        number=number,
-        epoch=epoch,
-        kind=proposal.kind,
-        bundles=proposal.bundles,
-        source=proposal.source,
-        target=proposal.target,
-        cause=proposal.cause,
-        asked_by=proposal.asked_by,
-        proposed_at_s=now_s,
-        splits=proposal.splits,
-        influence=proposal.influence,
-    )
 
 
 def advanced(task: BundleTask, event: TaskEvent, now_s: float, note: str = "") -> BundleTask:

@@ -1,20 +1,17 @@
 """What standing orders and owners say of bundle tasks: what happened, and which are missing."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Final
 
-from loadmanager.core.bundle_task import (
-    AskedBy,
-    BundleTask,
-    Proposal,
-    TaskEvent,
-    TaskKind,
-    TaskState,
-)
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, TaskState
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting import merges_in, whole_ordered
+
+CUT_WITHIN_S: Final = 60.0
+"""How long an order to split or merge stands before it is taken back."""
 
 Assigned = Mapping[BundleId, BrokerId]
 Splits = Mapping[BundleId, SplitOrder]
@@ -45,12 +42,33 @@ def seen(task: BundleTask, owner: BrokerId | None, *, serving: bool) -> Iterator
         yield TaskEvent.DONE
 
 
+def overdue(
+    task: BundleTask,
+    owner: Callable[[BundleId], BrokerId | None],
+    brokers: Container[BrokerId],
+    now_s: float,
+    lost_after_s: float,
+) -> TaskEvent | None:
+    """Return what is due for a task that is not carried out for too long, None for nothing.
+
+    A split or merge that is not made within `CUT_WITHIN_S` expires. What one of the
+    ``brokers`` does not own so long after its order was written last is ordered again:
+    somebody may have deleted or spoilt the order, and the broker would wait for ever.
+    """
+    if task.attempted_at_s is None or task.ordered_at_s is None:
+        return None  # It is not known whether it was written.
+    if not task.relocates and now_s - task.ordered_at_s > CUT_WITHIN_S:
+        return TaskEvent.EXPIRED
+    waits = task.target in brokers and any(owner(bundle) != task.target for bundle in task.bundles)
+    return TaskEvent.REPEATED if waits and now_s - task.attempted_at_s >= lost_after_s else None
+
+
 def unfollowed(
     tasks: LiveTasks,
     in_flight: Iterable[tuple[BundleId, BrokerId | None, BrokerId]],
     assigned: Assigned,
     splits: Splits,
-) -> Iterator[Proposal]:
+) -> Iterator[BundleTask]:
     """Yield the orders that stand, are not carried out and have no task, as proposals.
 
     ``in_flight`` is each bundle that is not where it is ordered to be, with its owner and
@@ -58,7 +76,7 @@ def unfollowed(
     """
     for bundle, owner, target in in_flight:
         if tasks.of(bundle) is None:
-            yield Proposal(
+            yield BundleTask(
                 kind=TaskKind.PLACE if owner is None else TaskKind.MOVE,
                 bundles=(bundle,),
                 source=owner,
@@ -75,7 +93,7 @@ def unfollowed(
     alone = cuts.keys() - {half for halves in merges for half in halves}
     for some in [*merges, *((bundle,) for bundle in sorted(alone))]:
         merged = whole_ordered(some[0], cuts[some[0]]) is not None
-        yield Proposal(
+        yield BundleTask(
             kind=TaskKind.MERGE if merged else TaskKind.SPLIT,
             bundles=some,
             source=None,

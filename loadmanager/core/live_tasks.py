@@ -2,16 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
-from loadmanager.core.bundle_task import (
-    AskedBy,
-    BundleTask,
-    Proposal,
-    TaskEvent,
-    TaskState,
-    advanced,
-    proposed,
-)
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskState, advanced
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 
@@ -59,7 +52,7 @@ class LiveTasks:
         return self._parties[broker]
 
     def obstacle(
-        self, proposal: Proposal, most_per_broker: int, others: Mapping[BrokerId, int]
+        self, proposal: BundleTask, most_per_broker: int, others: Mapping[BrokerId, int]
     ) -> str | None:
         """Return why a proposal cannot become a task now, None if it can.
 
@@ -81,42 +74,41 @@ class LiveTasks:
                     return f"{most_per_broker} tasks to and from {broker} are under way"
         return None
 
-    def propose(self, proposal: Proposal, now_s: float) -> BundleTask:
-        """Return the task of a proposal; it is live once it was `enter`ed."""
+    def admit(self, proposal: BundleTask, now_s: float) -> BundleTask:
+        """Return a proposal as a task of this term; it is live once its state was changed."""
         self._last_number += 1
-        return proposed(proposal, number=self._last_number, epoch=self.epoch, now_s=now_s)
-
-    def enter(
-        self, task: BundleTask, event: TaskEvent, now_s: float, note: str = ""
-    ) -> tuple[BundleTask, ...]:
-        """Change the state of a proposed task; return it and the tasks that gave way to it.
-
-        Raises:
-            IllegalTaskEvent: ``event`` does not follow a proposal.
-        """
-        after = advanced(task, event, now_s, note)
-        if after.state.ended:
-            return (after,)
-        note = f"task {task.number} took its place"
-        replaced = tuple(
-            self._change(one, TaskEvent.REPLACED, now_s, note)
-            for one in self._tasks_of(task.bundles)
-        )
-        self._of |= dict.fromkeys(after.bundles, after)
-        self._count(after, 1)
-        self._check(after)
-        return (*replaced, after)
+        return replace(proposal, number=self._last_number, epoch=self.epoch, proposed_at_s=now_s)
 
     def advance(
         self, task: BundleTask, event: TaskEvent, now_s: float, note: str = ""
-    ) -> BundleTask:
-        """Change the state of a live task and return it; it is live no more if it has ended.
+    ) -> tuple[BundleTask, ...]:
+        """Change the state of a task; return those that gave way to it, and itself as the last.
+
+        What was proposed is live from then on, until it has ended.
 
         Raises:
             IllegalTaskEvent: ``event`` cannot happen in its state.
-            BrokenInvariant: ``task`` is not the live task of its bundle.
+            BrokenInvariant: it is not proposed, and not the live task of its bundles.
         """
-        return self._change(task, event, now_s, note)
+        new = task.state is TaskState.PROPOSED
+        if not new and any(self._of.get(bundle) is not task for bundle in task.bundles):
+            raise BrokenInvariant(f"task {task.number} is not the live task of {task.bundles}")
+        after = advanced(task, event, now_s, note)
+        if not new and after.state.ended:
+            for bundle in task.bundles:
+                del self._of[bundle]
+            self._count(task, -1)
+        if after.state.ended:
+            return (after,)
+        replaced: list[BundleTask] = []
+        if new:
+            why = f"task {task.number} took its place"
+            for former in self._tasks_of(task.bundles):
+                replaced += self.advance(former, TaskEvent.REPLACED, now_s, why)
+            self._count(after, 1)
+        self._of |= dict.fromkeys(after.bundles, after)
+        self._check(after)
+        return (*replaced, after)
 
     def drop(self, task: BundleTask) -> None:
         """Forget a task that cannot be followed any more, whatever is known of its bundles."""
@@ -132,19 +124,6 @@ class LiveTasks:
         parties = Counter(broker for task in self for broker in task.parties)
         if +self._parties != parties:
             raise BrokenInvariant(f"tasks by broker are {parties}; counted {+self._parties}")
-
-    def _change(self, task: BundleTask, event: TaskEvent, now_s: float, note: str) -> BundleTask:
-        if any(self._of.get(bundle) is not task for bundle in task.bundles):
-            raise BrokenInvariant(f"task {task.number} is not the live task of {task.bundles}")
-        after = advanced(task, event, now_s, note)
-        if after.state.ended:
-            for bundle in task.bundles:
-                del self._of[bundle]
-            self._count(task, -1)
-        else:
-            self._of |= dict.fromkeys(after.bundles, after)
-            self._check(after)
-        return after
 
     def _tasks_of(self, bundles: Iterable[BundleId]) -> tuple[BundleTask, ...]:
         found = (self._of.get(bundle) for bundle in bundles)
@@ -165,7 +144,7 @@ class LiveTasks:
             raise BrokenInvariant(f"task {task.number} has not all of its bundles")
 
 
-def _gives_way(task: BundleTask, proposal: Proposal) -> bool:
+def _gives_way(task: BundleTask, proposal: BundleTask) -> bool:
     if task.state is TaskState.UNCONFIRMED:
         return False
     if proposal.asked_by is AskedBy.PEOPLE:

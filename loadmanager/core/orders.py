@@ -19,6 +19,8 @@ from loadmanager.core.wire.fields import Fields, packed, to_json, unpacked_objec
 LARGEST_UNPACKED_BYTES: Final = 8 * 1024 * 1024
 """100,000 bundles, each with the broker that it is handed over to."""
 
+_COMMIT_NODES: Final = 100
+_ORDERS_FRACTION: Final = 0.9
 _NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 _NO_SPLITS: Final[Mapping[BundleId, "SplitOrder"]] = MappingProxyType({})
 
@@ -56,6 +58,23 @@ class OwnedList:
 
     tokens: Mapping[BundleId, int]
     loading: frozenset[BundleId] = frozenset()
+
+
+def largest_orders_bytes(max_request_bytes: int) -> int:
+    """Return how much the orders of one broker may need, in a request of so many bytes."""
+    return int(_ORDERS_FRACTION * max_request_bytes)
+
+
+def next_chunk(contents: Mapping[BrokerId, bytes], most_bytes: int) -> list[BrokerId]:
+    """Return the next brokers whose orders fit one commit, in the given order."""
+    chunk: list[BrokerId] = []
+    size = 0
+    for broker, content in contents.items():
+        size += len(content)
+        if chunk and (size > most_bytes or len(chunk) == _COMMIT_NODES):
+            break
+        chunk.append(broker)
+    return chunk
 
 
 def encode_orders(orders: Orders) -> bytes:

@@ -8,9 +8,9 @@ from typing import Any
 from history_sinks import Archive
 from stories import place_all, story
 
-from loadmanager.app.task_controller import Dispatched
 from loadmanager.core import znodes
-from loadmanager.core.bundle_task import AskedBy, Proposal, TaskEvent, TaskKind, TaskState
+from loadmanager.core.arbitration import Dispatched
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, TaskState
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.orders import decode_orders
@@ -147,9 +147,9 @@ async def test_an_error_of_one_decider_leaves_no_other_without_an_answer(cluster
     def fail(found: Dispatched) -> None:
         raise RuntimeError(f"never seen before: {found.ordered}")
 
-    def moved(bundle: BundleId) -> Proposal:
+    def moved(bundle: BundleId) -> BundleTask:
         source = cluster.server(bundle)
-        return Proposal(
+        return BundleTask(
             kind=TaskKind.MOVE,
             bundles=(bundle,),
             source=source.name,

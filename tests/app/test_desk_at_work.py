@@ -4,10 +4,9 @@ from typing import Any
 import pytest
 from stories import place_all, story
 
-from loadmanager.app import order_chunks
 from loadmanager.app.desk import Desk
 from loadmanager.app.order_book import OrderBook
-from loadmanager.core import znodes
+from loadmanager.core import orders, znodes
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
 from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import Orders, decode_orders, encode_orders
@@ -105,7 +104,7 @@ async def test_orders_too_large_for_one_commit_are_written_additions_first(
     bundle = boundaries.bundles[0]
     source = cluster.server(bundle)
     target = next(host for host in cluster.hosts if host is not source)
-    monkeypatch.setattr(order_chunks, "_COMMIT_NODES", 1)
+    monkeypatch.setattr(orders, "_COMMIT_NODES", 1)
     await _desk(cluster).order({bundle: target.name})
     nodes = cluster.service.dump()
     added, removed = (nodes[znodes.orders(host.name)].stat.mzxid for host in (target, source))

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from controller_at_work import BROKERS, BUNDLES, ControllerAtWork, Loss, at_work
 
-from loadmanager.app import order_chunks
 from loadmanager.app.electing import Deposed
-from loadmanager.app.task_controller import CUT_WITHIN_S, Dispatched
-from loadmanager.core import znodes
-from loadmanager.core.bundle_task import AskedBy, TaskKind, TaskState
+from loadmanager.core import orders, znodes
+from loadmanager.core.arbitration import Dispatched
+from loadmanager.core.bundle_task import AskedBy, TaskEvent, TaskKind, TaskState
+from loadmanager.core.following import CUT_WITHIN_S
 from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import Orders, SplitOrder
 from loadmanager.core.plan import Cause
@@ -53,7 +53,8 @@ async def test_a_bundle_is_followed_from_its_order_until_its_target_serves(
 ) -> None:
     await _placed(cluster, A)
     (proposal,) = cluster.moves((A, B2))
-    assert await cluster.controller.dispatch([proposal]) == Dispatched({A: B2}, {})
+    found = await cluster.controller.dispatch([proposal])
+    assert (found.ordered, found.refused) == ({A: B2}, {})
     await cluster.own(B1, [])
     await cluster.own(B2, [A], loading=[A])
     assert cluster.controller.tasks.of(A) is cluster.last(A)
@@ -163,7 +164,7 @@ async def test_what_the_service_refuses_in_the_middle_is_confirmed_by_reading(
     await _placed(cluster, A, B)
     cluster.line.losses = [None, Loss.TOO_LARGE]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order_chunks, "_COMMIT_NODES", 1)
+        patch.setattr(orders, "_COMMIT_NODES", 1)
         with pytest.raises(TooLarge):
             await cluster.controller.dispatch(cluster.moves((A, B2), (B, B3)))
     assert [cluster.states(one) for one in (A, B)] == [["unconfirmed"]] * 2
@@ -226,15 +227,15 @@ async def test_an_order_that_is_lost_is_written_again_and_counted(
     await _placed(cluster, A)
     await cluster.controller.dispatch(cluster.moves((A, B2)))
     await cluster.order_by_hand(Orders(cluster.term.epoch), B2)
-    assert await cluster.controller.repeat_lost() == {}
+    assert await cluster.controller.tend(TaskEvent.REPEATED) == []
     await asyncio.sleep(16.0)
-    assert await cluster.controller.repeat_lost() == {A: B2}
+    assert [task.bundle for task in await cluster.controller.tend(TaskEvent.REPEATED)] == [A]
     assert (await cluster.orders(B2)).bundles == {A}
     assert (cluster.last(A).attempts, cluster.states(A)) == (2, ["ordered", "ordered"])
-    assert await cluster.controller.repeat_lost() == {}
+    assert await cluster.controller.tend(TaskEvent.REPEATED) == []
     await cluster.own(B1, [])
     await asyncio.sleep(16.0)
-    await cluster.controller.repeat_lost()
+    await cluster.controller.tend(TaskEvent.REPEATED)
     assert (cluster.last(A).attempts, cluster.last(A).state) == (3, TaskState.RELEASED)
     await cluster.own(B2, [A])
     assert cluster.last(A).state is TaskState.SERVING
@@ -246,7 +247,7 @@ async def test_orders_for_a_broker_that_left_are_not_repeated(cluster: Controlle
     await cluster.controller.dispatch(cluster.moves((A, B2)))
     await cluster.hand.delete(znodes.registration(B2))
     await asyncio.sleep(16.0)
-    assert await cluster.controller.repeat_lost() == {}
+    assert await cluster.controller.tend(TaskEvent.REPEATED) == []
 
 
 @at_work
@@ -254,9 +255,9 @@ async def test_a_split_that_is_not_made_in_time_is_taken_back(cluster: Controlle
     await _placed(cluster, A, B)
     await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
     await asyncio.sleep(CUT_WITHIN_S - 0.1)
-    assert await cluster.controller.tend() == []
+    assert await cluster.controller.tend(TaskEvent.EXPIRED) == []
     await asyncio.sleep(0.2)
-    (late,) = await cluster.controller.tend()
+    (late,) = await cluster.controller.tend(TaskEvent.EXPIRED)
     assert late.kind is TaskKind.SPLIT
     assert cluster.states(A) == ["ordered", "timed_out"]
     assert cluster.last(A).note == "not done within 60 s"
@@ -272,7 +273,7 @@ async def test_a_merge_that_is_not_made_in_time_is_taken_back_of_both_halves(
     await cluster.controller.dispatch(cluster.moves((A, B1), **MERGE))
     assert set((await cluster.orders(B1)).splits) == {A, B}
     await asyncio.sleep(CUT_WITHIN_S + 0.1)
-    (late,) = await cluster.controller.tend()
+    (late,) = await cluster.controller.tend(TaskEvent.EXPIRED)
     assert late.bundles == (A, B)
     assert dict(cluster.controller.splits) == {}
 
@@ -386,7 +387,7 @@ async def test_half_a_merge_that_a_former_leader_ordered_is_taken_back_in_time(
     await cluster.own(B1, [A])
     await cluster.controller.open()
     await asyncio.sleep(CUT_WITHIN_S + 0.1)
-    await cluster.controller.tend()
+    await cluster.controller.tend(TaskEvent.EXPIRED)
     assert cluster.states(A) == ["ordered", "timed_out"]
     assert dict((await cluster.orders(B1)).splits) == {}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadmanager.core.arbitration import Arbitration
-from loadmanager.core.bundle_task import AskedBy, BundleTask, Proposal, TaskEvent, TaskKind
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.live_tasks import LiveTasks
@@ -23,9 +23,9 @@ BOTH = Merge(A, B)
 THERE = {A: B1, B: B1}
 
 
-def proposal(asked_by: AskedBy = AskedBy.BALANCING, **changes: Any) -> Proposal:
+def proposal(asked_by: AskedBy = AskedBy.BALANCING, **changes: Any) -> BundleTask:
     """Return a proposal to move A from b1 to b2, decided while both bundles were at b1."""
-    usual = Proposal(
+    usual = BundleTask(
         kind=TaskKind.MOVE,
         bundles=(A,),
         source=B1,
@@ -37,7 +37,7 @@ def proposal(asked_by: AskedBy = AskedBy.BALANCING, **changes: Any) -> Proposal:
     return replace(usual, **changes)
 
 
-def merge(target: BrokerId = B1) -> Proposal:
+def merge(target: BrokerId = B1) -> BundleTask:
     return proposal(
         AskedBy.PEOPLE,
         kind=TaskKind.MERGE,
@@ -47,7 +47,7 @@ def merge(target: BrokerId = B1) -> Proposal:
     )
 
 
-def split(asked_by: AskedBy = AskedBy.PEOPLE, **changes: Any) -> Proposal:
+def split(asked_by: AskedBy = AskedBy.PEOPLE, **changes: Any) -> BundleTask:
     return proposal(asked_by, kind=TaskKind.SPLIT, target=B1, splits={A: CUT}, **changes)
 
 
@@ -66,10 +66,10 @@ def instant(
     )
 
 
-def live(wanted: Proposal) -> LiveTasks:
+def live(wanted: BundleTask) -> LiveTasks:
     """Return tasks of which one was ordered."""
     tasks = LiveTasks(7)
-    tasks.enter(tasks.propose(wanted, 1.0), TaskEvent.ORDER_WRITTEN, 1.0)
+    tasks.advance(tasks.admit(wanted, 1.0), TaskEvent.ORDER_WRITTEN, 1.0)
     return tasks
 
 
@@ -82,7 +82,7 @@ def test_what_nothing_hinders_becomes_a_task_and_an_order() -> None:
     now = instant()
     admitted = now.admit([proposal(), proposal(bundles=(B,), target=B3)])
     assert [(t.number, t.bundle, t.target) for t in admitted.tasks] == [(1, A, B2), (2, B, B3)]
-    assert (admitted.standing, admitted.refused) == ({}, {})
+    assert (admitted.ordered, admitted.refused) == ({}, {})
     assert now.changes == OrderChanges({A: B2, B: B3})
     assert len(now.tasks) == 0  # They are live once their orders are written.
 
@@ -95,12 +95,12 @@ def test_the_source_is_the_owner_of_now() -> None:
 def test_what_is_under_way_stands_and_is_not_ordered_twice() -> None:
     now = instant(live(proposal()), assigned={**THERE, A: B2})
     admitted = now.admit([proposal(planned={A: B2})])
-    assert (admitted.tasks, admitted.standing, bool(now.changes)) == ([], {A: B2}, False)
+    assert (admitted.tasks, admitted.ordered, bool(now.changes)) == ([], {A: B2}, False)
 
 
 def test_what_is_served_there_as_ordered_stands() -> None:
     now = instant()
-    assert now.admit([proposal(target=B1)]).standing == {A: B1}
+    assert now.admit([proposal(target=B1)]).ordered == {A: B1}
     assert not now.changes
 
 
@@ -117,7 +117,7 @@ def test_what_is_not_both_ordered_and_served_there_is_to_be_ordered(
 def test_people_have_what_stands_written_again() -> None:
     now = instant()
     admitted = now.admit([proposal(AskedBy.PEOPLE, target=B1)])
-    assert (admitted.tasks, admitted.standing) == ([], {A: B1})
+    assert (admitted.tasks, admitted.ordered) == ([], {A: B1})
     assert now.changes == OrderChanges({A: B1})
 
 
@@ -143,7 +143,7 @@ def test_what_was_decided_on_other_orders_is_decided_anew_unless_people_asked(
 
 
 @pytest.mark.parametrize("wanted", [proposal(AskedBy.PEOPLE), split(), proposal()])
-def test_a_bundle_that_is_no_more_is_not_brought_back(wanted: Proposal) -> None:
+def test_a_bundle_that_is_no_more_is_not_brought_back(wanted: BundleTask) -> None:
     assert instant(assigned={B: B1}).admit([wanted]).refused == {
         A: "it was split, merged or deleted meanwhile"
     }
@@ -171,7 +171,7 @@ def test_a_split_and_a_merge_are_ordered_with_their_bundles() -> None:
 
 def test_a_split_that_stands_is_not_ordered_twice_and_another_way_is() -> None:
     now = instant(live(split()))
-    assert now.admit([split(AskedBy.BALANCING)]).standing == {A: B1}
+    assert now.admit([split(AskedBy.BALANCING)]).ordered == {A: B1}
     other = replace(split(), splits={A: SplitOrder("topic_count_equally_divide")})
     assert len(now.admit([other]).tasks) == 1
     assert now.changes.splits == other.splits

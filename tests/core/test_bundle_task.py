@@ -10,20 +10,17 @@ from loadmanager.core.bundle_task import (
     AskedBy,
     BundleTask,
     IllegalTaskEvent,
-    Proposal,
     TaskEvent,
     TaskKind,
     TaskState,
     advanced,
-    proposed,
 )
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 
 A = BundleId("t/n/0x00000000_0x80000000")
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
-MOVE = Proposal(
+MOVE = BundleTask(
     kind=TaskKind.MOVE,
     bundles=(A,),
     source=B1,
@@ -32,7 +29,7 @@ MOVE = Proposal(
     asked_by=AskedBy.BALANCING,
     influence=Rates(1.0, 2.0, 3.0, 4.0),
 )
-TASK = proposed(MOVE, number=3, epoch=7, now_s=10.0)
+TASK = replace(MOVE, number=3, epoch=7, proposed_at_s=10.0)
 
 
 def after(task: BundleTask, *events: TaskEvent) -> BundleTask:
@@ -149,8 +146,3 @@ def test_a_bundle_is_under_way_between_its_source_and_its_target(
     task = replace(TASK, kind=kind, source=source)
     assert task.parties == parties
     assert task.relocates is (kind in {TaskKind.MOVE, TaskKind.PLACE})
-
-
-def test_a_split_keeps_its_order() -> None:
-    splits = {A: SplitOrder("range_equally_divide")}
-    assert proposed(replace(MOVE, splits=splits), number=1, epoch=1, now_s=0.0).splits == splits

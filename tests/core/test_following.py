@@ -7,13 +7,12 @@ import pytest
 from loadmanager.core.bundle_task import (
     AskedBy,
     BundleTask,
-    Proposal,
     TaskEvent,
     TaskKind,
     TaskState,
 )
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.following import ended_by, seen, stands, unfollowed
+from loadmanager.core.following import CUT_WITHIN_S, ended_by, overdue, seen, stands, unfollowed
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import SplitOrder
@@ -39,6 +38,8 @@ def task(state: TaskState = TaskState.ORDERED, **changes: Any) -> BundleTask:
         "cause": Cause.IMBALANCE,
         "asked_by": AskedBy.BALANCING,
         "proposed_at_s": 1.0,
+        "ordered_at_s": 1.0,
+        "attempted_at_s": 1.0,
         "state": state,
     }
     return BundleTask(**{**usual, **changes})
@@ -100,7 +101,28 @@ def test_owners_show_how_far_a_move_is(
     assert list(seen(one, owner, serving=serving)) == events
 
 
-def missing(tasks: LiveTasks, *in_flight: Any, **splits: SplitOrder) -> list[Proposal]:
+@pytest.mark.parametrize(
+    ("one", "owners", "now_s", "event"),
+    [
+        (task(attempted_at_s=5.0), {}, 7.0, TaskEvent.REPEATED),
+        (task(attempted_at_s=5.0), {A: B1}, 7.0, TaskEvent.REPEATED),
+        (task(attempted_at_s=5.0), {A: B2}, 7.0, None),
+        (task(attempted_at_s=5.0), {}, 6.9, None),
+        (task(attempted_at_s=5.0, target=B3), {}, 7.0, None),
+        (task(TaskState.UNCONFIRMED, attempted_at_s=None), {}, 99.0, None),
+        (merge(), {A: B2, B: B2}, CUT_WITHIN_S, None),
+        (merge(), {A: B2, B: B1}, CUT_WITHIN_S, TaskEvent.REPEATED),
+        (merge(), {A: B2, B: B2}, 1.1 + CUT_WITHIN_S, TaskEvent.EXPIRED),
+        (merge(), {}, 1.1 + CUT_WITHIN_S, TaskEvent.EXPIRED),
+    ],
+)
+def test_what_is_not_carried_out_for_two_seconds_is_repeated_until_it_expires(
+    one: BundleTask, owners: dict[BundleId, BrokerId], now_s: float, event: TaskEvent | None
+) -> None:
+    assert overdue(one, owners.get, {B1, B2}, now_s, 2.0) is event
+
+
+def missing(tasks: LiveTasks, *in_flight: Any, **splits: SplitOrder) -> list[BundleTask]:
     """Return what has no task where all four bundles are ordered to b2."""
     orders = {named: splits[name] for name, named in NAMED.items() if name in splits}
     return list(unfollowed(tasks, in_flight, dict.fromkeys(NAMED.values(), B2), orders))
@@ -144,7 +166,7 @@ def test_halves_that_are_ordered_to_different_brokers_are_followed_each_by_itsel
         (TaskKind.MERGE, (B,), B2),
     ]
     for one in found:
-        (followed,) = tasks.enter(tasks.propose(one, 1.0), TaskEvent.ORDER_WRITTEN, 1.0)
+        (followed,) = tasks.advance(tasks.admit(one, 1.0), TaskEvent.ORDER_WRITTEN, 1.0)
         # So it grows old, and is taken back in time.
         assert stands(followed, apart, BOTH.orders())
     assert list(unfollowed(tasks, [], apart, BOTH.orders())) == []
@@ -155,5 +177,5 @@ def test_what_is_made_a_task_meanwhile_is_not_told_twice() -> None:
     everywhere = dict.fromkeys((A, B), B2)
     for one in unfollowed(tasks, [(A, B1, B2), (A, B1, B2)], everywhere, {A: CUT, B: CUT}):
         found.append((one.kind, one.bundles))
-        tasks.enter(tasks.propose(one, 1.0), TaskEvent.ORDER_WRITTEN, 1.0)
+        tasks.advance(tasks.admit(one, 1.0), TaskEvent.ORDER_WRITTEN, 1.0)
     assert found == [(TaskKind.MOVE, (A,)), (TaskKind.SPLIT, (B,))]

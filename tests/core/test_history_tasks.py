@@ -9,11 +9,9 @@ import pytest
 from loadmanager.core.bundle_task import (
     AskedBy,
     BundleTask,
-    Proposal,
     TaskEvent,
     TaskKind,
     advanced,
-    proposed,
 )
 from loadmanager.core.history import task_records
 from loadmanager.core.ids import BrokerId, BundleId
@@ -30,7 +28,7 @@ Events = Mapping[float, TaskEvent]
 
 def task(events: Events, **changes: Any) -> BundleTask:
     """Return a task that was proposed at second 0, after what happened at which second."""
-    proposal = Proposal(
+    proposal = BundleTask(
         kind=TaskKind.MOVE,
         bundles=(X,),
         source=B1,
@@ -38,7 +36,7 @@ def task(events: Events, **changes: Any) -> BundleTask:
         cause=Cause.OVERLOADED,
         asked_by=AskedBy.BALANCING,
     )
-    one = proposed(replace(proposal, **changes), number=4, epoch=7, now_s=0.0)
+    one = replace(proposal, number=4, epoch=7, **changes)
     for at_s, event in events.items():
         one = advanced(one, event, at_s)
     return one

@@ -10,7 +10,6 @@ from loadmanager.core.bundle_task import (
     AskedBy,
     BundleTask,
     IllegalTaskEvent,
-    Proposal,
     TaskEvent,
     TaskKind,
     TaskState,
@@ -24,9 +23,11 @@ A, B = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xfffffff
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 
 
-def proposal(asked_by: AskedBy = AskedBy.BALANCING, *bundles: BundleId, **changes: Any) -> Proposal:
+def proposal(
+    asked_by: AskedBy = AskedBy.BALANCING, *bundles: BundleId, **changes: Any
+) -> BundleTask:
     """Return a proposal to move A, or other bundles, from b1 to b2."""
-    usual = Proposal(
+    usual = BundleTask(
         kind=TaskKind.MOVE,
         bundles=bundles or (A,),
         source=B1,
@@ -37,10 +38,10 @@ def proposal(asked_by: AskedBy = AskedBy.BALANCING, *bundles: BundleId, **change
     return replace(usual, **changes)
 
 
-def ordered(tasks: LiveTasks, wanted: Proposal, event: TaskEvent | None = None) -> BundleTask:
+def ordered(tasks: LiveTasks, wanted: BundleTask, event: TaskEvent | None = None) -> BundleTask:
     """Return the task of a proposal whose order was written, or whatever ``event`` says."""
-    task = tasks.propose(wanted, 1.0)
-    return tasks.enter(task, event or TaskEvent.ORDER_WRITTEN, 1.0)[-1]
+    task = tasks.admit(wanted, 1.0)
+    return tasks.advance(task, event or TaskEvent.ORDER_WRITTEN, 1.0)[-1]
 
 
 def test_a_task_is_live_from_its_order_to_its_end() -> None:
@@ -49,9 +50,9 @@ def test_a_task_is_live_from_its_order_to_its_end() -> None:
     assert (task.number, task.epoch) == (1, 7)
     assert (tasks.of(A), tasks.of(B), len(tasks), list(tasks)) == (task, None, 1, [task])
     assert (tasks.number_of(A), tasks.number_of(B)) == (1, 0)
-    released = tasks.advance(task, TaskEvent.SOURCE_RELEASED, 2.0)
+    (released,) = tasks.advance(task, TaskEvent.SOURCE_RELEASED, 2.0)
     assert (tasks.of(A), tasks.under_way(B1), tasks.under_way(B2)) == (released, 1, 1)
-    done = tasks.advance(released, TaskEvent.DONE, 3.0, "there")
+    (done,) = tasks.advance(released, TaskEvent.DONE, 3.0, "there")
     assert (done.state, done.note, tasks.of(A), len(tasks)) == (
         TaskState.SERVING,
         "there",
@@ -64,7 +65,7 @@ def test_a_task_is_live_from_its_order_to_its_end() -> None:
 
 def test_a_proposal_that_is_refused_was_never_live() -> None:
     tasks = LiveTasks(7)
-    (task,) = tasks.enter(tasks.propose(proposal(), 1.0), TaskEvent.ORDER_REFUSED, 1.0, "full")
+    (task,) = tasks.advance(tasks.admit(proposal(), 1.0), TaskEvent.ORDER_REFUSED, 1.0, "full")
     assert (task.state, task.note, len(tasks), tasks.under_way(B2)) == (
         TaskState.FAILED,
         "full",
@@ -84,8 +85,8 @@ def test_a_merge_is_one_task_of_two_bundles() -> None:
 def test_a_new_task_of_a_bundle_replaces_the_former_ones() -> None:
     tasks = LiveTasks(7)
     one, other = ordered(tasks, proposal()), ordered(tasks, proposal(AskedBy.BALANCING, B))
-    task = tasks.propose(proposal(AskedBy.PEOPLE, A, B, kind=TaskKind.MERGE), 2.0)
-    *replaced, merge = tasks.enter(task, TaskEvent.ORDER_WRITTEN, 2.0)
+    task = tasks.admit(proposal(AskedBy.PEOPLE, A, B, kind=TaskKind.MERGE), 2.0)
+    *replaced, merge = tasks.advance(task, TaskEvent.ORDER_WRITTEN, 2.0)
     assert [(gone.number, gone.state, gone.note) for gone in replaced] == [
         (one.number, TaskState.SUPERSEDED, f"task {merge.number} took its place"),
         (other.number, TaskState.SUPERSEDED, f"task {merge.number} took its place"),
@@ -167,7 +168,7 @@ def test_what_does_not_follow_a_proposal_changes_nothing() -> None:
     tasks = LiveTasks(7)
     former = ordered(tasks, proposal())
     with pytest.raises(IllegalTaskEvent):
-        tasks.enter(tasks.propose(proposal(), 2.0), TaskEvent.DONE, 2.0)
+        tasks.advance(tasks.admit(proposal(), 2.0), TaskEvent.DONE, 2.0)
     with pytest.raises(IllegalTaskEvent):
         tasks.advance(former, TaskEvent.ORDER_WRITTEN, 2.0)
     assert list(tasks) == [former]

@@ -21,7 +21,7 @@ from loadmanager.app.task_controller import TaskController
 from loadmanager.app.tuning import Tuning
 from loadmanager.config import Config
 from loadmanager.core import znodes
-from loadmanager.core.bundle_task import AskedBy, BundleTask, Proposal, TaskKind
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BrokerUrls, LoadReport
@@ -119,10 +119,10 @@ class ControllerAtWork:
 
     def moves(
         self, *moves: tuple[BundleId, BrokerId], asked_by: AskedBy = AskedBy.BALANCING, **more: Any
-    ) -> list[Proposal]:
+    ) -> list[BundleTask]:
         """Return proposals decided on the orders as they stand now."""
         return [
-            Proposal(
+            BundleTask(
                 **{
                     "kind": TaskKind.MOVE,
                     "bundles": (bundle,),

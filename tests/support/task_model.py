@@ -12,7 +12,6 @@ from loadmanager.core.arbitration import Arbitration
 from loadmanager.core.bundle_task import (
     AskedBy,
     BundleTask,
-    Proposal,
     TaskEvent,
     TaskKind,
     TaskState,
@@ -37,7 +36,7 @@ _ALIKE = {AskedBy.UNOWNED: AskedBy.PEOPLE, AskedBy.RECONCILIATION: AskedBy.BALAN
 
 _Cut = TaskKind | None
 Happened = set[tuple[TaskState, TaskEvent]]
-Batch = tuple[tuple[Proposal, ...], ...]
+Batch = tuple[tuple[BundleTask, ...], ...]
 """The proposals of some deciders at one moment, in order of their right."""
 
 
@@ -85,7 +84,7 @@ class Leader:
             )
             lost = one.state is TaskState.UNCONFIRMED
             event = TaskEvent.REPLY_LOST if lost else TaskEvent.ORDER_WRITTEN
-            task = self.tasks.enter(self.tasks.propose(wanted, 0.0), event, 0.0)[-1]
+            task = self.tasks.advance(self.tasks.admit(wanted, 0.0), event, 0.0)[-1]
             if one.state is TaskState.RELEASED:
                 self.tasks.advance(task, TaskEvent.SOURCE_RELEASED, 0.0)
 
@@ -102,7 +101,7 @@ class Leader:
 
     def advance(self, task: BundleTask, event: TaskEvent) -> BundleTask:
         """Change a live task."""
-        after = self.tasks.advance(task, event, 1.0)
+        (after,) = self.tasks.advance(task, event, 1.0)
         self.happened.add((task.state, event))
         return after
 
@@ -128,7 +127,7 @@ class Leader:
 
     def _enter(self, task: BundleTask, event: TaskEvent) -> None:
         former = {one.number: one for one in self.tasks}
-        *replaced, after = self.tasks.enter(task, event, 1.0)
+        *replaced, after = self.tasks.advance(task, event, 1.0)
         self.happened.add((task.state, event))
         for one in replaced:
             assert one.state is TaskState.SUPERSEDED
@@ -178,9 +177,9 @@ class Leader:
             if not self.stands(task):
                 self.advance(task, TaskEvent.REPLACED)
         for wanted in list(self._orphans()):
-            self._enter(self.tasks.propose(wanted, 1.0), TaskEvent.ORDER_WRITTEN)
+            self._enter(self.tasks.admit(wanted, 1.0), TaskEvent.ORDER_WRITTEN)
 
-    def _orphans(self) -> Iterator[Proposal]:
+    def _orphans(self) -> Iterator[BundleTask]:
         """Yield a proposal for each order that is not carried out and has no task."""
         cuts = {b: order for b, order in self.cuts.items() if self.tasks.of(b) is None}
         if cuts == _MERGE and len(set(self.assigned.values())) == 1:
@@ -232,9 +231,9 @@ def proposal(
     source: BrokerId | None = None,
     planned: Mapping[BundleId, BrokerId] | None = None,
     splits: Mapping[BundleId, SplitOrder] | None = None,
-) -> Proposal:
+) -> BundleTask:
     """Return a proposal, decided while these orders were ``planned``."""
-    return Proposal(
+    return BundleTask(
         kind=kind,
         bundles=bundles,
         source=source,
@@ -251,7 +250,7 @@ def batches(
 ) -> Iterator[Batch]:
     """Yield what deciders propose: each alone, and some that meet at one moment."""
 
-    def to(target: BrokerId, bundle: BundleId, asked_by: AskedBy) -> Proposal:
+    def to(target: BrokerId, bundle: BundleId, asked_by: AskedBy) -> BundleTask:
         return proposal(TaskKind.MOVE, (bundle,), target, asked_by, planned=planned)
 
     for bundle, asked_by, target in product(BUNDLES, AskedBy, brokers):
@@ -268,7 +267,7 @@ def batches(
 def _cutting(planned: Mapping[BundleId, BrokerId], brokers: Sequence[BrokerId]) -> Iterator[Batch]:
     people = AskedBy.PEOPLE
 
-    def cut(bundle: BundleId, asked_by: AskedBy) -> Proposal:
+    def cut(bundle: BundleId, asked_by: AskedBy) -> BundleTask:
         target, splits = planned.get(bundle, brokers[0]), {bundle: _CUT}
         return proposal(TaskKind.SPLIT, (bundle,), target, asked_by, planned=planned, splits=splits)
 
