@@ -1,7 +1,7 @@
 """What one leader decides by: the planner, and what it remembers from decision to decision."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -11,7 +11,9 @@ from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.costing import Costing
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.steering import Steering
+from loadmanager.app.task_controller import TaskController
 from loadmanager.app.viewing import Viewing
+from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.averages import Rates
 from loadmanager.core.balancing import steered
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
@@ -20,6 +22,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
+from loadmanager.ports import SetData
 
 _MUSTS: Final = frozenset(
     {Reason.DRAINING, Reason.REPORT_STALE, Reason.DOMAIN_UNSUPPORTED, Reason.ISOLATED}
@@ -36,31 +39,23 @@ class Choices:
     view: ClusterView
 
 
+@dataclass(slots=True, eq=False)
 class Deciding:
     """The planner of one term, on the view and with the memory of that term."""
 
-    def __init__(
-        self,
-        costing: Costing,
-        viewing: Viewing,
-        recollection: Recollection,
-        steering: Steering,
-        rng: np.random.Generator,
-        *,
-        chronicle: Chronicle,
-    ) -> None:
-        self._costing = costing
-        self.steering = steering
-        self.recollection = recollection
-        self.memory = RoundMemory()
-        self._viewing = viewing
-        self._rng = rng
-        self._chronicle = chronicle
+    costing: Costing
+    viewing: Viewing
+    tasks: TaskController
+    recollection: Recollection
+    steering: Steering
+    rng: np.random.Generator
+    chronicle: Chronicle
+    memory: RoundMemory = field(default_factory=RoundMemory, init=False)
 
     @property
     def planner(self) -> Planner:
         """The planner as it is configured now, with the costs that are published."""
-        return self._costing.planner
+        return self.costing.planner
 
     @property
     def steered(self) -> Planner:
@@ -68,12 +63,12 @@ class Deciding:
         return steered(self.planner, self.steering.balancing.mode)
 
     def round(self, view: ClusterView, *, session_doubtful: bool) -> Plan:
-        """Return what one round would do; its moves are remembered once they are `ordered`."""
+        """Return what one round would do; its moves are remembered by `order_round`."""
         former, planner = self.memory, self.steered
         plan = planner.round(
-            view, former, self._rng, session_doubtful=session_doubtful, draining=False
+            view, former, self.rng, session_doubtful=session_doubtful, draining=False
         )
-        self._chronicle.decided(
+        self.chronicle.decided(
             view,
             former,
             plan,
@@ -85,17 +80,43 @@ class Deciding:
         self.recollection.round_done(plan, view.brokers.names)
         return plan
 
-    def ordered(self, plan: Plan, ordered: Collection[BundleId]) -> None:
-        """Remember which moves of a round were ordered."""
-        self.memory = plan.memory_after_orders(self.memory, ordered)
-        self.recollection.moved(move for move in plan.moves if move.bundle in ordered)
-        self._chronicle.orders_known(ordered)
+    async def order_round(self, plan: Plan, view: ClusterView, rider: SetData) -> Dispatched:
+        """Have the moves of a round ordered; raises as `TaskController.dispatch`.
 
-    def proposals(
+        What was ordered is remembered as soon as it is known, which may be after a lost reply.
+        """
+
+        def known(found: Dispatched) -> None:
+            self.memory = plan.memory_after_orders(self.memory, found.ordered)
+            self.recollection.moved(move for move in plan.moves if move.bundle in found.ordered)
+            self.chronicle.orders_known(found.ordered)
+
+        proposals = self._proposals(plan.moves, view, AskedBy.BALANCING)
+        return await self.tasks.dispatch(proposals, rider=rider, known=known)
+
+    async def order(
+        self, choices: Choices, asked_by: AskedBy, rider: SetData | None = None
+    ) -> Dispatched:
+        """Have what was chosen between two rounds ordered; raises and remembers as `order_round`.
+
+        What people ask for rests afterwards, as what a round moves.
+        """
+
+        def known(found: Dispatched) -> None:
+            stand = [move for move in choices.moves if move.bundle in found.ordered]
+            if asked_by is AskedBy.PEOPLE:
+                self.memory = self.rested(found.ordered, choices.view.now_s)
+            self.recollection.placed(stand)
+            self.chronicle.placed(stand, choices.view, self.planner)
+
+        proposals = self._proposals(choices.moves, choices.view, asked_by)
+        return await self.tasks.dispatch(proposals, rider=rider, known=known)
+
+    def _proposals(
         self, moves: Iterable[Move], view: ClusterView, asked_by: AskedBy
     ) -> list[BundleTask]:
         """Return moves as proposals to the task controller, decided on the orders as they are."""
-        assigned = self._viewing.ordered
+        assigned = self.tasks.assigned
         return [
             BundleTask(
                 kind=TaskKind.PLACE if move.source is None else TaskKind.MOVE,
@@ -120,7 +141,7 @@ class Deciding:
 
         None goes to the broker that it is ``leaving`` for ``cause``.
         """
-        view = seen = self._viewing.view(afresh=bundles)
+        view = seen = self.viewing.view(afresh=bundles)
         moves: list[Move] = []
         refusals: dict[BundleId, tuple[Refusal, ...]] = {}
         for bundle in bundles:
@@ -128,7 +149,7 @@ class Deciding:
                 view,
                 bundle,
                 self.memory,
-                self._rng,
+                self.rng,
                 leaving=leaving.get(bundle),
                 cause=cause,
             )
@@ -142,13 +163,7 @@ class Deciding:
 
     def choices(self, moves: Iterable[Move]) -> Choices:
         """Return moves that somebody else chose, with the view of now."""
-        return Choices(tuple(moves), {}, self._viewing.view())
-
-    def placed(self, choices: Choices, ordered: Collection[BundleId]) -> None:
-        """Remember what was decided between two rounds, as far as it was ordered."""
-        stand = [move for move in choices.moves if move.bundle in ordered]
-        self.recollection.placed(stand)
-        self._chronicle.placed(stand, choices.view, self.planner)
+        return Choices(tuple(moves), {}, self.viewing.view())
 
     def barred(
         self, bundles: Collection[BundleId], brokers: Collection[BrokerId]
@@ -157,7 +172,7 @@ class Deciding:
 
         Only what is a must counts: who has which for the sake of evenness does not.
         """
-        view = self._viewing.view(afresh=bundles)
+        view = self.viewing.view(afresh=bundles)
         return {
             BrokerId(refusal.subject): refusal.reason.value
             for bundle in bundles

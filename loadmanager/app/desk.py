@@ -12,7 +12,7 @@ from loadmanager.app.assessing import Assessing
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.constraints import Constraints
 from loadmanager.app.costing import Costing
-from loadmanager.app.deciding import Choices, Deciding
+from loadmanager.app.deciding import Deciding
 from loadmanager.app.electing import Term
 from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.inheritance import Inheritance
@@ -31,7 +31,6 @@ from loadmanager.app.tuning import Tuning
 from loadmanager.app.untaken import Untaken
 from loadmanager.app.viewing import Look, Viewing
 from loadmanager.app.wanted import why
-from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.order_changes import OrderChanges
@@ -92,6 +91,7 @@ class Desk:
         self._deciding = Deciding(
             self._costing,
             self._viewing,
+            tasks,
             self.recollection,
             self._steering,
             rng,
@@ -191,15 +191,6 @@ class Desk:
         """Return the registered broker that is to own ``bundle``."""
         return self._placing.planned(bundle)
 
-    async def order(self, moves: Mapping[BundleId, BrokerId]) -> None:
-        """Order bundles to brokers because somebody asked; raises as `TaskController.dispatch`."""
-        owners = self._parts.picture.owners
-        choices = self._deciding.choices(
-            Move(bundle, owners[bundle].broker if bundle in owners else None, to, Cause.REQUESTED)
-            for bundle, to in moves.items()
-        )
-        await self._dispatch(choices)
-
     async def order_unload(
         self, leaving: Mapping[BundleId, BrokerId], destination: BrokerId | None
     ) -> Mapping[BundleId, str]:
@@ -216,7 +207,10 @@ class Desk:
                 Move(bundle, source, destination, Cause.REQUESTED)
                 for bundle, source in leaving.items()
             )
-        found = await self._dispatch(choices)
+        # Under any leader: what will be remembered is written with the orders.
+        rested = self._deciding.rested([move.bundle for move in choices.moves], choices.view.now_s)
+        state = self._inheritance.write(rested)
+        found = await self._deciding.order(choices, AskedBy.PEOPLE, state)
         sources = {leaving[bundle] for bundle in found.ordered}
         self._parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
         for bundle, target in found.ordered.items():
@@ -227,25 +221,6 @@ class Desk:
             **{bundle: why(reasons) for bundle, reasons in choices.refusals.items()},
             **found.refused,
         }
-
-    async def _dispatch(self, choices: Choices) -> Dispatched:
-        """Have what people asked for ordered; what was ordered rests, under any leader."""
-        moves = choices.moves
-        if not moves:
-            return Dispatched()
-        bundles = [move.bundle for move in moves]
-        rested = self._deciding.rested(bundles, self._parts.clock.monotonic_s())
-
-        def known(found: Dispatched) -> None:
-            now_s = self._parts.clock.monotonic_s()
-            self._deciding.memory = self._deciding.rested(found.ordered, now_s)
-            self._deciding.placed(choices, found.ordered)
-
-        return await self.tasks.dispatch(
-            self._deciding.proposals(moves, choices.view, AskedBy.PEOPLE),
-            rider=self._inheritance.write(rested),
-            known=known,
-        )
 
     async def order_split(self, bundle: BundleId, order: SplitOrder) -> None:
         """Have a bundle split; raises as `Splits.order`."""

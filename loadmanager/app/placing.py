@@ -6,7 +6,7 @@ from dataclasses import replace
 from loadmanager.app.absences import Absences
 from loadmanager.app.adoption import Adoption
 from loadmanager.app.changes import Changes
-from loadmanager.app.deciding import Choices, Deciding
+from loadmanager.app.deciding import Deciding
 from loadmanager.app.electing import Deposed
 from loadmanager.app.emptying import Emptying
 from loadmanager.app.parts import Parts
@@ -15,7 +15,6 @@ from loadmanager.app.task_controller import TaskController
 from loadmanager.app.tuning import Tuning
 from loadmanager.app.untaken import Untaken
 from loadmanager.app.wanted import Wanted
-from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.bundle_task import AskedBy, TaskEvent
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
@@ -87,14 +86,7 @@ class Placing:
             choices = self._deciding.choose(others)
             assigned = self._tasks.assigned
             moves = tuple(move for move in choices.moves if move.target != assigned[move.bundle])
-            await self._order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
-
-    async def _order(self, choices: Choices, asked_by: AskedBy) -> Dispatched:
-        """Propose what was chosen, and remember what of it was ordered."""
-        proposals = self._deciding.proposals(choices.moves, choices.view, asked_by)
-        return await self._tasks.dispatch(
-            proposals, known=lambda found: self._deciding.placed(choices, found.ordered)
-        )
+            await self._deciding.order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
 
     async def run(self) -> None:
         """Place what lookups ask for, and what the brokers that left have left behind.
@@ -138,7 +130,7 @@ class Placing:
                     await self._work.wait(min([poll_s, *awaited.values()]))
                 return
             choices = self._deciding.choose(bundles)
-            found = await self._order(choices, AskedBy.UNOWNED)
+            found = await self._deciding.order(choices, AskedBy.UNOWNED)
         except CoordinationError as error:
             self._wanted.refuse_all(f"the order could not be written: {error}")
             await self._parts.clock.sleep(_RETRY_S)
@@ -153,7 +145,7 @@ class Placing:
         if not leaving:
             return False
         choices = self._deciding.choose(leaving, leaving, Cause.DRAINING)
-        found = await self._order(choices, AskedBy.DRAIN)
+        found = await self._deciding.order(choices, AskedBy.DRAIN)
         self._emptying.refused([*choices.refusals, *found.refused])
         if found.ordered:
             sources = {leaving[bundle] for bundle in found.ordered}

@@ -22,7 +22,6 @@ from loadmanager.app.tuning import Tuning, wait_out
 from loadmanager.app.viewing import Viewing
 from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.balancing import BalancingMode
-from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.tally import LoadTally
 from loadmanager.ports import Connection, CoordinationError
 
@@ -152,12 +151,7 @@ class Rounds:
             await self._cut()
         found: Dispatched | None = None
         if plan.moves:
-            found = await self.tasks.dispatch(
-                self.deciding.proposals(plan.moves, view, AskedBy.BALANCING),
-                rider=state,
-                # Remembered as soon as it is known, which may be after a lost reply.
-                known=lambda found: self.deciding.ordered(plan, found.ordered),
-            )
+            found = await self.deciding.order_round(plan, view, state)
         if found is None or not found.rode:
             await self.inheritance.leave(self.deciding.memory)
         if not doubtful:

@@ -87,11 +87,6 @@ class Viewing:
             self._chronicle.forgot(broker)
 
     @property
-    def ordered(self) -> Mapping[BundleId, BrokerId]:
-        """Which broker is ordered to own each bundle."""
-        return self._book.assigned
-
-    @property
     def policies(self) -> Policies:
         """What operators decreed, as far as it was read."""
         return self._constraints.policies
@@ -99,7 +94,7 @@ class Viewing:
     def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
         """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""
         self.take_reports()
-        ordered = self.ordered
+        ordered = self._book.assigned
         if afresh:
             ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
         view = self._tally.view(

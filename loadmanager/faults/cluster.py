@@ -20,6 +20,7 @@ from loadmanager.app.desk import Desk
 from loadmanager.checker.serving import overlaps
 from loadmanager.config import Config
 from loadmanager.core import znodes
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import (
     BrokerId,
@@ -28,6 +29,7 @@ from loadmanager.core.ids import (
     parse_broker,
 )
 from loadmanager.core.orders import Orders, decode_orders
+from loadmanager.core.plan import Cause
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.faults.agent import Agent, World
 from loadmanager.faults.host import Host
@@ -37,7 +39,7 @@ from loadmanager.faults.violation import Invariant, Violation
 from loadmanager.faults.virtual_time import run
 from loadmanager.ports import Connection, CoordinationError, NotLeader
 
-__all__ = ["NAMESPACE", "Cluster", "make_config", "play", "topic_in"]
+__all__ = ["NAMESPACE", "Cluster", "make_config", "order", "play", "topic_in"]
 
 NAMESPACE = Namespace("acme/orders")
 
@@ -147,7 +149,7 @@ class Cluster(World):
 
     async def move(self, bundle: BundleId, target: Host) -> None:
         """Have the leader order a move, as a round does."""
-        await self.desk.order({bundle: target.name})
+        await order(self.desk, {bundle: target.name})
 
     async def move_surely(self, bundle: BundleId, target: Host) -> None:
         """Have the leader order a move again until the reply comes."""
@@ -257,6 +259,23 @@ class Cluster(World):
             await agent.kill()
         if self._operator is not None:
             await self._operator.close()
+
+
+async def order(desk: Desk, moves: Mapping[BundleId, BrokerId]) -> None:
+    """Have a leader order bundles to brokers, as people do; raises as `TaskController.dispatch`."""
+    await desk.tasks.dispatch(
+        [
+            BundleTask(
+                kind=TaskKind.MOVE,
+                bundles=(bundle,),
+                source=None,
+                target=target,
+                cause=Cause.REQUESTED,
+                asked_by=AskedBy.PEOPLE,
+            )
+            for bundle, target in moves.items()
+        ]
+    )
 
 
 def make_config(**sections: Mapping[str, Any]) -> Config:

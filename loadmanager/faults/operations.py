@@ -8,6 +8,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.faults.agent import Agent
+from loadmanager.faults.cluster import order
 from loadmanager.faults.scene import Happening, Scene
 
 NAMESPACES: Final = tuple(Namespace(f"acme/{name}") for name in ("orders", "mails", "clicks"))
@@ -21,7 +22,7 @@ async def move_bundle(scene: Scene) -> str:
         return ""
     for agent, desk in scene.desks():
         if target in agent.picture.brokers:
-            scene.begin(desk.order({bundle: target}))
+            scene.begin(order(desk, {bundle: target}))
     return f"{bundle} to {target}"
 
 

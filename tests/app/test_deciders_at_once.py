@@ -17,7 +17,7 @@ from loadmanager.core.orders import decode_orders
 from loadmanager.core.plan import Cause
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.faults.agent import Agent
-from loadmanager.faults.cluster import NAMESPACE, Cluster
+from loadmanager.faults.cluster import NAMESPACE, Cluster, order
 from loadmanager.ports import Node, Operation, SetData
 
 BY_HAND: dict[str, Any] = {"split": {"enabled": False}}
@@ -70,7 +70,7 @@ async def test_an_unload_is_not_undone_by_a_lost_order_that_is_repeated(cluster:
     await cluster.hold_lock(bundle)  # So it arrives nowhere, and its order counts as lost.
     first, second, _ = cluster.hosts
     leader, desk = cluster.leader, cluster.desk
-    await desk.order({bundle: first.name})
+    await order(desk, {bundle: first.name})
     await asyncio.sleep(0.4)
     unloading: list[asyncio.Future[Any]] = []
 
@@ -170,7 +170,7 @@ async def test_a_task_that_cannot_go_on_is_counted_and_opened_anew(cluster: Clus
     boundaries = await cluster.make_namespace(2)
     bundle, desk, target = boundaries.bundles[0], cluster.desk, cluster.hosts[0].name
     await cluster.hold_lock(bundle)  # So its task does not end.
-    await desk.order({bundle: target})
+    await order(desk, {bundle: target})
     task = desk.tasks.tasks.of(bundle)
     assert task is not None
     # What no code does: the task of a bundle is another one than what is followed.

@@ -10,7 +10,7 @@ from loadmanager.core import orders, znodes
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
 from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import Orders, decode_orders, encode_orders
-from loadmanager.faults.cluster import Cluster, topic_in
+from loadmanager.faults.cluster import Cluster, order, topic_in
 from loadmanager.ports import Disconnected, Unavailable
 
 QUICK: dict[str, Any] = {
@@ -105,7 +105,7 @@ async def test_orders_too_large_for_one_commit_are_written_additions_first(
     source = cluster.server(bundle)
     target = next(host for host in cluster.hosts if host is not source)
     monkeypatch.setattr(orders, "_COMMIT_NODES", 1)
-    await _desk(cluster).order({bundle: target.name})
+    await order(_desk(cluster), {bundle: target.name})
     nodes = cluster.service.dump()
     added, removed = (nodes[znodes.orders(host.name)].stat.mzxid for host in (target, source))
     assert added < removed
@@ -157,9 +157,9 @@ async def test_after_a_lost_reply_the_book_is_read_again(cluster: Cluster) -> No
     desk = _desk(cluster)
     cluster.leader.coordination.lose_next_reply()
     with pytest.raises(Disconnected):
-        await desk.order({bundle: target.name})
+        await order(desk, {bundle: target.name})
     await cluster.until(lambda: cluster.servers(bundle) == [target])
-    await desk.order({second: target.name})
+    await order(desk, {second: target.name})
     assert desk.tasks.assigned[bundle] == target.name
     assert cluster.orders(target).bundles >= {bundle, second}
 

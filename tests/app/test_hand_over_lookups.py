@@ -7,7 +7,7 @@ from stories import place_all, story
 
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.faults.agent import Agent
-from loadmanager.faults.cluster import Cluster
+from loadmanager.faults.cluster import Cluster, order
 from loadmanager.faults.host import Host
 from loadmanager.ports import LookupRefused, Redirection, Unavailable
 
@@ -167,7 +167,7 @@ async def _writes_of(cluster: Cluster, moves: dict[BundleId, Host]) -> int:
     desk = cluster.leader.app.leading.desk
     assert desk is not None
     before = cluster.losses.writes
-    await desk.order({bundle: host.name for bundle, host in moves.items()})
+    await order(desk, {bundle: host.name for bundle, host in moves.items()})
     await cluster.until(lambda: all(cluster.servers(b) == [h] for b, h in moves.items()))
     await cluster.until(
         lambda: all(a.picture.serving_owner(b) for a in cluster.agents for b in moves)

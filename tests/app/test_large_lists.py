@@ -5,7 +5,7 @@ from stories import story
 
 from loadmanager.app import owned_list
 from loadmanager.faults import host
-from loadmanager.faults.cluster import Cluster
+from loadmanager.faults.cluster import Cluster, order
 
 BUNDLES = 400
 
@@ -18,10 +18,10 @@ async def test_locks_of_a_long_list_are_dropped_many_at_once(
     boundaries = await cluster.make_namespace(BUNDLES)
     first, second = cluster.hosts
     desk = cluster.desk
-    await desk.order(dict.fromkeys(boundaries.bundles, first.name))
+    await order(desk, dict.fromkeys(boundaries.bundles, first.name))
     await cluster.until(lambda: len(first.serving) == BUNDLES)
     before = cluster.service.zxid
-    await desk.order(dict.fromkeys(boundaries.bundles, second.name))
+    await order(desk, dict.fromkeys(boundaries.bundles, second.name))
     await cluster.until(lambda: len(second.serving) == BUNDLES)
     spent = cluster.service.zxid - before
     assert spent < 17, "each few locks had a commit of their own"
@@ -37,7 +37,7 @@ async def test_what_is_served_by_now_is_listed_many_bundles_at_once(
     boundaries = await cluster.make_namespace(BUNDLES)
     first = cluster.hosts[0]
     before = cluster.service.zxid
-    await cluster.desk.order(dict.fromkeys(boundaries.bundles, first.name))
+    await order(cluster.desk, dict.fromkeys(boundaries.bundles, first.name))
     await cluster.until(lambda: len(first.serving) == BUNDLES)
     await cluster.settled(boundaries.bundles)
     spent = cluster.service.zxid - before

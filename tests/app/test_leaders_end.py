@@ -23,7 +23,7 @@ from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire import decode_boundaries
 from loadmanager.faults.agent import SESSION_S, Agent
-from loadmanager.faults.cluster import NAMESPACE, Cluster, make_config, play
+from loadmanager.faults.cluster import NAMESPACE, Cluster, make_config, order, play
 from loadmanager.faults.host import Host
 from loadmanager.faults.wires import Losses
 from loadmanager.ports import Unavailable
@@ -77,7 +77,7 @@ class Scene:
 async def _move(scene: Scene) -> None:
     desk = scene.leader.app.leading.desk
     assert desk is not None
-    await desk.order({scene.bundle: scene.target.name})
+    await order(desk, {scene.bundle: scene.target.name})
 
 
 async def _unload_to(scene: Scene) -> None:

@@ -16,7 +16,7 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting import Merge
 from loadmanager.core.wire import decode_boundaries
 from loadmanager.faults.agent import Agent
-from loadmanager.faults.cluster import NAMESPACE, Cluster, make_config, play, topic_in
+from loadmanager.faults.cluster import NAMESPACE, Cluster, make_config, order, play, topic_in
 from loadmanager.faults.wires import Losses, LossPlace
 from loadmanager.ports import (
     BundleUnknown,
@@ -250,7 +250,7 @@ async def test_a_half_that_is_sent_elsewhere_ends_the_merge(cluster: Cluster) ->
     await cluster.until(lambda: any(cluster.orders(host).splits for host in cluster.hosts))
     desk = cluster.leader.app.leading.desk
     assert desk is not None
-    await desk.order({lower: third.name})
+    await order(desk, {lower: third.name})
     with pytest.raises(Unavailable, match="was taken back: a half was moved"):
         await merging
     await cluster.until(lambda: cluster.servers(lower) == [third])

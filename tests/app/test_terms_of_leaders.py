@@ -11,7 +11,7 @@ from loadmanager.core import znodes
 from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.faults.agent import SESSION_S, Agent
-from loadmanager.faults.cluster import Cluster
+from loadmanager.faults.cluster import Cluster, order
 from loadmanager.ports import Disconnected, NotLeader
 
 
@@ -105,7 +105,7 @@ async def test_a_suspended_leader_writes_nothing_and_resumes_the_same_term(
     leader.coordination.suspend()
     await asyncio.sleep(SESSION_S / 2)
     with pytest.raises(Disconnected):
-        await _desk(leader).order({boundaries.bundles[0]: leader.host.name})
+        await order(_desk(leader), {boundaries.bundles[0]: leader.host.name})
     leader.coordination.reconnect()
     await asyncio.sleep(1.0)
     assert leader.app.leading.desk is desk
