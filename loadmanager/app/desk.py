@@ -1,7 +1,7 @@
 """The leader's desk for one term: what others may ask of it, and its parts at work."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import structlog
@@ -34,11 +34,8 @@ from loadmanager.app.wanted import why
 from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.order_changes import OrderChanges
-from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause, Move
-from loadmanager.core.splitting import Merge
 from loadmanager.core.tally import LoadTally
-from loadmanager.ports import MergeRefused, Unavailable
 
 log = structlog.get_logger()
 
@@ -83,8 +80,6 @@ class Desk:
             harmful=self._harmful,
             untaken=untaken,
         )
-        adoption = Adoption(parts, tasks, self._tally, chronicle)
-        self._splits = Splits(parts, tasks, self._tally, tuning, adoption)
         self.recollection = Recollection(parts.clock, term.epoch, task_of=tasks.tasks.number_of)
         self._steering = Steering(parts)
         self._costing = Costing(parts, tuning)
@@ -98,17 +93,17 @@ class Desk:
             chronicle=chronicle,
         )
         self.assessing = Assessing(parts, self._deciding, chronicle)
+        adoption = Adoption(parts, tasks, self._tally, chronicle)
+        self.splits = Splits(parts, tasks, self._tally, tuning, adoption, self._deciding)
         self._placing = Placing(
             parts,
             tasks,
             absences=Absences(parts, book, tuning),
-            adoption=adoption,
             deciding=self._deciding,
-            splits=self._splits,
             tuning=tuning,
             untaken=untaken,
         )
-        self._inheritance = Inheritance(parts, term, self._tally, self._splits)
+        self._inheritance = Inheritance(parts, term, self._tally, self.splits)
         self._seeding = Seeding(parts, self._tally, cluster=cluster, max_age_days=seed_max_age_days)
         self._rounds = Rounds(
             parts=parts,
@@ -118,7 +113,7 @@ class Desk:
             viewing=self._viewing,
             deciding=self._deciding,
             tasks=tasks,
-            splits=self._splits,
+            splits=self.splits,
             placing=self._placing,
             reconciler=Reconciler(parts, tasks, untaken, self.recollection),
             inheritance=self._inheritance,
@@ -222,11 +217,6 @@ class Desk:
             **found.refused,
         }
 
-    async def order_split(self, bundle: BundleId, order: SplitOrder) -> None:
-        """Have a bundle split; raises as `Splits.order`."""
-        await self._placing.adopt_parts()
-        await self._splits.order(bundle, order)
-
     async def recall(self, namespace: Namespace) -> None:
         """Take back all orders of a namespace; raises as `TaskController.change`."""
 
@@ -236,40 +226,11 @@ class Desk:
 
         await self.tasks.change(gone)
 
-    async def order_merge(self, both: Merge, hotter: BundleId) -> None:
-        """Order two bundles to the owner of the hotter, or if that may not have both the other.
-
-        Rounds leave them alone for the cool-down, as what was moved. Raises as
-        `Splits.merge`.
-
-        Raises:
-            Conflict: something else is under way with one of them.
-            MergeRefused: nobody owns one of them, or neither owner may have both.
-        """
-        await self._placing.adopt_parts()
-        owner_of = self._splits.owners(both)
-        owners = sorted(set(owner_of.values()), key=lambda one: one != owner_of[hotter])
-        barred = self._deciding.barred(both.halves, owners)
-        allowed = [broker for broker in owners if broker not in barred]
-        if not allowed:
-            why = "; ".join(f"{broker}: {reason}" for broker, reason in barred.items())
-            raise MergeRefused(f"no owner of {both.lower} or {both.upper} may have both ({why})")
-        await self._splits.merge(both, allowed[0])
-        now_s = self._parts.clock.monotonic_s()
-        self._deciding.memory = self._deciding.rested(both.halves, now_s)
-
-    def check_ordered(self, bundles: Sequence[BundleId], order: str, why: str = "") -> None:
-        """Raise `Unavailable` if bundles are not ordered to be split or merged any more."""
-        if not self.tasks.splits.keys() >= set(bundles):
-            notes = (one.note for one in reversed(self.tasks.ended) if bundles[0] in one.bundles)
-            note = next(notes, "") or "the bundle is no more"
-            raise Unavailable(f"{order} was taken back{why} ({note})")
-
     async def _still_whole(
         self, bundles: Mapping[BundleId, BrokerId]
     ) -> Mapping[BundleId, BrokerId]:
         """Return those that were not cut meanwhile: an order would bring the whole back."""
         booked = bundles.keys() & self.tasks.assigned.keys()
-        await self._placing.adopt_parts()
+        await self.splits.adopt_parts()
         cut = booked - self.tasks.assigned.keys()
         return {bundle: broker for bundle, broker in bundles.items() if bundle not in cut}

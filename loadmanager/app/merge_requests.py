@@ -27,7 +27,7 @@ class MergeRequests:
         self._check_size(both)
         hotter = max(both.halves, key=lambda half: self._reported(half).bytes_per_s)
         with unavailable(f"the order to merge {both.whole} was not written"):
-            await desk.order_merge(both, hotter)
+            await desk.splits.merge(both, hotter)
 
         def is_merged() -> bool:
             boundaries = self._parts.picture.known_boundaries(namespace)
@@ -35,7 +35,7 @@ class MergeRequests:
                 return True
             if self._leading.desk is desk:
                 why = ": a half was moved, split or deleted"
-                desk.check_ordered(both.halves, f"the order to merge {both.whole}", why)
+                desk.splits.check_ordered(both.halves, f"the order to merge {both.whole}", why)
             return False
 
         if not await self._parts.picture.changes.until(is_merged, self._parts.clock, self._wait_s):

@@ -1,21 +1,18 @@
 """Placing what nobody owns and what has to leave, between the rounds."""
 
 import asyncio
-from dataclasses import replace
 
 from loadmanager.app.absences import Absences
-from loadmanager.app.adoption import Adoption
 from loadmanager.app.changes import Changes
 from loadmanager.app.deciding import Deciding
 from loadmanager.app.electing import Deposed
 from loadmanager.app.emptying import Emptying
 from loadmanager.app.parts import Parts
-from loadmanager.app.splits import Splits
 from loadmanager.app.task_controller import TaskController
 from loadmanager.app.tuning import Tuning
 from loadmanager.app.untaken import Untaken
 from loadmanager.app.wanted import Wanted
-from loadmanager.core.bundle_task import AskedBy, TaskEvent
+from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
 from loadmanager.ports import CoordinationError
@@ -36,8 +33,6 @@ class Placing:
         *,
         absences: Absences,
         deciding: Deciding,
-        adoption: Adoption,
-        splits: Splits,
         tuning: Tuning,
         untaken: Untaken,
     ) -> None:
@@ -45,8 +40,6 @@ class Placing:
         self._tasks = tasks
         self._absences = absences
         self._deciding = deciding
-        self._adoption = adoption
-        self._splits = splits
         self._untaken = untaken
         self._wanted = Wanted(parts.metrics)
         self._work = Changes()
@@ -69,24 +62,6 @@ class Placing:
         if new:
             self._work.tell()
         return await asyncio.shield(answer)
-
-    async def adopt_parts(self) -> None:
-        """Take up the parts of what was cut, and give all but the first a new place.
-
-        The whole was too much for its bundle, if not for its broker; the first part
-        stays, so that at least its clients need not move.
-
-        Raises:
-            CoordinationError: boundaries cannot be read, or the orders not be written.
-        """
-        cut = await self._adoption.adopt()
-        self._splits.gave_up(await self._tasks.tend(TaskEvent.EXPIRED))
-        others = [part for parts in cut for part in parts[1:]]
-        if others:
-            choices = self._deciding.choose(others)
-            assigned = self._tasks.assigned
-            moves = tuple(move for move in choices.moves if move.target != assigned[move.bundle])
-            await self._deciding.order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
 
     async def run(self) -> None:
         """Place what lookups ask for, and what the brokers that left have left behind.

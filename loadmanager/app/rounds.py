@@ -72,7 +72,7 @@ class Rounds:
         self.tally.sample()
         self.chronicle.ticked()
         self.tasks.observe()
-        await self.placing.adopt_parts()
+        await self.splits.adopt_parts()
 
     async def run(self) -> None:
         """Look for moves, and for what does not agree, for ever.

@@ -38,14 +38,14 @@ class SplitRequests:
         if self._parts.picture.live_owner(bundle) is None:
             raise SplitRefused(f"nobody owns {bundle} now; look one of its topics up first")
         with unavailable(f"the order to split {bundle} was not written"):
-            await desk.order_split(bundle, order)
+            await desk.splits.order(bundle, order)
 
         def is_cut() -> bool:
             boundaries = self._parts.picture.known_boundaries(namespace)
             if boundaries is not None and bundle not in boundaries:
                 return True
             if self._leading.desk is desk:
-                desk.check_ordered([bundle], f"the order to split {bundle}")
+                desk.splits.check_ordered([bundle], f"the order to split {bundle}")
             return False
 
         if not await self._parts.picture.changes.until(is_cut, self._parts.clock, self._wait_s):

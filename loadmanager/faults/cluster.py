@@ -272,6 +272,7 @@ async def order(desk: Desk, moves: Mapping[BundleId, BrokerId]) -> None:
                 target=target,
                 cause=Cause.REQUESTED,
                 asked_by=AskedBy.PEOPLE,
+                planned={b: desk.tasks.assigned[b] for b in {bundle} & desk.tasks.assigned.keys()},
             )
             for bundle, target in moves.items()
         ]

@@ -33,7 +33,7 @@ async def split_bundle(scene: Scene) -> str:
     if bundle is None or len(scene.monitor.bundles_of(Namespace(namespace))) >= 2 * MOST_BUNDLES:
         return ""
     for _, desk in scene.desks():
-        scene.begin(desk.order_split(bundle, SplitOrder("range_equally_divide")))
+        scene.begin(desk.splits.order(bundle, SplitOrder("range_equally_divide")))
     return bundle
 
 

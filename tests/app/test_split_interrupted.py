@@ -38,7 +38,7 @@ async def _cut_on_its_way(cluster: Cluster, late_s: float) -> tuple[Host, Agent,
             sent.set()
 
     agent.coordination.before_commit = begin
-    await cluster.desk.order_split(whole, MIDDLE)
+    await cluster.desk.splits.order(whole, MIDDLE)
     await sent.wait()
     return host, agent, whole
 

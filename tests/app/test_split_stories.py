@@ -184,7 +184,7 @@ async def test_a_split_ordered_by_a_leader_that_died_is_taken_up_by_the_next(
     others = [b for b in boundaries.bundles if cluster.server(b) is not former.host]
     whole = others[0]
     publish(cluster, topics_in(boundaries, whole, 4))
-    await cluster.desk.order_split(whole, MIDDLE)
+    await cluster.desk.splits.order(whole, MIDDLE)
     await former.kill()
     former.host.kill_broker()
     await cluster.until(lambda: whole not in boundaries_now(cluster).bundles, within_s=60)
