@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import structlog
 
-from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
+from loadmanager.app.task_controller import TaskController
 from loadmanager.app.tuning import Tuning
 from loadmanager.core.ids import BrokerId, BundleId
 
@@ -23,15 +23,15 @@ class Absences:
 
     Args:
         parts: of this sidecar.
-        book: who should own what.
+        tasks: have who should own what.
         tuning: ``return_wait_s`` is how long an absent broker is waited for, at most, from
             when it was missed; more than ``max_lost_fraction`` of the brokers, and more
             than one, are many.
     """
 
-    def __init__(self, parts: Parts, book: OrderBook, tuning: Tuning) -> None:
+    def __init__(self, parts: Parts, tasks: TaskController, tuning: Tuning) -> None:
         self._parts = parts
-        self._book = book
+        self._tasks = tasks
         self._tuning = tuning
         # Also of those whose bundles were placed since: sessions that were cut together
         # end up to a heartbeat apart.
@@ -43,7 +43,7 @@ class Absences:
         brokers = self._parts.picture.brokers
         if not brokers or not self._parts.picture.current:
             return {}
-        return {b: planned for b, planned in self._book.assigned.items() if planned not in brokers}
+        return {b: planned for b, planned in self._tasks.assigned.items() if planned not in brokers}
 
     def awaited(self, orphans: Mapping[BundleId, BrokerId]) -> Mapping[BundleId, float]:
         """Return which of these wait for their broker's return, and for how many seconds yet."""

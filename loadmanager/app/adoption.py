@@ -34,19 +34,17 @@ class _Found:
     settled: dict[Namespace, frozenset[BundleId]] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
 class Adoption:
     """Enters splits and merges that were made in the orders, for one term."""
 
-    def __init__(
-        self, parts: Parts, tasks: TaskController, tally: LoadTally, chronicle: Chronicle
-    ) -> None:
-        self._parts = parts
-        self._tasks = tasks
-        self._tally = tally
-        self._chronicle = chronicle
-        # Not their versions: those of a namespace that is made again begin at 0 again.
-        self._checked: dict[Namespace, Boundaries] = {}
-        self._settled: dict[Namespace, frozenset[BundleId]] = {}
+    parts: Parts
+    tasks: TaskController
+    tally: LoadTally
+    chronicle: Chronicle
+    # Not their versions: those of a namespace that is made again begin at 0 again.
+    _checked: dict[Namespace, Boundaries] = field(default_factory=dict, init=False)
+    _settled: dict[Namespace, frozenset[BundleId]] = field(default_factory=dict, init=False)
 
     async def adopt(self) -> tuple[tuple[BundleId, ...], ...]:
         """Replace what was split by its parts, in the orders; return the parts of each whole.
@@ -61,23 +59,29 @@ class Adoption:
         if not known:
             return ()
         found = _Found({name: one for name, one in known.items() if one is not None})
-        await self._tasks.change(lambda: self._changes(found), lambda: self._adopted(found))
+        await self.tasks.change(lambda: self._changes(found), lambda: self._adopted(found))
         return tuple(found.parts.values())
 
     async def boundaries(self, namespace: Namespace) -> Boundaries | None:
         """Return the boundaries of a namespace, None if it has none that can be read."""
         try:
-            return await self._parts.picture.boundaries(namespace)
+            return await self.parts.picture.boundaries(namespace)
         except MalformedContent as error:
             log.warning("znode.content.refused", path=error.where, error=str(error))
             return None
 
+    def is_foreign(self, bundle: BundleId, boundaries: Boundaries) -> bool:
+        """Say whether it is none of these bundles, and was not found split or merged into some."""
+        namespace = boundaries.namespace
+        compared = self._checked.get(namespace) == boundaries and bundle in self._settled[namespace]
+        return compared and bundle not in boundaries
+
     def _changed_namespaces(self) -> set[Namespace]:
         """Return the namespaces of bundles that were not compared with the boundaries yet."""
         found: set[Namespace] = set()
-        for bundle in self._tasks.assigned:
+        for bundle in self.tasks.assigned:
             namespace = namespace_of(bundle)
-            boundaries = self._parts.picture.known_boundaries(namespace)
+            boundaries = self.parts.picture.known_boundaries(namespace)
             current = boundaries is not None and self._checked.get(namespace) == boundaries
             if not current or bundle not in self._settled[namespace]:
                 found.add(namespace)
@@ -85,7 +89,7 @@ class Adoption:
 
     def _changes(self, found: _Found) -> OrderChanges:
         """Compare the standing orders with the boundaries; return what is to be written."""
-        assigned = self._tasks.assigned
+        assigned = self.tasks.assigned
         bundles: dict[Namespace, set[BundleId]] = {name: set() for name in found.boundaries}
         for bundle in assigned:
             bundles.get(namespace_of(bundle), set()).add(bundle)
@@ -99,7 +103,7 @@ class Adoption:
         }
         for half, whole in found.whole.items():
             # Where its lock is, else where it was ordered to be made.
-            holding = self._parts.picture.live_owner(whole)
+            holding = self.parts.picture.live_owner(whole)
             if whole not in assigned:
                 placed[whole] = holding.broker if holding else assigned[half]
         return OrderChanges(placed, gone=(*found.parts, *found.whole))
@@ -127,14 +131,14 @@ class Adoption:
         self._settled |= found.settled
         if found.parts or found.whole:
             self._seed_averages(found)
-        self._parts.metrics.bundles_split(len(found.parts))
+        self.parts.metrics.bundles_split(len(found.parts))
         for bundle, parts in found.parts.items():
             log.info("bundle.split.adopted", bundle=bundle, parts=parts)
-            self._chronicle.cut("split", bundle, parts)
+            self.chronicle.cut("split", bundle, parts)
         for one in sorted(set(found.whole.values())):
             log.info("bundle.merge.adopted", bundle=one)
             halves = sorted(half for half, into in found.whole.items() if into == one)
-            self._chronicle.cut("merge", one, halves)
+            self.chronicle.cut("merge", one, halves)
 
     def _whole_of(self, half: BundleId, boundaries: Boundaries) -> BundleId | None:
         """Return the bundle that ``half``, which is none any more, was merged into.
@@ -142,29 +146,29 @@ class Adoption:
         That is the one around it, if it was ordered or somebody has its lock: the
         boundaries alone may be those of another namespace of the same name.
         """
-        whole = merged_by_order(half, self._tasks.splits, boundaries)
+        whole = merged_by_order(half, self.tasks.splits, boundaries)
         if whole is not None:
             return whole
         around = boundaries.at(range_of(half)[0])
         low, high = range_of(around)
         wider = low <= range_of(half)[0] and range_of(half)[1] <= high
-        return around if wider and self._parts.picture.live_owner(around) else None
+        return around if wider and self.parts.picture.live_owner(around) else None
 
     def _seed_averages(self, found: _Found) -> None:
         """Give each part its share of the whole's traffic, by width, until it is measured.
 
         A whole has the sum of its halves.
         """
-        known = self._tally.averages()
+        known = self.tally.averages()
         for whole, parts in found.parts.items():
             if whole in known:
                 width = _width(whole)
-                self._tally.seed({b: scaled(known[whole], _width(b) / width) for b in parts})
+                self.tally.seed({b: scaled(known[whole], _width(b) / width) for b in parts})
         halves: dict[BundleId, list[BundleAverages]] = {}
         for half, whole in sorted(found.whole.items()):
             if half in known:
                 halves.setdefault(whole, []).append(known[half])
-        self._tally.seed({whole: summed(averages) for whole, averages in halves.items()})
+        self.tally.seed({whole: summed(averages) for whole, averages in halves.items()})
 
 
 def _width(bundle: BundleId) -> int:

@@ -16,7 +16,6 @@ from loadmanager.app.deciding import Deciding
 from loadmanager.app.electing import Term
 from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.inheritance import Inheritance
-from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.placing import Placing
 from loadmanager.app.recollection import Recollection
@@ -56,7 +55,6 @@ class Desk:
     ) -> None:
         self._parts = parts
         self._term = term
-        book = OrderBook(parts, term)
         self._constraints = Constraints(parts, cluster)
         self._tally = LoadTally(weights=tuning.now.planner.weights)
         self._chronicle = chronicle = Chronicle(
@@ -65,15 +63,14 @@ class Desk:
         self.tasks = tasks = TaskController(
             parts,
             term,
-            book,
             tuning,
             TaskReports(parts.metrics, chronicle, parts.clock).task_changed,
         )
-        untaken = Untaken(parts, book)
+        untaken = Untaken(parts, tasks)
         self._harmful = HarmfulReports(parts)
         self._viewing = Viewing(
             parts,
-            book,
+            tasks,
             self._constraints,
             self._tally,
             chronicle=chronicle,
@@ -98,7 +95,7 @@ class Desk:
         self._placing = Placing(
             parts,
             tasks,
-            absences=Absences(parts, book, tuning),
+            absences=Absences(parts, tasks, tuning),
             deciding=self._deciding,
             tuning=tuning,
             untaken=untaken,
@@ -115,7 +112,7 @@ class Desk:
             tasks=tasks,
             splits=self.splits,
             placing=self._placing,
-            reconciler=Reconciler(parts, tasks, untaken, self.recollection),
+            reconciler=Reconciler(parts, tasks, adoption, untaken, self.recollection),
             inheritance=self._inheritance,
             chronicle=chronicle,
             harmful=self._harmful,

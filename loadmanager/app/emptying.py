@@ -6,6 +6,7 @@ has a place to go to, and one that has none stays where it is served.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from loadmanager.app.parts import Parts
 from loadmanager.app.task_controller import TaskController
@@ -15,25 +16,25 @@ from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 _TRY_AGAIN_S = 2.0
 
 
+@dataclass(slots=True, eq=False)
 class Emptying:
     """The bundles that are to leave draining brokers, for one term."""
 
-    def __init__(self, parts: Parts, tasks: TaskController, tuning: Tuning) -> None:
-        self._parts = parts
-        self._tasks = tasks
-        self._tuning = tuning
-        self._refused_until_s: dict[BundleId, float] = {}
+    parts: Parts
+    tasks: TaskController
+    tuning: Tuning
+    _refused_until_s: dict[BundleId, float] = field(default_factory=dict, init=False)
 
     def due(self) -> Mapping[BundleId, BrokerId]:
         """Return what is to leave draining brokers now, each with the broker it leaves."""
-        brokers = self._parts.picture.brokers
+        brokers = self.parts.picture.brokers
         draining = {broker for broker, known in brokers.items() if known.registration.draining}
-        if not draining or not self._parts.picture.current:
+        if not draining or not self.parts.picture.current:
             self._refused_until_s.clear()
             return {}
-        most = max(self._tuning.now.planner.settings.in_flight_per_broker, 1)
-        left = {broker: most - self._tasks.tasks.under_way(broker) for broker in draining}
-        now_s = self._parts.clock.monotonic_s()
+        most = max(self.tuning.now.planner.settings.in_flight_per_broker, 1)
+        left = {broker: most - self.tasks.tasks.under_way(broker) for broker in draining}
+        now_s = self.parts.clock.monotonic_s()
         found: dict[BundleId, BrokerId] = {}
         for bundle, broker in self._staying(draining):
             if left[broker] > 0 and self._refused_until_s.get(bundle, 0.0) <= now_s:
@@ -43,16 +44,16 @@ class Emptying:
 
     def refused(self, bundles: Iterable[BundleId]) -> None:
         """Leave these alone for a moment: nothing can take them now."""
-        again_s = self._parts.clock.monotonic_s() + _TRY_AGAIN_S
+        again_s = self.parts.clock.monotonic_s() + _TRY_AGAIN_S
         self._refused_until_s.update(dict.fromkeys(bundles, again_s))
 
     def _staying(self, draining: Collection[BrokerId]) -> Iterator[tuple[BundleId, BrokerId]]:
         """Yield what draining brokers should own as ordered, or own without an order."""
-        assigned = self._tasks.assigned
+        assigned = self.tasks.assigned
         for bundle, planned in assigned.items():
             if planned in draining and not belongs_to_a_broker(bundle):
                 yield bundle, planned
-        for bundle, holding in self._parts.picture.owners.items():
+        for bundle, holding in self.parts.picture.owners.items():
             ordered = bundle in assigned or belongs_to_a_broker(bundle)
             if holding.broker in draining and not ordered:
                 yield bundle, holding.broker

@@ -6,7 +6,7 @@ second or so between hosts that keep time, and the planner forgets what a clock 
 back shows in the future.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -26,14 +26,14 @@ log = structlog.get_logger()
 _LARGEST_BYTES = 900_000
 
 
+@dataclass(slots=True, eq=False)
 class Inheritance:
     """Reads the former leader's state, and keeps this one's for the next."""
 
-    def __init__(self, parts: Parts, term: Term, tally: LoadTally, splits: Splits) -> None:
-        self._parts = parts
-        self._term = term
-        self._tally = tally
-        self._splits = splits
+    parts: Parts
+    term: Term
+    tally: LoadTally
+    splits: Splits
 
     async def take(self) -> RoundMemory:
         """Carry on from what the former leader left, and return what it remembered.
@@ -44,15 +44,15 @@ class Inheritance:
             Disconnected: it cannot be read now.
         """
         standby = await self._stored()
-        now_s = self._parts.clock.monotonic_s()
+        now_s = self.parts.clock.monotonic_s()
         departed_at_s = dict(standby.departed_at_s)
         # Whoever was there and is not any more left while nobody watched.
-        brokers = self._parts.picture.brokers
+        brokers = self.parts.picture.brokers
         for broker in standby.memory.started_at_ms.keys() - brokers.keys():
             departed_at_s.setdefault(broker, now_s)
-        self._tally.inherit(standby.running, departed_at_s, now_s)
-        self._tally.seed(standby.averages)
-        self._splits.inherit(standby.split_rests_s)
+        self.tally.inherit(standby.running, departed_at_s, now_s)
+        self.tally.seed(standby.averages)
+        self.splits.inherit(standby.split_rests_s)
         return self._with_joint(standby, now_s)
 
     async def leave(self, memory: RoundMemory) -> None:
@@ -62,26 +62,26 @@ class Inheritance:
             Deposed: somebody else leads.
             Disconnected: it may or may not be stored.
         """
-        epoch = Check(znodes.EPOCH, self._term.epoch)
+        epoch = Check(znodes.EPOCH, self.term.epoch)
         try:
-            await self._parts.coordination.commit((epoch, self.write(memory)))
+            await self.parts.coordination.commit((epoch, self.write(memory)))
         except TooLarge as error:
-            self._parts.oversized.refused("state", znodes.STATE, error)
+            self.parts.oversized.refused("state", znodes.STATE, error)
         except CommitRejected as rejected:
             if rejected.index == 0:
-                raise Deposed(f"epoch {self._term.epoch} is over") from rejected
+                raise Deposed(f"epoch {self.term.epoch} is over") from rejected
             # Somebody deleted it by hand: the next round stores again.
-            await self._parts.coordination.ensure(znodes.STATE)
+            await self.parts.coordination.ensure(znodes.STATE)
 
     def write(self, memory: RoundMemory) -> SetData:
         """Return the operation that stores this leader's state, with ``memory`` in it."""
         offset_s = self._wall_offset_s()
         standby = Standby(
             shifted(memory, offset_s),
-            self._tally.averages(),
-            self._tally.running(),
-            {broker: at_s + offset_s for broker, at_s in self._tally.departed_at_s.items()},
-            {bundle: at_s + offset_s for bundle, at_s in self._splits.rests_s.items()},
+            self.tally.averages(),
+            self.tally.running(),
+            {broker: at_s + offset_s for broker, at_s in self.tally.departed_at_s.items()},
+            {bundle: at_s + offset_s for bundle, at_s in self.splits.rests_s.items()},
             b"" if memory.shedder.joint is None else encode_joint(memory.shedder.joint),
         )
         content = encode_standby(standby)
@@ -90,15 +90,15 @@ class Inheritance:
         return SetData(znodes.STATE, content)
 
     async def _stored(self) -> Standby:
-        await self._parts.coordination.ensure(znodes.STATE)
-        node = await self._parts.coordination.get(znodes.STATE)
+        await self.parts.coordination.ensure(znodes.STATE)
+        node = await self.parts.coordination.get(znodes.STATE)
         if node is None or not node.data:
             return Standby(RoundMemory(), {})
         try:
             standby = decode_standby(znodes.STATE, node.data)
         except MalformedContent as error:
             log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
-            self._parts.metrics.malformed("state")
+            self.parts.metrics.malformed("state")
             return Standby(RoundMemory(), {})
         log.info("leadership.state.inherited", bundles=len(standby.averages))
         by_s = -self._wall_offset_s()
@@ -118,10 +118,10 @@ class Inheritance:
             joint = decode_joint(f"{znodes.STATE}: joint", standby.joint, now_s)
         except MalformedContent as error:
             log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
-            self._parts.metrics.malformed("state")
+            self.parts.metrics.malformed("state")
             return memory
         return replace(memory, shedder=replace(memory.shedder, joint=joint))
 
     def _wall_offset_s(self) -> float:
         """Return what turns a time on this leader's clock into one by the wall clock."""
-        return self._parts.clock.wall_ms() / 1000 - self._parts.clock.monotonic_s()
+        return self.parts.clock.wall_ms() / 1000 - self.parts.clock.monotonic_s()

@@ -9,8 +9,8 @@ orders for a moment, and the one that holds the lock keeps it; it never stands i
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import structlog
@@ -47,15 +47,6 @@ _NOTHING: Mapping[BundleId, BrokerId] = MappingProxyType({})
 _READ_TOGETHER = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """What is to be ordered, and the contents of the nodes that change."""
-
-    assigned: dict[BundleId, BrokerId]
-    splits: dict[BundleId, SplitOrder]
-    contents: dict[BrokerId, bytes]
-
-
 class OrderBook:
     """The standing orders of one term."""
 
@@ -82,20 +73,6 @@ class OrderBook:
         return self._splits
 
     @property
-    def _largest_bytes(self) -> int:
-        return largest_orders_bytes(self._coordination.max_request_bytes)
-
-    def in_flight(self) -> Iterator[tuple[BundleId, BrokerId | None, BrokerId]]:
-        """Yield each bundle that its planned owner does not own yet, with owner and plan."""
-        owners = self._picture.owners
-        for bundle, planned in self._assigned.items():
-            holding = owners.get(bundle)
-            if holding is None:
-                yield bundle, None, planned
-            elif holding.broker != planned:
-                yield bundle, holding.broker, planned
-
-    @property
     def known(self) -> bool:
         """Whether the standing orders are known: not at first, nor after a lost reply."""
         return self._read
@@ -116,39 +93,40 @@ class OrderBook:
             Disconnected: the reply was lost; nothing is known until `read`.
             TooLarge: orders of a broker do not fit its node; those that fit are written.
         """
-        draft = self._draft(changes)
         error: TooLarge | None = None
-        most_bytes = self._largest_bytes
-        while full := {b: len(c) for b, c in draft.contents.items() if len(c) > most_bytes}:
-            error = error or self._too_large(full)
+        most_bytes = largest_orders_bytes(self._coordination.max_request_bytes)
+        while True:
+            assigned, splits = changes.apply(self._assigned, self._splits)
+            contents = self._contents(assigned, splits, self._touched(changes))
+            full = {b: len(c) for b, c in contents.items() if len(c) > most_bytes}
+            if not full:
+                break
+            error = error or self._too_large(full, most_bytes)
             changes, former = changes.less(full, self._assigned), changes
             if changes == former:
                 raise error
-            draft = self._draft(changes)
         self._read = False
-        rode = await self._write(draft.contents, rider)
+        rode = await self._write(contents, rider)
         self._spoilt.clear()
-        self._assigned, self._splits, self._read = draft.assigned, draft.splits, True
+        self._assigned, self._splits, self._read = assigned, splits, True
         if error is not None:
             raise error
         return rode
 
-    def _draft(self, changes: OrderChanges) -> _Draft:
+    def _touched(self, changes: OrderChanges) -> list[BrokerId]:
+        """Return the brokers whose orders change, those that get something first."""
         additions = set(changes.assigned.values())
         touched = {*changes.assigned, *changes.splits, *changes.gone}
         others = {self._assigned[bundle] for bundle in touched if bundle in self._assigned}
         # The broker that still holds a lock learns which one comes after it.
-        others |= {holder for bundle in changes.assigned for holder in self._holder(bundle)}
+        holders = {self._picture.listed_owner(bundle) for bundle in changes.assigned}
+        others |= {broker for broker in holders if broker and broker in self._picture.brokers}
         others |= self._spoilt
-        after, cuts = changes.apply(self._assigned, self._splits)
-        brokers = [*sorted(additions), *sorted(others - additions)]
-        return _Draft(after, cuts, self._contents(after, cuts, brokers))
+        return [*sorted(additions), *sorted(others - additions)]
 
-    def _too_large(self, sizes_bytes: Mapping[BrokerId, int]) -> TooLarge:
+    def _too_large(self, sizes_bytes: Mapping[BrokerId, int], most_bytes: int) -> TooLarge:
         """Count the brokers whose orders do not fit, and return the error of the last one."""
-        errors = {
-            b: TooLarge(znodes.orders(b), n, self._largest_bytes) for b, n in sizes_bytes.items()
-        }
+        errors = {b: TooLarge(znodes.orders(b), n, most_bytes) for b, n in sizes_bytes.items()}
         for broker, error in sorted(errors.items()):
             self._oversized.refused("orders", broker, error)
         return errors[max(errors)]
@@ -180,11 +158,6 @@ class OrderBook:
         ordered = orders.bundles == bundles and dict(orders.splits) == splits
         # No agent obeys one of an epoch to come.
         return ordered and orders.epoch <= self._term.epoch
-
-    def _holder(self, bundle: BundleId) -> Iterator[BrokerId]:
-        holding = self._picture.owners.get(bundle)
-        if holding and holding.broker in self._picture.brokers:
-            yield holding.broker
 
     async def _write(self, contents: dict[BrokerId, bytes], rider: SetData | None) -> bool:
         most_bytes = self._coordination.max_request_bytes // 2
@@ -234,9 +207,9 @@ class OrderBook:
         for bundle, broker in assigned.items():
             if broker in bundles:
                 bundles[broker].add(bundle)
-            holding = self._picture.owners.get(bundle)
-            if holding and holding.broker != broker:
-                handovers[holding.broker][bundle] = broker
+            owner = self._picture.listed_owner(bundle)
+            if owner and owner != broker:
+                handovers[owner][bundle] = broker
         return {
             broker: self._encoded(
                 Orders(
@@ -251,7 +224,7 @@ class OrderBook:
 
     def _encoded(self, orders: Orders) -> bytes:
         content = encode_orders(orders)
-        if len(content) > self._largest_bytes:
+        if len(content) > largest_orders_bytes(self._coordination.max_request_bytes):
             # Clients can do without being sent on.
             content = encode_orders(replace(orders, handovers=_NOTHING))
         return content
@@ -304,9 +277,9 @@ class OrderBook:
         recall everything.
         """
         self._spoilt.add(broker)
-        owners = self._picture.owners.items()
-        return Orders(self._term.epoch, frozenset(b for b, at in owners if at.broker == broker))
+        owned = (b for b, at in self._picture.owners.items() if at.broker == broker)
+        return Orders(self._term.epoch, frozenset(owned))
 
     def _preferred(self, bundle: BundleId, claims: set[BrokerId]) -> BrokerId:
-        holding = self._picture.owners.get(bundle)
-        return holding.broker if holding and holding.broker in claims else min(claims)
+        owner = self._picture.listed_owner(bundle)
+        return owner if owner in claims else min(claims)

@@ -142,6 +142,11 @@ class ClusterPicture:
         """Who lists each bundle as owned."""
         return self._owners
 
+    def listed_owner(self, bundle: BundleId) -> BrokerId | None:
+        """Return the broker that lists ``bundle`` as owned, registered or not."""
+        holding = self._owners.get(bundle)
+        return holding.broker if holding else None
+
     def live_owner(self, bundle: BundleId) -> Holding | None:
         """Return the owner of ``bundle`` if that broker is registered."""
         holding = self._owners.get(bundle)

@@ -7,39 +7,37 @@ nowhere.
 """
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 import structlog
 
+from loadmanager.app.adoption import Adoption
 from loadmanager.app.disagreements import Disagreement, Kind, tell
 from loadmanager.app.parts import Parts
 from loadmanager.app.recollection import Recollection
-from loadmanager.app.splitting import parts_of
 from loadmanager.app.task_controller import TaskController
 from loadmanager.app.untaken import Untaken
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import TaskEvent
-from loadmanager.core.bundles import Boundaries
-from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
 from loadmanager.core.order_changes import OrderChanges
-from loadmanager.core.splitting import merged_by_order
 
 log = structlog.get_logger()
 
 _LOOK_AGAIN_S = 1.0
 
 
+@dataclass(slots=True, eq=False)
 class Reconciler:
     """Looks once a round, for one term."""
 
-    def __init__(
-        self, parts: Parts, tasks: TaskController, untaken: Untaken, recollection: Recollection
-    ) -> None:
-        self._parts = parts
-        self._tasks = tasks
-        self._untaken = untaken
-        self._recollection = recollection
-        self._suspects: set[tuple[BundleId, BrokerId]] = set()
+    parts: Parts
+    tasks: TaskController
+    adoption: Adoption
+    untaken: Untaken
+    recollection: Recollection
+    _suspects: set[tuple[BundleId, BrokerId]] = field(default_factory=set, init=False)
 
     async def look(self) -> None:
         """Mend or tell what does not agree.
@@ -49,55 +47,50 @@ class Reconciler:
         """
         found = [
             Disagreement(Kind.ORDERS_CHANGED, broker, "written by another hand", mended=True)
-            for broker in await self._tasks.rewrite_changed()
+            for broker in await self.tasks.rewrite_changed()
         ]
         found += [
             Disagreement(Kind.STUCK_HAND_OVER, bundle, f"awaited at {task.target}", mended=False)
-            for task in await self._tasks.tend(TaskEvent.REPEATED)
+            for task in await self.tasks.tend(TaskEvent.REPEATED)
             for bundle in task.bundles
         ]
-        found += self._untaken.disagreements()
+        found += self.untaken.disagreements()
         found += await self._recall_what_is_no_bundle()
         found += [
             Disagreement(Kind.STRAY_LOCK, bundle, znodes.lock(bundle), mended=False)
             for bundle in sorted(await self._strays())
         ]
         found += self._served_unlocked()
-        tell(found, self._parts.metrics, self._recollection)
+        tell(found, self.parts.metrics, self.recollection)
 
     async def _recall_what_is_no_bundle(self) -> list[Disagreement]:
         """Recall bundles of deleted namespaces, and ranges that their namespace has not got."""
         found: list[Disagreement] = []
-        for namespace in sorted({namespace_of(bundle) for bundle in self._tasks.assigned}):
+        for namespace in sorted({namespace_of(bundle) for bundle in self.tasks.assigned}):
             found += await self._no_bundles_of(namespace)
         if found:
             gone = [BundleId(one.subject) for one in found]
-            await self._tasks.change(lambda: OrderChanges(gone=gone))
+            await self.tasks.change(lambda: OrderChanges(gone=gone))
         return found
 
     async def _no_bundles_of(self, namespace: Namespace) -> list[Disagreement]:
-        picture = self._parts.picture
+        picture = self.parts.picture
         try:
             boundaries = await picture.boundaries(namespace)
             if boundaries is None:
                 # To recall a whole namespace, what one server has not heard of yet will
                 # not do.
-                await self._parts.coordination.sync(znodes.local_policies(namespace))
+                await self.parts.coordination.sync(znodes.local_policies(namespace))
                 boundaries = await picture.reread_boundaries(namespace)
         except MalformedContent:
             return []
-        bundles = [b for b in self._tasks.assigned if namespace_of(b) == namespace]
+        bundles = [b for b in self.tasks.assigned if namespace_of(b) == namespace]
         if boundaries is None:
             log.warning("namespace.bundles.vanished", namespace=namespace)
             kind, detail = Kind.VANISHED_NAMESPACE, f"{namespace} is no more"
         else:
             kind, detail = Kind.UNKNOWN_RANGE, "no bundle of its namespace, nor cut into some"
-            bundles = [
-                bundle
-                for bundle in bundles
-                if _is_foreign(bundle, boundaries)
-                and merged_by_order(bundle, self._tasks.splits, boundaries) is None
-            ]
+            bundles = [bundle for bundle in bundles if self.adoption.is_foreign(bundle, boundaries)]
         return [Disagreement(kind, bundle, detail, mended=True) for bundle in bundles]
 
     async def _strays(self) -> set[BundleId]:
@@ -108,15 +101,15 @@ class Reconciler:
         """
         suspects = {bundle async for bundle in self._unlisted_locks()}
         if suspects:
-            await self._parts.clock.sleep(_LOOK_AGAIN_S)
+            await self.parts.clock.sleep(_LOOK_AGAIN_S)
             suspects &= {bundle async for bundle in self._unlisted_locks()}
         for bundle in suspects:
             log.warning("bundle.lock.stray", bundle=bundle, path=znodes.lock(bundle))
-        self._parts.metrics.stray_locks.set(len(suspects))
+        self.parts.metrics.stray_locks.set(len(suspects))
         return suspects
 
     async def _unlisted_locks(self) -> AsyncIterator[BundleId]:
-        coordination, owners = self._parts.coordination, self._parts.picture.owners
+        coordination, owners = self.parts.coordination, self.parts.picture.owners
         for tenant in await coordination.children(znodes.LOCKS):
             for namespace in await coordination.children(f"{znodes.LOCKS}/{tenant}"):
                 folder = f"{tenant}/{namespace}"
@@ -132,7 +125,7 @@ class Reconciler:
 
     def _served_unlocked(self) -> list[Disagreement]:
         """Return what brokers report to serve, twice, since others have the lock."""
-        picture = self._parts.picture
+        picture = self.parts.picture
         suspects = {
             (bundle, broker)
             for broker, known in picture.loads.reports.items()
@@ -146,14 +139,3 @@ class Reconciler:
             Disagreement(Kind.SERVED_UNLOCKED, bundle, f"by {broker}", mended=False)
             for bundle, broker in sorted(found)
         ]
-
-
-def _is_foreign(bundle: BundleId, boundaries: Boundaries) -> bool:
-    """Say whether it is neither a bundle among these nor one that was cut into some."""
-    if bundle in boundaries:
-        return False
-    try:
-        parts_of(bundle, boundaries)
-    except LoadManagerError:
-        return True
-    return False

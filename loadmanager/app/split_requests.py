@@ -1,5 +1,7 @@
 """Splits asked for by people: which bundle is meant, and whether it was done."""
 
+from dataclasses import dataclass
+
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
 from loadmanager.app.leading import Leading, unavailable
 from loadmanager.app.parts import Parts
@@ -16,13 +18,13 @@ from loadmanager.ports import (
 _POSITIONS = "specified_positions_divide"
 
 
+@dataclass(slots=True, eq=False)
 class SplitRequests:
     """The application's side of `SplitService`."""
 
-    def __init__(self, parts: Parts, leading: Leading, wait_s: float) -> None:
-        self._parts = parts
-        self._leading = leading
-        self._wait_s = wait_s
+    parts: Parts
+    leading: Leading
+    wait_s: float
 
     async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
         """Have a bundle cut, and wait for it; see `SplitService`."""
@@ -31,26 +33,26 @@ class SplitRequests:
             raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
         if order.algorithm == _POSITIONS and not order.positions:
             raise SplitRefused(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
-        desk = self._leading.require_desk()
-        bundle = self._chosen(await boundaries_of(self._parts.picture, namespace), chosen)
+        desk = self.leading.require_desk()
+        bundle = self._chosen(await boundaries_of(self.parts.picture, namespace), chosen)
         if not can_split(bundle):
             raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
-        if self._parts.picture.live_owner(bundle) is None:
+        if self.parts.picture.live_owner(bundle) is None:
             raise SplitRefused(f"nobody owns {bundle} now; look one of its topics up first")
         with unavailable(f"the order to split {bundle} was not written"):
             await desk.splits.order(bundle, order)
 
         def is_cut() -> bool:
-            boundaries = self._parts.picture.known_boundaries(namespace)
+            boundaries = self.parts.picture.known_boundaries(namespace)
             if boundaries is not None and bundle not in boundaries:
                 return True
-            if self._leading.desk is desk:
+            if self.leading.desk is desk:
                 desk.splits.check_ordered([bundle], f"the order to split {bundle}")
             return False
 
-        if not await self._parts.picture.changes.until(is_cut, self._parts.clock, self._wait_s):
+        if not await self.parts.picture.changes.until(is_cut, self.parts.clock, self.wait_s):
             raise Unavailable(
-                f"{bundle} was not cut within {self._wait_s:g} s; its broker's sidecar logs why"
+                f"{bundle} was not cut within {self.wait_s:g} s; its broker's sidecar logs why"
             )
 
     def _chosen(self, boundaries: Boundaries, chosen: str) -> BundleId:
@@ -61,7 +63,7 @@ class SplitRequests:
     def _heaviest(self, boundaries: Boundaries, *, by_topics: bool) -> BundleId:
         reported = {
             bundle: stats.topics if by_topics else stats.bytes_per_s
-            for known in self._parts.picture.loads.reports.values()
+            for known in self.parts.picture.loads.reports.values()
             for bundle, stats in known.report.bundles.items()
             if bundle in boundaries
         }

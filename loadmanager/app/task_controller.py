@@ -55,7 +55,6 @@ class TaskController:
     Args:
         parts: of this sidecar.
         term: the term; its epoch is checked by every write.
-        book: the standing orders, which only this object writes.
         tuning: how many tasks drains and rounds may have under way with one broker.
         listener: is called with each task in its new state: history and metrics.
     """
@@ -64,12 +63,11 @@ class TaskController:
         self,
         parts: Parts,
         term: Term,
-        book: OrderBook,
         tuning: Tuning,
         listener: Callable[[BundleTask], None],
     ) -> None:
         self._parts = parts
-        self._book = book
+        self._book = OrderBook(parts, term)
         self._tuning = tuning
         self._listener = listener
         self._writing = asyncio.Lock()
@@ -203,11 +201,11 @@ class TaskController:
     def _due(self, event: TaskEvent) -> list[BundleTask]:
         round_s = self._tuning.now.rhythm.round_interval_s
         lost_after_s = min(_LOST_AFTER_S, _LOST_AFTER_ROUNDS * round_s)
-        now_s, brokers = self._now_s, self._parts.picture.brokers
+        now_s, picture = self._now_s, self._parts.picture
         return [
             task
             for task in self.tasks
-            if overdue(task, self._owner, brokers, now_s, lost_after_s) is event
+            if event is overdue(task, picture.listed_owner, picture.brokers, now_s, lost_after_s)
         ]
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
@@ -250,7 +248,7 @@ class TaskController:
         arbitration = Arbitration(
             tasks=self.tasks,
             assigned=self._book.assigned,
-            owner=self._owner,
+            owner=self._parts.picture.listed_owner,
             most_per_broker=max(self._tuning.now.planner.settings.in_flight_per_broker, 1),
             now_s=self._now_s,
         )
@@ -325,8 +323,8 @@ class TaskController:
             if ended is not None:
                 why = "its order was taken back" if ended is TaskEvent.REPLACED else ""
                 self._advance(task, ended, why)
-        in_flight = self._book.in_flight()
-        for proposal in unfollowed(self.tasks, in_flight, self.assigned, self.splits):
+        owner = self._parts.picture.listed_owner
+        for proposal in unfollowed(self.tasks, owner, self.assigned, self.splits):
             self._advance(self.tasks.admit(proposal, self._now_s), TaskEvent.ORDER_WRITTEN)
 
     def _follow(self) -> None:
@@ -336,10 +334,6 @@ class TaskController:
             now = task
             for event in seen(task, owner, serving=serving):
                 now = self._advance(now, event)
-
-    def _owner(self, bundle: BundleId) -> BrokerId | None:
-        holding = self._parts.picture.owners.get(bundle)
-        return holding.broker if holding else None
 
     def _advance(self, task: BundleTask, event: TaskEvent, note: str = "") -> BundleTask:
         try:

@@ -1,6 +1,7 @@
 """Bundles taken off their brokers because somebody asked."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from loadmanager.app.bundle_names import boundaries_of, bundle_in
@@ -15,6 +16,7 @@ _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination 
 _REASONS_TOLD: Final = 5
 
 
+@dataclass(slots=True, eq=False)
 class UnloadRequests:
     """The application's side of `UnloadService`.
 
@@ -26,30 +28,22 @@ class UnloadRequests:
         wait_s: how long those may take to arrive.
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        leading: Leading,
-        *,
-        tuning: Tuning,
-        wait_s: float,
-    ) -> None:
-        self._parts = parts
-        self._leading = leading
-        self._tuning = tuning
-        self._wait_s = wait_s
+    parts: Parts
+    leading: Leading
+    tuning: Tuning
+    wait_s: float
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
     ) -> Sequence[Unloaded]:
         """Have bundles move, a few at a time, and wait for them; see `UnloadService`."""
-        self._leading.require_desk()
-        boundaries = await boundaries_of(self._parts.picture, namespace)
+        self.leading.require_desk()
+        boundaries = await boundaries_of(self.parts.picture, namespace)
         whole = range_text is None
         bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
         staying: dict[BundleId, str] = {}
         unloaded: list[Unloaded] = []
-        most = max(self._tuning.now.planner.settings.in_flight_per_broker, 1)
+        most = max(self.tuning.now.planner.settings.in_flight_per_broker, 1)
         for first in range(0, len(bundles), most):
             if destination is not None:
                 self._check(destination)
@@ -60,16 +54,16 @@ class UnloadRequests:
         return unloaded
 
     def _check(self, destination: BrokerId) -> None:
-        known = self._parts.picture.brokers.get(destination)
+        known = self.parts.picture.brokers.get(destination)
         if known is None:
             raise UnloadRefused(f"{_INACTIVE}: {destination} is not registered")
         if known.registration.draining:
             raise UnloadRefused(f"{_INACTIVE}: {destination} is draining")
-        loads = self._parts.picture.loads.reports.get(destination)
+        loads = self.parts.picture.loads.reports.get(destination)
         if loads is None:
             raise UnloadRefused(f"{_INACTIVE}: {destination} has published no loads")
-        age_s = self._parts.clock.monotonic_s() - loads.seen_at_s
-        oldest_s = self._tuning.now.planner.filters.max_report_age_s
+        age_s = self.parts.clock.monotonic_s() - loads.seen_at_s
+        oldest_s = self.tuning.now.planner.filters.max_report_age_s
         if age_s > oldest_s:
             raise UnloadRefused(
                 f"{_INACTIVE}: {destination} last reported {age_s:.0f} s ago; "
@@ -83,10 +77,10 @@ class UnloadRequests:
         unloaded: list[Unloaded],
     ) -> Mapping[BundleId, str]:
         """Move these at the same time; return why some stay, and add the others to ``unloaded``."""
-        desk, began_s = self._leading.require_desk(), self._parts.clock.monotonic_s()
+        desk, began_s = self.leading.require_desk(), self.parts.clock.monotonic_s()
         with unavailable("the orders that stand are not known"):
             await desk.tasks.confirm()
-        holdings = {bundle: self._parts.picture.live_owner(bundle) for bundle in bundles}
+        holdings = {bundle: self.parts.picture.live_owner(bundle) for bundle in bundles}
         owners = {bundle: holding.broker for bundle, holding in holdings.items() if holding}
         # What is on its way to its first owner is that one's already.
         coming = {bundle: desk.planned(bundle) for bundle in bundles if bundle not in owners}
@@ -102,7 +96,7 @@ class UnloadRequests:
     async def _until_arrived(
         self, moving: Mapping[BundleId, BrokerId], destination: BrokerId | None, began_s: float
     ) -> Sequence[Unloaded]:
-        picture, clock = self._parts.picture, self._parts.clock
+        picture, clock = self.parts.picture, self.parts.clock
         arrived: list[Unloaded] = []
         waiting = dict(moving)
 
@@ -119,14 +113,14 @@ class UnloadRequests:
                     )
             return not waiting
 
-        if not await picture.changes.until(all_arrived, clock, self._wait_s):
+        if not await picture.changes.until(all_arrived, clock, self.wait_s):
             where = f" at {destination}" if destination else " elsewhere"
             first = next(iter(waiting))
-            raise Unavailable(f"{first} did not arrive{where} within {self._wait_s:g} s")
+            raise Unavailable(f"{first} did not arrive{where} within {self.wait_s:g} s")
         return arrived
 
     def _was_cut(self, bundle: BundleId) -> bool:
-        boundaries = self._parts.picture.known_boundaries(namespace_of(bundle))
+        boundaries = self.parts.picture.known_boundaries(namespace_of(bundle))
         return boundaries is not None and bundle not in boundaries
 
 

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import structlog
 
 from loadmanager.app.disagreements import Disagreement, Kind
-from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
+from loadmanager.app.task_controller import TaskController
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of
 
@@ -47,9 +47,9 @@ class _Rest:
 class Untaken:
     """The free locks that brokers were ordered to take, for one term."""
 
-    def __init__(self, parts: Parts, book: OrderBook) -> None:
+    def __init__(self, parts: Parts, tasks: TaskController) -> None:
         self._parts = parts
-        self._book = book
+        self._tasks = tasks
         self._since_s: dict[BundleId, tuple[_Taker, float]] = {}
         self._took_at_s: dict[BrokerId, float] = {}
         self._rests: dict[BrokerId, _Rest] = {}
@@ -77,7 +77,7 @@ class Untaken:
         passed_over, owners = self.passed_over, self._parts.picture.owners
         if not passed_over or not self._parts.picture.current:
             return {}
-        assigned = self._book.assigned.items()
+        assigned = self._tasks.assigned.items()
         return {b: to for b, to in assigned if to in passed_over and b not in owners}
 
     def disagreements(self) -> list[Disagreement]:
@@ -133,8 +133,9 @@ class Untaken:
     def _takeable(self) -> Iterator[tuple[BundleId, _Taker]]:
         """Yield each bundle that nobody lists, with the registered broker that is to own it."""
         picture, passed_over = self._parts.picture, self.passed_over
-        for bundle, owner, planned in self._book.in_flight():
-            if owner is None and planned in picture.brokers and planned not in passed_over:
+        for bundle, planned in self._tasks.assigned.items():
+            free = bundle not in picture.owners
+            if free and planned in picture.brokers and planned not in passed_over:
                 boundaries = picture.known_boundaries(namespace_of(bundle))
                 if boundaries is not None and bundle in boundaries:
                     yield bundle, _Taker(planned, picture.brokers[planned].registered_as)

@@ -9,8 +9,8 @@ from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.cluster_loads import KnownLoads
 from loadmanager.app.constraints import Constraints
 from loadmanager.app.harmful_reports import HarmfulReports
-from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
+from loadmanager.app.task_controller import TaskController
 from loadmanager.app.untaken import Untaken
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.balancing import Balancing, steered
@@ -48,65 +48,55 @@ class Look:
         return steered(self.planner, self.balancing.mode)
 
 
+@dataclass(slots=True, eq=False)
 class Viewing:
     """Keeps the tally of one term up to date with the reports in the picture."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        book: OrderBook,
-        constraints: Constraints,
-        tally: LoadTally,
-        *,
-        chronicle: Chronicle,
-        harmful: HarmfulReports,
-        untaken: Untaken,
-    ) -> None:
-        self._parts = parts
-        self._book = book
-        self._constraints = constraints
-        self._tally = tally
-        self._chronicle = chronicle
-        self._harmful = harmful
-        self._untaken = untaken
-        self._taken: dict[BrokerId, KnownLoads] = {}
+    parts: Parts
+    tasks: TaskController
+    constraints: Constraints
+    tally: LoadTally
+    chronicle: Chronicle
+    harmful: HarmfulReports
+    untaken: Untaken
+    _taken: dict[BrokerId, KnownLoads] = field(default_factory=dict, init=False)
 
     def take_reports(self) -> None:
         """Count what was reported since the last time; forget who left or is left out."""
-        left_out = self._harmful.current()
-        known_reports = self._parts.picture.loads.reports
+        left_out = self.harmful.current()
+        known_reports = self.parts.picture.loads.reports
         reports = {name: known for name, known in known_reports.items() if name not in left_out}
         for broker, known in reports.items():
             if self._taken.get(broker) is not known:
                 self._taken[broker] = known
-                self._tally.report(known.report, known.seen_at_s)
-                self._chronicle.took(broker, known.report.reported_at_ms)
+                self.tally.report(known.report, known.seen_at_s)
+                self.chronicle.took(broker, known.report.reported_at_ms)
         for broker in self._taken.keys() - reports.keys():
             del self._taken[broker]
-            self._tally.forget(broker, self._parts.clock.monotonic_s())
-            self._chronicle.forgot(broker)
+            self.tally.forget(broker, self.parts.clock.monotonic_s())
+            self.chronicle.forgot(broker)
 
     @property
     def policies(self) -> Policies:
         """What operators decreed, as far as it was read."""
-        return self._constraints.policies
+        return self.constraints.policies
 
     def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
         """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""
         self.take_reports()
-        ordered = self._book.assigned
+        ordered = self.tasks.assigned
         if afresh:
             ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
-        view = self._tally.view(
-            self._parts.clock.monotonic_s(),
+        view = self.tally.view(
+            self.parts.clock.monotonic_s(),
             in_flight=ordered,
-            policies=self._constraints.policies,
+            policies=self.constraints.policies,
         )
         return self._without_passed_over(view)
 
     def _without_passed_over(self, view: ClusterView) -> ClusterView:
         """Return the view in which brokers that take no lock are given none, as draining ones."""
-        passed_over = self._untaken.passed_over
+        passed_over = self.untaken.passed_over
         if not passed_over:
             return view
         brokers = view.brokers

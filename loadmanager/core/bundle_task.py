@@ -226,8 +226,8 @@ class BundleTask:
 
     @property
     def parties(self) -> tuple[BrokerId, ...]:
-        """The brokers between which a bundle is under way."""
-        if not self.relocates:
+        """The brokers between which a bundle is under way, be it to be split on arrival."""
+        if not self.relocates and self.source in {None, self.target}:
             return ()
         if self.source is None or self.source == self.target:
             return (self.target,)

@@ -1,10 +1,10 @@
 """What standing orders and owners say of bundle tasks: what happened, and which are missing."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Final
 
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, TaskState
-from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.ids import BrokerId, BundleId, namespace_of, range_of
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
@@ -13,6 +13,7 @@ from loadmanager.core.splitting import merges_in, whole_ordered
 CUT_WITHIN_S: Final = 60.0
 """How long an order to split or merge stands before it is taken back."""
 
+Owner = Callable[[BundleId], BrokerId | None]
 Assigned = Mapping[BundleId, BrokerId]
 Splits = Mapping[BundleId, SplitOrder]
 
@@ -28,8 +29,15 @@ def ended_by(task: BundleTask, assigned: Assigned, splits: Splits) -> TaskEvent 
     if task.state is TaskState.UNCONFIRMED or stands(task, assigned, splits):
         return None
     # What was split or merged was replaced in the orders by its parts, or by its whole.
-    cut = not task.relocates and not any(bundle in assigned for bundle in task.bundles)
-    return TaskEvent.DONE if cut else TaskEvent.REPLACED
+    gone = not any(bundle in assigned for bundle in task.bundles)
+    made = not task.relocates and gone and any(_overlaps(task, bundle) for bundle in assigned)
+    return TaskEvent.DONE if made else TaskEvent.REPLACED
+
+
+def _overlaps(task: BundleTask, bundle: BundleId) -> bool:
+    low, high = range_of(task.bundles[0])[0], range_of(task.bundles[-1])[1]
+    lower, upper = range_of(bundle)
+    return namespace_of(bundle) == namespace_of(task.bundle) and lower < high and low < upper
 
 
 def seen(task: BundleTask, owner: BrokerId | None, *, serving: bool) -> Iterator[TaskEvent]:
@@ -44,7 +52,7 @@ def seen(task: BundleTask, owner: BrokerId | None, *, serving: bool) -> Iterator
 
 def overdue(
     task: BundleTask,
-    owner: Callable[[BundleId], BrokerId | None],
+    owner: Owner,
     brokers: Container[BrokerId],
     now_s: float,
     lost_after_s: float,
@@ -64,24 +72,21 @@ def overdue(
 
 
 def unfollowed(
-    tasks: LiveTasks,
-    in_flight: Iterable[tuple[BundleId, BrokerId | None, BrokerId]],
-    assigned: Assigned,
-    splits: Splits,
+    tasks: LiveTasks, owner: Owner, assigned: Assigned, splits: Splits
 ) -> Iterator[BundleTask]:
     """Yield the orders that stand, are not carried out and have no task, as proposals.
 
-    ``in_flight`` is each bundle that is not where it is ordered to be, with its owner and
-    its target. The proposals may be made tasks while this is iterated over.
+    The proposals may be made tasks while this is iterated over.
     """
-    for bundle, owner, target in in_flight:
-        if tasks.of(bundle) is None:
+    for bundle, target in assigned.items():
+        source = owner(bundle)
+        if source != target and tasks.of(bundle) is None:
             yield BundleTask(
-                kind=TaskKind.PLACE if owner is None else TaskKind.MOVE,
+                kind=TaskKind.PLACE if source is None else TaskKind.MOVE,
                 bundles=(bundle,),
-                source=owner,
+                source=source,
                 target=target,
-                cause=Cause.UNOWNED if owner is None else Cause.INHERITED,
+                cause=Cause.UNOWNED if source is None else Cause.INHERITED,
                 asked_by=AskedBy.RECONCILIATION,
             )
     cuts = {bundle: order for bundle, order in splits.items() if tasks.of(bundle) is None}

@@ -11,7 +11,9 @@ from loadmanager.app.electing import Deposed
 from loadmanager.core import orders, znodes
 from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.bundle_task import AskedBy, TaskEvent, TaskKind, TaskState
+from loadmanager.core.bundles import Boundaries
 from loadmanager.core.following import CUT_WITHIN_S
+from loadmanager.core.ids import Namespace
 from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import Orders, SplitOrder
 from loadmanager.core.plan import Cause
@@ -298,12 +300,22 @@ async def test_a_split_is_done_when_its_bundle_gave_way_to_its_parts(
     await _placed(cluster, A)
     await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
     then: list[str] = []
+    lower, upper = Boundaries.even(Namespace("t/n"), 2 * len(BUNDLES)).bundles[:2]
     await cluster.controller.change(
-        lambda: OrderChanges({B: B1, C: B1}, gone=[A]), lambda: then.append("done")
+        lambda: OrderChanges({lower: B1, upper: B1}, gone=[A]), lambda: then.append("done")
     )
     assert then == ["done"]
     assert cluster.states(A) == ["ordered", "serving"]
-    assert cluster.last(B).kind is TaskKind.PLACE
+    assert cluster.last(lower).kind is TaskKind.PLACE
+
+
+@at_work
+async def test_a_split_whose_bundle_is_recalled_is_superseded(cluster: ControllerAtWork) -> None:
+    await _placed(cluster, A, B)
+    await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
+    await cluster.controller.change(lambda: OrderChanges(gone=[A]))
+    assert cluster.states(A) == ["ordered", "superseded"]
+    assert cluster.last(A).note == "its order was taken back"
 
 
 @at_work

@@ -136,7 +136,8 @@ def test_how_long_a_bundle_had_no_owner_is_known_of_complete_moves_alone(
         (TaskKind.MOVE, B1, (B1, B2)),
         (TaskKind.MOVE, B2, (B2,)),
         (TaskKind.PLACE, None, (B2,)),
-        (TaskKind.SPLIT, B1, ()),
+        (TaskKind.SPLIT, B1, (B1, B2)),
+        (TaskKind.SPLIT, B2, ()),
         (TaskKind.MERGE, None, ()),
     ],
 )

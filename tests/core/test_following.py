@@ -23,6 +23,7 @@ A, B, C, D = Boundaries.even(Namespace("t/n"), 4).bundles
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 CUT = SplitOrder("range_equally_divide")
 BOTH = Merge(A, B)
+LEFT = Boundaries.even(Namespace("t/n"), 8).bundles[0]
 NAMED = {"A": A, "B": B, "C": C, "D": D}
 
 
@@ -65,7 +66,10 @@ def test_a_task_stands_if_all_its_bundles_and_cuts_are_ordered() -> None:
         (task(TaskState.UNCONFIRMED), {}, None),
         (task(), {A: B1}, TaskEvent.REPLACED),
         (task(), {}, TaskEvent.REPLACED),
-        (merge(), {}, TaskEvent.DONE),
+        (merge(), {BOTH.whole: B2}, TaskEvent.DONE),
+        (merge(), {}, TaskEvent.REPLACED),
+        (merge(), {C: B2, BundleId("t/m/0x00000000_0xffffffff"): B2}, TaskEvent.REPLACED),
+        (task(kind=TaskKind.SPLIT, splits={A: CUT}), {LEFT: B2}, TaskEvent.DONE),
         (merge(), {A: B2, B: B2}, TaskEvent.REPLACED),
         (merge(), {A: B2}, TaskEvent.REPLACED),
     ],
@@ -122,14 +126,17 @@ def test_what_is_not_carried_out_for_two_seconds_is_repeated_until_it_expires(
     assert overdue(one, owners.get, {B1, B2}, now_s, 2.0) is event
 
 
-def missing(tasks: LiveTasks, *in_flight: Any, **splits: SplitOrder) -> list[BundleTask]:
-    """Return what has no task where all four bundles are ordered to b2."""
+def missing(
+    tasks: LiveTasks, owners: dict[BundleId, BrokerId | None], **splits: SplitOrder
+) -> list[BundleTask]:
+    """Return what has no task where all four bundles are ordered to b2, which owns the others."""
     orders = {named: splits[name] for name, named in NAMED.items() if name in splits}
-    return list(unfollowed(tasks, in_flight, dict.fromkeys(NAMED.values(), B2), orders))
+    assigned = dict.fromkeys(NAMED.values(), B2)
+    return list(unfollowed(tasks, {**assigned, **owners}.get, assigned, orders))
 
 
 def test_what_is_in_flight_without_a_task_is_a_placement_or_a_move() -> None:
-    placed, moved = missing(LiveTasks(7), (A, None, B2), (B, B1, B2))
+    placed, moved = missing(LiveTasks(7), {A: None, B: B1})
     assert (placed.kind, placed.bundles, placed.source, placed.target, placed.cause) == (
         TaskKind.PLACE,
         (A,),
@@ -150,7 +157,7 @@ def test_what_is_in_flight_without_a_task_is_a_placement_or_a_move() -> None:
 def test_merges_halves_of_merges_and_splits_without_a_task_are_found() -> None:
     cuts = BOTH.orders()
     merged, split, half = missing(
-        LiveTasks(7), A=cuts[A], B=cuts[B], C=CUT, D=Merge(C, D).orders()[D]
+        LiveTasks(7), {}, A=cuts[A], B=cuts[B], C=CUT, D=Merge(C, D).orders()[D]
     )
     assert (merged.kind, merged.bundles, merged.splits) == (TaskKind.MERGE, (A, B), cuts)
     assert (split.kind, split.bundles, split.splits) == (TaskKind.SPLIT, (C,), {C: CUT})
@@ -160,7 +167,7 @@ def test_merges_halves_of_merges_and_splits_without_a_task_are_found() -> None:
 
 def test_halves_that_are_ordered_to_different_brokers_are_followed_each_by_itself() -> None:
     tasks, apart = LiveTasks(7), {A: B1, B: B2}
-    found = list(unfollowed(tasks, [], apart, BOTH.orders()))
+    found = list(unfollowed(tasks, apart.get, apart, BOTH.orders()))
     assert [(one.kind, one.bundles, one.target) for one in found] == [
         (TaskKind.MERGE, (A,), B1),
         (TaskKind.MERGE, (B,), B2),
@@ -169,13 +176,13 @@ def test_halves_that_are_ordered_to_different_brokers_are_followed_each_by_itsel
         (followed,) = tasks.advance(tasks.admit(one, 1.0), TaskEvent.ORDER_WRITTEN, 1.0)
         # So it grows old, and is taken back in time.
         assert stands(followed, apart, BOTH.orders())
-    assert list(unfollowed(tasks, [], apart, BOTH.orders())) == []
+    assert list(unfollowed(tasks, apart.get, apart, BOTH.orders())) == []
 
 
 def test_what_is_made_a_task_meanwhile_is_not_told_twice() -> None:
     tasks, found = LiveTasks(7), []
     everywhere = dict.fromkeys((A, B), B2)
-    for one in unfollowed(tasks, [(A, B1, B2), (A, B1, B2)], everywhere, {A: CUT, B: CUT}):
+    for one in unfollowed(tasks, {A: B1, B: B2}.get, everywhere, {A: CUT, B: CUT}):
         found.append((one.kind, one.bundles))
         tasks.advance(tasks.admit(one, 1.0), TaskEvent.ORDER_WRITTEN, 1.0)
     assert found == [(TaskKind.MOVE, (A,)), (TaskKind.SPLIT, (B,))]

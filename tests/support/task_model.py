@@ -205,7 +205,7 @@ def abstract(task: BundleTask) -> Live:
     return Live(
         task.kind,
         task.bundles,
-        task.source if task.relocates else None,
+        task.source if task.parties else None,
         task.target,
         _ALIKE.get(task.asked_by, task.asked_by),
         task.state,
