@@ -150,7 +150,7 @@ class Desk:
             await self._costing.read()
             self._chronicle.began()
             await self.tasks.open()
-            await self._rounds.inherit()
+            self._deciding.memory = await self._inheritance.take()
             await self._seeding.sow()
             self._viewing.take_reports()
             async with asyncio.TaskGroup() as tasks:

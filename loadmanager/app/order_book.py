@@ -9,7 +9,7 @@ orders for a moment, and the one that holds the lock keeps it; it never stands i
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -136,28 +136,34 @@ class OrderBook:
 
         The next `write` writes them again. Raises `Disconnected`.
         """
-        changed: list[BrokerId] = []
-        brokers = sorted(self._nodes | set(self._assigned.values()))
-        for first in range(0, len(brokers), _READ_TOGETHER):
-            some = brokers[first : first + _READ_TOGETHER]
-            stand = await asyncio.gather(*(self._stand(broker) for broker in some))
-            changed += [b for b, as_written in zip(some, stand, strict=True) if not as_written]
+        bundles: dict[BrokerId, set[BundleId]] = defaultdict(set)
+        for bundle, planned in self._assigned.items():
+            bundles[planned].add(bundle)
+        stored = await self._stored(self._nodes | bundles.keys())
+        changed = tuple(
+            broker
+            for broker, orders in stored.items()
+            if orders is None
+            or orders.bundles != bundles[broker]
+            or orders.splits != {b: self._splits[b] for b in self._splits.keys() & bundles[broker]}
+            or orders.epoch > self._term.epoch  # No agent obeys one of an epoch to come.
+        )
         self._spoilt.update(changed)
-        return tuple(changed)
+        return changed
 
-    async def _stand(self, broker: BrokerId) -> bool:
-        node = await self._coordination.get(znodes.orders(broker))
-        bundles = {b for b, planned in self._assigned.items() if planned == broker}
-        if node is None:
-            self._nodes.discard(broker)
-            return not bundles
-        orders = self._decoded(broker, node)
-        if orders is None:
-            return False
-        splits = {b: order for b, order in self._splits.items() if b in bundles}
-        ordered = orders.bundles == bundles and dict(orders.splits) == splits
-        # No agent obeys one of an epoch to come.
-        return ordered and orders.epoch <= self._term.epoch
+    async def _stored(self, brokers: Collection[BrokerId]) -> dict[BrokerId, Orders | None]:
+        """Read the orders of brokers: without bundles if there are none, None if not legible."""
+        found: dict[BrokerId, Orders | None] = {}
+        every = sorted(brokers)
+        for first in range(0, len(every), _READ_TOGETHER):
+            some = every[first : first + _READ_TOGETHER]
+            nodes = await asyncio.gather(*(self._coordination.get(znodes.orders(b)) for b in some))
+            for broker, node in zip(some, nodes, strict=True):
+                self._nodes.discard(broker)
+                if node is not None:
+                    self._nodes.add(broker)
+                found[broker] = Orders(0) if node is None else self._decoded(broker, node)
+        return found
 
     async def _write(self, contents: dict[BrokerId, bytes], rider: SetData | None) -> bool:
         most_bytes = self._coordination.max_request_bytes // 2
@@ -239,21 +245,19 @@ class OrderBook:
         splits: dict[BundleId, SplitOrder] = {}
         self._nodes.clear()
         self._spoilt.clear()
+        brokers: list[BrokerId] = []
         for name in names:
             try:
-                broker = parse_broker(name)
+                brokers.append(parse_broker(name))
             except InvalidName as error:
                 log.warning("znode.name.refused", path=f"{znodes.ORDERS}/{name}", error=str(error))
-                continue
-            node = await self._coordination.get(znodes.orders(broker))
-            if node is not None:
-                self._nodes.add(broker)
-                orders = self._decoded(broker, node) or self._kept(broker)
-                splits |= orders.splits
-                if not orders.splits.keys() <= orders.bundles:
-                    self._spoilt.add(broker)
-                for bundle in sorted(orders.bundles):
-                    claims[bundle].add(broker)
+        for broker, stored in (await self._stored(brokers)).items():
+            orders = stored or self._kept(broker)
+            splits |= orders.splits
+            if not orders.splits.keys() <= orders.bundles:
+                self._spoilt.add(broker)
+            for bundle in sorted(orders.bundles):
+                claims[bundle].add(broker)
         self._assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
         # Writing that was cut in two left a bundle in two brokers' orders.
         for bundle, claiming in claims.items():

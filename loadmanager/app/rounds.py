@@ -49,10 +49,6 @@ class Rounds:
     harmful: HarmfulReports
     assessing: Assessing
 
-    async def inherit(self) -> None:
-        """Carry on from what the former leader left; raises as `Inheritance.take`."""
-        self.deciding.memory = await self.inheritance.take()
-
     async def tick(self) -> None:
         """Sample for ever; raises `Deposed`."""
         while True:
@@ -147,8 +143,8 @@ class Rounds:
         strategy = type(self.deciding.planner.shedder).__name__
         tell_plan(self.parts.metrics, strategy, plan, self.term.epoch)
         state = self.inheritance.write(plan.memory)
-        if not doubtful:
-            await self._cut()
+        if not doubtful and self.deciding.steering.balancing.mode is BalancingMode.ACTIVE:
+            await self.splits.look()
         found: Dispatched | None = None
         if plan.moves:
             found = await self.deciding.order_round(plan, view, state)
@@ -163,7 +159,3 @@ class Rounds:
         sources = {move.source for move in plan.moves if move.bundle in found.ordered}
         self.parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
         return "moved" if found.ordered else "failed"
-
-    async def _cut(self) -> None:
-        if self.deciding.steering.balancing.mode is BalancingMode.ACTIVE:
-            await self.splits.look()

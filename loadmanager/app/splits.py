@@ -12,7 +12,7 @@ from loadmanager.core.averages import Rates
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.plan import Cause, Reason, Refusal
+from loadmanager.core.plan import Cause
 from loadmanager.core.splitting import Merge, find_splits
 from loadmanager.core.tally import LoadTally
 from loadmanager.ports import Conflict, MergeRefused, SplitRefused, Unavailable
@@ -67,14 +67,14 @@ class Splits:
             moves = tuple(move for move in choices.moves if move.target != assigned[move.bundle])
             await self.deciding.order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
 
-    async def look(self) -> tuple[Refusal, ...]:
-        """Have bundles that are too large split, and return why others stay whole.
+    async def look(self) -> None:
+        """Have bundles that are too large split, as many as one round may.
 
         Raises:
             CoordinationError: boundaries cannot be read, or the orders not be written.
         """
         if not self._policy.enabled:
-            return ()
+            return
         reports = {
             broker: known.report.bundles
             for broker, known in self.parts.picture.loads.reports.items()
@@ -88,16 +88,15 @@ class Splits:
         counts = await self._bundle_counts(b for bundles in reports.values() for b in bundles)
         found = find_splits(self._policy.rules, reports, long_rates, counts)
         due = [split.bundle for split in found.chosen if self._may_split(split.bundle)]
-        most = self._policy.most_per_round
         order = SplitOrder(self._policy.algorithm)
         proposals = [
-            self._split(bundle, order, Cause.OVERSIZED, AskedBy.BALANCING) for bundle in due[:most]
+            self._split(bundle, order, Cause.OVERSIZED, AskedBy.BALANCING)
+            for bundle in due[: self._policy.most_per_round]
         ]
         if proposals:
             done = await self.tasks.dispatch(proposals)
             if done.too_large is not None:
                 self._rest(done.refused)
-        return (*found.refusals, *(Refusal(one, Reason.ROUND_BUDGET) for one in due[most:]))
 
     async def order(self, bundle: BundleId, order: SplitOrder) -> None:
         """Have one bundle split by its owner, because somebody asked.
