@@ -17,7 +17,7 @@ from loadmanager.core.averages import BundleAverages, scaled, summed
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
-from loadmanager.core.order_changes import OrderChanges
+from loadmanager.core.orders import OrderChanges
 from loadmanager.core.splitting import merged_by_order
 from loadmanager.core.tally import LoadTally
 

@@ -32,7 +32,7 @@ from loadmanager.app.viewing import Look, Viewing
 from loadmanager.app.wanted import why
 from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
-from loadmanager.core.order_changes import OrderChanges
+from loadmanager.core.orders import OrderChanges
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.tally import LoadTally
 

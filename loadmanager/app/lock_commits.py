@@ -4,12 +4,12 @@ What becomes of each lock is returned, and nothing of the bundles is changed her
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import structlog
 
-from loadmanager.app.lock_outcomes import LockOutcome, LockResult, outcomes_of
 from loadmanager.app.membership import Membership
 from loadmanager.app.owned_list import OwnedList
 from loadmanager.app.parts import Parts
@@ -34,6 +34,38 @@ from loadmanager.ports import (
 )
 
 log = structlog.get_logger()
+
+
+class LockResult(StrEnum):
+    """What became of one lock that was to be taken or dropped."""
+
+    TAKEN = "taken"
+    DROPPED = "dropped"
+    HELD_BY_ANOTHER = "held_by_another"
+    NOT_A_BUNDLE = "not_a_bundle"
+    """Its namespace does not have such a bundle (any more)."""
+    ORDERS_IN_DOUBT = "orders_in_doubt"
+    NOT_APPLIED = "not_applied"
+    """The connection was lost, and the commit was not applied."""
+    TAKE_TOO_LARGE = "take_too_large"
+    DROP_TOO_LARGE = "drop_too_large"
+
+
+@dataclass(frozen=True, slots=True)
+class LockOutcome:
+    """What became of one lock; with its fencing token if it was taken."""
+
+    bundle: BundleId
+    result: LockResult
+    token: int = 0
+    error: TooLarge | None = None
+
+
+def outcomes_of(
+    bundles: Iterable[BundleId], result: LockResult, token: int = 0, error: TooLarge | None = None
+) -> list[LockOutcome]:
+    """Return the same outcome for each of ``bundles``."""
+    return [LockOutcome(bundle, result, token, error) for bundle in bundles]
 
 
 @dataclass(frozen=True, slots=True)

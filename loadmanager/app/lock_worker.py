@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from loadmanager.app.lock_batches import LockBatch, LockBatches
-from loadmanager.app.lock_commits import LockCommits
-from loadmanager.app.lock_outcomes import LockOutcome, LockResult
+from loadmanager.app.lock_commits import LockCommits, LockOutcome, LockResult
 from loadmanager.app.membership import Membership
 from loadmanager.app.oversized import REST_S
 from loadmanager.app.owned_list import OwnedList

@@ -20,8 +20,8 @@ from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
-from loadmanager.core.order_changes import OrderChanges
 from loadmanager.core.orders import (
+    OrderChanges,
     Orders,
     SplitOrder,
     decode_orders,

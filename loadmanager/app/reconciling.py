@@ -21,7 +21,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundle_task import TaskEvent
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
-from loadmanager.core.order_changes import OrderChanges
+from loadmanager.core.orders import OrderChanges
 
 log = structlog.get_logger()
 

@@ -27,8 +27,7 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.following import CUT_WITHIN_S, ended_by, overdue, seen, stands, unfollowed
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.live_tasks import LiveTasks
-from loadmanager.core.order_changes import OrderChanges
-from loadmanager.core.orders import SplitOrder
+from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.ports import Disconnected, SetData, TooLarge
 
 log = structlog.get_logger()
@@ -321,8 +320,9 @@ class TaskController:
         for task in self.tasks:
             ended = ended_by(task, self.assigned, self.splits)
             if ended is not None:
-                why = "its order was taken back" if ended is TaskEvent.REPLACED else ""
-                self._advance(task, ended, why)
+                there = task.bundle in self.assigned
+                why = "its order was taken back" if there else "the bundle is no more"
+                self._advance(task, ended, "" if ended is TaskEvent.DONE else why)
         owner = self._parts.picture.listed_owner
         for proposal in unfollowed(self.tasks, owner, self.assigned, self.splits):
             self._advance(self.tasks.admit(proposal, self._now_s), TaskEvent.ORDER_WRITTEN)

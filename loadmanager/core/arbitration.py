@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.live_tasks import LiveTasks
-from loadmanager.core.order_changes import OrderChanges
-from loadmanager.core.orders import SplitOrder
+from loadmanager.core.orders import OrderChanges, SplitOrder
 
 
 @dataclass(slots=True)

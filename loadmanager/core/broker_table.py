@@ -10,7 +10,7 @@ from loadmanager.core.averages import Rates
 from loadmanager.core.cluster import TopBundle
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Listing, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load import NO_BUNDLES, BundleStats, LoadReport
+from loadmanager.core.load import LoadReport
 from loadmanager.core.scores import FloatArray, report_usage
 
 _NAN: Final = float("nan")
@@ -25,7 +25,6 @@ class BrokerLoad:
     broker's own traffic. ``long_msgs_per_s`` and ``preallocated_msgs_per_s`` are
     reckoned from the bundles unless given. ``load_ema`` and ``bytes_ema`` are kept by
     the tally unless given, and ``top`` (the heaviest bundles, ascending) is picked by it.
-    ``listing`` takes the place of ``bundles`` where they are in columns already.
     """
 
     broker: BrokerId
@@ -33,7 +32,7 @@ class BrokerLoad:
     usage: tuple[float, ...] = (0.0,) * 5
     limit: tuple[float, ...] = (0.0,) * 5
     totals: Rates = _NO_TRAFFIC
-    bundles: Mapping[BundleId, BundleStats] = field(default_factory=lambda: NO_BUNDLES)
+    listing: Listing = field(default_factory=lambda: Listing.of({}))
     draining: bool = False
     persistent: bool = True
     non_persistent: bool = True
@@ -46,7 +45,6 @@ class BrokerLoad:
     load_ema: float | None = None
     bytes_ema: float | None = None
     top: tuple[TopBundle, ...] | None = None
-    listing: Listing | None = None
 
     @classmethod
     def of(cls, report: LoadReport, seen_s: float) -> "BrokerLoad":
@@ -63,7 +61,7 @@ class BrokerLoad:
                 report.bytes_in_per_s,
                 report.bytes_out_per_s,
             ),
-            bundles=report.bundles,
+            listing=Listing.of(report.bundles),
             draining=report.draining,
             persistent=report.persistent_topics,
             non_persistent=report.non_persistent_topics,
@@ -79,15 +77,9 @@ class BrokerEntry:
     """One broker in the tally: its load, the rows of its bundles, and what is kept over time."""
 
     load: BrokerLoad
-    listing: Listing
     rows: Indices
     load_ema: float = _NAN
     bytes_ema: float = _NAN
-    connections: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Count the connections of all bundles once, not in each view."""
-        self.connections = int(self.listing.sessions.sum())
 
 
 def owned_rows(entries: list[BrokerEntry], bundle_count: int) -> OwnedRows:
@@ -134,7 +126,7 @@ def broker_columns(
         ),
         seen_s=np.array([load.seen_s for load in loads]),
         topics=np.array([load.topics for load in loads], dtype=np.int64),
-        connections=np.array([entry.connections for entry in entries], dtype=np.int64),
+        connections=np.array([load.listing.connections for load in loads], dtype=np.int64),
         draining=np.array([load.draining for load in loads], dtype=np.bool_),
         persistent=np.array([load.persistent for load in loads], dtype=np.bool_),
         non_persistent=np.array([load.non_persistent for load in loads], dtype=np.bool_),

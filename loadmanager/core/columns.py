@@ -49,6 +49,11 @@ class Listing:
         )
 
     @cached_property
+    def connections(self) -> int:
+        """The sessions of all bundles."""
+        return int(self.sessions.sum())
+
+    @cached_property
     def members(self) -> frozenset[BundleId]:
         """The names, for asking whether a bundle is among them."""
         return frozenset(self.names)

@@ -1,14 +1,14 @@
-"""What the leader wants each broker to own, and what each broker says it owns.
+"""What the leader wants each broker to own, what changes of it at once, and what each broker owns.
 
 Both are one znode a broker, written by one writer, JSON with the ranges grouped by
 namespace, compressed when that pays. A bundle costs about 25 bytes, compressed about
 8, so that a broker with 20,000 bundles stays far below ZooKeeper's limit of 1 MB.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from loadmanager.core.bounds import EPOCH, HASH
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -58,6 +58,51 @@ class OwnedList:
 
     tokens: Mapping[BundleId, int]
     loading: frozenset[BundleId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class OrderChanges:
+    """Bundles for brokers, orders to split (None takes one back), and bundles that are no more."""
+
+    assigned: Mapping[BundleId, BrokerId] = field(default_factory=dict)
+    splits: Mapping[BundleId, SplitOrder | None] = field(default_factory=dict)
+    gone: Collection[BundleId] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether they change anything."""
+        return bool(self.assigned or self.splits or self.gone)
+
+    def apply(
+        self, assigned: Mapping[BundleId, BrokerId], splits: Mapping[BundleId, SplitOrder]
+    ) -> tuple[dict[BundleId, BrokerId], dict[BundleId, SplitOrder]]:
+        """Return who is to own what, and what is to be split, after these changes."""
+        whole = {**assigned, **self.assigned}
+        after = {bundle: broker for bundle, broker in whole.items() if bundle not in self.gone}
+        cuts = {
+            bundle: order
+            for bundle, order in {**splits, **self.splits}.items()
+            if order is not None and bundle in after
+        }
+        return after, cuts
+
+    def less(self, full: Collection[BrokerId], assigned: Mapping[BundleId, BrokerId]) -> Self:
+        """Return half of the bundles for brokers whose orders do not fit, all for the others.
+
+        ``assigned`` is who was to own what before: what is split there stays whole, too.
+        """
+        fitting = {b: broker for b, broker in self.assigned.items() if broker not in full}
+        for broker in sorted(full):
+            bundles = sorted(bundle for bundle, to in self.assigned.items() if to == broker)
+            fitting |= dict.fromkeys(bundles[: len(bundles) // 2], broker)
+        return type(self)(
+            fitting,
+            {
+                b: order
+                for b, order in self.splits.items()
+                if self.assigned.get(b, assigned.get(b)) not in full
+            },
+            frozenset(b for b in self.gone if assigned.get(b) not in full),
+        )
 
 
 def largest_orders_bytes(max_request_bytes: int) -> int:

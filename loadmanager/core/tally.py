@@ -14,7 +14,6 @@ from loadmanager.core.averages import BundleAverages, Rates, Running
 from loadmanager.core.broker_table import BrokerEntry, BrokerLoad, broker_columns, owned_rows
 from loadmanager.core.bundle_table import BundleTable
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.policies import NO_POLICIES, Policies
@@ -69,14 +68,14 @@ class LoadTally:
     def put(self, load: BrokerLoad) -> None:
         """Take in one broker's load, replacing what was known of it."""
         former = self._entries.get(load.broker)
-        listing = Listing.of(load.bundles) if load.listing is None else load.listing
-        same = former is not None and former.listing.names == listing.names
+        listing = load.listing
+        same = former is not None and former.load.listing.names == listing.names
         rows = self._table.list_bundles(listing, former.rows if former and same else None)
         if former is None:
             self._membership_changed_s = max(self._membership_changed_s, load.seen_s)
         else:
             self._table.unlist(former.rows)
-        entry = BrokerEntry(load, listing, rows)
+        entry = BrokerEntry(load, rows)
         if former is not None and former.load.started_at_ms == load.started_at_ms:
             entry.load_ema, entry.bytes_ema = former.load_ema, former.bytes_ema
         self._departed_at_s.pop(load.broker, None)
@@ -110,7 +109,7 @@ class LoadTally:
         """
         if self._table.add_sample():
             for entry in self._entries.values():
-                entry.rows = self._table.list_bundles(entry.listing)
+                entry.rows = self._table.list_bundles(entry.load.listing)
         if not self._entries:
             return
         entries = list(self._entries.values())
@@ -183,7 +182,7 @@ class LoadTally:
         moved = {
             bundle: target
             for bundle, target in in_flight.items()
-            if target in self._entries and bundle not in self._entries[target].listing.members
+            if target in self._entries and bundle not in self._entries[target].load.listing.members
         }
         return ClusterView(
             now_s=now_s,
@@ -200,7 +199,7 @@ class LoadTally:
 
     def _tops(self, entries: list[BrokerEntry]) -> TopBundles:
         reported = {
-            entry.load.broker: entry.listing if entry.load.top is None else entry.load.top
+            entry.load.broker: entry.load.listing if entry.load.top is None else entry.load.top
             for entry in entries
         }
         return TopBundles(reported, self._top_k, like_java=self._weights.like_java)

@@ -8,8 +8,7 @@ from loadmanager.app.desk import Desk
 from loadmanager.app.order_book import OrderBook
 from loadmanager.core import orders, znodes
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
-from loadmanager.core.order_changes import OrderChanges
-from loadmanager.core.orders import Orders, decode_orders, encode_orders
+from loadmanager.core.orders import OrderChanges, Orders, decode_orders, encode_orders
 from loadmanager.faults.cluster import Cluster, order, topic_in
 from loadmanager.ports import Disconnected, Unavailable
 

@@ -10,8 +10,7 @@ import pytest
 from loadmanager.adapters.memory.client import MemoryCoordination, next_turn
 from loadmanager.adapters.memory.service import MemoryService
 from loadmanager.app.identity import Identity
-from loadmanager.app.lock_commits import LockCommits
-from loadmanager.app.lock_outcomes import LockOutcome, LockResult
+from loadmanager.app.lock_commits import LockCommits, LockOutcome, LockResult
 from loadmanager.app.membership import Membership
 from loadmanager.app.owned_list import OwnedList
 from loadmanager.app.ownership_records import OwnershipRecords

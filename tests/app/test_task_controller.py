@@ -14,8 +14,7 @@ from loadmanager.core.bundle_task import AskedBy, TaskEvent, TaskKind, TaskState
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.following import CUT_WITHIN_S
 from loadmanager.core.ids import Namespace
-from loadmanager.core.order_changes import OrderChanges
-from loadmanager.core.orders import Orders, SplitOrder
+from loadmanager.core.orders import OrderChanges, Orders, SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting import Merge
 from loadmanager.ports import Disconnected, TooLarge
@@ -315,7 +314,7 @@ async def test_a_split_whose_bundle_is_recalled_is_superseded(cluster: Controlle
     await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
     await cluster.controller.change(lambda: OrderChanges(gone=[A]))
     assert cluster.states(A) == ["ordered", "superseded"]
-    assert cluster.last(A).note == "its order was taken back"
+    assert cluster.last(A).note == "the bundle is no more"
 
 
 @at_work
@@ -324,7 +323,7 @@ async def test_a_move_whose_order_is_taken_back_is_superseded(cluster: Controlle
     await cluster.controller.dispatch(cluster.moves((A, B2)))
     await cluster.controller.change(lambda: OrderChanges(gone=[A]))
     assert cluster.states(A) == ["ordered", "superseded"]
-    assert cluster.last(A).note == "its order was taken back"
+    assert cluster.last(A).note == "the bundle is no more"
 
 
 @at_work

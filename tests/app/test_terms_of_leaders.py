@@ -8,8 +8,7 @@ from loadmanager.app.desk import Desk
 from loadmanager.app.electing import Deposed
 from loadmanager.app.order_book import OrderBook
 from loadmanager.core import znodes
-from loadmanager.core.order_changes import OrderChanges
-from loadmanager.core.orders import Orders, encode_orders
+from loadmanager.core.orders import OrderChanges, Orders, encode_orders
 from loadmanager.faults.agent import SESSION_S, Agent
 from loadmanager.faults.cluster import Cluster, order
 from loadmanager.ports import Disconnected, NotLeader

@@ -25,7 +25,7 @@ from waiting import eventually
 from loadmanager.adapters.broker.serving_record import ServingInterval
 from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.order_changes import OrderChanges
+from loadmanager.core.orders import OrderChanges
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(180)]
 

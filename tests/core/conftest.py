@@ -11,6 +11,7 @@ from hypothesis import settings
 from loadmanager.core.averages import Average, BundleAverages, Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BundleStats
 from loadmanager.core.tally import view_of
@@ -38,7 +39,7 @@ def _load(name: str, cpu: float, sizes: Mapping[BundleId, float]) -> BrokerLoad:
         usage=(cpu * 800, 0.0, 0.0, 0.0, 0.0),
         limit=(800.0, 0.0, 0.0, 0.0, 0.0),
         totals=Rates(total, 0.0, total, 0.0),
-        bundles={one: BundleStats(bytes_in_per_s=size) for one, size in sizes.items()},
+        listing=Listing.of({one: BundleStats(bytes_in_per_s=size) for one, size in sizes.items()}),
     )
 
 

@@ -45,6 +45,7 @@ import pytest
 from loadmanager.core.averages import Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
+from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
 from loadmanager.core.memory import Memory
@@ -303,7 +304,7 @@ def test_outbound_traffic_makes_a_bundle_heavy_but_in_parity(bundle: NameBundle)
     }
     for like_java, heavy in ((True, bundle(2)), (False, bundle(1))):
         tally = LoadTally(weights=ResourceWeights(like_java=like_java), top_k=1)
-        tally.put(BrokerLoad(broker=BrokerId("a:1"), bundles=stats))
+        tally.put(BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of(stats)))
         assert [top.bundle for top in tally.view(0.0).top_bundles[BrokerId("a:1")]] == [heavy]
 
 
@@ -358,7 +359,9 @@ def test_without_a_candidate_there_is_a_reason_in_both_modes(
 def test_a_report_adds_no_sample_in_either_mode(bundle: NameBundle, like_java: bool) -> None:
     tally = LoadTally(weights=ResourceWeights(like_java=like_java))
     for _ in range(10):
-        tally.put(BrokerLoad(broker=BrokerId("a:1"), bundles={bundle(1): BundleStats()}))
+        tally.put(
+            BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of({bundle(1): BundleStats()}))
+        )
     assert bundle(1) not in tally.averages()
     tally.sample()
     assert tally.averages()[bundle(1)].short.samples == 1

@@ -11,8 +11,7 @@ from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKin
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.live_tasks import LiveTasks
-from loadmanager.core.order_changes import OrderChanges
-from loadmanager.core.orders import SplitOrder
+from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting import Merge
 

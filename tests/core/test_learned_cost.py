@@ -11,6 +11,7 @@ import pytest
 from loadmanager.core.averages import Average, BundleAverages, Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Listing
 from loadmanager.core.cost import LearnedCost, TrafficShare
 from loadmanager.core.cost.document import ClassCosts, CostDocument, Quality, Term
 from loadmanager.core.cost.trust import distrust
@@ -70,7 +71,7 @@ def load(
         "usage": (cpu, 50.0, 0.0, 60.0, 0.0),
         "limit": LIMIT,
         "totals": Rates(total, 0.0, total, 0.0),
-        "bundles": stats,
+        "listing": Listing.of(stats),
         "broker_class": broker_class,
         **more,
     }
@@ -80,8 +81,8 @@ def load(
 def view(*loads: BrokerLoad) -> ClusterView:
     averages = {}
     for one in loads:
-        for name, stats in one.bundles.items():
-            rates = Rates(stats.msgs_in_per_s, 0.0, stats.msgs_in_per_s, 0.0)
+        for name, rate in zip(one.listing.names, one.listing.rates[:, 0].tolist(), strict=True):
+            rates = Rates(rate, 0.0, rate, 0.0)
             averages[name] = BundleAverages(Average(10, 10, rates), Average(1000, 10, rates))
     return view_of(loads, averages)
 
@@ -114,7 +115,9 @@ def test_prices_say_for_all_bundles_at_once_what_usage_says_of_each(bundle: Name
 
 def test_connections_cost_what_they_cost(bundle: NameBundle) -> None:
     stats = BundleStats(msgs_in_per_s=1000.0, producers=30, consumers=20)
-    cluster = view(replace(load(A, "fast", 150.0, {bundle(1): 1000.0}), bundles={bundle(1): stats}))
+    cluster = view(
+        replace(load(A, "fast", 150.0, {bundle(1): 1000.0}), listing=Listing.of({bundle(1): stats}))
+    )
     assert LearnedCost(FAST_AND_SLOW).usage(cluster, bundle(1), A)[CPU] == pytest.approx(150.0)
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.order_changes import OrderChanges
-from loadmanager.core.orders import SplitOrder
+from loadmanager.core.orders import OrderChanges, SplitOrder
 
 A, B, C, D = (BundleId(f"t/n/0x{n}0000000_0x{n + 1}0000000") for n in range(4))
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")

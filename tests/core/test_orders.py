@@ -18,6 +18,8 @@ from loadmanager.core.orders import (
     decode_owned,
     encode_orders,
     encode_owned,
+    largest_orders_bytes,
+    next_chunk,
 )
 
 B1, B2 = BundleId("t/ns/0x00000000_0x80000000"), BundleId("t/ns/0x80000000_0xffffffff")
@@ -158,3 +160,18 @@ def test_no_content_whatever_raises_anything_but_malformed_content(content: byte
     for decode in (decode_orders, lambda where, data: decode_owned(where, data, 1)):
         with contextlib.suppress(MalformedContent):
             decode(WHERE, content)
+
+
+@pytest.mark.parametrize(
+    ("sizes_bytes", "together"),
+    [([], 0), ([10], 1), ([99], 1), ([4, 6, 1], 2), ([4, 7], 1), ([0] * 150, 100)],
+)
+def test_orders_go_together_into_a_commit_as_far_as_they_fit(
+    sizes_bytes: list[int], together: int
+) -> None:
+    contents = {BrokerId(f"b{at}:80"): bytes(size) for at, size in enumerate(sizes_bytes)}
+    assert next_chunk(contents, 10) == [*contents][:together]
+
+
+def test_orders_leave_room_for_what_a_commit_has_beside_them() -> None:
+    assert largest_orders_bytes(1000) == 900

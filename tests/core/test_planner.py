@@ -8,7 +8,7 @@ import pytest
 
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.columns import Indices
+from loadmanager.core.columns import Indices, Listing
 from loadmanager.core.cost import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BundleStats
@@ -311,7 +311,9 @@ def test_a_draining_broker_is_emptied_at_its_pace_but_for_its_own_bundle(
     assert [(move.bundle, move.cause) for move in plan.moves] == [(bundle(2), Cause.DRAINING)]
     assert reasons(plan)[bundle(3)] is Reason.ROUND_BUDGET
     tally = LoadTally()
-    tally.put(BrokerLoad(broker=BrokerId("a:1"), draining=True, bundles={own: BundleStats()}))
+    tally.put(
+        BrokerLoad(broker=BrokerId("a:1"), draining=True, listing=Listing.of({own: BundleStats()}))
+    )
     tally.put(BrokerLoad(broker=BrokerId("b:1")))
     assert decide(tally.view(0.0), Offering()).moves == ()
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from loadmanager.core.averages import Average, BundleAverages, Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundles import Boundaries
+from loadmanager.core.columns import Listing
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.load import BundleStats
@@ -118,9 +119,9 @@ def test_a_live_sample_and_what_was_inherited_are_never_overridden() -> None:
     )
     tally.seed({inherited: settled})
     stats = {live: BundleStats(msgs_in_per_s=3.0), new: BundleStats(msgs_in_per_s=4.0)}
-    tally.put(BrokerLoad(broker=BrokerId("a:1"), bundles={live: stats[live]}))
+    tally.put(BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of({live: stats[live]})))
     tally.sample()
-    tally.put(BrokerLoad(broker=BrokerId("a:1"), bundles=stats))
+    tally.put(BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of(stats)))
     supposed = seeded({one: expected(50.0) for one in (live, inherited, new)}, {})
     assert tally.suppose(supposed) == 1
     averages = tally.averages()

@@ -168,8 +168,8 @@ def test_the_heaviest_bundles_are_picked_unless_given() -> None:
     stats = {one(n): BundleStats(bytes_in_per_s=n * 1e6) for n in range(1, 4)}
     given = (TopBundle(one(1), 5.0),)
     tally = LoadTally(top_k=2)
-    tally.put(BrokerLoad(broker=A, bundles=stats))
-    tally.put(BrokerLoad(broker=B, bundles=stats, top=given))
+    tally.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
+    tally.put(BrokerLoad(broker=B, listing=Listing.of(stats), top=given))
     tops = tally.view(0.0).top_bundles
     assert len(tops) == 2
     assert tops == {A: (TopBundle(one(2), 2e6), TopBundle(one(3), 3e6)), B: given}
@@ -179,7 +179,7 @@ def test_columns_are_taken_like_the_statistics_they_are_of() -> None:
     stats = {one(n): BundleStats(msgs_out_per_s=n, bytes_in_per_s=n * 1e6) for n in (3, 1, 2)}
     stats[one(0)] = BundleStats(topics=3)
     by_name, in_columns = LoadTally(), LoadTally()
-    by_name.put(BrokerLoad(broker=A, bundles=stats))
+    by_name.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
     in_columns.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
     for tally in (by_name, in_columns):
         tally.sample()

@@ -13,6 +13,7 @@ from pyspark.sql import Row
 from loadmanager.core.averages import Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Listing
 from loadmanager.core.cost import CostDocument, LearnedCost, TrafficShare
 from loadmanager.core.cost.document import RATES, ClassCosts, Quality, Term
 from loadmanager.core.ids import BrokerId, BundleId
@@ -97,7 +98,7 @@ def seen(of: Mapping[BundleId, BundleStats]) -> ClusterView:
         usage=tuple(used_by(of).get(name, 0.0) for name in RESOURCES),
         limit=(1e3,) * len(RESOURCES),
         totals=Rates(*(sum(getattr(one, name) for one in of.values()) for name in TRAFFIC)),
-        bundles=of,
+        listing=Listing.of(of),
         broker_class="plain",
         topics=sum(one.topics for one in of.values()),
     )

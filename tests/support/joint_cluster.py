@@ -7,6 +7,7 @@ from typing import Any
 from loadmanager.core.averages import Average, BundleAverages, Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.limits import Limits
 from loadmanager.core.load import BundleStats
@@ -103,17 +104,19 @@ def _load(
         usage=used if broker.known else (0.0,) * 5,
         limit=(cores, broker.memory_mib, 0.0, network, network),
         totals=Rates(msgs, msgs, volume, volume),
-        bundles={
-            names[k]: BundleStats(
-                msgs_in_per_s=of[k].msgs,
-                msgs_out_per_s=of[k].msgs,
-                bytes_in_per_s=of[k].msgs * of[k].size,
-                bytes_out_per_s=of[k].msgs * of[k].size,
-                topics=of[k].topics,
-                consumers=1,
-            )
-            for k in broker.bundles
-        },
+        listing=Listing.of(
+            {
+                names[k]: BundleStats(
+                    msgs_in_per_s=of[k].msgs,
+                    msgs_out_per_s=of[k].msgs,
+                    bytes_in_per_s=of[k].msgs * of[k].size,
+                    bytes_out_per_s=of[k].msgs * of[k].size,
+                    topics=of[k].topics,
+                    consumers=1,
+                )
+                for k in broker.bundles
+            }
+        ),
         topics=len(broker.bundles),
     )
     return replace(load, **broker.changed)

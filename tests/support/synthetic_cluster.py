@@ -13,6 +13,7 @@ import numpy as np
 from loadmanager.core.averages import Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle
+from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.tally import LoadTally
@@ -63,7 +64,7 @@ class SyntheticBroker:
             usage=(self.cpu_percent * CORES, 0.0, 0.0, 0.0, 0.0),
             limit=(100.0 * CORES, 0.0, 0.0, 0.0, 0.0),
             totals=totals,
-            bundles=self.bundles,
+            listing=Listing.of(self.bundles),
             long_msgs_per_s=totals.msgs_per_s,
             load_ema=self._score,
             bytes_ema=totals.bytes_per_s,

@@ -8,6 +8,7 @@ from typing import Any
 from loadmanager.core.averages import Average, BundleAverages, Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
 from loadmanager.core.plan import Offer
@@ -73,7 +74,9 @@ def broker_load(name: str, found: Json) -> BrokerLoad:
         usage=columns(found, "usage"),
         limit=columns(found, "limit"),
         totals=rates(found),
-        bundles={BundleId(bundle): BundleStats() for bundle in found.get("bundles", ())},
+        listing=Listing.of(
+            {BundleId(bundle): BundleStats() for bundle in found.get("bundles", ())}
+        ),
         long_msgs_per_s=sum(
             found.get("timeAverageData", {}).get(f"longTermMsgRate{way}", 0.0)
             for way in ("In", "Out")

@@ -20,8 +20,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
-from loadmanager.core.order_changes import OrderChanges
-from loadmanager.core.orders import decode_orders, encode_owned
+from loadmanager.core.orders import OrderChanges, decode_orders, encode_owned
 from loadmanager.core.wire import encode_loads
 from loadmanager.telemetry.metrics import Metrics
 
