@@ -7,6 +7,7 @@ or everything was restarted. Who registers first must not get it all.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -18,6 +19,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 log = structlog.get_logger()
 
 
+@dataclass(slots=True, eq=False)
 class Absences:
     """The brokers that should own bundles and are not registered, for one term.
 
@@ -29,36 +31,35 @@ class Absences:
             than one, are many.
     """
 
-    def __init__(self, parts: Parts, tasks: TaskController, tuning: Tuning) -> None:
-        self._parts = parts
-        self._tasks = tasks
-        self._tuning = tuning
-        # Also of those whose bundles were placed since: sessions that were cut together
-        # end up to a heartbeat apart.
-        self._missed_at_s: dict[BrokerId, float] = {}
-        self._awaited_until_s: dict[BrokerId, float] = {}
+    parts: Parts
+    tasks: TaskController
+    tuning: Tuning
+    # Also of those whose bundles were placed since: sessions that were cut together
+    # end up to a heartbeat apart.
+    _missed_at_s: dict[BrokerId, float] = field(default_factory=dict, init=False)
+    _awaited_until_s: dict[BrokerId, float] = field(default_factory=dict, init=False)
 
     def orphans(self) -> Mapping[BundleId, BrokerId]:
         """Return the bundles whose planned owner is not registered, with that owner."""
-        brokers = self._parts.picture.brokers
-        if not brokers or not self._parts.picture.current:
+        brokers = self.parts.picture.brokers
+        if not brokers or not self.parts.picture.current:
             return {}
-        return {b: planned for b, planned in self._tasks.assigned.items() if planned not in brokers}
+        return {b: planned for b, planned in self.tasks.assigned.items() if planned not in brokers}
 
     def awaited(self, orphans: Mapping[BundleId, BrokerId]) -> Mapping[BundleId, float]:
         """Return which of these wait for their broker's return, and for how many seconds yet."""
-        now_s = self._parts.clock.monotonic_s()
-        if not self._parts.picture.current:
+        now_s = self.parts.clock.monotonic_s()
+        if not self.parts.picture.current:
             return {}  # Nobody can be missed, nor seen to be back.
         self._observe(set(orphans.values()), now_s)
         left_s = {broker: until_s - now_s for broker, until_s in self._awaited_until_s.items()}
         waiting = {b: left_s[to] for b, to in orphans.items() if left_s.get(to, 0.0) > 0.0}
-        self._parts.metrics.bundles_awaiting_return.set(len(waiting))
+        self.parts.metrics.bundles_awaiting_return.set(len(waiting))
         return waiting
 
     def _observe(self, absent: set[BrokerId], now_s: float) -> None:
         for broker in self._missed_at_s.keys() - absent:
-            if broker in self._parts.picture.brokers or self._is_old(broker, now_s):
+            if broker in self.parts.picture.brokers or self._is_old(broker, now_s):
                 del self._missed_at_s[broker]
             self._awaited_until_s.pop(broker, None)
         for broker in absent:
@@ -80,20 +81,20 @@ class Absences:
         many = self._are_many(len(self._missed_at_s))
         # Whoever crashes is missed a session timeout later: a leader that was connected
         # for as long has watched it, and need not give anybody time to connect as well.
-        session_s = self._parts.coordination.session.timeout_s
-        connected_s = self._parts.picture.connected_at_s + session_s
+        session_s = self.parts.coordination.session.timeout_s
+        connected_s = self.parts.picture.connected_at_s + session_s
         for broker in absent:
-            latest_s = self._missed_at_s[broker] + self._tuning.now.rhythm.return_wait_s
+            latest_s = self._missed_at_s[broker] + self.tuning.now.rhythm.return_wait_s
             until_s = latest_s if many else min(latest_s, connected_s)
             if until_s > self._missed_at_s[broker]:
                 yield broker, until_s
 
     def _is_old(self, broker: BrokerId, now_s: float) -> bool:
         """Say whether it was missed so long ago that it vanished with nobody missed now."""
-        session_s = self._parts.coordination.session.timeout_s
+        session_s = self.parts.coordination.session.timeout_s
         return now_s - self._missed_at_s[broker] > session_s
 
     def _are_many(self, absent: int) -> bool:
-        known = absent + len(self._parts.picture.brokers)
-        many = self._tuning.now.planner.settings.max_lost_fraction
+        known = absent + len(self.parts.picture.brokers)
+        many = self.tuning.now.planner.settings.max_lost_fraction
         return absent > 1 and absent > many * known

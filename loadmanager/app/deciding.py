@@ -161,10 +161,6 @@ class Deciding:
                 moves.append(answer.move)
         return Choices(tuple(moves), refusals, seen)
 
-    def choices(self, moves: Iterable[Move]) -> Choices:
-        """Return moves that somebody else chose, with the view of now."""
-        return Choices(tuple(moves), {}, self.viewing.view())
-
     def barred(
         self, bundles: Collection[BundleId], brokers: Collection[BrokerId]
     ) -> Mapping[BrokerId, str]:

@@ -12,8 +12,9 @@ from loadmanager.app.assessing import Assessing
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.constraints import Constraints
 from loadmanager.app.costing import Costing
-from loadmanager.app.deciding import Deciding
+from loadmanager.app.deciding import Choices, Deciding
 from loadmanager.app.electing import Term
+from loadmanager.app.emptying import Emptying
 from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.parts import Parts
@@ -29,7 +30,7 @@ from loadmanager.app.task_reports import TaskReports
 from loadmanager.app.tuning import Tuning
 from loadmanager.app.untaken import Untaken
 from loadmanager.app.viewing import Look, Viewing
-from loadmanager.app.wanted import why
+from loadmanager.app.wanted import Wanted, why
 from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.orders import OrderChanges
@@ -97,8 +98,9 @@ class Desk:
             tasks,
             absences=Absences(parts, tasks, tuning),
             deciding=self._deciding,
-            tuning=tuning,
             untaken=untaken,
+            wanted=Wanted(parts.metrics),
+            emptying=Emptying(parts, tasks, tuning),
         )
         self._inheritance = Inheritance(parts, term, self._tally, self.splits)
         self._seeding = Seeding(parts, self._tally, cluster=cluster, max_age_days=seed_max_age_days)
@@ -195,10 +197,8 @@ class Desk:
         if destination is None:
             choices = self._deciding.choose(leaving, leaving, Cause.REQUESTED)
         else:
-            choices = self._deciding.choices(
-                Move(bundle, source, destination, Cause.REQUESTED)
-                for bundle, source in leaving.items()
-            )
+            moves = [Move(b, source, destination, Cause.REQUESTED) for b, source in leaving.items()]
+            choices = Choices(tuple(moves), {}, self._viewing.view())
         # Under any leader: what will be remembered is written with the orders.
         rested = self._deciding.rested([move.bundle for move in choices.moves], choices.view.now_s)
         state = self._inheritance.write(rested)

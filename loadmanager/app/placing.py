@@ -1,6 +1,7 @@
 """Placing what nobody owns and what has to leave, between the rounds."""
 
 import asyncio
+from dataclasses import dataclass, field
 
 from loadmanager.app.absences import Absences
 from loadmanager.app.changes import Changes
@@ -9,7 +10,6 @@ from loadmanager.app.electing import Deposed
 from loadmanager.app.emptying import Emptying
 from loadmanager.app.parts import Parts
 from loadmanager.app.task_controller import TaskController
-from loadmanager.app.tuning import Tuning
 from loadmanager.app.untaken import Untaken
 from loadmanager.app.wanted import Wanted
 from loadmanager.core.bundle_task import AskedBy
@@ -23,42 +23,33 @@ _RETRY_S = 0.2
 _AFTER_ERROR_S = 1.0
 
 
+@dataclass(slots=True, eq=False)
 class Placing:
     """Finds owners for bundles as soon as they need one, for one term."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        tasks: TaskController,
-        *,
-        absences: Absences,
-        deciding: Deciding,
-        tuning: Tuning,
-        untaken: Untaken,
-    ) -> None:
-        self._parts = parts
-        self._tasks = tasks
-        self._absences = absences
-        self._deciding = deciding
-        self._untaken = untaken
-        self._wanted = Wanted(parts.metrics)
-        self._work = Changes()
-        self._emptying = Emptying(parts, tasks, tuning)
+    parts: Parts
+    tasks: TaskController
+    absences: Absences
+    deciding: Deciding
+    wanted: Wanted
+    emptying: Emptying
+    untaken: Untaken
+    _work: Changes = field(default_factory=Changes, init=False)
 
     @property
     def unowned(self) -> tuple[BundleId, ...]:
         """What is to be placed, now or when its broker was waited for long enough."""
-        return tuple(dict.fromkeys([*self._wanted, *self._absences.orphans()]))
+        return tuple(dict.fromkeys([*self.wanted, *self.absences.orphans()]))
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
         """Return the registered broker that is to own ``bundle``."""
-        planned = self._tasks.assigned.get(bundle)
-        passed_over = planned in self._untaken.passed_over
-        return planned if planned in self._parts.picture.brokers and not passed_over else None
+        planned = self.tasks.assigned.get(bundle)
+        passed_over = planned in self.untaken.passed_over
+        return planned if planned in self.parts.picture.brokers and not passed_over else None
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide who is to own ``bundle``; see `Desk.assign`."""
-        answer, new = self._wanted.ask(bundle)
+        answer, new = self.wanted.ask(bundle)
         if new:
             self._work.tell()
         return await asyncio.shield(answer)
@@ -69,7 +60,7 @@ class Placing:
         Raises:
             Deposed: somebody else leads.
         """
-        self._parts.picture.changes.subscribe(self._work.tell)
+        self.parts.picture.changes.subscribe(self._work.tell)
         try:
             while True:
                 try:
@@ -77,52 +68,52 @@ class Placing:
                 except Deposed:
                     raise
                 except Exception as error:  # noqa: BLE001 - who waits is told, and it goes on
-                    self._parts.unexpected.caught("placing", error)
-                    self._wanted.refuse_all("the leader failed unexpectedly; its log says how")
-                    await self._parts.clock.sleep(_AFTER_ERROR_S)
+                    self.parts.unexpected.caught("placing", error)
+                    self.wanted.refuse_all("the leader failed unexpectedly; its log says how")
+                    await self.parts.clock.sleep(_AFTER_ERROR_S)
         finally:
-            self._parts.picture.changes.unsubscribe(self._work.tell)
+            self.parts.picture.changes.unsubscribe(self._work.tell)
 
     def end(self, epoch: int) -> None:
         """Tell all who wait that this leader is none any more."""
-        self._wanted.end(epoch)
+        self.wanted.end(epoch)
 
     async def _turn(self) -> None:
-        self._wanted.answer_planned(self.planned)
-        orphans = self._absences.orphans()
-        awaited = self._absences.awaited(orphans)
+        self.wanted.answer_planned(self.planned)
+        orphans = self.absences.orphans()
+        awaited = self.absences.awaited(orphans)
         # What has a plan goes to nobody else, unless its broker is surely not there: while
         # the picture is being completed nobody can tell.
-        planless = [bundle for bundle in self._wanted if bundle not in self._tasks.assigned]
+        planless = [bundle for bundle in self.wanted if bundle not in self.tasks.assigned]
         try:
-            await self._untaken.look()
-            everything = dict.fromkeys([*planless, *orphans, *self._untaken.bundles()])
+            await self.untaken.look()
+            everything = dict.fromkeys([*planless, *orphans, *self.untaken.bundles()])
             bundles = [bundle for bundle in everything if bundle not in awaited]
             emptied = await self._empty_draining()
             if not bundles:
                 if not emptied:
-                    poll_s = _UNTAKEN_POLL_S if self._untaken.waiting else _POLL_S
+                    poll_s = _UNTAKEN_POLL_S if self.untaken.waiting else _POLL_S
                     await self._work.wait(min([poll_s, *awaited.values()]))
                 return
-            choices = self._deciding.choose(bundles)
-            found = await self._deciding.order(choices, AskedBy.UNOWNED)
+            choices = self.deciding.choose(bundles)
+            found = await self.deciding.order(choices, AskedBy.UNOWNED)
         except CoordinationError as error:
-            self._wanted.refuse_all(f"the order could not be written: {error}")
-            await self._parts.clock.sleep(_RETRY_S)
+            self.wanted.refuse_all(f"the order could not be written: {error}")
+            await self.parts.clock.sleep(_RETRY_S)
             return
-        self._wanted.answer(found.ordered, choices.refusals, found.refused)
+        self.wanted.answer(found.ordered, choices.refusals, found.refused)
         if len(found.ordered) < len(bundles):
             await self._work.wait(_RETRY_S)
 
     async def _empty_draining(self) -> bool:
         """Move some of what is on draining brokers; return whether there was anything to try."""
-        leaving = self._emptying.due()
+        leaving = self.emptying.due()
         if not leaving:
             return False
-        choices = self._deciding.choose(leaving, leaving, Cause.DRAINING)
-        found = await self._deciding.order(choices, AskedBy.DRAIN)
-        self._emptying.refused([*choices.refusals, *found.refused])
+        choices = self.deciding.choose(leaving, leaving, Cause.DRAINING)
+        found = await self.deciding.order(choices, AskedBy.DRAIN)
+        self.emptying.refused([*choices.refusals, *found.refused])
         if found.ordered:
             sources = {leaving[bundle] for bundle in found.ordered}
-            self._parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
+            self.parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
         return True
