@@ -31,6 +31,7 @@ from loadmanager.ports import (
     Delete,
     Node,
     Operation,
+    SetData,
 )
 
 log = structlog.get_logger()
@@ -204,7 +205,7 @@ class FormerLocks:
         registration goes with the first locks: lookups name a registered broker by its list.
         """
         coordination, broker = self._coordination, self._broker
-        session_id, path = coordination.session.session_id, znodes.owned(broker)
+        session_id = coordination.session.session_id
         mark = znodes.agent(broker, session_id)
         marked = await coordination.get(mark) is not None
         ordered, released = sorted(self._tokens), 0
@@ -212,18 +213,27 @@ class FormerLocks:
             batch = ordered[first : first + PARALLEL]
             unchanged = [Check(mark, 0)] if marked else await self._folders_unchanged(batch)
             listing = () if first else (znodes.registration(broker), znodes.loads(broker))
-            unlisted, deletes = await asyncio.gather(
+            unlisted, deletes, emptied = await asyncio.gather(
                 self._deletes_of(session_id, listing),
                 self._deletes_of(session_id, list(map(znodes.lock, batch))),
+                # Only with the last: no agent deletes a lock that no list names.
+                self._emptied_list(session_id, last=batch[-1] == ordered[-1]),
             )
-            if unlisted or deletes:
-                await coordination.commit([*unchanged, *unlisted, *deletes])
+            if unlisted or deletes or emptied:
+                await coordination.commit([*unchanged, *unlisted, *deletes, *emptied])
             released += len(deletes)
-        listed = await coordination.get(path)
-        if listed is not None and listed.stat.ephemeral_owner == session_id:
-            # Only now: no agent deletes a lock that no list names.
-            await coordination.set(path, encode_owned({}), version=listed.stat.version)
         log.info("bundle.locks.released", broker=broker, bundles=released)
+
+    async def _emptied_list(self, session_id: int, *, last: bool) -> list[Operation]:
+        """Return what empties the list of this session, if this is the last commit.
+
+        The others take no lock of a bundle that it names.
+        """
+        path = znodes.owned(self._broker)
+        node = await self._coordination.get(path) if last else None
+        if node is None or node.stat.ephemeral_owner != session_id:
+            return []
+        return [SetData(path, encode_owned({}), node.stat.version)]
 
     async def _folders_unchanged(self, bundles: Collection[BundleId]) -> list[Operation]:
         """Return what fails if one of these locks, which are read next, was replaced by then.

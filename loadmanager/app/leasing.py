@@ -116,7 +116,7 @@ class LeaseKeeper:
         self._membership = membership
         self._heartbeats = heartbeats
         self._has_heirs = has_heirs
-        self._late_since_s = math.inf
+        self._heard_since_s = -math.inf
         self._incarnation = ""
         self._broker_clock_s = 0.0
         self._broker_clock_read_at_s = 0.0
@@ -145,6 +145,7 @@ class LeaseKeeper:
             BrokerError: it does not answer.
             Disconnected: the session could not be confirmed.
         """
+        self._heard_since_s = self._clock.monotonic_s()
         state = await self._renew(until_s=None)
         if not await self._extend():
             # Of a new session the leader knows the beginning, which is not known here. The
@@ -160,7 +161,7 @@ class LeaseKeeper:
         Raises:
             BrokerLost: the broker took no renewal until its lease had run out.
             Displaced: another agent commands the broker.
-            LeaseLapsed: for a session timeout each heartbeat was answered after the lease's end.
+            LeaseLapsed: for a session timeout each heartbeat was answered too late for a lease.
             MembershipEnded: the session is another one now.
         """
         while True:
@@ -175,7 +176,7 @@ class LeaseKeeper:
                 await self._extend()
             except Disconnected:
                 # No lock can be deleted meanwhile, and the next heartbeat may be in time.
-                self._late_since_s = math.inf
+                self._heard_since_s = self._clock.monotonic_s()
                 log.debug("lease.renewal.skipped", why="the session is in doubt")
             except BrokerError as error:
                 self._metrics.lease_renewals.labels(result="failed").inc()
@@ -185,20 +186,19 @@ class LeaseKeeper:
                     raise BrokerLost(str(error)) from error
 
     async def provable(self) -> None:
-        """Return once heartbeats have come in time to hold a lease, for as long as one lasts.
+        """Return once each heartbeat would have extended a lease, for as long as one lasts.
 
         At once while no other broker could take the bundles of this one.
         """
-        over_at_s, in_time_since_s = -math.inf, 0.0
+        began_s = self._clock.monotonic_s()
         while self._has_heirs():
             sent_at_s = self._clock.monotonic_s()
             await self._coordination.heartbeat()
-            answered_s, timeout_s = self._clock.monotonic_s(), self._coordination.session.timeout_s
-            if answered_s > over_at_s:
-                in_time_since_s = answered_s
-            if answered_s - in_time_since_s >= self._fraction(timeout_s) * timeout_s:
+            now_s, timeout_s = self._clock.monotonic_s(), self._coordination.session.timeout_s
+            if self._end_s(sent_at_s, timeout_s) <= now_s:
+                began_s = now_s
+            elif now_s - began_s >= self._fraction(timeout_s) * timeout_s:
                 return
-            over_at_s = self._end_s(sent_at_s, timeout_s)
             await self._pause()
 
     async def _pause(self) -> None:
@@ -212,8 +212,8 @@ class LeaseKeeper:
         session = self._coordination.session
         if session.session_id != self._membership.session_id:
             raise MembershipEnded("the session was replaced")
-        self._let_go_if_late(session.timeout_s)
         until_s = self._end_s(sent_at_s, session.timeout_s)
+        self._let_go_if_late(until_s, session.timeout_s)
         if not self._answering:
             # A broker that did not answer may have got the renewal all the same, and
             # a frozen one gets it when it wakes. So nothing is added to its lease until
@@ -228,18 +228,17 @@ class LeaseKeeper:
             self._metrics.lease_renewals.labels(result="renewed").inc()
         return until_s - sent_at_s >= self._terms.shortest_s(session.timeout_s)
 
-    def _let_go_if_late(self, timeout_s: float) -> None:
-        """End the membership if a heartbeat has been answered after the lease's end for too long.
+    def _let_go_if_late(self, until_s: float, timeout_s: float) -> None:
+        """End the membership if no heartbeat was answered in time to give a lease for too long.
 
         The broker has stopped by then, and the locks would stand for as long as the session lives.
         """
         now_s = self._clock.monotonic_s()
-        late = now_s > self._over_at_s
-        self._late_since_s = min(self._late_since_s, now_s) if late else math.inf
-        if now_s - self._late_since_s > timeout_s and self._has_heirs():
+        since_s = max(self._over_at_s, self._heard_since_s)
+        if until_s <= now_s and now_s - since_s > timeout_s and self._has_heirs():
             raise LeaseLapsed(
                 f"no lease could be held for {timeout_s:g} s: ZooKeeper answered each heartbeat "
-                "after the lease's end; expected answers within a sixth of the session timeout"
+                "too late; expected answers within a sixth of the session timeout"
             )
 
     def _end_s(self, sent_at_s: float, timeout_s: float) -> float:
