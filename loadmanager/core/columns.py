@@ -100,7 +100,7 @@ class BrokerColumns:
         """These brokers as their reports have them, whatever was projected onto them since."""
         return self
 
-    def having(self, **amounts: FloatArray | Mask) -> "BrokerColumns":
+    def having(self, **amounts: FloatArray | Mask | Whole) -> "BrokerColumns":
         """Return the same brokers with other amounts in the named columns."""
         found = replace(self, **amounts)  # type: ignore[arg-type]  # columns by name
         # The names are the same, and indexing a thousand takes longer than all else here.

@@ -176,6 +176,43 @@ def optimality_of(
         weights: resources of weight 0 are left out; None for all that go with a bundle.
         moves: bundles that count on another broker than on the one that lists them.
     """
+    found = divided(view, learned, weights)
+    if found is None:
+        return None
+    bundles, demand = found.bundles, found.demand(_with_moves(view, found.owner, moves))
+    bound, confined = bundles.bound(), tuple(_confined(view))
+    level, background = float(bundles.levels().max()), bundles.background / bundles.capacity
+    return Optimality(
+        largest=float(demand.max()),
+        bound=bound,
+        bound_within_policies=bundles.bound(confined) if confined else bound,
+        excess=excess_over_level(demand, background, level),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Divided:
+    """What brokers use, divided among their bundles and the rest of their hosts.
+
+    ``known`` are the R resources that count. ``bundles`` is at the brokers' speeds: capacity
+    and background over the speed (B, R). ``owner`` lists each bundle row's broker, -1 for none.
+    """
+
+    known: tuple[int, ...]
+    bundles: Assignable
+    speed: FloatArray
+    owner: Indices
+
+    def demand(self, owner: Indices) -> FloatArray:
+        """Return (B, R) what brokers would use if ``owner`` had the bundles, fractions."""
+        served = sums_by_broker(owner, self.bundles.cost[0], len(self.speed))
+        return np.asarray((self.bundles.background + served) / self.bundles.capacity)
+
+
+def divided(
+    view: ClusterView, learned: Learned | None, weights: ResourceWeights | None
+) -> Divided | None:
+    """Return what is said of each broker's use; the arguments are those of `optimality_of`."""
     brokers = view.brokers.reported
     wanted = np.ones(brokers.limit.shape[1]) if weights is None else weights.as_array()
     known = [one for one in MOVING if wanted[one] > 0 and (brokers.limit[:, one] > 0).all()]
@@ -184,28 +221,18 @@ def optimality_of(
     usage, limit = brokers.usage[:, known], brokers.limit[:, known]
     sizes, speed = _sizes(view, learned, known)
     owner = view.owned.listed_by
-    served = _sums(owner, sizes, len(limit)) * speed
+    served = sums_by_broker(owner, sizes, len(limit)) * speed
     # What bundles are predicted to use is at most what their broker uses.
     factor = np.where(served > usage, usage / np.where(served > 0, served, 1.0), 1.0)
     sizes *= factor[owner]
-    background = np.maximum(usage - served * factor, 0.0) / speed
     bundles = Assignable(
         cost=sizes[np.newaxis],
-        background=background,
+        background=np.maximum(usage - served * factor, 0.0) / speed,
         capacity=limit / speed,
         class_of=np.zeros(len(limit), dtype=np.intp),
         present=np.ones(len(limit), dtype=np.bool_),
     )
-    serving = _with_moves(view, owner, moves)
-    demand = (background + _sums(serving, sizes, len(limit))) / bundles.capacity
-    level = float(bundles.levels().max())
-    bound, confined = bundles.bound(), tuple(_confined(view))
-    return Optimality(
-        largest=float(demand.max()),
-        bound=bound,
-        bound_within_policies=bundles.bound(confined) if confined else bound,
-        excess=excess_over_level(demand, background / bundles.capacity, level),
-    )
+    return Divided(known=tuple(known), bundles=bundles, speed=speed, owner=owner)
 
 
 def _sizes(
@@ -227,7 +254,7 @@ def _sizes(
     return sizes, speed
 
 
-def _sums(owner: Indices, sizes: FloatArray, brokers: int) -> FloatArray:
+def sums_by_broker(owner: Indices, sizes: FloatArray, brokers: int) -> FloatArray:
     """Return (B, R): the sums of the bundles of each broker; those of owner -1 are nobody's."""
     columns = [np.bincount(owner + 1, column, brokers + 1)[1:] for column in sizes.T]
     return np.stack(columns, axis=1)

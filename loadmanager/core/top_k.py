@@ -76,6 +76,10 @@ class TopBundles(Mapping[BrokerId, tuple[TopBundle, ...]]):
         self._count = count
         self._like_java = like_java
 
+    def having(self, reported: Mapping[BrokerId, Listing]) -> "TopBundles":
+        """Return the same with other reports of some brokers."""
+        return TopBundles({**self._reported, **reported}, self._count, like_java=self._like_java)
+
     def __getitem__(self, broker: BrokerId) -> tuple[TopBundle, ...]:
         """Return the heaviest of one broker, ascending."""
         found = self._reported[broker]

@@ -1,0 +1,143 @@
+"""Another strategy beside the active one: what it would have had, and moves nothing.
+
+A shadow has owners of its own. They are those of the reports, but for the bundles that it
+would have moved, and those that only the active strategy moved. In each round it decides on
+the present traffic of the bundles as its own owners would have it, and its moves are made
+at once. What leaves the cluster (a broker, a bundle that is split) leaves it for a shadow,
+too; what was there then is where the reports have it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.optimality import Divided, Optimality
+from loadmanager.core.other_owners import with_owners
+from loadmanager.core.plan import Cause, Move
+from loadmanager.core.planner import Planner
+from loadmanager.core.round_memory import RoundMemory
+
+ROUNDS_KEPT: Final = 60
+"""So many rounds the means go back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shadowed:
+    """What a strategy would have had at one round.
+
+    Attributes:
+        largest: the largest demand of any resource of any broker, a fraction.
+        gap: how far that is above the proven lower bound, over the bound.
+        active_gap: the same of the cluster as it is.
+        moves: bundles that it would have moved for their load.
+        moved: their part of the cluster's traffic, half by messages and half by bytes.
+    """
+
+    largest: float
+    gap: float
+    active_gap: float
+    moves: int
+    moved: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shadow:
+    """A strategy's own owners and memory. ``rounds`` are the last, oldest first."""
+
+    away: Mapping[BundleId, BrokerId] = field(default_factory=lambda: MappingProxyType({}))
+    memory: RoundMemory = field(default_factory=RoundMemory)
+    rounds: tuple[Shadowed, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """The mean of its gaps, 0 before the first round."""
+        return _mean(one.gap for one in self.rounds)
+
+    @property
+    def regret(self) -> float:
+        """How far its gaps are below those of the cluster, mean; negative: they are above."""
+        return _mean(one.active_gap - one.gap for one in self.rounds)
+
+    @property
+    def moves(self) -> int:
+        """The moves of the last rounds."""
+        return sum(one.moves for one in self.rounds)
+
+    @property
+    def moved(self) -> float:
+        """The traffic that they moved, as a part of all traffic."""
+        return sum(one.moved for one in self.rounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a shadow sees of a round of the active strategy.
+
+    Attributes:
+        view: what was decided on.
+        divided: what its brokers use, by the costs that the leader decides with.
+        optimality: how the cluster stands by the same costs.
+        moves: what the active strategy moves, which a shadow does not follow.
+    """
+
+    view: ClusterView
+    divided: Divided
+    optimality: Optimality
+    moves: Sequence[Move]
+
+
+def after_round(shadow: Shadow, planner: Planner, seen: Seen, rng: np.random.Generator) -> Shadow:
+    """Return a shadow after a round in which ``planner`` decided; ``rng`` is for its draws."""
+    view, divided = seen.view, seen.divided
+    away, owner = _owners(view, divided, shadow.away)
+    world = with_owners(view, divided, owner, planner.weights)
+    plan = planner.round(world, shadow.memory, rng)
+    moves = (*plan.moves, *plan.observed)
+    loads = [move.bundle for move in moves if move.cause is not Cause.DRAINING]
+    largest = float(divided.demand(owner).max())
+    told = Shadowed(
+        largest=largest,
+        gap=replace(seen.optimality, largest=largest).gap,
+        active_gap=seen.optimality.gap,
+        moves=len(loads),
+        moved=part_of_traffic(view, loads),
+    )
+    stays = {move.bundle: move.source for move in seen.moves if move.source is not None}
+    made = {move.bundle: move.target for move in moves}
+    return Shadow(
+        away={**stays, **away, **made},
+        memory=plan.memory,
+        rounds=(*shadow.rounds, told)[-ROUNDS_KEPT:],
+    )
+
+
+def _owners(
+    view: ClusterView, divided: Divided, away: Mapping[BundleId, BrokerId]
+) -> tuple[Mapping[BundleId, BrokerId], Indices]:
+    """Return what is still there of ``away``, and (K,) each bundle's broker, -1 for none."""
+    owner, kept = divided.owner.copy(), {}
+    for bundle, broker in away.items():
+        row, at = view.bundles.row(bundle), view.brokers.index.get(broker)
+        if row is not None and at is not None and owner[row] >= 0:
+            owner[row] = at
+            kept[bundle] = broker
+    return kept, owner
+
+
+def part_of_traffic(view: ClusterView, bundles: Collection[BundleId]) -> float:
+    """Return the traffic of bundles as a part of the cluster's, by messages and by bytes."""
+    listed = view.owned.listed_by >= 0
+    rows = [row for row in map(view.bundles.row, bundles) if row is not None]
+    amounts = (view.bundles.short_msgs_per_s, view.bundles.short_bytes_per_s)
+    return sum(float(one[rows].sum()) / max(float(one[listed].sum()), 1e-12) for one in amounts) / 2
+
+
+def _mean(values: Iterable[float]) -> float:
+    every = list(values)
+    return sum(every) / max(len(every), 1)
