@@ -28,6 +28,7 @@ from loadmanager.ports import (
     Account,
     Assessment,
     LedgerWish,
+    ShadowList,
     SubjectUnknown,
     TaskList,
     TaskWish,
@@ -81,6 +82,14 @@ class Accounting:
     def assessment(self) -> Assessment | None:
         """Return how far the cluster was from the best possible lately."""
         return self._leading.require_desk().assessing.last
+
+    def shadows(self) -> ShadowList:
+        """Return what strategies beside the active one would have had."""
+        desk = self._leading.require_desk()
+        return ShadowList(
+            active=type(desk.look().planner.shedder).__name__,
+            shadows=dict(desk.shadowing.shadows),
+        )
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
         """Return the last decisions of this leader that are wanted, newest first."""

@@ -1,4 +1,7 @@
-"""How far the cluster is from the best possible: computed after each round of the leader."""
+"""How far the cluster is from the best possible: computed after each round of the leader.
+
+And how far it would be with the strategies that decide beside the active one.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,8 +9,11 @@ from typing import Final
 from loadmanager.app.chronicle import Chronicle
 from loadmanager.app.deciding import Deciding
 from loadmanager.app.parts import Parts
+from loadmanager.app.shadowing import Shadowing
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.optimality import Optimality
+from loadmanager.core.planner import Plan
+from loadmanager.core.shadow import Seen
 from loadmanager.ports import Assessment
 
 _SHARE_OF_TIME: Final = 0.05
@@ -24,28 +30,38 @@ class Assessing:
     parts: Parts
     deciding: Deciding
     chronicle: Chronicle
+    shadowing: Shadowing
     last: Assessment | None = None
-    _view: ClusterView | None = None
+    _round: tuple[ClusterView, Plan] | None = None
     _not_before_s: float = float("-inf")
 
-    def decided(self, view: ClusterView) -> None:
-        """Keep the view of a round until that is over."""
-        self._view = view
+    def decided(self, view: ClusterView, plan: Plan) -> None:
+        """Keep the view and the plan of a round until that is over."""
+        self._round = (view, plan)
 
-    def round_over(self) -> None:
-        """Compute it for the view of the round, unless that is too soon."""
-        view, self._view = self._view, None
+    async def round_over(self) -> None:
+        """Compute it for the round, unless that is too soon."""
+        done, self._round = self._round, None
         began_s = self.parts.clock.monotonic_s()
-        if view is None or began_s < self._not_before_s:
+        if done is None or began_s < self._not_before_s:
             return
-        found: Optimality | None = None
-        try:
-            found = self.deciding.planner.optimality(view, self.deciding.memory)
-        except Exception as error:  # noqa: BLE001 - the round was done, whatever is said of it
-            self.parts.unexpected.caught("round", error)
-        self._show(found)
+        seen = self._seen(*done)
+        self._show(None if seen is None else seen.optimality)
+        if seen is not None:
+            await self.shadowing.round_over(seen)
         ended_s = self.parts.clock.monotonic_s()
         self._not_before_s = ended_s + (ended_s - began_s) / _SHARE_OF_TIME
+
+    def _seen(self, view: ClusterView, plan: Plan) -> Seen | None:
+        planner, memory = self.deciding.planner, self.deciding.memory
+        try:
+            found, parts = planner.optimality(view, memory), planner.divided(view, memory)
+        except Exception as error:  # noqa: BLE001 - the round was done, whatever is said of it
+            self.parts.unexpected.caught("round", error)
+            return None
+        if found is None or parts is None:
+            return None
+        return Seen(view=view, divided=parts, optimality=found, moves=plan.moves)
 
     def _show(self, found: Optimality | None) -> None:
         self.parts.metrics.optimality.found(found)
@@ -57,4 +73,5 @@ class Assessing:
 
     def end(self) -> None:
         """Show nothing: the term is over."""
+        self.shadowing.end()
         self.parts.metrics.optimality.found(None)

@@ -15,6 +15,7 @@ from loadmanager.core.history import (
     move_record,
     optimality_record,
     round_records,
+    shadow_record,
     task_records,
     term_record,
     tick_record,
@@ -25,6 +26,7 @@ from loadmanager.core.plan import Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.round_memory import RoundMemory, shifted
+from loadmanager.core.shadow import Shadowed
 from loadmanager.core.tally import LoadTally
 
 
@@ -209,6 +211,12 @@ class Chronicle:
         if self.on:
             epoch, number = self._epoch, self._rounds
             self._tell(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
+
+    def shadowed(self, strategy: str, told: Shadowed) -> None:
+        """Record what a strategy beside the active one would have had at that round."""
+        if self.on:
+            epoch, number = self._epoch, self._rounds
+            self._tell(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, told)])
 
     def placed(self, moves: Sequence[Move], view: ClusterView, planner: Planner) -> None:
         """Record moves that were decided on this view between two rounds, and ordered."""

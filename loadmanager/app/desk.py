@@ -23,6 +23,7 @@ from loadmanager.app.recollection import Recollection
 from loadmanager.app.reconciling import Reconciler
 from loadmanager.app.rounds import Rounds
 from loadmanager.app.seeding import Seeding
+from loadmanager.app.shadowing import Shadowing
 from loadmanager.app.splits import Splits
 from loadmanager.app.steering import Steering
 from loadmanager.app.task_controller import TaskController
@@ -90,7 +91,8 @@ class Desk:
             rng,
             chronicle=chronicle,
         )
-        self.assessing = Assessing(parts, self._deciding, chronicle)
+        self.shadowing = Shadowing(parts, tuning, self._costing, chronicle)
+        self.assessing = Assessing(parts, self._deciding, chronicle, self.shadowing)
         adoption = Adoption(parts, tasks, self._tally, chronicle)
         self.splits = Splits(parts, tasks, self._tally, tuning, adoption, self._deciding)
         self._placing = Placing(

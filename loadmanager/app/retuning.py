@@ -7,7 +7,7 @@ import structlog
 from loadmanager.app.tuning import Rhythm, SplitPolicy, Tuned, Tuning
 from loadmanager.config import Config
 from loadmanager.config.dynamic import override
-from loadmanager.config.planning import planner_of, split_limits_of, split_rules_of
+from loadmanager.config.planning import planner_of, shadows_of, split_limits_of, split_rules_of
 from loadmanager.core.report import ReportRules
 
 log = structlog.get_logger()
@@ -56,6 +56,7 @@ def tuned_by(config: Config) -> Tuned:
     report, split, leader = config.report, config.split, config.leader
     return Tuned(
         planner=planner_of(config.shedding, config.placement, config.planner, leader),
+        shadows=shadows_of(config.shedding, config.placement, config.planner, leader),
         rhythm=Rhythm(
             tick_interval_s=leader.tick_interval_s,
             round_interval_s=leader.round_interval_s,

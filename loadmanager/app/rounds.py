@@ -104,7 +104,7 @@ class Rounds:
                 tick_interval_s=self.tuning.now.rhythm.tick_interval_s,
                 unowned=lambda: self.placing.unowned,
             )
-            self.assessing.round_over()
+            await self.assessing.round_over()
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
         await wait_out(self.parts.clock, interval_s, self.parts.clock.sleep)
@@ -139,7 +139,7 @@ class Rounds:
             await self.tasks.confirm()
         view = self.viewing.view()
         plan = self.deciding.round(view, session_doubtful=doubtful)
-        self.assessing.decided(view)
+        self.assessing.decided(view, plan)
         strategy = type(self.deciding.planner.shedder).__name__
         tell_plan(self.parts.metrics, strategy, plan, self.term.epoch)
         state = self.inheritance.write(plan.memory)

@@ -1,6 +1,6 @@
 """What may change while the sidecar runs, as it is now."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,9 +37,14 @@ class SplitPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """All of it at one moment. ``report_rules`` say when a report is due."""
+    """All of it at one moment.
+
+    ``shadows`` are the strategies that decide beside the planner's, by their classes;
+    ``report_rules`` say when a report is due.
+    """
 
     planner: Planner
+    shadows: Mapping[str, Planner]
     rhythm: Rhythm
     split_policy: SplitPolicy
     split_limits: SplitLimits

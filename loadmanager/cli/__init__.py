@@ -27,6 +27,7 @@ from loadmanager.cli.pipeline import pipeline_command
 from loadmanager.cli.rating import rate_strategies_command
 from loadmanager.cli.reference import show_commands_command
 from loadmanager.cli.sections import SectionedGroup
+from loadmanager.cli.shadows import shadows_command
 from loadmanager.cli.simulate import simulate_command
 from loadmanager.cli.spark import spark_group
 from loadmanager.cli.steering import (
@@ -71,6 +72,7 @@ main.add_section(
     tasks_command,
     explain_command,
     plan_command,
+    shadows_command,
     snapshot_command,
     decide,
 )

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from loadmanager.config.forms import Namespaces, Section, SettingValue, Word
+from loadmanager.config.forms import Namespaces, Section, SettingValue, Shadows, Word
 from loadmanager.core.bounds import RATE
 
 
@@ -118,6 +118,11 @@ class SheddingSettings(Section):
         (),
         description="Namespaces whose bundles are never moved for their load. They still leave a "
         "broker that drains.",
+    )
+    shadows: Shadows = Field(
+        (),
+        description="Other strategies, with their default settings, that decide beside this one "
+        "and move nothing: what each would have had is shown by `loadmanager shadows`.",
     )
     settings: Mapping[str, SettingValue] = Field(
         default_factory=dict, description="The strategy's own keys; see the strategy guide."

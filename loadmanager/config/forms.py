@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from loadmanager.core.ids import BrokerId, Namespace, parse_broker, parse_namespace
+from loadmanager.core.shedding import SHEDDERS
 
 
 class Section(BaseModel):
@@ -87,6 +88,26 @@ Namespaces = Annotated[
     tuple[Annotated[Namespace, AfterValidator(parse_namespace)], ...],
     Field(strict=False),
     Form('a list of tenant/namespace, such as ["public/default"]'),
+]
+
+
+def _shedder(name: str) -> str:
+    if name not in SHEDDERS:
+        raise ValueError("no such strategy")
+    return name
+
+
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len({SHEDDERS[name] for name in names}) < len(names):
+        raise ValueError("a strategy is given twice")
+    return names
+
+
+Shadows = Annotated[
+    tuple[Annotated[str, AfterValidator(_shedder)], ...],
+    Field(strict=False, max_length=3),
+    AfterValidator(_distinct),
+    Form('a list of up to three different shedding strategies, such as ["joint"]'),
 ]
 
 SettingValue = bool | int | float | str | list[str]

@@ -1,5 +1,6 @@
 """From the sections of the configuration to the planner that a leader decides with."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from loadmanager.config.balancing import (
@@ -9,12 +10,13 @@ from loadmanager.config.balancing import (
     SheddingSettings,
     SplitSettings,
 )
-from loadmanager.config.strategies import make_shedder, placement_beside
+from loadmanager.config.strategies import go_together, make_shedder, placement_beside
 from loadmanager.core import planner_settings
 from loadmanager.core.filters import Filters
+from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.shedding import Deciding
+from loadmanager.core.shedding import SHEDDERS, Deciding
 from loadmanager.core.splitting import SplitLimits, SplitRules
 
 NO_LIMIT: Final = 1e15
@@ -76,6 +78,28 @@ def planner_of(
         ),
         weights=weights,
     )
+
+
+def shadows_of(
+    shedding: SheddingSettings,
+    placement: PlacementSettings,
+    budgets: PlannerSettings,
+    leader: LeaderSettings,
+) -> Mapping[str, Planner]:
+    """Return the planner of each strategy that decides beside the active one, by its class.
+
+    It is the one that the configuration would ask for with that strategy and its default
+    settings, and another placement where the configured one does not go with it.
+    """
+    found = {}
+    for name in shedding.shadows:
+        kind, beside = SHEDDERS[name], placement
+        if not go_together(kind, PLACEMENTS[placement.strategy]):
+            kept = placement.model_dump(exclude={"strategy", "settings"}, exclude_unset=True)
+            beside = PlacementSettings(**kept)
+        own = {"strategy": name, "settings": {}, "enabled": True, "observe": False}
+        found[kind.__name__] = planner_of(shedding.model_copy(update=own), beside, budgets, leader)
+    return found
 
 
 def split_rules_of(split: SplitSettings, planner: PlannerSettings) -> SplitRules:

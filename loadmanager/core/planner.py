@@ -10,8 +10,9 @@ from loadmanager.core.cost import CostDocument, CostModel, LearnedCost, TrafficS
 from loadmanager.core.filters import Filters
 from loadmanager.core.gates import closed_gate
 from loadmanager.core.ids import BrokerId, BundleId, Domain
+from loadmanager.core.joint.learning import Learned
 from loadmanager.core.memory import Memory
-from loadmanager.core.optimality import Optimality, optimality_of
+from loadmanager.core.optimality import Divided, Optimality, divided, optimality_of
 from loadmanager.core.placement import LeastLongTermMessageRate, Placement, Watching
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner_settings import Mode, PlannerSettings
@@ -186,13 +187,16 @@ class Planner:
 
         By the costs and speeds that the shedder learned, if it learns any.
         """
+        to = {move.bundle: move.target for move in moves}
+        return optimality_of(view, self._learned(memory), weights=self.weights, moves=to)
+
+    def divided(self, view: ClusterView, memory: RoundMemory) -> Divided | None:
+        """Return what brokers use by bundle, by the same costs; None as `optimality`."""
+        return divided(view, self._learned(memory), self.weights)
+
+    def _learned(self, memory: RoundMemory) -> Learned | None:
         joint = memory.shedder.joint if isinstance(self.shedder, Deciding) else None
-        return optimality_of(
-            view,
-            None if joint is None else joint.learned,
-            weights=self.weights,
-            moves={move.bundle: move.target for move in moves},
-        )
+        return None if joint is None else joint.learned
 
     def _begin(self, view: ClusterView, memory: RoundMemory, rng: np.random.Generator) -> RoundWork:
         moved = memory.moves_within_hour(view.now_s)

@@ -37,6 +37,8 @@ class Shadowed:
         active_gap: the same of the cluster as it is.
         moves: bundles that it would have moved for their load.
         moved: their part of the cluster's traffic, half by messages and half by bytes.
+        active_moves: what the active strategy moved.
+        active_moved: the part of the traffic of that.
     """
 
     largest: float
@@ -44,6 +46,8 @@ class Shadowed:
     active_gap: float
     moves: int
     moved: float
+    active_moves: int
+    active_moved: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,12 @@ class Shadow:
     @property
     def regret(self) -> float:
         """How far its gaps are below those of the cluster, mean; negative: they are above."""
-        return _mean(one.active_gap - one.gap for one in self.rounds)
+        return self.active_gap - self.gap
+
+    @property
+    def active_gap(self) -> float:
+        """The mean gap of the cluster as it was, 0 before the first round."""
+        return _mean(one.active_gap for one in self.rounds)
 
     @property
     def moves(self) -> int:
@@ -106,7 +115,9 @@ def after_round(shadow: Shadow, planner: Planner, seen: Seen, rng: np.random.Gen
         gap=replace(seen.optimality, largest=largest).gap,
         active_gap=seen.optimality.gap,
         moves=len(loads),
-        moved=part_of_traffic(view, loads),
+        moved=_part_of_traffic(view, loads),
+        active_moves=len(seen.moves),
+        active_moved=_part_of_traffic(view, [move.bundle for move in seen.moves]),
     )
     stays = {move.bundle: move.source for move in seen.moves if move.source is not None}
     made = {move.bundle: move.target for move in moves}
@@ -130,7 +141,7 @@ def _owners(
     return kept, owner
 
 
-def part_of_traffic(view: ClusterView, bundles: Collection[BundleId]) -> float:
+def _part_of_traffic(view: ClusterView, bundles: Collection[BundleId]) -> float:
     """Return the traffic of bundles as a part of the cluster's, by messages and by bytes."""
     listed = view.owned.listed_by >= 0
     rows = [row for row in map(view.bundles.row, bundles) if row is not None]

@@ -208,6 +208,7 @@ OF_LINES: Final = (
     Made(ROUNDS, "round", rounds),
     Made(REFUSALS, "round", refusals),
     Made(_as_it_is("optimality", "optimality"), "optimality", _unchanged),
+    Made(_as_it_is("shadows", "shadow"), "shadow", _unchanged),
     Made(BUNDLE_AVERAGES, "bundles", bundle_averages),
     Made(TICKS, "tick", ticks),
     Made(_as_it_is("moves", "move"), "move", _unchanged),

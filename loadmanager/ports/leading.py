@@ -1,6 +1,6 @@
 """What a live leader tells about its decisions."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, overload
 
@@ -9,6 +9,7 @@ from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.explaining import Decision, Explanation
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.planner import Plan
+from loadmanager.core.shadow import Shadow
 from loadmanager.core.snapshot import InForce
 from loadmanager.ports.lookup import LookupRefused
 
@@ -170,6 +171,14 @@ class Assessment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowList:
+    """The strategies beside the ``active`` one, by the names of their classes."""
+
+    active: str
+    shadows: Mapping[str, Shadow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """An explanation, and who gives it: the leader of ``epoch``, at ``at_ms``.
 
@@ -210,6 +219,9 @@ class LeaderDesk(Protocol):
 
     def assessment(self) -> Assessment | None:
         """Return how far the cluster was from the best possible lately, None while unknown."""
+
+    def shadows(self) -> ShadowList:
+        """Return what strategies beside the active one would have had."""
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
         """Return the last decisions of this leader that are wanted, newest first.

@@ -37,6 +37,7 @@ def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
     yield from load_contradictions(scenario)
     yield from event_contradictions(scenario)
     yield from _expectations(scenario)
+    yield from _shadows(scenario)
     for section in _STRATEGIES:
         yield from _strategy(section, getattr(scenario, section))
 
@@ -68,6 +69,12 @@ def _times(scenario: Scenario) -> Iterator[Contradiction]:
     for one in timing_contradictions(scenario.report, scenario.leader):
         because = tuple(".".join(key) for key in one.because)
         yield Contradiction((one.section, one.key), f"expected {one.expected}", because)
+
+
+def _shadows(scenario: Scenario) -> Iterator[Contradiction]:
+    if scenario.shedding.shadows:
+        fault = "expected none: --strategy has each strategy simulated by itself"
+        yield Contradiction(("shedding", "shadows"), fault)
 
 
 def _expectations(scenario: Scenario) -> Iterator[Contradiction]:

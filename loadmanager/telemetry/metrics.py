@@ -23,7 +23,7 @@ from loadmanager.core.load import LoadReport
 from loadmanager.core.ownership import Phase
 from loadmanager.telemetry.learning import LearningMetrics
 from loadmanager.telemetry.lookups import LookupMetrics
-from loadmanager.telemetry.optimality import OptimalityMetrics
+from loadmanager.telemetry.optimality import OptimalityMetrics, ShadowMetrics
 
 # Sets that are known here; reasons, strategies and operations are the core's and the ports'.
 LABEL_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -77,6 +77,7 @@ class Metrics:
         self.lookup = LookupMetrics()
         self.learning = LearningMetrics(registry)
         self.optimality = OptimalityMetrics(registry)
+        self.shadows = ShadowMetrics(registry)
         registry.register(self.lookup)
         self._gauge("build_info", "Always 1; the version is the label.", "version").labels(
             __version__

@@ -5,9 +5,10 @@ from math import nan
 from types import MappingProxyType
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from loadmanager.core.optimality import Optimality
+from loadmanager.core.shadow import Shadow
 
 _MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -39,3 +40,41 @@ class OptimalityMetrics:
         """Show what was computed, None for nothing."""
         for name, gauge in self._gauges.items():
             gauge.set(nan if optimality is None else getattr(optimality, name))
+
+
+class ShadowMetrics:
+    """What strategies beside the active one would have had; nothing where none is configured."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gap = Gauge(
+            "loadmanager_shadow_gap",
+            "How far the fullest broker would be above the proven lower bound with a strategy "
+            "beside the active one, over the bound.",
+            ["strategy"],
+            registry=registry,
+        )
+        self._regret = Gauge(
+            "loadmanager_shadow_regret",
+            "How far that is below the gap of the cluster, mean of the last 60 rounds; negative: "
+            "the active strategy is closer to the best.",
+            ["strategy"],
+            registry=registry,
+        )
+        self._moves = Counter(
+            "loadmanager_shadow_moves",
+            "Bundles that a strategy beside the active one would have moved for their load.",
+            ["strategy"],
+            registry=registry,
+        )
+
+    def after_round(self, strategy: str, shadow: Shadow) -> None:
+        """Show what a strategy would have had at its last round."""
+        last = shadow.rounds[-1]
+        self._gap.labels(strategy).set(last.gap)
+        self._regret.labels(strategy).set(shadow.regret)
+        self._moves.labels(strategy).inc(last.moves)
+
+    def forget(self, strategy: str) -> None:
+        """Show nothing of a strategy any more."""
+        self._gap.remove(strategy)
+        self._regret.remove(strategy)

@@ -28,7 +28,7 @@ from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot import encode_snapshot, in_force
-from loadmanager.ports import LookupService, Preview, PreviewWish
+from loadmanager.ports import LookupService, Preview, PreviewWish, ShadowList
 from loadmanager.telemetry.lookups import LookupMetrics
 
 Serve = Callable[..., str]
@@ -188,6 +188,22 @@ def test_a_plan_is_shown_with_the_distance_from_the_best_before_and_after(serve:
     url = serve(TellingDesk(), Plans(Planned(moves=(), optimality=None)))
     assert run("plan", "--url", url).output == (
         "Nothing would move.\n\nNow: fullest broker: not known yet\n"
+    )
+
+
+def test_strategies_beside_the_active_one_are_shown_in_80_columns(serve: Serve) -> None:
+    url = serve(TellingDesk())
+    assert run("shadows", "--url", url).output.splitlines()[1:] == [
+        "Beside AvgShedder",
+        "strategy          rounds   gap  mean gap  regret  moves  traffic moved",
+        "JointShedder           2  0.0%     12.5%  +37.5%      6          25.0%",
+        "ThresholdShedder       0     -      0.0%   +0.0%      0           0.0%",
+        "AvgShedder in the last 2 rounds: mean gap 50.0%, 2 moves, traffic moved 12.5%",
+    ]
+    assert json.loads(run("shadows", "--json", "--url", url).output)["active"] == "AvgShedder"
+    none = serve(TellingDesk(beside=ShadowList(active="AvgShedder", shadows={})))
+    assert run("shadows", "--url", none).output == (
+        "No strategy decides beside the active one: [shedding] shadows names them.\n"
     )
 
 

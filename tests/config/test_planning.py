@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -15,11 +16,13 @@ from loadmanager.config.planning import (
     NO_LIMIT,
     default_planner,
     planner_of,
+    shadows_of,
     split_limits_of,
     split_rules_of,
 )
 from loadmanager.core import planner_settings
 from loadmanager.core.filters import Filters
+from loadmanager.core.placement import JointPlacement, RoundRobin
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode
 from loadmanager.core.scores import ResourceWeights
@@ -116,6 +119,45 @@ def test_splits_have_the_mode_of_the_planner() -> None:
     assert split_rules_of(split, PARITY).max_bytes_per_s < 0
     assert split_limits_of(split, PlannerSettings()) == SplitLimits(max_mib_per_s=2048)
     assert split_limits_of(split, PARITY).like_java
+
+
+def shadows(*names: str, placement: str = "", **shedding: Any) -> Mapping[str, Planner]:
+    given = {"strategy": placement} if placement else {}
+    beside = PlacementSettings.model_validate({"max_topics_per_broker": 7, **given})
+    settings = SheddingSettings(shadows=names, **shedding)
+    return shadows_of(settings, beside, PlannerSettings(max_moves_per_hour=9), LeaderSettings())
+
+
+def test_a_strategy_beside_is_as_if_it_were_configured_with_its_defaults() -> None:
+    (name, beside), *others = shadows(
+        "threshold",
+        observe=True,
+        enabled=False,
+        grace_period_s=77.0,
+    ).items()
+    assert (name, others, beside.shedder) == ("ThresholdShedder", [], ThresholdShedder())
+    assert (beside.settings.observe, beside.settings.shedding) == (False, True)
+    assert (beside.settings.cool_down_s, beside.settings.moves_per_hour) == (77.0, 9)
+    assert beside.filters.max_topics == 7
+    assert shadows() == {}
+
+
+def test_a_strategy_beside_has_a_placement_that_goes_with_it() -> None:
+    joint = shadows("joint", placement="LeastLongTermMessageRate")["JointShedder"]
+    assert isinstance(joint.placement, JointPlacement)
+    assert joint.filters.max_topics == 7
+    ours = shadows("avg", strategy="joint", placement="joint")["AvgShedder"]
+    assert type(ours.placement) is type(default_planner().placement)
+    same = shadows("avg", placement="round_robin")["AvgShedder"]
+    assert isinstance(same.placement, RoundRobin)
+
+
+@pytest.mark.parametrize(
+    "names", [("least",), ("avg", "AvgShedder"), ("avg", "joint", "threshold", "transfer")]
+)
+def test_strategies_beside_are_known_different_and_few(names: tuple[str, ...]) -> None:
+    with pytest.raises(ValidationError, match="shadows"):
+        SheddingSettings(shadows=names)
 
 
 def test_an_excluded_namespace_has_to_be_one() -> None:

@@ -29,6 +29,7 @@ from loadmanager.core.history import (
     report_of,
     report_record,
     round_records,
+    shadow_record,
     snapshot_of,
     task_records,
     term_record,
@@ -40,6 +41,7 @@ from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.shadow import Shadowed
 from loadmanager.core.snapshot import Choice
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "history-format.md"
@@ -223,6 +225,19 @@ def test_the_distance_from_the_best_is_a_line_of_its_own() -> None:
     assert line["excess"] == 0.125
 
 
+SHADOWED = Shadowed(
+    largest=0.5, gap=0.25, active_gap=0.5, moves=3, moved=0.1, active_moves=1, active_moved=0.05
+)
+
+
+def test_what_a_strategy_would_have_had_is_a_line_of_its_own() -> None:
+    (line,) = written([shadow_record(NOON_MS, 3, 7, "JointShedder", SHADOWED)])
+    assert (line["epoch"], line["round"], line["strategy"]) == (3, 7, "JointShedder")
+    assert (line["largest"], line["gap"], line["active_gap"]) == (0.5, 0.25, 0.5)
+    assert (line["moves"], line["moved"]) == (3, 0.1)
+    assert (line["active_moves"], line["active_moved"]) == (1, 0.05)
+
+
 def test_every_kind_can_be_written_and_read_back(hot: Hot) -> None:
     average = BundleAverages.supposed()
     hand_over = HandOver(
@@ -249,6 +264,7 @@ def test_every_kind_can_be_written_and_read_back(hot: Hot) -> None:
             *task_records(NOON_MS, TASK, 0.0),
             cut_record(NOON_MS, epoch=3, action="split", whole=A, parts=[B]),
             optimality_record(NOON_MS, 3, 7, FOUND),
+            shadow_record(NOON_MS, 3, 7, "JointShedder", SHADOWED),
             lost_record(Stream.REPORTS, NOON_MS, **lost),
             lost_record(Stream.ROUNDS, NOON_MS, **lost),
         ]

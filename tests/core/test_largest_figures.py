@@ -19,6 +19,7 @@ from loadmanager.core.history import (
     read_line,
     report_record,
     round_records,
+    shadow_record,
 )
 from loadmanager.core.history.records import Origin, encode
 from loadmanager.core.ids import BrokerId, bundle_id, parse_namespace
@@ -27,6 +28,7 @@ from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from loadmanager.core.tally import LoadTally
@@ -139,6 +141,11 @@ def test_a_round_with_every_strategy_and_what_is_told_of_it(
     found = planner.optimality(view, memory)
     assert found is not None
     read_line("x", encode(optimality_record(0, 1, 1, found), ORIGIN, 1))
+    parts = planner.divided(view, memory)
+    assert parts is not None
+    seen = Seen(view=view, divided=parts, optimality=found, moves=plan.moves)
+    shadow = after_round(after_round(Shadow(), planner, seen, rng), planner, seen, rng)
+    read_line("x", encode(shadow_record(0, 1, 1, "s", shadow.rounds[-1]), ORIGIN, 1))
     known = Known(view=view, planner=planner, memory=memory, refusals=None)
     explain_broker(known, BROKERS[0], ())
     explain_bundle(known, view.bundles.names[0], ())

@@ -44,6 +44,13 @@ TOGETHER = [
         ),
     ),
     (
+        SOUND + '[shedding]\nshadows = ["joint"]',
+        (
+            'x.toml:13: shedding.shadows = ["joint"]; expected none: --strategy has each strategy '
+            "simulated by itself"
+        ),
+    ),
+    (
         SOUND[: SOUND.index("[[load]]")],
         "x.toml:1: load is not set; expected [[load]] sections, or a trace: there is nothing to do",
     ),

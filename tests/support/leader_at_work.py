@@ -1,7 +1,7 @@
 """A leader at its desk, on the in-process service, with brokers that only stand in the tree."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -54,6 +54,7 @@ class LeaderAtWork:
     leading: Leading
     accounting: Accounting
     registry: CollectorRegistry
+    tuning: Tuning
     term: Term | None = None
     working: asyncio.Task[None] | None = None
 
@@ -121,6 +122,7 @@ async def leader_at_work(
     round_interval_s: float = 0.02,
     tick_interval_s: float = 0.01,
     seeds: SeedSource | None = None,
+    build: Callable[[Parts], Parts] = lambda parts: parts,
 ) -> AsyncIterator[LeaderAtWork]:
     """Yield a sidecar whose term begins when it is told to."""
     service = MemoryService()
@@ -137,6 +139,7 @@ async def leader_at_work(
         topic_hash=TopicHash("crc32"),
         seeds=seeds or NoSeed(),
     )
+    parts = build(parts)
     usual = tuned_by(Config.model_validate({"broker": {"id": "b1:8080"}}))
     tuning = Tuning(
         replace(
@@ -167,6 +170,7 @@ async def leader_at_work(
         leading=leading,
         accounting=Accounting(parts, leading, "east"),
         registry=registry,
+        tuning=tuning,
         term=Term(stat.version, coordination.session.session_id),
     )
     try:

@@ -12,12 +12,14 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
+from loadmanager.core.shadow import Shadow, Shadowed
 from loadmanager.core.snapshot import in_force
 from loadmanager.ports import (
     Account,
     Assessment,
     LeaderElsewhere,
     LedgerWish,
+    ShadowList,
     SubjectUnknown,
     TaskList,
     TaskWish,
@@ -89,6 +91,23 @@ ASSESSMENT = Assessment(
     at_ms=AT_MS + 60_000,
 )
 
+_SHADOWED = Shadowed(
+    largest=0.5,
+    gap=0.25,
+    active_gap=0.5,
+    moves=3,
+    moved=0.125,
+    active_moves=1,
+    active_moved=0.0625,
+)
+SHADOWS = ShadowList(
+    active="AvgShedder",
+    shadows={
+        "JointShedder": Shadow(rounds=(_SHADOWED, replace(_SHADOWED, gap=0.0))),
+        "ThresholdShedder": Shadow(),
+    },
+)
+
 BUNDLE_STORY = Explanation(
     subject=BUNDLE,
     kind="bundle",
@@ -134,6 +153,7 @@ class TellingDesk:
     elsewhere: str | None = None
     away: bool = False
     last_round: int = 8
+    beside: ShadowList = SHADOWS
     asked: list[str] = field(default_factory=list)
 
     async def snapshot(self) -> bytes:
@@ -168,6 +188,11 @@ class TellingDesk:
 
     def _assessment(self) -> Assessment | None:
         return ASSESSMENT if self.last_round else None
+
+    def shadows(self) -> ShadowList:
+        """Return the canned strategies beside the active one."""
+        self._answer("shadows")
+        return self.beside
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
         """Return the canned decisions that are wanted."""

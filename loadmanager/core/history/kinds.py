@@ -198,6 +198,24 @@ OPTIMALITY: Final = Kind(
     "decided with. After a round that follows another too soon there is no such line.",
 )
 
+SHADOW: Final = Kind(
+    "shadow",
+    Stream.ROUNDS,
+    (
+        *TERM,
+        text("strategy", "Strategy beside the active one, which moved nothing."),
+        rate("largest", "The largest use of any broker as it would have been, of its limit."),
+        rate("gap", "How far that is above the proven lower bound, over the bound."),
+        rate("active_gap", "The same of the cluster as it was."),
+        count("moves", "Bundles that it would have moved for their load."),
+        rate("moved", "Their part of all traffic, half by messages and half by bytes."),
+        count("active_moves", "Moves of the active strategy."),
+        rate("active_moved", "Their part of all traffic."),
+    ),
+    "What a strategy would have had at a round, had it decided since the term began. It is "
+    "computed as often as the optimality lines.",
+)
+
 BUNDLES: Final = Kind(
     "bundles",
     Stream.ROUNDS,
@@ -328,6 +346,7 @@ KINDS: Final = by_name(
         TICK,
         ROUND,
         OPTIMALITY,
+        SHADOW,
         BUNDLES,
         MOVE,
         HAND_OVER,

@@ -13,6 +13,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats, LoadReport
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.scores import RESOURCES, report_usage
+from loadmanager.core.shadow import Shadowed
 
 _STATS: Final = (
     ("msgs_in_per_s", "msgs_in_per_s"),
@@ -164,6 +165,23 @@ def optimality_record(at_ms: int, epoch: int, number: int, found: Optimality) ->
         "excess": found.excess,
     }
     return Record("optimality", at_ms, body)
+
+
+def shadow_record(at_ms: int, epoch: int, number: int, strategy: str, told: Shadowed) -> Record:
+    """Return what a strategy beside the active one would have had at a round."""
+    body = {
+        "epoch": epoch,
+        "round": number,
+        "strategy": strategy,
+        "largest": told.largest,
+        "gap": told.gap,
+        "active_gap": told.active_gap,
+        "moves": told.moves,
+        "moved": told.moved,
+        "active_moves": told.active_moves,
+        "active_moved": told.active_moved,
+    }
+    return Record("shadow", at_ms, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

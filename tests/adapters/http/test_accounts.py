@@ -19,6 +19,7 @@ QUESTIONS = (
     f"{ROOT}/decisions?limit=5",
     f"{ROOT}/tasks?live=true",
     f"{ROOT}/optimality",
+    f"{ROOT}/shadows",
 )
 
 
@@ -97,6 +98,25 @@ async def test_the_distance_from_the_best_is_that_of_the_last_round(
     assert (await leader.ask(QUESTIONS[1])).json()["optimality"] == figures
     desk.last_round = 0
     assert (await leader.ask(f"{ROOT}/optimality")).json() == {"optimality": None}
+
+
+async def test_strategies_beside_the_active_one_are_told_with_means_and_sums(
+    leader: OpenDoor,
+) -> None:
+    told = (await leader.ask(f"{ROOT}/shadows")).json()
+    assert told["active"] == "AvgShedder"
+    assert told["shadows"][0] == {
+        "strategy": "JointShedder",
+        "rounds": 2,
+        "gap": 0.0,
+        "meanGap": 0.125,
+        "regret": 0.375,
+        "moves": 6,
+        "moved": 0.25,
+        "activeMoves": 2,
+        "activeMoved": 0.125,
+    }
+    assert (told["shadows"][1]["strategy"], told["shadows"][1]["gap"]) == ("ThresholdShedder", None)
 
 
 async def test_the_thresholds_in_force_are_told(leader: OpenDoor) -> None:

@@ -6,6 +6,7 @@ from aiohttp import web
 from pydantic import Field
 
 from loadmanager.adapters.http.admin.optimality import AssessmentDocument, assessment_to_json
+from loadmanager.adapters.http.admin.shadows import ShadowsDocument, shadows_to_json
 from loadmanager.adapters.http.admin.steering import balancing_to_json
 from loadmanager.adapters.http.admin.tasks import TasksDocument, TasksQuery, tasks_to_json
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
@@ -114,6 +115,22 @@ class Accounts(Resource):
         it. The metrics `loadmanager_optimality_*` show the same.
         """
         return json_reply({"optimality": assessment_to_json(self._desk.assessment())})
+
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/shadows",
+        tag=_TAG,
+        summary="What strategies beside the active one would have had.",
+        role=Role.READ,
+        replies=(Reply(200, "The strategies of `[shedding] shadows`.", ShadowsDocument),),
+        leader=True,
+    )
+    async def shadows(self, _call: Call) -> web.StreamResponse:
+        """Return what each strategy of `[shedding] shadows` would have had since the term began.
+
+        Each decides on the same views as the active one and moves nothing.
+        """
+        return json_reply(shadows_to_json(self._desk.shadows()))
 
     @operation(
         "GET",
