@@ -120,6 +120,11 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     help="Write every report, round, move and split there, for loadmanager pipeline.",
 )
 @click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65_535),
+    help="Serve metrics for Prometheus at /metrics of this port.",
+)
+@click.option(
     "--moves-per-minute",
     default=_LIMITS.per_minute,
     show_default=True,

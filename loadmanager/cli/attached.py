@@ -17,9 +17,11 @@ from loadmanager.attach.prior_settings import State, StateUnusable, locked_state
 from loadmanager.attach.quiet import Quiet
 from loadmanager.attach.sampling import Sampler
 from loadmanager.cli.attach_history import RecordedLog, recording
+from loadmanager.cli.attach_metrics import MeasuredLog, served_metrics, show_window
 from loadmanager.cli.attach_output import DecisionLog, print_findings, print_window
 from loadmanager.cli.simulated_history import warnings_alone
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.telemetry.attaching import AttachMetrics
 
 if TYPE_CHECKING:
     from loadmanager.cli.attach_candidate import Candidate
@@ -47,9 +49,10 @@ class Attached:
                 return await self._restore(admin)
             if self._options["pause"] or self._options["resume"]:
                 return await self._pause(admin)
-            if self._options["balance"]:
-                return await self._balance(admin)
-            return await self._observe(admin)
+            async with served_metrics(self._options["metrics_port"]) as metrics:
+                if self._options["balance"]:
+                    return await self._balance(admin, metrics)
+                return await self._observe(admin, metrics)
         finally:
             await admin.close()
 
@@ -62,7 +65,7 @@ class Attached:
             split=self._options["split"],
         )
 
-    async def _observe(self, admin: PulsarAdmin) -> int:
+    async def _observe(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:
         doctor = self._options["doctor"]
         sampler, groups = Sampler(admin, Addresses.of(self._url)), Groups(admin)
         cluster = await discover(admin, self._url)
@@ -75,6 +78,7 @@ class Attached:
                 seen = await groups.observe(self._url, cluster, samples, missing, self._rules())
                 if doctor:
                     return int(print_findings(seen))
+                show_window(metrics, seen, "")
                 print_window(seen, admin.cost, as_json=self._options["as_json"])
                 if history is not None:
                     history.round(seen, "")
@@ -126,7 +130,7 @@ class Attached:
             await state.pause(f"paused by attach --pause at {at}")
             log.event("paused: nothing moves until attach --resume")
 
-    async def _balance(self, admin: PulsarAdmin) -> int:
+    async def _balance(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:
         options, stopping = self._options, asyncio.Event()
         for number in _ENDS:
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -134,13 +138,15 @@ class Attached:
         if stopping.is_set():
             return 0
         if options["config"] is not None:
-            await self._balance_if_elected(admin, stopping)
+            await self._balance_if_elected(admin, metrics, stopping)
             return 0
         with locked_state(options["state_dir"], cluster.name) as state:
-            await self._led(admin, state, stopping, Alone())
+            await self._led(admin, metrics, state, stopping, Alone())
         return 0
 
-    async def _balance_if_elected(self, admin: PulsarAdmin, stopping: asyncio.Event) -> None:
+    async def _balance_if_elected(
+        self, admin: PulsarAdmin, metrics: AttachMetrics, stopping: asyncio.Event
+    ) -> None:
         log = DecisionLog(admin.cost, self._options["as_json"])
         with warnings_alone():
             async with self._candidate() as standing:
@@ -149,7 +155,7 @@ class Attached:
 
                 async def lead(mandate: Mandate, state: State) -> None:
                     log.event(f"{standing.identity.broker} leads term {mandate.epoch}")
-                    await self._led(admin, state, stopping, mandate)
+                    await self._led(admin, metrics, state, stopping, mandate)
 
                 await standing.run(lead, stopping)
                 if await standing.state.read() is not None and not await standing.others():
@@ -159,7 +165,12 @@ class Attached:
                     )
 
     async def _led(
-        self, admin: PulsarAdmin, state: State, stopping: asyncio.Event, mandate: Mandate
+        self,
+        admin: PulsarAdmin,
+        metrics: AttachMetrics,
+        state: State,
+        stopping: asyncio.Event,
+        mandate: Mandate,
     ) -> None:
         """Balance until told to stop."""
         options, log = self._options, DecisionLog(admin.cost, self._options["as_json"])
@@ -173,12 +184,16 @@ class Attached:
                 interval_s=options["interval_s"],
                 settle_s=options["settle_s"],
                 quiet=Quiet(admin, state),
-                log=log if history is None else RecordedLog(log, history),
+                log=MeasuredLog(log if history is None else RecordedLog(log, history), metrics),
                 stopping=stopping,
                 mandate=mandate,
             )
             rounds = 1 if options["once"] else None
-            await balancer.run(cluster, rounds, take_over=options["take_over"])
+            metrics.balancing.set(1)
+            try:
+                await balancer.run(cluster, rounds, take_over=options["take_over"])
+            finally:
+                metrics.balancing.set(0)
 
     def _limits(self) -> MoveLimits:
         return MoveLimits(

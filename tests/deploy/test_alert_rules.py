@@ -9,6 +9,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from loadmanager.telemetry.attaching import AttachMetrics
 from loadmanager.telemetry.history import HistoryMetrics
 from loadmanager.telemetry.metrics import Metrics
 
@@ -26,8 +27,9 @@ def rules(project: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def existing() -> set[str]:
-    """Return the names of all series a sidecar can show, if it keeps history as well."""
+    """Return the names of all series of a sidecar that keeps history, and of attach."""
     registry = CollectorRegistry()
+    AttachMetrics(registry)
     Metrics(registry)
     HistoryMetrics(registry)
     return {f"{m.name}{end}" for (m, end) in product(registry.collect(), ENDINGS)}
