@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pulsar test-admin-client bench faults lint coverage lock clean
+.PHONY: help demo test test-pulsar measure-pulsar test-admin-client bench faults lint coverage lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,10 @@ VERSION ?= 4.0.7
 MANAGER ?=
 test-pulsar: $(TEST) ## Balance real Pulsar brokers (needs Maven, Java 17): VERSION=3.0.7 MANAGER=modular
 	@LOADMANAGER_PULSAR_VERSION=$(VERSION) LOADMANAGER_PULSAR_MANAGER=$(MANAGER) $(BIN)/pytest -m pulsar -raR tests/real_pulsar
+
+SECONDS ?= 240
+measure-pulsar: $(TEST) ## Measure Pulsar's own shedders beside attach, six minutes each: VERSION=4.0.7 SECONDS=240
+	@$(BIN)/python tests/bench/pulsar_balancers.py --version $(VERSION) --seconds $(SECONDS) $(BALANCERS)
 
 RUNS ?= 50
 SEED ?= 1

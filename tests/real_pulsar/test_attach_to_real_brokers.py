@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from attaching import PATIENCE_S
 from kazoo.client import KazooClient
 from pulsar_traffic import sending, zipf_rates
 from real_pulsar import CLUSTER, RealPulsar
@@ -31,7 +32,7 @@ def traffic(cluster: RealPulsar) -> Iterator[None]:
 
 def attach(cluster: RealPulsar, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "loadmanager", "attach", "--pulsar", cluster.url, *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def seen(cluster: RealPulsar, *options: str) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def nodes(zookeeper: KazooClient, path: str) -> dict[str, tuple[bytes, int, int]
 @pytest.mark.usefixtures("traffic")
 def test_what_is_sent_is_seen_on_the_brokers_that_own_it(cluster: RealPulsar) -> None:
     # The first window may be one in which topics were loaded.
-    deadline_s = time.monotonic() + 90
+    deadline_s = time.monotonic() + PATIENCE_S
     while not (told := seen(cluster, "--interval", "8"))["whole"]:
         assert time.monotonic() < deadline_s, told
     assert told["cluster"] == CLUSTER

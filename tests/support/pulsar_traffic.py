@@ -11,6 +11,7 @@ from typing import Any, Final
 PAYLOAD: Final = b"x" * 100
 _LONGEST_SLEEP_S: Final = 0.005
 _LATEST_S: Final = 1.0
+LEAST_GAP_S: Final = 0.1
 
 
 def zipf_rates(topics: Sequence[str], msgs_per_s: float, exponent: float) -> dict[str, float]:
@@ -24,11 +25,17 @@ def zipf_rates(topics: Sequence[str], msgs_per_s: float, exponent: float) -> dic
 
 @dataclass(slots=True)
 class Sends:
-    """What became of the messages so far."""
+    """What became of the messages so far.
+
+    ``gaps`` are a topic and the times of two acknowledgements in a row that are ``LEAST_GAP_S`` or
+    more apart. ``stored_s`` is when the last message of each topic was acknowledged.
+    """
 
     acknowledged: int = 0
     failed: list[str] = field(default_factory=list)
     slowest_s: float = 0.0
+    gaps: list[tuple[str, float, float]] = field(default_factory=list)
+    stored_s: dict[str, float] = field(default_factory=dict)
 
 
 @contextmanager
@@ -45,7 +52,7 @@ def sending(pulsar: Any, service_url: str, rates: Mapping[str, float]) -> Iterat
     ]
     sends, over = Sends(), threading.Event()
     thread = threading.Thread(
-        target=_send, args=(pulsar, producers, list(rates.values()), sends, over)
+        target=_send, args=(pulsar, dict(zip(rates, producers, strict=True)), rates, sends, over)
     )
     thread.start()
     try:
@@ -59,25 +66,38 @@ def sending(pulsar: Any, service_url: str, rates: Mapping[str, float]) -> Iterat
 
 
 def _send(
-    pulsar: Any, producers: list[Any], rates: list[float], sends: Sends, over: threading.Event
+    pulsar: Any,
+    producers: Mapping[str, Any],
+    rates: Mapping[str, float],
+    sends: Sends,
+    over: threading.Event,
 ) -> None:
-    def answered(result: Any, sent_s: float) -> None:
-        if result == pulsar.Result.Ok:
-            sends.acknowledged += 1
-            sends.slowest_s = max(sends.slowest_s, time.monotonic() - sent_s)
-        else:
-            sends.failed.append(str(result))
-
     start_s = time.monotonic()
-    due = [(start_s + place / len(rates) / rate, place) for place, rate in enumerate(rates)]
+    sends.stored_s = stored_s = dict.fromkeys(rates, start_s)
+
+    def answered(result: Any, topic: str, sent_s: float) -> None:
+        now_s = time.monotonic()
+        if result != pulsar.Result.Ok:
+            sends.failed.append(str(result))
+            return
+        sends.acknowledged += 1
+        sends.slowest_s = max(sends.slowest_s, now_s - sent_s)
+        if now_s - stored_s[topic] >= LEAST_GAP_S:
+            sends.gaps.append((topic, stored_s[topic], now_s))
+        stored_s[topic] = now_s
+
+    due = [
+        (start_s + place / len(rates) / rates[topic], topic) for place, topic in enumerate(rates)
+    ]
     heapq.heapify(due)
     while not over.is_set():
         now_s = time.monotonic()
         while due[0][0] <= now_s:
-            at_s, place = due[0]
-            producers[place].send_async(
-                PAYLOAD, lambda result, _message, sent_s=now_s: answered(result, sent_s)
+            at_s, topic = due[0]
+            producers[topic].send_async(
+                PAYLOAD,
+                lambda result, _message, topic=topic, sent_s=now_s: answered(result, topic, sent_s),
             )
             # What a busy machine did not send for a second is not sent all at once.
-            heapq.heapreplace(due, (max(at_s + 1 / rates[place], now_s - _LATEST_S), place))
+            heapq.heapreplace(due, (max(at_s + 1 / rates[topic], now_s - _LATEST_S), topic))
         time.sleep(max(0.0, min(due[0][0] - time.monotonic(), _LONGEST_SLEEP_S)))

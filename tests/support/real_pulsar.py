@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+from own_cgroups import own_cgroups
 from zookeeper_servers import mortal
 
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
@@ -167,13 +168,14 @@ class RealPulsar:
                 # What leads first to the target is served there.
                 for topic in topics if self.manager == "modular" else ():
                     path = topic.replace("://", "/")
-                    if _lies_in(topic, bundle):
+                    if lies_in(topic, bundle):
                         with suppress(URLError):
                             self.json(f"/lookup/v2/topic/{path}?authoritative=true")
             time.sleep(0.5)
 
 
-def _lies_in(topic: str, bundle: str) -> bool:
+def lies_in(topic: str, bundle: str) -> bool:
+    """Return whether a bundle of the topic's own namespace holds it."""
     lower, upper = range_of(parse_bundle(bundle))
     return lower <= position(parse_full_topic(topic), "crc32") < upper
 
@@ -204,8 +206,11 @@ def real_pulsar(
     manager: str = "modular",
     brokers: int = 3,
     settings: Mapping[str, object] | None = None,
+    cores: float | None = None,
 ) -> Iterator[RealPulsar]:
     """Run a cluster and end all its processes afterwards.
+
+    With ``cores`` each broker has a cgroup of its own with so much CPU, where that is allowed.
 
     Raises:
         NoPulsar: this machine cannot run it.
@@ -214,7 +219,9 @@ def real_pulsar(
     with ExitStack() as stack:
         zookeeper = stack.enter_context(EmbeddedZooKeeper(tick_ms=1000))
         made = RealPulsar(version, manager, zookeeper.address)
-        processes = _Processes(jars, folder)
+        names = [f"broker-{number}" for number in range(brokers)] if cores else []
+        begins = stack.enter_context(own_cgroups(names, cores or 0.0))
+        processes = _Processes(jars, folder, begins)
         stack.callback(processes.end)
         store = f"zk:{made.zookeeper}"
         processes.run(
@@ -269,8 +276,9 @@ def _bookie(made: RealPulsar, folder: Path, port: int) -> dict[str, object]:
 class _Processes:
     """Java processes of one cluster; they end with it, and with this process."""
 
-    def __init__(self, jars: Path, folder: Path) -> None:
+    def __init__(self, jars: Path, folder: Path, begins: Mapping[str, list[str]]) -> None:
         self._folder = folder
+        self._begins = begins
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         opens = [f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED]
         memory = ["-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC"]
@@ -294,7 +302,7 @@ class _Processes:
         option = "--conf" if name == "bookie" else "--broker-conf"
         with (self._folder / f"{name}.log").open("wb") as log:
             self._running[name] = subprocess.Popen(
-                [*self._java, main, option, str(file)],
+                [*self._begins.get(name, []), *self._java, main, option, str(file)],
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,

@@ -1,0 +1,190 @@
+"""Pulsar's own shedders beside ours on real brokers: ``pulsar_balancers.py [NAME ...]``.
+
+Each balancer gets a new cluster of three brokers with half a core each, the same traffic, and all
+bundles on the first broker. What was measured is written to FOLDER/NAME.json; the picture and
+the table are made of all files that are there.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pulsar
+
+ROOT: Final = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from attaching import balancing  # noqa: E402 - found through the line above
+from balancers_picture import picture, table  # noqa: E402 - the same
+from pulsar_traffic import sending, zipf_rates  # noqa: E402 - the same
+from pulsar_watch import quantile, watching  # noqa: E402 - the same
+from real_pulsar import CLUSTER, RealPulsar, real_pulsar  # noqa: E402 - the same
+
+FOLDER: Final = ROOT / "docs" / "pulsar-balancers"
+NAMESPACE: Final = "trial/zipf"
+NAMES: Final = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(50)]
+RATES: Final = zipf_rates(NAMES, 2500.0, 0.5)
+BUNDLES: Final = 32
+CORES: Final = 0.5
+NEAR: Final = 1.10
+_SHEDDING: Final = "/admin/v2/brokers/configuration/loadBalancerSheddingEnabled"
+_STRATEGY: Final = "loadBalancerLoadSheddingStrategy"
+_MODULAR: Final = "org.apache.pulsar.broker.loadbalance.impl"
+_EXTENSIBLE: Final = "org.apache.pulsar.broker.loadbalance.extensions.scheduler"
+_AVG: Final = {
+    _STRATEGY: f"{_MODULAR}.AvgShedder",
+    "loadBalancerLoadPlacementStrategy": f"{_MODULAR}.AvgShedder",
+}
+_TRANSFER: Final = {_STRATEGY: f"{_EXTENSIBLE}.TransferShedder"}
+
+
+@dataclass(frozen=True, slots=True)
+class Balancer:
+    """Who balances, and what beyond Pulsar's defaults is set for it."""
+
+    manager: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+    ours: bool = False
+
+
+BALANCERS: Final = {
+    "attach": Balancer("modular", ours=True),
+    "threshold-no-floor": Balancer(
+        "modular",
+        {
+            _STRATEGY: f"{_MODULAR}.ThresholdShedder",
+            "loadBalancerBundleUnloadMinThroughputThreshold": 0,
+        },
+    ),
+    "transfer-no-floor": Balancer(
+        "extensible",
+        {
+            **_TRANSFER,
+            "loadBalancerBrokerLoadTargetStd": 0.02,
+            "loadBalancerSheddingConditionHitCountThreshold": 0,
+        },
+    ),
+    "avg-no-floor": Balancer(
+        "modular",
+        {
+            **_AVG,
+            "minUnloadMessage": 1,
+            "minUnloadMessageThroughput": 1,
+            "loadBalancerAvgShedderLowThreshold": 1,
+            "loadBalancerAvgShedderHighThreshold": 2,
+        },
+    ),
+    "threshold": Balancer("modular", {_STRATEGY: f"{_MODULAR}.ThresholdShedder"}),
+    "transfer": Balancer("extensible", _TRANSFER),
+    "avg": Balancer("modular", _AVG),
+    "attach-extensible": Balancer("extensible", ours=True),
+}
+
+
+def measure(name: str, version: str, seconds: float) -> dict[str, Any]:
+    """Run one balancer on a new cluster and return what was seen."""
+    balancer = BALANCERS[name]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        cluster = stack.enter_context(
+            real_pulsar(
+                folder,
+                version=version,
+                manager=balancer.manager,
+                settings=balancer.settings,
+                cores=CORES,
+            )
+        )
+        tenant = f'{{"allowedClusters": ["{CLUSTER}"], "adminRoles": []}}'
+        cluster.put("/admin/v2/tenants/trial", tenant)
+        cluster.create_namespace(NAMESPACE, BUNDLES)
+        sends = stack.enter_context(sending(pulsar, cluster.service_url, RATES))
+        cluster.gather(NAMESPACE, NAMES)
+        watch = stack.enter_context(watching(cluster, NAMESPACE))
+        time.sleep(12)
+        sends.gaps.clear()
+        began_s = time.monotonic()
+        with at_work(cluster, balancer, folder) as used:
+            time.sleep(seconds)
+            cores = used(seconds)
+        series = [
+            (round(at_s - began_s, 1), round(ratio, 3))
+            for at_s, ratio in watch.max_over_mean()
+            if at_s >= began_s
+        ]
+        moved = [one for one in watch.moved if one.after_s >= began_s]
+        pauses_s = watch.pauses_s(sends)
+    return {
+        "balancer": name,
+        "manager": balancer.manager,
+        "version": version,
+        "commit": _commit(),
+        "settings": dict(balancer.settings),
+        "seconds": seconds,
+        "max_over_mean": series,
+        "near_after_s": next((at_s for at_s, ratio in series if ratio <= NEAR), None),
+        "moves": [round(one.after_s - began_s, 1) for one in moved],
+        "pause_p50_s": quantile(pauses_s, 0.5),
+        "pause_p99_s": quantile(pauses_s, 0.99),
+        "failed_sends": len(sends.failed),
+        "stored": sends.acknowledged,
+        "cores_of_ours": cores,
+    }
+
+
+@contextmanager
+def at_work(cluster: RealPulsar, balancer: Balancer, folder: Path) -> Iterator[Any]:
+    """Let the balancer begin; yields what tells how many cores ours used, None of Pulsar's."""
+    if not balancer.ours:
+        assert cluster.put(f"{_SHEDDING}/true", method="POST") == 200
+        yield lambda _: None
+        return
+    with balancing(cluster, folder / "state") as (process, _):
+        ours = psutil.Process(process.pid)
+
+        def used(seconds: float) -> float:
+            times = ours.cpu_times()
+            return round((times.user + times.system) / seconds, 4)
+
+        yield used
+        process.terminate()
+        process.wait(60)
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def main() -> None:
+    """Measure what is asked for, then draw and print everything that was measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(BALANCERS)}; all if none is named")
+    parser.add_argument("--seconds", type=float, default=240.0, help="how long each one is watched")
+    parser.add_argument("--version", default="4.0.7", help="of Pulsar")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the figures are")
+    parser.add_argument("--draw", action="store_true", help="measure nothing")
+    options = parser.parse_args()
+    if unknown := set(options.names) - BALANCERS.keys():
+        parser.error(f"{sorted(unknown)}: expected one of {', '.join(BALANCERS)}")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name in () if options.draw else options.names or BALANCERS:
+        found = measure(name, options.version, options.seconds)
+        (options.folder / f"{name}.json").write_text(f"{json.dumps(found)}\n")
+    files = [options.folder / f"{name}.json" for name in BALANCERS]
+    runs = [json.loads(file.read_text()) for file in files if file.exists()]
+    (options.folder / "max-over-mean.svg").write_text(picture(runs))
+    sys.stdout.write(table(runs))
+
+
+if __name__ == "__main__":
+    main()
