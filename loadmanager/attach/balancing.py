@@ -1,33 +1,25 @@
 """Rounds of looking, deciding and moving, with Pulsar's own balancer off meanwhile."""
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from itertools import count
 from time import monotonic
 from typing import Final, Protocol
 
 from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError, RightMissing
-from loadmanager.adapters.pulsar_admin.moves import BundleMover, Move, Outcome
-from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
 from loadmanager.attach.discovery import Addresses, PulsarCluster, discover_at_any
+from loadmanager.attach.executor import Executor
 from loadmanager.attach.groups import Groups
 from loadmanager.attach.mandate import Alone, Mandate
-from loadmanager.attach.observation import Observation, Proposal, Rules
+from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.sampling import BrokerSample, Sampler
-from loadmanager.attach.splitting import SplitProposal
-from loadmanager.attach.tasks import Followed, followed_move, followed_split
-from loadmanager.core.bundle_task import BundleTask, TaskState
-from loadmanager.core.errors import InvalidName, LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId, parse_full_topic
+from loadmanager.core.bundle_task import BundleTask
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BrokerId
 from loadmanager.core.move_limits import MoveBudget
-
-Work = Callable[[Callable[[], None]], Awaitable[Outcome]]
 
 _STALE_WINDOWS: Final = 3.0
 _LEAST_STALE_S: Final = 30.0
@@ -50,10 +42,6 @@ class Log(Protocol):
 
 class Stopped(LoadManagerError):
     """Something that only people can change keeps us from balancing."""
-
-
-class _Lapsed(LoadManagerError):
-    """The right to send orders is gone or in doubt."""
 
 
 @dataclass(slots=True)
@@ -86,11 +74,10 @@ class Balancer:
     _urls: tuple[str, ...] = ()
     _brokers: tuple[BrokerId, ...] = ()
     _changed_s: float = float("-inf")
-    _uncut: set[BundleId] = field(default_factory=set)
-    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     _groups: Groups = field(init=False)
     _sampler: Sampler = field(init=False)
     _address: Addresses = field(init=False)
+    _executor: Executor = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare to look."""
@@ -98,6 +85,14 @@ class Balancer:
         self._groups = Groups(self.admin)
         self._sampler = Sampler(self.admin, self._address)
         self._urls = (self.url,)
+        self._executor = Executor(
+            admin=self.admin,
+            address=self._address,
+            budget=self.budget,
+            stopping=self.stopping,
+            mandate=self.mandate,
+            log=self.log,
+        )
 
     async def run(self, cluster: PulsarCluster, rounds: int | None, *, take_over: bool) -> None:
         """Balance for so many rounds, or until stopped, and restore what was set before.
@@ -152,7 +147,7 @@ class Balancer:
         self.log.round(seen, held)
         if held or not (seen.proposals or seen.splits):
             return None
-        await self._carry_out(seen)
+        await self._executor.carry_out(seen)
         return cluster
 
     def _know(self, cluster: PulsarCluster) -> None:
@@ -191,114 +186,6 @@ class Balancer:
         now = self.now()
         return self.budget.limits.closed(now.weekday(), now.hour * 60 + now.minute)
 
-    async def _carry_out(self, seen: Observation) -> None:
-        """Split what has to be split; if nothing has, move."""
-        if splits := self._split_work(seen):
-            await self._in_turn(splits)
-        else:
-            await self._together(self._move_work(seen))
-
-    async def _in_turn(self, splits: list[tuple[Followed, Work]]) -> None:
-        """Carry out one split after the other.
-
-        Two at once of a namespace write the same node. After such a lost race a modular 4.0.7
-        broker may answer nothing that needs metadata any more.
-        """
-        unfinished = ""
-        for followed, work in splits:
-            if unfinished:
-                followed.ended("superseded", f"held: the split of {unfinished} is not finished")
-            elif self._admitted(followed):
-                await self._one(followed, work)
-                if followed.task.state is TaskState.TIMED_OUT:
-                    unfinished = followed.task.bundle
-
-    async def _together(self, moves: list[tuple[Followed, Work]]) -> None:
-        """Carry out moves, as many at once as the limits allow."""
-        waiting = deque(moves)
-        under_way: set[asyncio.Task[None]] = set()
-        try:
-            while waiting or under_way:
-                while waiting and not self.budget.crowded():
-                    followed, work = waiting.popleft()
-                    if self._admitted(followed):
-                        under_way.add(asyncio.create_task(self._one(followed, work)))
-                if under_way:
-                    done, under_way = await asyncio.wait(
-                        under_way, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    for one in done:
-                        one.result()
-        finally:
-            # Whatever ended this, no order is left without a look at where it went.
-            await asyncio.gather(*under_way, return_exceptions=True)
-
-    def _move_work(self, seen: Observation) -> list[tuple[Followed, Work]]:
-        mover = BundleMover(
-            self.admin,
-            self._address,
-            seen.cluster.name,
-            seen.cluster.brokers,
-            claims=seen.cluster.manager != "extensible",
-        )
-        return [
-            (
-                followed_move(one, next(self._numbers), self.mandate.epoch, self.log),
-                partial(mover.move, _move(one, seen.samples)),
-            )
-            for one in seen.proposals
-        ]
-
-    def _split_work(self, seen: Observation) -> list[tuple[Followed, Work]]:
-        return [
-            (
-                followed_split(one, next(self._numbers), self.mandate.epoch, self.log),
-                partial(self._split, seen.cluster.name, one),
-            )
-            for one in seen.splits
-            if one.bundle not in self._uncut
-        ]
-
-    async def _split(
-        self, cluster: str, proposal: SplitProposal, ordered: Callable[[], None]
-    ) -> Outcome:
-        broker = proposal.broker
-        splitter = BundleSplitter(self.admin, self._address(broker), cluster, broker)
-        outcome = await splitter.split(proposal.bundle, proposal.cut, ordered)
-        if outcome.state == "failed" and outcome.attempts:
-            # A version that cannot, or a namespace that may not, does not in the next round either.
-            self._uncut.add(proposal.bundle)
-        return outcome
-
-    def _admitted(self, followed: Followed) -> bool:
-        """Count what may begin now, else tell why it may not."""
-        bundle = followed.task.bundle
-        why = "told to stop" if self.stopping.is_set() else ""
-        why = why or self.budget.exhausted(bundle, monotonic())
-        if why:
-            followed.ended("superseded", f"held: {why}")
-            return False
-        self.budget.begin(bundle, monotonic())
-        return True
-
-    async def _one(self, followed: Followed, work: Work) -> None:
-        def ordered() -> None:
-            if why := self.mandate.lapsed():
-                raise _Lapsed(why)
-            followed.ordered()
-
-        try:
-            outcome = await work(ordered)
-        except _Lapsed as error:
-            outcome = Outcome(state="superseded", reason=str(error))
-        except RightMissing as error:
-            self.stopping.set()
-            followed.ended("failed", str(error))
-            raise
-        finally:
-            self.budget.end(followed.task.bundle, monotonic())
-        followed.ended(outcome.state, outcome.reason)
-
     async def _restore(self) -> None:
         """Set everything as it was, by any broker that answers.
 
@@ -320,12 +207,3 @@ class Balancer:
                 await asyncio.sleep(_RESTORE_PAUSE_S)
             else:
                 return
-
-
-def _move(proposal: Proposal, samples: Mapping[BrokerId, BrokerSample]) -> Move:
-    name = samples[proposal.source].bundles[proposal.bundle].topic
-    try:
-        topic = parse_full_topic(name)
-    except InvalidName:
-        topic = None
-    return Move(bundle=proposal.bundle, source=proposal.source, target=proposal.target, topic=topic)
