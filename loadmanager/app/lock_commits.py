@@ -5,7 +5,7 @@ What becomes of each lock is returned, and nothing of the bundles is changed her
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import structlog
@@ -51,21 +51,24 @@ class LockResult(StrEnum):
     DROP_TOO_LARGE = "drop_too_large"
 
 
-@dataclass(frozen=True, slots=True)
-class LockOutcome:
-    """What became of one lock; with its fencing token if it was taken."""
+@dataclass(slots=True)
+class LockOutcomes:
+    """What became of the locks that were to be taken and dropped, of each one thing.
 
-    bundle: BundleId
-    result: LockResult
+    ``token`` is the fencing token of those that were taken, ``error`` why some did not fit.
+    """
+
+    results: dict[BundleId, LockResult] = field(default_factory=dict)
     token: int = 0
     error: TooLarge | None = None
 
+    def note(self, bundles: Iterable[BundleId], result: LockResult) -> None:
+        """Add the result of some locks."""
+        self.results |= dict.fromkeys(bundles, result)
 
-def outcomes_of(
-    bundles: Iterable[BundleId], result: LockResult, token: int = 0, error: TooLarge | None = None
-) -> list[LockOutcome]:
-    """Return the same outcome for each of ``bundles``."""
-    return [LockOutcome(bundle, result, token, error) for bundle in bundles]
+    def of(self, *results: LockResult) -> list[BundleId]:
+        """Return the bundles of the locks with one of these results."""
+        return [bundle for bundle, result in self.results.items() if result in results]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +102,26 @@ class LockCommits:
         self._replace: dict[BundleId, _Examined] = {}
         self._missing: set[BundleId] = set()
 
-    async def change(
-        self, takes: Sequence[BundleId], drops: Sequence[BundleId]
-    ) -> list[LockOutcome]:
+    async def change(self, takes: Sequence[BundleId], drops: Sequence[BundleId]) -> LockOutcomes:
         """Take and drop the locks that can be, in one commit; return what became of each.
 
         Raises:
             SessionLost: the owned list is gone or somebody else's: so is the session.
         """
-        outcomes: list[LockOutcome] = []
+        found = LockOutcomes()
         while takes or drops:
             try:
-                found = await self._attempt(takes, drops)
+                await self._attempt(takes, drops, found)
             except TooLarge as error:
-                found = outcomes_of(takes, LockResult.TAKE_TOO_LARGE, error=error)
-                found += outcomes_of(drops, LockResult.DROP_TOO_LARGE, error=error)
+                found.error = error
+                found.note(takes, LockResult.TAKE_TOO_LARGE)
+                found.note(drops, LockResult.DROP_TOO_LARGE)
             except Disconnected:
                 await self._list.applied()
-                found = outcomes_of((*takes, *drops), LockResult.NOT_APPLIED)
-            outcomes += found
-            known = {outcome.bundle for outcome in found}
-            takes = [bundle for bundle in takes if bundle not in known]
-            drops = [bundle for bundle in drops if bundle not in known]
-        return outcomes
+                found.note((*takes, *drops), LockResult.NOT_APPLIED)
+            takes = [bundle for bundle in takes if bundle not in found.results]
+            drops = [bundle for bundle in drops if bundle not in found.results]
+        return found
 
     async def replace(self, change: RangeChange) -> int | None:
         """Replace bundles by others of the same range: boundaries, locks and list at once.
@@ -154,9 +154,9 @@ class LockCommits:
         return None if stat is None else stat.mzxid
 
     async def _attempt(
-        self, takes: Sequence[BundleId], drops: Sequence[BundleId]
-    ) -> list[LockOutcome]:
-        """Commit once; return the outcomes of all locks, or of those that stand in the way.
+        self, takes: Sequence[BundleId], drops: Sequence[BundleId], found: LockOutcomes
+    ) -> None:
+        """Commit once; add what became of all locks, or of those that stand in the way.
 
         Raises:
             TooLarge: it is more than ZooKeeper takes at once.
@@ -164,23 +164,29 @@ class LockCommits:
         """
         versions, strange = await self._boundary_versions(takes)
         if strange:
-            return outcomes_of(strange, LockResult.NOT_A_BUNDLE)
+            found.note(strange, LockResult.NOT_A_BUNDLE)
+            return
         if takes and self._orders() is None:
-            return outcomes_of(takes, LockResult.ORDERS_IN_DOUBT)
+            found.note(takes, LockResult.ORDERS_IN_DOUBT)
+            return
         operations = self._operations(takes, drops, versions)
         try:
             written = [operation for _, operation in operations]
             stat = await self._list.commit(written, gone=drops, made=takes)
         except CommitRejected as rejected:
             bundle, operation = operations[rejected.index]
-            return await self._give_way(bundle, operation, rejected, takes, drops)
+            held = await self._give_way(bundle, operation, rejected, takes, drops)
+            found.note(held, LockResult.HELD_BY_ANOTHER)
+            return
         if stat is None:
-            return outcomes_of((*takes, *drops), LockResult.NOT_APPLIED)
+            found.note((*takes, *drops), LockResult.NOT_APPLIED)
+            return
         for bundle in takes:
             self._replace.pop(bundle, None)
         self._missing.difference_update(drops)
-        taken = outcomes_of(takes, LockResult.TAKEN, token=stat.mzxid)
-        return outcomes_of(drops, LockResult.DROPPED) + taken
+        found.token = stat.mzxid
+        found.note(drops, LockResult.DROPPED)
+        found.note(takes, LockResult.TAKEN)
 
     async def _boundary_versions(
         self, takes: Sequence[BundleId]
@@ -246,7 +252,7 @@ class LockCommits:
         rejected: CommitRejected,
         takes: Sequence[BundleId],
         drops: Collection[BundleId],
-    ) -> list[LockOutcome]:
+    ) -> list[BundleId]:
         """Find out what stands in the way, for the next attempt; return what cannot be taken."""
         if isinstance(operation, Check) and bundle is not None:
             # A lock was taken there since, perhaps the one that was to be replaced.
@@ -269,7 +275,7 @@ class LockCommits:
             raise rejected.cause
         return []
 
-    async def _examine(self, takes: Sequence[BundleId]) -> list[LockOutcome]:
+    async def _examine(self, takes: Sequence[BundleId]) -> list[BundleId]:
         """Find out whose locks are in the way; return those of others, and replace our own.
 
         A lock of this session is one whose commit lost its reply; one of an earlier
@@ -297,7 +303,7 @@ class LockCommits:
                 held_by = node.stat.ephemeral_owner
                 log.info("bundle.lock.refused", bundle=bundle, held_by_session=held_by)
                 held.append(bundle)
-        return outcomes_of(held, LockResult.HELD_BY_ANOTHER)
+        return held
 
     def _is_ours(self, bundle: BundleId, node: Node) -> bool:
         if node.stat.ephemeral_owner == self._session_id:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from loadmanager.app.lock_batches import LockBatch, LockBatches
-from loadmanager.app.lock_commits import LockCommits, LockOutcome, LockResult
+from loadmanager.app.lock_commits import LockCommits, LockOutcomes, LockResult
 from loadmanager.app.membership import Membership
 from loadmanager.app.oversized import REST_S
 from loadmanager.app.owned_list import OwnedList
@@ -82,24 +82,18 @@ class LockWorker:
         ordered = merges_in(own.orders.splits) if own.orders else ()
         return own.range_changes.ready_merge(own.records.phase, ordered, self._clock.monotonic_s())
 
-    def _apply(self, outcomes: Sequence[LockOutcome]) -> None:
+    def _apply(self, found: LockOutcomes) -> None:
         """Let the bundles know what became of their locks: the one place where they do."""
-
-        def bundles(*results: LockResult) -> list[BundleId]:
-            return [outcome.bundle for outcome in outcomes if outcome.result in results]
-
         own = self._ownerships
-        for bundle in bundles(LockResult.HELD_BY_ANOTHER, LockResult.NOT_A_BUNDLE):
+        for bundle in found.of(LockResult.HELD_BY_ANOTHER, LockResult.NOT_A_BUNDLE):
             own.lock_refused(bundle)
-        errors = [outcome.error for outcome in outcomes if outcome.error is not None]
-        if errors:
-            takes, drops = bundles(LockResult.TAKE_TOO_LARGE), bundles(LockResult.DROP_TOO_LARGE)
-            self._too_large(takes, drops, errors[0])
+        if found.error is not None:
+            takes, drops = LockResult.TAKE_TOO_LARGE, LockResult.DROP_TOO_LARGE
+            self._too_large(found.of(takes), found.of(drops), found.error)
             return
-        taken = {one.bundle: one.token for one in outcomes if one.result is LockResult.TAKEN}
-        dropped = bundles(LockResult.DROPPED)
+        taken, dropped = found.of(LockResult.TAKEN), found.of(LockResult.DROPPED)
         own.locks_dropped(dropped)
-        own.locks_taken(taken)
+        own.locks_taken(dict.fromkeys(taken, found.token))
         self._batches.done(taken, dropped)
 
     def _too_large(

@@ -10,7 +10,7 @@ import pytest
 from loadmanager.adapters.memory.client import MemoryCoordination, next_turn
 from loadmanager.adapters.memory.service import MemoryService
 from loadmanager.app.identity import Identity
-from loadmanager.app.lock_commits import LockCommits, LockOutcome, LockResult
+from loadmanager.app.lock_commits import LockCommits, LockResult
 from loadmanager.app.membership import Membership
 from loadmanager.app.owned_list import OwnedList
 from loadmanager.app.ownership_records import OwnershipRecords
@@ -84,18 +84,13 @@ class Agent:
         given = tuple(takes), tuple(drops)
         outcomes = await self.commits.change(takes, drops)
         assert (tuple(takes), tuple(drops)) == given
-        assert sorted(one.bundle for one in outcomes) == sorted((*takes, *drops))
-        for outcome in outcomes:
-            self._note(outcome)
-        return {one.bundle: one.result for one in outcomes}
-
-    def _note(self, outcome: LockOutcome) -> None:
-        record = self.records.of(outcome.bundle)
-        if outcome.result is LockResult.TAKEN:
-            record.token = outcome.token
+        assert sorted(outcomes.results) == sorted((*takes, *drops))
+        for record in map(self.records.of, outcomes.of(LockResult.TAKEN)):
+            record.token = outcomes.token
             self.records.enter(record, Phase.OWNED)
-        elif outcome.result is LockResult.DROPPED:
+        for record in map(self.records.of, outcomes.of(LockResult.DROPPED)):
             self.records.enter(record, Phase.FREE)
+        return outcomes.results
 
 
 async def make(service: MemoryService, broker: str = "me:8080") -> Agent:
