@@ -227,12 +227,12 @@ class TaskController:
             await self._confirm()
             too_large = await self._write(batch)
             self._check_open()
+            for request in batch:
+                self._resolve(request, "the orders of its broker do not fit into a node", too_large)
+            self.observe()
         except BaseException as error:
             self._refuse(batch, error)
             raise
-        for request in batch:
-            self._resolve(request, "the orders of its broker do not fit into a node", too_large)
-        self.observe()
 
     def _refuse(self, batch: Iterable[_Request], error: BaseException) -> None:
         """Answer all that have no answer yet: each decider goes on, whatever one write met."""
