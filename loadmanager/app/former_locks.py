@@ -118,25 +118,30 @@ class FormerLocks:
         parallel = asyncio.Semaphore(PARALLEL)
         while True:
             await self._clock.sleep(_LOOK_S)
-            looks = [self._look(membership, b, t, parallel) for b, t in self._tokens.items()]
-            await asyncio.gather(*looks)
+            untaken = self._untaken()
+            clearing = [self._try_to_clear(membership, b, t, parallel) for b, t in untaken.items()]
+            await asyncio.gather(*clearing)
 
-    async def _look(
+    def _untaken(self) -> dict[BundleId, int]:
+        """Forget those that were taken over, and return those that are not about to be."""
+        untaken: dict[BundleId, int] = {}
+        for bundle, token in tuple(self._tokens.items()):
+            phase = self._ownerships.records.phase(bundle)
+            if phase is Phase.FREE:
+                untaken[bundle] = token
+            elif holds_lock(phase):
+                del self._tokens[bundle]
+        return untaken
+
+    async def _try_to_clear(
         self, membership: Membership, bundle: BundleId, token: int, parallel: asyncio.Semaphore
     ) -> None:
-        """Forget a lock that was taken over or deleted by now."""
-        phase = self._ownerships.records.phase(bundle)
-        if phase is Phase.FREE:
-            async with parallel:
-                try:
-                    gone = await self._clear_untaken(membership, bundle, token)
-                except (BrokerError, CoordinationError) as error:
-                    log.debug("bundle.lock.uncleared", bundle=bundle, why=str(error))
-                    return
-        else:
-            gone = holds_lock(phase)
-        if gone:
-            self._tokens.pop(bundle, None)
+        async with parallel:
+            try:
+                if await self._clear_untaken(membership, bundle, token):
+                    self._tokens.pop(bundle, None)
+            except (BrokerError, CoordinationError) as error:
+                log.debug("bundle.lock.uncleared", bundle=bundle, why=str(error))
 
     async def _clear_untaken(self, membership: Membership, bundle: BundleId, token: int) -> bool:
         """Delete a lock unless it is being taken over, and return whether it is gone."""
