@@ -193,8 +193,13 @@ def _plan(
     )
 
 
-def document(seen: Observation, *, requests: int, answer_bytes: int) -> dict[str, Any]:
-    """Return an observation as the JSON object that ``attach --json`` prints."""
+def document(
+    seen: Observation, *, requests: int, answer_bytes: int, traffic: bool = False
+) -> dict[str, Any]:
+    """Return an observation as the JSON object that ``attach --json`` prints.
+
+    With ``traffic`` brokers tell that of each of their bundles, in columns.
+    """
     plan = seen.plan
     return {
         "cluster": seen.cluster.name,
@@ -206,7 +211,10 @@ def document(seen: Observation, *, requests: int, answer_bytes: int) -> dict[str
         "maxOverMean": plan and plan.max_over_mean,
         "plannedMaxOverMean": plan and plan.planned_max_over_mean,
         "leastMaxOverMean": plan and plan.least_max_over_mean,
-        "brokers": [_broker(name, sample) for name, sample in seen.samples.items()],
+        "brokers": [
+            {**_broker(name, sample), **({"traffic": _traffic(sample)} if traffic else {})}
+            for name, sample in seen.samples.items()
+        ],
         "missing": dict(seen.missing),
         "proposals": [
             {
@@ -243,4 +251,16 @@ def _broker(name: BrokerId, sample: BrokerSample) -> dict[str, Any]:
         "cpuCores": sample.cpu_cores,
         "usagePercent": dict(sample.usages),
         "homelessTopics": sample.homeless_topics,
+    }
+
+
+def _traffic(sample: BrokerSample) -> dict[str, Any]:
+    every = sample.bundles.values()
+    return {
+        "bundle": list(sample.bundles),
+        "topics": [one.topics for one in every],
+        "msgsInPerS": [one.msgs_in_per_s for one in every],
+        "msgsOutPerS": [one.msgs_out_per_s for one in every],
+        "bytesInPerS": [one.bytes_in_per_s for one in every],
+        "bytesOutPerS": [one.bytes_out_per_s for one in every],
     }

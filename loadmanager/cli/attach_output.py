@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from loadmanager.core.bundle_task import BundleTask
 
 
-def print_window(seen: "Observation", cost: "Cost", *, as_json: bool) -> None:
-    """Print one look at a cluster."""
+def print_window(
+    seen: "Observation", cost: "Cost", *, as_json: bool, traffic: bool = False
+) -> None:
+    """Print one look at a cluster; in JSON with the ``traffic`` of each bundle if asked for."""
     from loadmanager.attach import screen
 
     if as_json:
-        _print_json(_window(seen, cost))
+        _print_json(_window(seen, cost, traffic=traffic))
         return
     print_table(screen.title(seen), *screen.columns(seen))
     for line in screen.summary(seen):
@@ -72,10 +74,10 @@ class DecisionLog:
             click.echo(f"{_now()}  {what}")
 
 
-def _window(seen: "Observation", cost: "Cost") -> dict[str, Any]:
+def _window(seen: "Observation", cost: "Cost", *, traffic: bool = False) -> dict[str, Any]:
     from loadmanager.attach.observation import document
 
-    return document(seen, requests=cost.requests, answer_bytes=cost.answer_bytes)
+    return document(seen, requests=cost.requests, answer_bytes=cost.answer_bytes, traffic=traffic)
 
 
 def _print_json(told: dict[str, Any]) -> None:

@@ -79,7 +79,12 @@ class Attached:
                 if doctor:
                     return int(print_findings(seen))
                 show_window(metrics, seen, "")
-                print_window(seen, admin.cost, as_json=self._options["as_json"])
+                print_window(
+                    seen,
+                    admin.cost,
+                    as_json=self._options["as_json"],
+                    traffic=self._options["once"],
+                )
                 if history is not None:
                     history.round(seen, "")
                 if self._options["once"]:

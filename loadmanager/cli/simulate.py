@@ -15,8 +15,19 @@ import click
 from loadmanager.cli.stopping import interrupted
 
 if TYPE_CHECKING:
+    from loadmanager.core.ids import Namespace
     from loadmanager.simulator.comparing import Job
     from loadmanager.simulator.comparison import Comparison, Finding
+
+
+def _parse_times(
+    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> "dict[Namespace, float]":
+    if not texts:
+        return {}
+    from loadmanager.cli.what_if import parse_times
+
+    return parse_times(context, option, texts)
 
 
 _file = click.Path(dir_okay=False, path_type=Path)
@@ -89,6 +100,34 @@ _file = click.Path(dir_okay=False, path_type=Path)
     help="Write the history a live cluster would have written, to a folder for each run in this "
     "one; to this one if there is but one run. What other runs wrote there is refused.",
 )
+@click.option(
+    "--from",
+    "source",
+    metavar="URL|FILE",
+    help="Instead of a scenario, a Pulsar cluster as it runs (the URL of any broker), or what "
+    "`loadmanager attach --once --json` printed of it: how even it is, and would be.",
+)
+@click.option(
+    "--add-brokers",
+    "add",
+    default=0,
+    type=click.IntRange(0, 10_000),
+    help="With --from: as if so many more brokers were there.",
+)
+@click.option(
+    "--lose-broker",
+    "lose",
+    metavar="HOST:PORT",
+    multiple=True,
+    help="With --from: as if this one were gone. May be given again.",
+)
+@click.option(
+    "--times",
+    metavar="TENANT/NAMESPACE=FACTOR",
+    multiple=True,
+    callback=_parse_times,
+    help="With --from: as if a namespace had so many times its traffic. May be given again.",
+)
 def simulate_command(
     *,
     asked: tuple[str, ...],
@@ -105,6 +144,10 @@ def simulate_command(
     as_json: bool,
     html: Path | None,
     history: Path | None,
+    source: str | None,
+    add: int,
+    lose: tuple[str, ...],
+    times: "dict[Namespace, float]",
 ) -> None:
     """Simulate scenarios with several strategies, and compare the strategies.
 
@@ -120,7 +163,13 @@ def simulate_command(
       loadmanager simulate over-placement
       loadmanager simulate --all --strategy avg+avg,threshold+* --seeds 20 --html report.html
       loadmanager simulate mine.toml --trace rates.csv --set threshold=0.05 --json
+      loadmanager simulate --from http://broker-1:8080 --add-brokers 2 --times shop/orders=2
     """  # noqa: D301 - the backspace tells click not to wrap the examples
+    if source is not None:
+        _what_if(source, add, lose, times, as_json=as_json, asked=bool(asked) or everything)
+        return
+    if add or lose or times:
+        raise click.UsageError("--add-brokers, --lose-broker and --times are given with --from")
     if listed:
         from loadmanager.cli.simulating import print_list
 
@@ -150,6 +199,27 @@ def simulate_command(
         click.echo(str(one), err=True)
     if failed:
         raise click.exceptions.Exit(1)
+
+
+def _what_if(
+    source: str,
+    add: int,
+    lose: tuple[str, ...],
+    times: "dict[Namespace, float]",
+    *,
+    as_json: bool,
+    asked: bool,
+) -> None:
+    from loadmanager.cli.what_if import print_what_if
+    from loadmanager.core.errors import LoadManagerError
+
+    if asked:
+        raise click.UsageError("--from is given instead of scenarios")
+    try:
+        print_what_if(source, add, lose, times, as_json=as_json)
+    except LoadManagerError as error:
+        click.echo(str(error), err=True)
+        raise click.exceptions.Exit(2) from None
 
 
 def _comparison(

@@ -1,0 +1,203 @@
+"""What a Pulsar cluster would be with other brokers or other traffic, from one look at it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from loadmanager.core.bounds import TOTAL
+from loadmanager.core.errors import InvalidName, LoadManagerError
+from loadmanager.core.even_rates import Floats, Places, RatePlan, plan_even_rates
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
+
+_MOST_MOVES: Final = 10_000
+
+
+class SnapshotRefused(LoadManagerError):
+    """It is no look at a cluster, or does not have what is to be changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One look: K bundles on B brokers.
+
+    Attributes:
+        brokers: their names.
+        bundles: their names.
+        owner: (K,) the place of each bundle's broker.
+        rates: (K, 2) messages and bytes per second, in and out.
+        stays: which bundles never move.
+    """
+
+    brokers: tuple[str, ...]
+    bundles: tuple[BundleId, ...]
+    owner: Places
+    rates: Floats
+    stays: frozenset[BundleId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What would be otherwise: brokers that come and go, and factors of namespaces' traffic."""
+
+    add: int = 0
+    lose: Sequence[str] = ()
+    times: Mapping[Namespace, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """A cluster, and what moves would make of it.
+
+    ``loads`` are (B, 2) of the brokers, ``evened`` those after the moves of ``plan``;
+    ``placed`` bundles of lost brokers were given to the emptiest one each.
+    """
+
+    seen: Seen
+    loads: Floats
+    evened: Floats
+    plan: RatePlan
+    placed: int = 0
+
+
+def seen_in(told: Any, where: str) -> Seen:
+    """Return the look in what ``attach --once --json`` has printed.
+
+    Raises:
+        SnapshotRefused: it is something else.
+    """
+    brokers: list[str] = []
+    rows: list[tuple[BundleId, int, float, float]] = []
+    try:
+        for place, broker in enumerate(told["brokers"]):
+            brokers.append(str(broker["broker"]))
+            columns = broker["traffic"]
+            every = zip(
+                columns["bundle"],
+                *(columns[name] for name in ("msgsInPerS", "msgsOutPerS")),
+                *(columns[name] for name in ("bytesInPerS", "bytesOutPerS")),
+                strict=True,
+            )
+            rows += [
+                (parse_bundle(name), place, float(mi) + float(mo), float(bi) + float(bo))
+                for name, mi, mo, bi, bo in every
+            ]
+        stays = frozenset(map(BundleId, told["staying"]))
+    except (KeyError, TypeError, ValueError, OverflowError, InvalidName) as error:
+        raise SnapshotRefused(
+            f"{where}: {type(error).__name__} {error}; expected what "
+            "loadmanager attach --once --json has printed"
+        ) from None
+    rates = np.array([row[2:] for row in rows], dtype=float).reshape(len(rows), 2)
+    if not brokers or not ((rates >= 0) & (rates <= TOTAL.most)).all():
+        why = f"rates from 0 to {TOTAL.most:g}, of at least one broker"
+        raise SnapshotRefused(f"{where}: expected {why}")
+    return Seen(
+        brokers=tuple(brokers),
+        bundles=tuple(row[0] for row in rows),
+        owner=np.array([row[1] for row in rows], dtype=np.intp),
+        rates=rates,
+        stays=stays,
+    )
+
+
+def outlook(seen: Seen, change: Change) -> Outlook:
+    """Return what the cluster would be after a change, and what moves would make of it.
+
+    Raises:
+        SnapshotRefused: a broker or namespace is not there, or no broker is left.
+    """
+    _check(seen, change)
+    kept = [one for one in seen.brokers if one not in change.lose]
+    brokers = (*kept, *(f"new-{number}" for number in range(1, change.add + 1)))
+    place = {name: at for at, name in enumerate(brokers)}
+    factors = [change.times.get(namespace_of(one), 1.0) for one in seen.bundles]
+    rates = seen.rates * np.array(factors, dtype=float).reshape(-1, 1)
+    owner = np.array([place.get(seen.brokers[at], -1) for at in seen.owner], dtype=np.intp)
+    lost = np.flatnonzero(owner < 0)
+    _place(lost, owner, rates, len(brokers))
+    changed = Seen(
+        brokers=brokers, bundles=seen.bundles, owner=owner, rates=rates, stays=seen.stays
+    )
+    plan = plan_even_rates(
+        rates,
+        owner,
+        len(brokers),
+        movable=np.array([one not in seen.stays for one in seen.bundles], dtype=bool),
+        kind=np.zeros(len(owner), dtype=np.intp),
+        gives=np.ones(len(brokers), dtype=bool),
+        takes=np.ones((1, len(brokers)), dtype=bool),
+        most_moves=_MOST_MOVES,
+    )
+    evened = owner.copy()
+    for move in plan.moves:
+        evened[move.bundle] = move.target
+    return Outlook(
+        seen=changed,
+        loads=_loads(rates, owner, len(brokers)),
+        evened=_loads(rates, evened, len(brokers)),
+        plan=plan,
+        placed=len(lost),
+    )
+
+
+def _check(seen: Seen, change: Change) -> None:
+    for broker in change.lose:
+        if broker not in seen.brokers:
+            known = ", ".join(seen.brokers)
+            raise SnapshotRefused(f"broker {broker} is not there; expected one of {known}")
+    if change.add + len(seen.brokers) == len(set(change.lose)):
+        raise SnapshotRefused("no broker would be left; expected at least one")
+    there = {namespace_of(one) for one in seen.bundles}
+    for namespace in change.times:
+        if namespace not in there:
+            raise SnapshotRefused(f"namespace {namespace} has no bundle; expected one that has")
+
+
+def _place(lost: Places, owner: Places, rates: Floats, brokers: int) -> None:
+    """Give bundles that have no broker to the emptiest one, the largest first."""
+    means = np.maximum(rates.sum(axis=0) / brokers, 1e-9)
+    sizes = rates / means
+    loads = _loads(sizes[owner >= 0], owner[owner >= 0], brokers)
+    for bundle in sorted(lost.tolist(), key=lambda one: -sizes[one].max()):
+        target = int(loads.max(axis=1).argmin())
+        owner[bundle] = target
+        loads[target] += sizes[bundle]
+
+
+def _loads(rates: Floats, owner: Places, brokers: int) -> Floats:
+    loads = np.zeros((brokers, rates.shape[1]))
+    np.add.at(loads, owner, rates)
+    return loads
+
+
+def document(now: Outlook, then: Outlook) -> dict[str, Any]:
+    """Return the cluster as it is, and as it would be, as JSON."""
+    return {"now": _told(now), "changed": _told(then), "placed": then.placed}
+
+
+def _told(one: Outlook) -> dict[str, Any]:
+    return {
+        "maxOverMean": one.plan.max_over_mean,
+        "plannedMaxOverMean": one.plan.planned_max_over_mean,
+        "leastMaxOverMean": one.plan.least_max_over_mean,
+        "moves": [
+            {
+                "bundle": one.seen.bundles[move.bundle],
+                "source": one.seen.brokers[move.source],
+                "target": one.seen.brokers[move.target],
+            }
+            for move in one.plan.moves
+        ],
+        "brokers": [
+            {
+                "broker": BrokerId(name),
+                "msgsPerS": float(before[0]),
+                "bytesPerS": float(before[1]),
+                "evenedMsgsPerS": float(after[0]),
+                "evenedBytesPerS": float(after[1]),
+            }
+            for name, before, after in zip(one.seen.brokers, one.loads, one.evened, strict=True)
+        ],
+    }

@@ -1,0 +1,106 @@
+"""``loadmanager simulate --from``: a real cluster with other brokers or other traffic."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.attach.discovery import Addresses, discover
+from loadmanager.attach.groups import Groups
+from loadmanager.attach.observation import Rules
+from loadmanager.attach.observation import document as observed
+from loadmanager.attach.sampling import Sampler
+from loadmanager.attach.what_if import Change, Outlook, document, outlook, seen_in
+from loadmanager.cli.tables import print_table
+from loadmanager.core.errors import InvalidName, LoadManagerError
+from loadmanager.core.ids import Namespace, parse_namespace
+
+INTERVAL_S = 10.0
+"""How long a cluster is looked at."""
+
+_MOST_FACTOR = 1e6
+
+
+def parse_times(
+    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
+) -> dict[Namespace, float]:
+    """Return the factors of namespaces' traffic that options give."""
+    found: dict[Namespace, float] = {}
+    for text in texts:
+        name, _, factor = text.partition("=")
+        try:
+            found[parse_namespace(name)] = float(factor)
+        except (InvalidName, ValueError):
+            raise click.BadParameter(f"{text!r}; expected tenant/namespace=factor") from None
+        if not 0 <= found[parse_namespace(name)] <= _MOST_FACTOR:
+            raise click.BadParameter(f"{text!r}; expected a factor from 0 to {_MOST_FACTOR:g}")
+    return found
+
+
+def print_what_if(
+    source: str, add: int, lose: Sequence[str], times: dict[Namespace, float], *, as_json: bool
+) -> None:
+    """Print the cluster as it is, and as it would be.
+
+    Raises:
+        LoadManagerError: it cannot be read, or has not what is to be changed.
+    """
+    seen = seen_in(_told(source), source)
+    now, then = outlook(seen, Change()), outlook(seen, Change(add=add, lose=lose, times=times))
+    if as_json:
+        click.echo(json.dumps(document(now, then), allow_nan=False))
+        return
+    _print_brokers(then)
+    for title, one in (("as it is", now), ("changed", then)):
+        click.echo(
+            f"{title}: the fullest broker has {one.plan.max_over_mean:.2f} times the mean, "
+            f"{one.plan.planned_max_over_mean:.2f} after {len(one.plan.moves)} moves; "
+            f"at least {one.plan.least_max_over_mean:.2f}"
+        )
+    if then.placed:
+        click.echo(f"{then.placed} bundles of lost brokers are on the emptiest brokers")
+
+
+def _print_brokers(then: Outlook) -> None:
+    rows = [
+        (
+            name,
+            f"{before[0]:,.0f}",
+            f"{before[1] / 1e6:,.2f}",
+            f"{after[0]:,.0f}",
+            f"{after[1] / 1e6:,.2f}",
+        )
+        for name, before, after in zip(then.seen.brokers, then.loads, then.evened, strict=True)
+    ]
+    names = ("broker", "msg/s>", "MB/s>", "msg/s after moves>", "MB/s after moves>")
+    print_table("changed", names, rows)
+
+
+def _told(source: str) -> Any:
+    if source.startswith(("http://", "https://")):
+        return asyncio.run(_look(source.rstrip("/")))
+    path = Path(source)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        told = f"{source}: {why}; expected what loadmanager attach --once --json has printed"
+        raise LoadManagerError(told) from None
+
+
+async def _look(url: str) -> Any:
+    admin = PulsarAdmin(Access())
+    try:
+        sampler = Sampler(admin, Addresses.of(url))
+        await sampler.sample(await discover(admin, url))
+        await asyncio.sleep(INTERVAL_S)
+        cluster = await discover(admin, url)
+        samples, missing = await sampler.sample(cluster)
+        seen = await Groups(admin).observe(url, cluster, samples, missing, Rules())
+        return observed(seen, requests=0, answer_bytes=0, traffic=True)
+    finally:
+        await admin.close()
