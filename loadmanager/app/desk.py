@@ -145,13 +145,12 @@ class Desk:
             TermGivenUp: three rounds in a row failed unexpectedly (in an exception group).
             CoordinationError: the orders of the former leader cannot be read.
         """
-        self._constraints.open()
-        self._steering.open()
-        self._costing.open()
+        documents = (self._constraints, self._steering, self._costing)
+        for one in documents:
+            one.open()
         try:
-            await self._constraints.read()
-            await self._steering.read()
-            await self._costing.read()
+            for one in documents:
+                await one.read()
             self._chronicle.began()
             await self.tasks.open()
             self._deciding.memory = await self._inheritance.take()
@@ -162,9 +161,8 @@ class Desk:
                 tasks.create_task(self._placing.run(), name="placements")
                 tasks.create_task(self._rounds.run(), name="rounds")
         finally:
-            self._constraints.close()
-            self._steering.close()
-            self._costing.close()
+            for one in documents:
+                one.close()
             self._placing.end(self._term.epoch)
             self.tasks.close()
             self._chronicle.ended()
