@@ -12,6 +12,7 @@ from statistics import median
 from typing import Final
 
 import leader_round
+import numpy as np
 import pytest
 from figures import emit
 from leader_round import CHANGED_EVERY, LeaderRounds
@@ -21,10 +22,12 @@ from synthetic_cluster import BUNDLES_PER_BROKER, NOW_S, SHAPES, Shape, syntheti
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.load import LoadReport
 from loadmanager.core.memory import Memory
+from loadmanager.core.placement import JointPlacement
 from loadmanager.core.plan import Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.shedding import Shed, ThresholdShedder
+from loadmanager.core.shadow import Seen, Shadow, after_round
+from loadmanager.core.shedding import JointShedder, Shed, ThresholdShedder
 from loadmanager.core.tally import LoadTally
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(120)]
@@ -33,6 +36,9 @@ NOISE: Final = 2.0
 """How many times its target a round may take on a busy machine."""
 
 RUNS: Final = 7
+MOST_ROUNDS: Final = 10.0
+"""So many rounds of the leader a strategy beside it may take; measured were one and two."""
+
 TARGETS_MS: Final = {100: 50.0, 1000: 300.0}
 PEAK_BYTES: Final = 500e6
 LEAST_RATIO_TO_PLAIN: Final = 1.5
@@ -103,6 +109,43 @@ class Lane:
     def shed_ms(self) -> float:
         """Shedding alone."""
         return 1000 * median(self.shed_s)
+
+
+BESIDE: Final = {
+    "ThresholdShedder": Planner(shedder=SHEDDER),
+    "JointShedder": Planner(shedder=JointShedder(), placement=JointPlacement()),
+}
+
+
+@pytest.mark.parametrize("strategy", BESIDE)
+def test_a_strategy_beside_takes_no_longer_than_a_few_rounds(strategy: str) -> None:
+    brokers, shape = 1000, SHAPES[-1]
+    rounds = LeaderRounds(brokers, shape)
+    shadow, rng, cpu_ms, round_ms = Shadow(), np.random.default_rng(1), [], []
+    for number in range(RUNS):
+        times, view, plan = rounds.round(1 + number / 100)
+        parts = rounds.planner.divided(view, RoundMemory())
+        found = rounds.planner.optimality(view, RoundMemory())
+        assert parts is not None
+        assert found is not None
+        seen = Seen(view=view, divided=parts, optimality=found, moves=plan.moves)
+        began_s = time.thread_time()
+        shadow = after_round(shadow, BESIDE[strategy], seen, rng)
+        cpu_ms.append(1000 * (time.thread_time() - began_s))
+        round_ms.append(times.cpu_ms)
+    emit(
+        "shadow",
+        figure="one round of a strategy beside the active one, after the round",
+        **_settings(brokers, shape),
+        strategy=strategy,
+        cpu_median_ms=median(cpu_ms),
+        cpu_max_ms=max(cpu_ms),
+        round_cpu_median_ms=median(round_ms),
+        bundles_elsewhere=len(shadow.away),
+        runs=RUNS,
+    )
+    assert shadow.moves
+    assert median(cpu_ms) <= MOST_ROUNDS * median(round_ms)
 
 
 class TwoLeaders:
