@@ -6,7 +6,7 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,7 @@ from loadmanager.app.unexpected import Unexpected
 from loadmanager.attach.mandate import Elected
 from loadmanager.attach.prior_settings import StateUnusable
 from loadmanager.attach.shared_state import SharedState
+from loadmanager.cli.simulated_history import warnings_alone
 from loadmanager.config import load_config
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
@@ -139,30 +140,59 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
     clock, metrics = SystemClock(), Metrics(CollectorRegistry(), config.cluster.name)
     coordination = ZooKeeperCoordination(zookeeper_options(config))
     picture = ClusterPicture(coordination, clock, metrics)
-    await coordination.start()
-    try:
-        await agree(coordination, clock, conditions_of(config))
-        await _refuse_sidecars(coordination)
-        picture.open()
-        yield Candidate(
-            identity=Identity(
-                broker=name,
-                urls=BrokerUrls(http_url=""),
-                sidecar_url="",
-                instance=secrets.token_hex(8),
-                started_at_ms=clock.wall_ms(),
-                version="",
-                host=socket.gethostname(),
-                process_id=os.getpid(),
-            ),
-            coordination=coordination,
-            picture=picture,
-            clock=clock,
-            unexpected=Unexpected(clock, metrics),
-        )
-    finally:
-        picture.close()
-        await coordination.close()
+    with warnings_alone():
+        await coordination.start()
+        try:
+            await agree(coordination, clock, conditions_of(config))
+            await _refuse_sidecars(coordination)
+            picture.open()
+            yield Candidate(
+                identity=_identity(name, clock),
+                coordination=coordination,
+                picture=picture,
+                clock=clock,
+                unexpected=Unexpected(clock, metrics),
+            )
+        finally:
+            picture.close()
+            await coordination.close()
+
+
+@asynccontextmanager
+async def standing_until(path: Path, stopping: asyncio.Event) -> AsyncIterator[Candidate | None]:
+    """Give one who stands for election, None if told to stop before ZooKeeper answered.
+
+    Raises:
+        LoadManagerError: as `candidate`.
+    """
+    async with AsyncExitStack() as stack:
+
+        async def enter() -> Candidate:
+            found = await stack.enter_async_context(candidate(path))
+            await found.register()
+            return found
+
+        entering = asyncio.create_task(enter())
+        stopped = asyncio.create_task(stopping.wait())
+        await asyncio.wait({entering, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not entering.done():
+            entering.cancel()
+            await asyncio.wait({entering})
+        yield None if entering.cancelled() else entering.result()
+
+
+def _identity(name: BrokerId, clock: Clock) -> Identity:
+    return Identity(
+        broker=name,
+        urls=BrokerUrls(http_url=""),
+        sidecar_url="",
+        instance=secrets.token_hex(8),
+        started_at_ms=clock.wall_ms(),
+        version="",
+        host=socket.gethostname(),
+        process_id=os.getpid(),
+    )
 
 
 async def _refuse_sidecars(coordination: Coordination) -> None:

@@ -19,7 +19,6 @@ from loadmanager.attach.sampling import Sampler
 from loadmanager.cli.attach_history import RecordedLog, recording
 from loadmanager.cli.attach_metrics import MeasuredLog, served_metrics, show_window
 from loadmanager.cli.attach_output import DecisionLog, print_findings, print_window
-from loadmanager.cli.simulated_history import warnings_alone
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.telemetry.attaching import AttachMetrics
 
@@ -152,22 +151,24 @@ class Attached:
     async def _balance_if_elected(
         self, admin: PulsarAdmin, metrics: AttachMetrics, stopping: asyncio.Event
     ) -> None:
+        from loadmanager.cli.attach_candidate import standing_until
+
         log = DecisionLog(admin.cost, self._options["as_json"])
-        with warnings_alone():
-            async with self._candidate() as standing:
-                await standing.register()
-                log.event(f"{standing.identity.broker} stands for election")
+        async with standing_until(self._options["config"], stopping) as standing:
+            if standing is None:
+                return
+            log.event(f"{standing.identity.broker} stands for election")
 
-                async def lead(mandate: Mandate, state: State) -> None:
-                    log.event(f"{standing.identity.broker} leads term {mandate.epoch}")
-                    await self._led(admin, metrics, state, stopping, mandate)
+            async def lead(mandate: Mandate, state: State) -> None:
+                log.event(f"{standing.identity.broker} leads term {mandate.epoch}")
+                await self._led(admin, metrics, state, stopping, mandate)
 
-                await standing.run(lead, stopping)
-                if await standing.state.read() is not None and not await standing.others():
-                    log.event(
-                        "Pulsar's settings are not restored, and no other candidate is there; "
-                        "run loadmanager attach --restore"
-                    )
+            await standing.run(lead, stopping)
+            if await standing.state.read() is not None and not await standing.others():
+                log.event(
+                    "Pulsar's settings are not restored, and no other candidate is there; "
+                    "run loadmanager attach --restore"
+                )
 
     async def _led(
         self,

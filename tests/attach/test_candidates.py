@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from fake_pulsar import FakePulsar
+from kazoo.client import KazooClient
 
 from loadmanager.attach.quiet import SWITCHES
 
@@ -170,3 +172,36 @@ def test_what_only_people_can_change_ends_a_candidate(pulsar: FakePulsar, config
         pulsar.dynamic[SWITCHES[0]] = "true"
         assert leader.popen.wait(LIMIT_S) == 1
     assert pulsar.dynamic == {SWITCHES[0]: "true"}
+
+
+def test_a_candidate_without_zookeeper_waits_and_can_be_ended(
+    pulsar: FakePulsar, tmp_path: Path
+) -> None:
+    file = tmp_path / "attach.toml"
+    file.write_text('[zookeeper]\nhosts = "127.0.0.1:9"\nchroot = "/attach"\n')
+    with candidate(pulsar, file) as waiting:
+        # The handlers of signals are there before the cluster is asked.
+        until(lambda: bool(pulsar.brokers[0].asked), waiting)
+        time.sleep(1.0)
+        assert waiting.popen.poll() is None
+        waiting.popen.terminate()
+        assert waiting.popen.wait(LIMIT_S) == 0
+    assert waiting.told == []
+    assert pulsar.dynamic == {}
+
+
+def test_a_chroot_of_sidecars_is_refused(
+    pulsar: FakePulsar, config: Path, zookeeper_address: str
+) -> None:
+    chroot = tomllib.loads(config.read_text())["zookeeper"]["chroot"]
+    client = KazooClient(hosts=zookeeper_address)
+    client.start()
+    try:
+        client.create(f"{chroot}/loadbalance/brokers/b-1:8080", b"", makepath=True)
+    finally:
+        client.stop()
+        client.close()
+    found = once(pulsar, config, "--balance")
+    assert found.returncode == 1
+    assert "the [zookeeper] chroot is that of a cluster of sidecars" in found.stderr
+    assert pulsar.dynamic == {}
