@@ -19,14 +19,14 @@ pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
 
 TOPICS, RATE_PER_S = 24, 240.0
 NAMESPACE = "trial/skew"
+NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(TOPICS)]
 
 
 @pytest.fixture
 def traffic(cluster: RealPulsar) -> Iterator[None]:
     """Send messages at a steady rate, the same to each topic, until the test is over."""
     cluster.create_namespace(NAMESPACE, 16)
-    names = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(TOPICS)]
-    with sending(pulsar, cluster.service_url, zipf_rates(names, RATE_PER_S, 0.0)):
+    with sending(pulsar, cluster.service_url, zipf_rates(NAMES, RATE_PER_S, 0.0)):
         yield
 
 
@@ -53,17 +53,19 @@ def nodes(zookeeper: KazooClient, path: str) -> dict[str, tuple[bytes, int, int]
 
 @pytest.mark.usefixtures("traffic")
 def test_what_is_sent_is_seen_on_the_brokers_that_own_it(cluster: RealPulsar) -> None:
-    # The first window may be one in which topics were loaded.
+    # In a window topics may be loaded, and a busy machine may send less than it should.
     deadline_s = time.monotonic() + PATIENCE_S
-    while not (told := seen(cluster, "--interval", "8"))["whole"]:
+    while True:
+        told = seen(cluster, "--interval", "8")
+        sent = sum(one["msgsInPerS"] for one in told["brokers"])
+        # Each producer's clock and the metrics' own delay: within a tenth.
+        if told["whole"] and sent == pytest.approx(RATE_PER_S, rel=0.1):
+            break
         assert time.monotonic() < deadline_s, told
     assert told["cluster"] == CLUSTER
     assert told["version"] == cluster.version
     assert told["manager"] == cluster.manager
     assert sorted(one["broker"] for one in told["brokers"]) == sorted(cluster.brokers)
-    sent = sum(one["msgsInPerS"] for one in told["brokers"])
-    # Each producer's clock and the metrics' own delay: within a tenth.
-    assert sent == pytest.approx(RATE_PER_S, rel=0.1)
     assert sum(one["topics"] for one in told["brokers"]) >= TOPICS
     assert told["maxOverMean"] >= told["plannedMaxOverMean"] >= told["leastMaxOverMean"] - 1e-6
 
@@ -72,18 +74,19 @@ def test_what_is_sent_is_seen_on_the_brokers_that_own_it(cluster: RealPulsar) ->
 def test_a_cluster_with_everything_on_one_broker_is_judged_and_nothing_is_changed(
     cluster: RealPulsar,
 ) -> None:
-    bundles = [f"0x{n:x}0000000_0x{n + 1:x}0000000" for n in range(15)] + ["0xf0000000_0xffffffff"]
-    for bundle in bundles:
-        path = f"/admin/v2/namespaces/{NAMESPACE}/{bundle}/unload"
-        cluster.put(f"{path}?destinationBroker={cluster.brokers[0]}")
+    cluster.gather(NAMESPACE, NAMES)
     zookeeper = KazooClient(cluster.zookeeper)
     zookeeper.start()
     try:
         watched = ["/admin", "/namespace"] if cluster.manager == "modular" else ["/admin"]
-        time.sleep(5)
-        before = [nodes(zookeeper, path) for path in watched]
-        told = seen(cluster, "--interval", "8")
-        assert [nodes(zookeeper, path) for path in watched] == before
+        deadline_s = time.monotonic() + PATIENCE_S
+        # Pulsar itself may still be at work; what a look changed would change each time.
+        while True:
+            before = [nodes(zookeeper, path) for path in watched]
+            told = seen(cluster, "--interval", "8")
+            if [nodes(zookeeper, path) for path in watched] == before:
+                break
+            assert time.monotonic() < deadline_s, before
     finally:
         zookeeper.stop()
         zookeeper.close()

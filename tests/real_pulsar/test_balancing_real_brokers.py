@@ -136,7 +136,8 @@ def test_after_a_kill_amid_moves_restore_sets_exactly_what_was_there(
             watching(cluster, NAMESPACE) as watch,
             balancing(cluster, tmp_path, "--interval", "4") as (process, told),
         ):
-            first(told, "state", "ordered")
+            # Others are under way when the first one ends.
+            first(told, "state", "serving")
             process.kill()
             process.wait()
             time.sleep(5)
@@ -153,6 +154,7 @@ def test_after_a_kill_amid_moves_restore_sets_exactly_what_was_there(
         clear_dynamic(cluster)
     pauses_s = watch.pauses_s(all_on_one)
     sys.stdout.write(f"{json.dumps({'manager': cluster.manager, 'pauses_s': pauses_s})}\n")
+    assert watch.moved
     assert all_on_one.failed == []
     assert max([silent_s, *pauses_s]) < (2 if AT_EASE else 30)
 
