@@ -189,7 +189,8 @@ def _counting(bound: float, size: Floats, background: Floats, capacity: Floats) 
 
     def fits(level: float) -> NDArray[np.bool_]:
         room = np.maximum(level * capacity - background, 0.0)
-        count = np.floor(room[None, :] / largest[:, None] + _SLACK).sum(axis=1)
+        with np.errstate(over="ignore"):  # Room for more than can be counted is room enough.
+            count = np.floor(room[None, :] / largest[:, None] + _SLACK).sum(axis=1)
         return np.asarray(count >= wanted)
 
     low = bound

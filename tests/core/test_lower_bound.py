@@ -144,6 +144,11 @@ def test_bundles_that_cost_nothing_change_nothing() -> None:
     assert lower_bound(*case) == pytest.approx(1.0)
 
 
+def test_bundles_that_cost_next_to_nothing_fit_more_often_than_can_be_counted() -> None:
+    case = alike([1e-310, 1e-310, 1e-310, 1.0], brokers=2)
+    assert lower_bound(*case) == pytest.approx(1.0)
+
+
 @given(cases())
 def test_no_assignment_is_below_the_water_level_in_any_resource(case: Case) -> None:
     assert water_levels(*case).max() <= best_of_all(case) * (1 + 1e-9)
