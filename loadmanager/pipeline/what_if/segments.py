@@ -21,7 +21,7 @@ Tables = Callable[[str], DataFrame]
 KEY: Final = ("cluster", "writer", "instance")
 """Whose lines are numbered by themselves."""
 
-_TOLD: Final[Mapping[str, str]] = {
+TOLD: Final[Mapping[str, str]] = {
     "rounds": "round",
     "bundle_averages": "bundles",
     "ticks": "tick",
@@ -29,6 +29,8 @@ _TOLD: Final[Mapping[str, str]] = {
     "cuts": "cut",
     "hand_overs": "hand_over",
     "tasks": "task",
+    "optimality": "optimality",
+    "shadows": "shadow",
     "terms": "term",
     "lost_rounds": "lost",
 }
@@ -41,7 +43,7 @@ def index(tables: Tables, segment_s: float) -> DataFrame:
     Besides, ``kind``, ``epoch``, ``round``, ``at_ms``, and ``bundles_known`` of rounds.
     A segment has the lines of ``segment_s``, and those until the next base.
     """
-    every = [_slim(tables(name), kind) for name, kind in _TOLD.items()]
+    every = [_slim(tables(name), kind) for name, kind in TOLD.items()]
     lines = reduce(DataFrame.unionByName, every)
     by_seq = Window.partitionBy(*KEY).orderBy("seq")
     gap = (F.col("seq") - F.lag("seq").over(by_seq) > 1) | (F.col("kind") == "lost")
