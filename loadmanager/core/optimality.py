@@ -255,7 +255,7 @@ def _sizes(
 
 
 def sums_by_broker(owner: Indices, sizes: FloatArray, brokers: int) -> FloatArray:
-    """Return (B, R): the sums of the bundles of each broker; those of owner -1 are nobody's."""
+    """Return (B, R): the sums of the bundles of each broker; those of owner -1 have no broker."""
     columns = [np.bincount(owner + 1, column, brokers + 1)[1:] for column in sizes.T]
     return np.stack(columns, axis=1)
 

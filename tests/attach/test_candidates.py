@@ -154,7 +154,7 @@ def test_a_leader_that_is_ended_leaves_the_settings_to_the_next(
     assert pulsar.dynamic == {}
 
 
-def test_a_pause_holds_for_whoever_leads(pulsar: FakePulsar, config: Path) -> None:
+def test_a_pause_holds_for_each_leader(pulsar: FakePulsar, config: Path) -> None:
     assert once(pulsar, config, "--pause").returncode == 0
     with candidate(pulsar, config) as leader:
         until(lambda: leader.says("paused by attach --pause at 20"), leader)

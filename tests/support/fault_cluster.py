@@ -239,7 +239,7 @@ async def fault_cluster(
         listen: where one server does.
         zookeeper_environment: of its servers.
         session_timeout_s: what sidecars ask ZooKeeper for.
-        tick_s: ZooKeeper's.
+        tick_s: ZooKeeper's, as sidecars are told.
     """
     ports = free_ports(PORTS_PER_MEMBER * servers + 2 * len(places))
     of_hosts = [*zip(*(iter(ports[PORTS_PER_MEMBER * servers :]),) * 2, strict=True)]
@@ -268,6 +268,7 @@ async def fault_cluster(
                 hosts=reached_at,
                 proxy=proxy,
                 session_timeout_s=session_timeout_s,
+                tick_s=tick_s,
             )
             hosts.append(host)
         cluster = FaultCluster(data_dir, service, hosts, children, http)

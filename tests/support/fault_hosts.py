@@ -64,6 +64,7 @@ class Host:
     place: Place
     proxy: ZooKeeperProxy | None = None
     session_timeout_s: float = SESSION_S
+    tick_s: float = TICK_S
     sidecar: Child | None = None
     lives: list[Life] = field(default_factory=list)
 
@@ -77,11 +78,14 @@ class Host:
         hosts: str,
         proxy: ZooKeeperProxy | None,
         session_timeout_s: float,
+        tick_s: float,
     ) -> Self:
         """Return a host at its place; the ports are its broker's and its sidecar's."""
         broker, sidecar = (f"{place.address}:{port}" for port in ports)
         sidecar_url = f"http://{sidecar}"
-        return cls(number, BrokerId(broker), sidecar_url, hosts, place, proxy, session_timeout_s)
+        return cls(
+            number, BrokerId(broker), sidecar_url, hosts, place, proxy, session_timeout_s, tick_s
+        )
 
     @property
     def life(self) -> Life:
@@ -116,7 +120,13 @@ def sidecar_settings(host: Host) -> Mapping[str, Mapping[str, Any]]:
         "sidecar": {"listen_host": listen_host, "listen_port": int(port), "health_port": 0},
         "security": {"anonymous": "admin"},
         "cluster": {"name": "faults"},
-        "zookeeper": {"hosts": host.hosts, "session_timeout_s": host.session_timeout_s},
+        "zookeeper": {
+            "hosts": host.hosts,
+            "session_timeout_s": host.session_timeout_s,
+            # As operators are told to: a lease counts from what ZooKeeper's leader heard, up to
+            # half a tick late, so a thawed sidecar would wait for a second with the usual 2 s.
+            "tick_s": host.tick_s,
+        },
         "host": {"scope": "process", "cores": 0.1},
         "report": {"sample_interval_s": 0.5, "min_interval_s": 0.5, "max_interval_s": 2.0},
         "leader": {"round_interval_s": 2.0, "tick_interval_s": 0.5, "settle_s": 1.0},
