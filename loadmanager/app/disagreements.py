@@ -42,19 +42,19 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """One thing that does not agree; ``mended`` says whether the leader put it right."""
+    """One thing that does not agree; ``repaired`` says whether the leader put it right."""
 
     kind: Kind
     subject: BundleId | BrokerId
     detail: str
-    mended: bool
+    repaired: bool
 
 
 def tell(found: Iterable[Disagreement], metrics: Metrics, recollection: Recollection) -> None:
     """Tell of everything that one look found, and of nothing that is over."""
     found = list(found)
     for one in found:
-        event = "cluster.state.mended" if one.mended else "cluster.state.doubted"
+        event = "cluster.state.repaired" if one.repaired else "cluster.state.doubted"
         log.warning(event, kind=one.kind.value, subject=one.subject, detail=one.detail)
     details: dict[str, list[str]] = {}
     for one in found:

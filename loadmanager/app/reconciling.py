@@ -1,7 +1,7 @@
 """Comparing, round by round, what was ordered with what is: nothing is left behind.
 
 Orders, boundaries, locks, lists and reports have one writer each and agree in the end;
-what does not agree is mended here or told, within one round, so that a fault nobody
+what does not agree is repaired here or told, within one round, so that a fault nobody
 thought of shows in a log, a metric and the accounts, and not as a bundle that is served
 nowhere.
 """
@@ -46,18 +46,18 @@ class Reconciler:
             CoordinationError: it cannot be read, or the orders not be written, now.
         """
         found = [
-            Disagreement(Kind.ORDERS_CHANGED, broker, "written by another hand", mended=True)
+            Disagreement(Kind.ORDERS_CHANGED, broker, "written by another hand", repaired=True)
             for broker in await self.tasks.rewrite_changed()
         ]
         found += [
-            Disagreement(Kind.STUCK_HAND_OVER, bundle, f"awaited at {task.target}", mended=False)
+            Disagreement(Kind.STUCK_HAND_OVER, bundle, f"awaited at {task.target}", repaired=False)
             for task in await self.tasks.tend(TaskEvent.REPEATED)
             for bundle in task.bundles
         ]
         found += self.untaken.disagreements()
         found += await self._recall_what_is_no_bundle()
         found += [
-            Disagreement(Kind.STRAY_LOCK, bundle, znodes.lock(bundle), mended=False)
+            Disagreement(Kind.STRAY_LOCK, bundle, znodes.lock(bundle), repaired=False)
             for bundle in sorted(await self._strays())
         ]
         found += self._served_unlocked()
@@ -91,7 +91,7 @@ class Reconciler:
         else:
             kind, detail = Kind.UNKNOWN_RANGE, "no bundle of its namespace, nor cut into some"
             bundles = [bundle for bundle in bundles if self.adoption.is_foreign(bundle, boundaries)]
-        return [Disagreement(kind, bundle, detail, mended=True) for bundle in bundles]
+        return [Disagreement(kind, bundle, detail, repaired=True) for bundle in bundles]
 
     async def _strays(self) -> set[BundleId]:
         """Return the locks that no broker lists, at two looks: nobody would ever drop them.
@@ -136,6 +136,6 @@ class Reconciler:
         }
         found, self._suspects = suspects & self._suspects, suspects
         return [
-            Disagreement(Kind.SERVED_UNLOCKED, bundle, f"by {broker}", mended=False)
+            Disagreement(Kind.SERVED_UNLOCKED, bundle, f"by {broker}", repaired=False)
             for bundle, broker in sorted(found)
         ]

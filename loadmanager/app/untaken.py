@@ -88,7 +88,7 @@ class Untaken:
                 Kind.LOCKS_UNTAKEN,
                 broker,
                 f"gets nothing for {self._rests[broker].until_s - now_s:.0f} s",
-                mended=True,
+                repaired=True,
             )
             for broker in sorted(self.passed_over)
         ]

@@ -34,7 +34,7 @@ _PROPOSED_ENDS: Final[Mapping[OutcomeState, TaskEvent]] = {
 
 
 class TaskLog(Protocol):
-    """Where a task is told of; ``why`` says why it was proposed."""
+    """Where a task is reported; ``why`` says why it was proposed."""
 
     def task(self, task: BundleTask, why: str) -> None:
         """A task in a new state."""

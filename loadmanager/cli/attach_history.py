@@ -68,7 +68,7 @@ class RecordedLog:
     _trouble: str = ""
 
     def round(self, seen: "Observation", held: str) -> None:
-        """Tell of one look at the cluster, and of trouble with the files."""
+        """Write one look at the cluster, and report trouble with the files."""
         self.history.round(seen, held)
         self.log.round(seen, held)
         trouble = self.history.sink.trouble
@@ -77,10 +77,10 @@ class RecordedLog:
         self._trouble = trouble
 
     def task(self, task: "BundleTask", why: str) -> None:
-        """Tell of a task in a new state."""
+        """Report a task in a new state."""
         self.history.task(task)
         self.log.task(task, why)
 
     def event(self, what: str) -> None:
-        """Tell of anything else."""
+        """Report anything else."""
         self.log.event(what)

@@ -72,16 +72,16 @@ class MeasuredLog:
     metrics: AttachMetrics
 
     def round(self, seen: Observation, held: str) -> None:
-        """Tell of one look at the cluster."""
+        """Report one look at the cluster."""
         show_window(self.metrics, seen, held)
         self.log.round(seen, held)
 
     def task(self, task: BundleTask, why: str) -> None:
-        """Tell of a task in a new state."""
+        """Report a task in a new state."""
         if task.state.ended:
             self.metrics.tasks.labels(task.state.value).inc()
         self.log.task(task, why)
 
     def event(self, what: str) -> None:
-        """Tell of anything else."""
+        """Report anything else."""
         self.log.event(what)

@@ -49,7 +49,7 @@ class DecisionLog:
     as_json: bool
 
     def round(self, seen: "Observation", held: str) -> None:
-        """Tell of one look at the cluster."""
+        """Report one look at the cluster."""
         if self.as_json:
             _print_json({"at": _now(), **_window(seen, self.cost), "held": held})
             return
@@ -58,7 +58,7 @@ class DecisionLog:
             self.event(f"nothing moves in this round: {held}")
 
     def task(self, task: "BundleTask", why: str) -> None:
-        """Tell of a task in a new state."""
+        """Report a task in a new state."""
         from loadmanager.attach import tasks
 
         if self.as_json:
@@ -67,7 +67,7 @@ class DecisionLog:
             click.echo(f"{_now()}  {tasks.line(task, why)}")
 
     def event(self, what: str) -> None:
-        """Tell of anything else."""
+        """Report anything else."""
         if self.as_json:
             _print_json({"at": _now(), "event": what})
         else:

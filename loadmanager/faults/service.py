@@ -40,7 +40,7 @@ class TimedService(MemoryService):
     While the service is down no time counts, and when it is up again every session has its
     whole timeout, as with a new leader of an ensemble. That leader counts transactions from its
     own epoch on, in the upper half of their ids. ``epochs`` are those of every leader elected;
-    ``watchers`` are told of each change of a node in the moment it is made, before any client.
+    ``watchers`` get each change of a node in the moment it is made, before any client.
     """
 
     def __init__(self) -> None:

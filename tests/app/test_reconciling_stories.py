@@ -1,4 +1,4 @@
-"""What does not agree is mended, or told, within a round or two."""
+"""What does not agree is repaired, or told, within a round or two."""
 
 import asyncio
 import functools
@@ -67,7 +67,7 @@ async def _told_within_a_round(cluster: Cluster, kind: str, subject: str) -> Non
     await cluster.until(
         lambda: any(
             entry["kind"] == kind and entry["subject"] == subject
-            for event in ("cluster.state.mended", "cluster.state.doubted")
+            for event in ("cluster.state.repaired", "cluster.state.doubted")
             for entry in cluster.warnings(event)
         ),
         # A quarter of a round until it counts as stuck, and a second to look again.
@@ -178,5 +178,5 @@ async def test_of_a_cluster_that_agrees_nothing_is_told(cluster: Cluster) -> Non
         await cluster.move(bundle, host)
         await cluster.until(functools.partial(_serves_alone, cluster, host, bundle))
         await asyncio.sleep(0.7)
-    assert not cluster.warnings("cluster.state.mended")
+    assert not cluster.warnings("cluster.state.repaired")
     assert not cluster.warnings("cluster.state.doubted")
