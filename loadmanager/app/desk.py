@@ -1,7 +1,7 @@
 """The leader's desk for one term: what others may ask of it, and its parts at work."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import structlog
@@ -17,6 +17,7 @@ from loadmanager.app.electing import Term
 from loadmanager.app.emptying import Emptying
 from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.inheritance import Inheritance
+from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.placing import Placing
 from loadmanager.app.recollection import Recollection
@@ -37,12 +38,16 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.orders import OrderChanges
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.tally import LoadTally
+from loadmanager.ports import StandingOrders
 
 log = structlog.get_logger()
 
 
 class Desk:
-    """One term of leadership at work."""
+    """One term of leadership at work.
+
+    ``orders`` makes what keeps the orders of the term, and has them carried out.
+    """
 
     def __init__(
         self,
@@ -52,6 +57,7 @@ class Desk:
         *,
         cluster: str,
         rng: np.random.Generator,
+        orders: Callable[[Parts, Term], StandingOrders] = OrderBook,
         base_every_rounds: int = 15,
         seed_max_age_days: float = 7.0,
     ) -> None:
@@ -63,10 +69,13 @@ class Desk:
             parts, term.epoch, self._tally, base_every_rounds=base_every_rounds
         )
         self.tasks = tasks = TaskController(
-            parts,
-            term,
-            tuning,
-            TaskReports(parts.metrics, chronicle, parts.clock).task_changed,
+            term.epoch,
+            orders(parts, term),
+            parts.picture,
+            parts.clock,
+            bounds=lambda: tuning.now.task_bounds,
+            listener=TaskReports(parts.metrics, chronicle, parts.clock).task_changed,
+            caught=parts.unexpected.caught,
         )
         untaken = Untaken(parts, tasks)
         self._harmful = HarmfulReports(parts)

@@ -32,7 +32,7 @@ class Emptying:
         if not draining or not self.parts.picture.current:
             self._refused_until_s.clear()
             return {}
-        most = max(self.tuning.now.planner.settings.in_flight_per_broker, 1)
+        most = self.tuning.now.task_bounds.most_per_broker
         left = {broker: most - self.tasks.tasks.under_way(broker) for broker in draining}
         now_s = self.parts.clock.monotonic_s()
         found: dict[BundleId, BrokerId] = {}

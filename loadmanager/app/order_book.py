@@ -77,11 +77,6 @@ class OrderBook:
         """Whether the standing orders are known: not at first, nor after a lost reply."""
         return self._read
 
-    @property
-    def spoilt(self) -> bool:
-        """Whether orders were read that contradict each other or are not legible."""
-        return bool(self._spoilt)
-
     async def write(self, changes: OrderChanges, rider: SetData | None = None) -> bool:
         """Order several things at once; the standing orders must be `known`.
 
@@ -93,6 +88,8 @@ class OrderBook:
             Disconnected: the reply was lost; nothing is known until `read`.
             TooLarge: orders of a broker do not fit its node; those that fit are written.
         """
+        if not changes and not self._spoilt:
+            return False
         error: TooLarge | None = None
         most_bytes = largest_orders_bytes(self._coordination.max_request_bytes)
         while True:
@@ -131,10 +128,10 @@ class OrderBook:
             self._oversized.refused("orders", broker, error)
         return errors[max(errors)]
 
-    async def find_changed(self) -> tuple[BrokerId, ...]:
-        """Return the brokers whose orders are not as they were written here.
+    async def rewrite_changed(self) -> tuple[BrokerId, ...]:
+        """Write orders again that are not as they were written here; return whose they were.
 
-        The next `write` writes them again. Raises `Disconnected`.
+        Raises as `write`.
         """
         bundles: dict[BrokerId, set[BundleId]] = defaultdict(set)
         for bundle, planned in self._assigned.items():
@@ -149,6 +146,7 @@ class OrderBook:
             or orders.epoch > self._term.epoch  # No agent obeys one of an epoch to come.
         )
         self._spoilt.update(changed)
+        await self.write(OrderChanges())
         return changed
 
     async def _stored(self, brokers: Collection[BrokerId]) -> dict[BrokerId, Orders | None]:

@@ -4,9 +4,9 @@ Every list in it may be stale: that costs a client one more hop, never a second 
 because only the lock in ZooKeeper decides who serves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -47,6 +47,25 @@ class Holding:
     broker: BrokerId
     fencing_token: int
     serving: bool = True
+
+
+class OwnerView(Protocol):
+    """What is seen of brokers and of the bundles that they own."""
+
+    @property
+    def brokers(self) -> Container[BrokerId]:
+        """The registered brokers."""
+
+    @property
+    def owners(self) -> Mapping[BundleId, Holding]:
+        """Which broker lists each bundle as owned."""
+
+    @property
+    def owner_changes(self) -> Changes:
+        """Tells that owners changed."""
+
+    def listed_owner(self, bundle: BundleId) -> BrokerId | None:
+        """Return the broker that lists ``bundle`` as owned, registered or not."""
 
 
 class ClusterPicture:

@@ -17,10 +17,9 @@ from typing import Final
 
 import structlog
 
-from loadmanager.app.electing import Deposed, Term
-from loadmanager.app.order_book import OrderBook
-from loadmanager.app.parts import Parts
-from loadmanager.app.tuning import Tuning
+from loadmanager.app.electing import Deposed
+from loadmanager.app.picture import OwnerView
+from loadmanager.app.tuning import TaskBounds
 from loadmanager.core.arbitration import Arbitration, Dispatched
 from loadmanager.core.bundle_task import BundleTask, TaskEvent
 from loadmanager.core.errors import LoadManagerError
@@ -28,12 +27,10 @@ from loadmanager.core.following import CUT_WITHIN_S, ended_by, overdue, seen, st
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import OrderChanges, SplitOrder
-from loadmanager.ports import Disconnected, SetData, TooLarge
+from loadmanager.ports import Clock, Disconnected, SetData, StandingOrders, TooLarge
 
 log = structlog.get_logger()
 
-_LOST_AFTER_S: Final = 15.0
-_LOST_AFTER_ROUNDS: Final = 0.25
 _ENDED_KEPT: Final = 200
 
 
@@ -52,40 +49,49 @@ class TaskController:
     """Arbitrates proposals, writes orders, and follows tasks, for one term.
 
     Args:
-        parts: of this sidecar.
-        term: the term; its epoch is checked by every write.
-        tuning: how many tasks drains and rounds may have under way with one broker.
+        epoch: of the term.
+        orders: where orders are kept, and how they are carried out.
+        owners: where it is seen what brokers do.
+        clock: of the tasks.
+        bounds: returns the bounds as they are now.
         listener: is called with each task in its new state: history and metrics.
+        caught: is called with the place and the error where a fault of this program shows.
     """
 
     def __init__(
         self,
-        parts: Parts,
-        term: Term,
-        tuning: Tuning,
+        epoch: int,
+        orders: StandingOrders,
+        owners: OwnerView,
+        clock: Clock,
+        *,
+        bounds: Callable[[], TaskBounds],
         listener: Callable[[BundleTask], None],
+        caught: Callable[[str, BaseException], None],
     ) -> None:
-        self._parts = parts
-        self._book = OrderBook(parts, term)
-        self._tuning = tuning
+        self._orders = orders
+        self._owners = owners
+        self._clock = clock
+        self._bounds = bounds
         self._listener = listener
+        self._caught = caught
         self._writing = asyncio.Lock()
         self._waiting: list[_Request] = []
         self._unconfirmed: list[_Request] = []
         self._ended: deque[BundleTask] = deque(maxlen=_ENDED_KEPT)
         self._closed = False
-        parts.picture.owner_changes.subscribe(self._follow)
-        self.tasks = LiveTasks(term.epoch)
+        owners.owner_changes.subscribe(self._follow)
+        self.tasks = LiveTasks(epoch)
 
     @property
     def assigned(self) -> Mapping[BundleId, BrokerId]:
         """Which broker is ordered to own each bundle."""
-        return self._book.assigned
+        return self._orders.assigned
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
         """Which bundles are ordered to be split or merged, and how."""
-        return self._book.splits
+        return self._orders.splits
 
     @property
     def ended(self) -> Sequence[BundleTask]:
@@ -94,7 +100,7 @@ class TaskController:
 
     @property
     def _now_s(self) -> float:
-        return self._parts.clock.monotonic_s()
+        return self._clock.monotonic_s()
 
     async def open(self) -> None:
         """Read the orders of the former leaders, and follow what is not carried out yet.
@@ -113,7 +119,7 @@ class TaskController:
         """
         self._closed = True
         self._unconfirmed.clear()
-        self._parts.picture.owner_changes.unsubscribe(self._follow)
+        self._owners.owner_changes.unsubscribe(self._follow)
         for task in self.tasks:
             self._advance(task, TaskEvent.TERM_ENDED, "the term ended")
 
@@ -156,9 +162,8 @@ class TaskController:
         async with self._writing:
             await self._confirm()
             changes = compute()
-            if changes or self._book.spoilt:
-                await self._book.write(changes)
-                self._check_open()
+            await self._orders.write(changes)
+            self._check_open()
             if then is not None:
                 then()
             self.observe()
@@ -198,13 +203,11 @@ class TaskController:
         return due
 
     def _due(self, event: TaskEvent) -> list[BundleTask]:
-        round_s = self._tuning.now.rhythm.round_interval_s
-        lost_after_s = min(_LOST_AFTER_S, _LOST_AFTER_ROUNDS * round_s)
-        now_s, picture = self._now_s, self._parts.picture
+        now_s, owners, lost_after_s = self._now_s, self._owners, self._bounds().lost_after_s
         return [
             task
             for task in self.tasks
-            if event is overdue(task, picture.listed_owner, picture.brokers, now_s, lost_after_s)
+            if event is overdue(task, owners.listed_owner, owners.brokers, now_s, lost_after_s)
         ]
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
@@ -214,10 +217,7 @@ class TaskController:
         """
         async with self._writing:
             await self._confirm()
-            changed = await self._book.find_changed()
-            if changed:
-                await self._book.write(OrderChanges())
-        return changed
+            return await self._orders.rewrite_changed()
 
     async def _write_waiting(self) -> None:
         """Write everything that waits in one go."""
@@ -246,9 +246,9 @@ class TaskController:
     async def _write(self, batch: Sequence[_Request]) -> TooLarge | None:
         arbitration = Arbitration(
             tasks=self.tasks,
-            assigned=self._book.assigned,
-            owner=self._parts.picture.listed_owner,
-            most_per_broker=max(self._tuning.now.planner.settings.in_flight_per_broker, 1),
+            assigned=self._orders.assigned,
+            owner=self._owners.listed_owner,
+            most_per_broker=self._bounds().most_per_broker,
             now_s=self._now_s,
         )
         for request in batch:
@@ -257,10 +257,11 @@ class TaskController:
             return None
         admitted = [request for request in batch if request.found.tasks]
         riding = [request for request in admitted if request.rider][-1:]
+        rider = riding[0].rider if riding else None
         try:
-            rode = await self._book.write(arbitration.changes, riding[0].rider if riding else None)
+            rode = await self._orders.write(arbitration.changes, rider)
         except BaseException as error:
-            if isinstance(error, TooLarge) and self._book.known:
+            if isinstance(error, TooLarge) and self._orders.known:
                 return error
             self._check_open()
             self._unconfirmed = admitted
@@ -290,7 +291,7 @@ class TaskController:
             if request.known is not None:
                 request.known(found)
         except Exception as error:  # noqa: BLE001 - the other deciders are to be answered, too
-            self._parts.unexpected.caught("tasks", error)
+            self._caught("tasks", error)
         if not request.answer.done():
             request.answer.set_result(found)
 
@@ -300,8 +301,8 @@ class TaskController:
 
     async def _confirm(self) -> None:
         self._check_open()
-        if not self._book.known:
-            await self._book.read()
+        if not self._orders.known:
+            await self._orders.read()
             self._check_open()
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for request in unconfirmed:
@@ -315,7 +316,7 @@ class TaskController:
         Costs a look at each bundle; `_follow`, at each change of owners, at each task.
         """
         self._follow()
-        if not self._book.known:
+        if not self._orders.known:
             return  # Something is being written.
         for task in self.tasks:
             ended = ended_by(task, self.assigned, self.splits)
@@ -323,13 +324,13 @@ class TaskController:
                 there = task.bundle in self.assigned
                 why = "its order was taken back" if there else "the bundle is no more"
                 self._advance(task, ended, "" if ended is TaskEvent.DONE else why)
-        owner = self._parts.picture.listed_owner
+        owner = self._owners.listed_owner
         for proposal in unfollowed(self.tasks, owner, self.assigned, self.splits):
             self._advance(self.tasks.admit(proposal, self._now_s), TaskEvent.ORDER_WRITTEN)
 
     def _follow(self) -> None:
         for task in self.tasks:
-            holding = self._parts.picture.owners.get(task.bundle)
+            holding = self._owners.owners.get(task.bundle)
             owner, serving = (holding.broker, holding.serving) if holding else (None, False)
             now = task
             for event in seen(task, owner, serving=serving):
@@ -340,7 +341,7 @@ class TaskController:
             changed = self.tasks.advance(task, event, self._now_s, note)
         except LoadManagerError as error:
             # A fault of this program. What is under way is opened anew by `observe`.
-            self._parts.unexpected.caught("tasks", error)
+            self._caught("tasks", error)
             self.tasks.drop(task)
             return task
         for one in changed:

@@ -11,6 +11,8 @@ from loadmanager.ports import Clock
 
 _NAP_S: Final = 2.0
 _NOTHING_S: Final = 1e-6
+_LOST_AFTER_S: Final = 15.0
+_LOST_AFTER_ROUNDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,20 @@ class SplitPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskBounds:
+    """How many tasks may be under way, and how long an order may wait.
+
+    Attributes:
+        most_per_broker: tasks that drains and rounds may have under way with one broker.
+        lost_after_s: how long after it was written an order that is not carried out counts as
+            lost.
+    """
+
+    most_per_broker: int
+    lost_after_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
     """All of it at one moment.
 
@@ -52,6 +68,14 @@ class Tuned:
     sample_interval_s: float
     lookup_wait_s: float
     drain_deadline_s: float
+
+    @property
+    def task_bounds(self) -> TaskBounds:
+        """The bounds of the tasks of a term."""
+        return TaskBounds(
+            most_per_broker=max(self.planner.settings.in_flight_per_broker, 1),
+            lost_after_s=min(_LOST_AFTER_S, _LOST_AFTER_ROUNDS * self.rhythm.round_interval_s),
+        )
 
 
 class Tuning:

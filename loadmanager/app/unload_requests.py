@@ -43,7 +43,7 @@ class UnloadRequests:
         bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
         staying: dict[BundleId, str] = {}
         unloaded: list[Unloaded] = []
-        most = max(self.tuning.now.planner.settings.in_flight_per_broker, 1)
+        most = self.tuning.now.task_bounds.most_per_broker
         for first in range(0, len(bundles), most):
             if destination is not None:
                 self._check(destination)

@@ -87,6 +87,7 @@ from loadmanager.ports.lookup import (
     Unavailable,
 )
 from loadmanager.ports.merges import MergeRefused, MergeService
+from loadmanager.ports.orders import StandingOrders
 from loadmanager.ports.seeds import NoSeed, SeedSource, SeedUnreadable
 from loadmanager.ports.splits import BundleUnknown, SplitRefused, SplitService
 from loadmanager.ports.unloads import Unloaded, UnloadRefused, UnloadService
@@ -162,6 +163,7 @@ __all__ = [
     "SplitRefused",
     "SplitService",
     "StaleAgent",
+    "StandingOrders",
     "Stat",
     "SteeringService",
     "SubjectUnknown",

@@ -13,6 +13,7 @@ from loadmanager.adapters.broker.in_process import InProcessBroker
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.app.electing import Term
 from loadmanager.app.identity import Identity
+from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.retuning import tuned_by
@@ -86,7 +87,15 @@ class ControllerAtWork:
         term = Term(epoch, line.session.session_id)
         tuning = Tuning(tuned_by(Config.model_validate({"broker": {"id": BROKERS[0]}})))
         told: list[BundleTask] = []
-        controller = TaskController(parts, term, tuning, told.append)
+        controller = TaskController(
+            term.epoch,
+            OrderBook(parts, term),
+            parts.picture,
+            parts.clock,
+            bounds=lambda: tuning.now.task_bounds,
+            listener=told.append,
+            caught=parts.unexpected.caught,
+        )
         return cls(line, hand, parts, controller, term, told)
 
     def states(self, bundle: BundleId) -> list[str]:

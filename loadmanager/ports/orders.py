@@ -1,0 +1,41 @@
+"""How the orders of one term are kept and carried out."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.orders import OrderChanges, SplitOrder
+from loadmanager.ports.coordination import SetData
+
+
+class StandingOrders(Protocol):
+    """What is ordered now. The task controller alone uses it, one call at a time."""
+
+    @property
+    def assigned(self) -> Mapping[BundleId, BrokerId]:
+        """Which broker is to own each bundle."""
+
+    @property
+    def splits(self) -> Mapping[BundleId, SplitOrder]:
+        """Which bundles are to be split or merged, and how."""
+
+    @property
+    def known(self) -> bool:
+        """Whether the other two are what stands: not at first, nor after a lost reply."""
+
+    async def read(self) -> None:
+        """Find out what stands, whoever ordered it; raises `Disconnected`."""
+
+    async def write(self, changes: OrderChanges, rider: SetData | None = None) -> bool:
+        """Order several things at once; what stands must be `known`.
+
+        Returns whether the ``rider`` was written with them.
+
+        Raises:
+            Deposed: somebody else leads; nothing was changed.
+            Disconnected: the reply was lost; nothing is known until `read`.
+            TooLarge: not all of it can be ordered; what can is, if what stands is `known`.
+        """
+
+    async def rewrite_changed(self) -> tuple[BrokerId, ...]:
+        """Order again what others changed, and return whose orders that were; raises as `write`."""
