@@ -64,7 +64,7 @@ class Absences:
             self._awaited_until_s.pop(broker, None)
         for broker in absent:
             self._missed_at_s.setdefault(broker, now_s)
-        awaited = dict(self._reckoned(absent))
+        awaited = dict(self._computed(absent))
         new = {broker for broker in awaited if broker not in self._awaited_until_s}
         for broker, until_s in awaited.items():
             self._awaited_until_s[broker] = max(self._awaited_until_s.get(broker, 0.0), until_s)
@@ -72,7 +72,7 @@ class Absences:
             wait_s = max(self._awaited_until_s[broker] for broker in new) - now_s
             log.warning("broker.return.awaited", brokers=sorted(new), wait_s=round(wait_s, 3))
 
-    def _reckoned(self, absent: set[BrokerId]) -> Iterator[tuple[BrokerId, float]]:
+    def _computed(self, absent: set[BrokerId]) -> Iterator[tuple[BrokerId, float]]:
         """Yield who is waited for and until when, as things are now.
 
         A wait that has begun is not cut short when others return; and it never grows

@@ -103,7 +103,7 @@ class IsolationRequests:
             try:
                 await self._unloads.unload(namespace, range_text, None)
             except LookupRefused as error:
-                # The policy stands: whoever wants the bundle gone can ask again by hand.
+                # The policy stands: the bundle can be unloaded again by hand.
                 log.warning("isolation.bundle.kept", bundle=bundle, policy=name, why=str(error))
 
     def _leaving(self, old: IsolationPolicy | None, new: IsolationPolicy) -> Iterator[BundleId]:

@@ -136,7 +136,7 @@ class Obedience:
         self._obey(orders)
 
     def _refuse_epoch(self, orders: Orders) -> None:
-        # ZooKeeper's check keeps leaders from writing such; whoever did it is no leader.
+        # ZooKeeper's check keeps leaders from writing such; what wrote it is no leader.
         epoch, newest = orders.epoch, self._obeyed.epoch
         if epoch < newest:
             self._parts.metrics.stale_orders.inc()

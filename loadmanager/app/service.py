@@ -155,7 +155,7 @@ class Sidecar:
         await self._member.leave(within_s)
 
     async def _show(self) -> None:
-        """Keep the gauges that nobody's doing changes: ages and sizes."""
+        """Keep the gauges that change by themselves: ages and sizes."""
         while True:
             try:
                 self._show_once()

@@ -120,7 +120,7 @@ def recovery_s(found: Iterable[Gap], disturbance: Disturbance, *, hand_over_s: f
     """Return how long after ``healed_s`` the last part was served again; 0 if none was free.
 
     Gaps that were over before it began, or began when everything was due, are another
-    fault's, and hand-overs nobody's.
+    fault's, and hand-overs no one's.
     """
     ends = [
         gap.end_s

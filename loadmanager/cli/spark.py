@@ -24,7 +24,7 @@ def spark_group() -> None:
     """Run the nodes of a Spark cluster for `loadmanager pipeline --master`.
 
     PySpark, as pip installs it, can run jobs but has no scripts for a cluster. These
-    nodes trust whoever reaches them: keep them in a network of their own.
+    nodes trust all that can reach them: keep them in a network of their own.
 
     Example: loadmanager spark worker spark://spark-1:7077 --host spark-2
     """
@@ -64,7 +64,7 @@ def worker_command(
 ) -> None:
     """Run a worker of a cluster in the foreground.
 
-    Its executors run the Python that PYSPARK_PYTHON of whoever asks for a job names:
+    Its executors run the Python that PYSPARK_PYTHON names where a job is submitted:
     have the same one, with loadmanager[pipeline] in it, on every host.
 
     Example: loadmanager spark worker spark://spark-1:7077 --host spark-2 --memory 6g

@@ -153,7 +153,7 @@ def _in_background(look: Callable[[], "Look"]) -> "queue.SimpleQueue[Look | Base
     def ask() -> None:
         try:
             answer.put(look())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the answer raises it
+        except BaseException as error:  # noqa: BLE001 - the caller that waits for the answer raises it
             answer.put(error)
 
     threading.Thread(target=ask, daemon=True).start()

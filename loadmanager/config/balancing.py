@@ -187,7 +187,7 @@ class PlannerSettings(Section):
     )
     learned_costs: bool = Field(
         default=True,
-        description="Whether moves are reckoned by the cost model that `loadmanager cost-model "
+        description="Whether moves are computed by the cost model that `loadmanager cost-model "
         "publish` gave the cluster, where there is one and it is good enough. false: by shares of "
         "the traffic, as where there is none. Never in parity mode.",
     )

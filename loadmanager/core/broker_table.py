@@ -23,7 +23,7 @@ class BrokerLoad:
 
     ``usage`` and ``limit`` are in the order of `scores.RESOURCES`; ``totals`` is the
     broker's own traffic. ``long_msgs_per_s`` and ``preallocated_msgs_per_s`` are
-    reckoned from the bundles unless given. ``load_ema`` and ``bytes_ema`` are kept by
+    computed from the bundles unless given. ``load_ema`` and ``bytes_ema`` are kept by
     the tally unless given, and ``top`` (the heaviest bundles, ascending) is picked by it.
     """
 

@@ -112,7 +112,7 @@ class ClusterView:
         return self.moved.get(bundle) or self.listed_owner(bundle)
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
-        """Return whose report lists ``bundle``, None for nobody's."""
+        """Return whose report lists ``bundle``, None if no report does."""
         row = self.bundles.row(bundle)
         listed = -1 if row is None else int(self.owned.listed_by[row])
         return None if listed < 0 else self.brokers.names[listed]

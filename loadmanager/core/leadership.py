@@ -1,6 +1,6 @@
 """Who leads, judged from the election node alone.
 
-The node at ``/loadbalance/leader`` is one ephemeral; whoever created it leads as
+The node at ``/loadbalance/leader`` is one ephemeral; the sidecar that created it leads as
 long as its session lives. Each creation raises the version of ``/loadbalance/epoch``
 in the same commit, and every order is written under a check of that version. So a
 leader that was replaced without knowing it can still believe what it likes: its

@@ -2,7 +2,7 @@
 
 To give every bundle to a broker so that the largest fraction of any resource becomes
 smallest is NP-hard, so the best is not computed. What is computed here can be reached
-by no assignment, whoever finds it, in however many moves. It is the largest of these,
+by no assignment, in any number of moves. It is the largest of these,
 each the exact answer to an easier problem (a relaxation):
 
 1. Background. What other processes use on a broker stays there.
@@ -61,7 +61,7 @@ def lower_bound(
 
     Args:
         cost: (C, K, R) what each bundle costs on a broker of each class, of each resource.
-        background: (B, R) what is used on each broker whoever owns what; as ``capacity``.
+        background: (B, R) what is used on each broker with any owners of bundles; as ``capacity``.
         capacity: (B, R) above zero, in the units of ``cost``.
         class_of: (B,) the class of each broker.
         present: (B,) which brokers there are; None for all.

@@ -20,7 +20,7 @@ from loadmanager.core.projection import settled
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.round_work import RoundWork
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.settings import reckoning
+from loadmanager.core.settings import with_arithmetic
 from loadmanager.core.shedding import Deciding, Shedder, ThresholdShedder
 
 
@@ -84,7 +84,7 @@ class Planner:
     onto one broker, and bundle and destination are chosen together, so nothing is
     unloaded that has nowhere better to go. ``weights`` say what "better" means.
 
-    The mode decides for all parts whether they reckon with Pulsar's accidents.
+    The mode decides for all parts whether they compute with Pulsar's accidents.
     """
 
     shedder: Shedder = field(default_factory=ThresholdShedder)
@@ -98,11 +98,11 @@ class Planner:
         """Set the mode of the parts."""
         like_java = self.settings.mode is Mode.PARITY
         for name in ("shedder", "placement", "filters", "weights"):
-            part = reckoning(getattr(self, name), like_java=like_java)
+            part = with_arithmetic(getattr(self, name), like_java=like_java)
             object.__setattr__(self, name, part)
 
     def costing(self, document: CostDocument | None) -> "Planner":
-        """Return the planner that reckons with what ``document`` says bundles cost.
+        """Return the planner that computes with what ``document`` says bundles cost.
 
         Without one, or where the settings or the mode do not let it, with traffic shares.
         """

@@ -56,7 +56,7 @@ class PlannerSettings:
     learned_costs: Annotated[
         bool,
         Doc(
-            "Whether moves are reckoned by the published cost model, where there is one and it is "
+            "Whether moves are computed by the published cost model, where there is one and it is "
             "good enough, instead of by shares of the traffic. Never in parity mode."
         ),
     ] = True

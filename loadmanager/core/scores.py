@@ -37,7 +37,7 @@ class ResourceWeights:
     fills and empties as the collector likes. ``memory`` counts only in the
     exponential average of the extensible load manager.
 
-    ``like_java`` reckons with Pulsar's accidents; the planner's mode sets it.
+    ``like_java`` computes with Pulsar's accidents; the planner's mode sets it.
     """
 
     cpu: Annotated[

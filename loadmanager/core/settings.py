@@ -101,7 +101,7 @@ def values_of(value: object) -> dict[str, Any]:
     return found
 
 
-def reckoning(value: T, *, like_java: bool) -> T:
+def with_arithmetic(value: T, *, like_java: bool) -> T:
     """Return a strategy, or other settings, with or without Pulsar's accidents.
 
     That is its field ``like_java``, and the same in its groups; what has no such field
@@ -110,7 +110,7 @@ def reckoning(value: T, *, like_java: bool) -> T:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     found = {spec.name: getattr(value, spec.name) for spec in fields(value)}
-    changed = {name: reckoning(one, like_java=like_java) for name, one in found.items()}
+    changed = {name: with_arithmetic(one, like_java=like_java) for name, one in found.items()}
     if "like_java" in changed:
         changed["like_java"] = like_java
     changed = {name: one for name, one in changed.items() if one != found[name]}

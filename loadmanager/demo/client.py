@@ -123,7 +123,7 @@ class LookupClient:
 
 @dataclass(slots=True)
 class Producer:
-    """Publishes the messages of one topic, one after the other, to whoever owns it.
+    """Publishes the messages of one topic, one after the other, to its owner.
 
     ``retry_bound_s`` is how long after it was due a message may be accepted before
     it counts as an error. ``record`` hears of each attempt what the broker said.

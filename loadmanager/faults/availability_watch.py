@@ -45,7 +45,7 @@ def served_again_within_s(config: Config) -> float:
     The session of the dead or cut off owner, or leader, has to expire: a whole timeout.
     Then comes one of two. A fault may hit the next owner as it is being chosen: its broker is
     given up when its lease has run out, and its sidecar registers again. Or many are missed
-    together, and waited for; by then, whoever gets the bundles has been seen to be well for
+    together, and waited for; by then, the broker that gets the bundles has been seen to be well for
     longer than the first would take. The leader notices within a tick.
     """
     lease_s = config.ownership.self_fence_fraction * SESSION_S

@@ -8,7 +8,7 @@ from loadmanager.faults.virtual_time import wall_ms_at
 from loadmanager.faults.wires import Gate
 
 _AFTER_ALL_S: Final = 1e9
-"""Later than any deadline, and still a number that can be reckoned with."""
+"""Later than any deadline, and still a number that can be computed with."""
 
 
 class DriftingClock:

@@ -121,7 +121,7 @@ class Cluster(World):
     # --- the service's contents, as an operator would change them ----------------------
 
     async def operator(self) -> MemoryCoordination:
-        """Return a session that is nobody's: for what people do to the nodes by hand."""
+        """Return a session of no sidecar: for what people do to the nodes by hand."""
         if self._operator is None:
             self._operator = MemoryCoordination(self.service)
             await self._operator.start()

@@ -60,7 +60,7 @@ async def start(scene: Scene) -> str:
 
 
 async def start_beside(scene: Scene) -> str:
-    """Start a sidecar, whoever is there."""
+    """Start a sidecar, beside any that runs."""
     return scene.start(scene.any_host()).url
 
 

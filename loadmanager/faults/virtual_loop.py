@@ -149,7 +149,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     call.context.run(call.callback, *call.args)
                 except (SystemExit, KeyboardInterrupt):
                     raise
-                except BaseException as error:  # noqa: BLE001 - as any loop: whoever listens decides
+                except BaseException as error:  # noqa: BLE001 - as any loop: its caller decides
                     self.call_exception_handler({"message": f"{call!r} failed", "exception": error})
 
     def _jump(self) -> None:

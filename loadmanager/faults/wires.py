@@ -119,7 +119,7 @@ class Losses:
 
 
 async def sent(request: Coroutine[Any, Any, T]) -> T:
-    """Return what ``request`` returns; whoever waits may give up, it goes on all the same."""
+    """Return what ``request`` returns; it goes on where the caller gives up."""
     task = asyncio.ensure_future(request)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(task)

@@ -114,7 +114,7 @@ def _start(run_one: RunOne, last_limit_s: float) -> _Worker:
 
 def _run_seeds(line: "Connection[SeedOutcome, int]", run_one: RunOne, last_limit_s: float) -> None:
     """Run one seed after the other, until there is nobody who gives any."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Whoever gives the seeds ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Its parent ends this process.
     while True:
         try:
             seed = line.recv()

@@ -19,7 +19,7 @@ def alone(out: str, job: str) -> Iterator[None]:
     """Hold ``out`` for one ``job``, run by this process, as long as it lives.
 
     Object stores have no locks: at a URL that is not of this host nobody is kept out, and
-    whoever runs the job has to see to it.
+    the scheduler that runs the job has to ensure it.
 
     Raises:
         PipelineError: another process holds it, or it is not writable.

@@ -124,7 +124,7 @@ class _Sorting:
         self.known = self.outside = self.being_written = 0
 
     def is_foreign(self, name: str, one: StoredFile) -> None:
-        """Note what is not of history; hidden files are nobody's business."""
+        """Note what is not of history; hidden files are not of history."""
         if not one.name.startswith(_HIDDEN):
             self.foreign.append(f"{name}/" if one.is_folder else name)
 

@@ -67,7 +67,7 @@ def run(work: Work) -> list[str]:
 
 
 class Drafts:
-    """What is reckoned once and read several times, in files: it costs no memory.
+    """What is computed once and read several times, in files: it costs no memory.
 
     Frames that Spark keeps in memory bring along the whole plan that made them; of plans
     that use each other as often as these do, comparing takes more memory than all data.

@@ -107,7 +107,7 @@ def _part(tables: Tables, job: str, of: ModuleType) -> Part:
 
 
 def _of_sizes(tables: Tables) -> list[Part]:
-    """Return the parts about the sizes of bundles, which are reckoned once."""
+    """Return the parts about the sizes of bundles, which are computed once."""
     found = sizes(tables)
     if found is None:
         told = "No bundle was reported lately. "

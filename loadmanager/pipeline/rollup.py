@@ -1,7 +1,7 @@
 """Loads per minute, hour and day, who is hot and when, and the averages as the leader had them.
 
 Everything is made of data frames in `rolling`; here it is read and written. Days are not
-reckoned again unless a new batch has reports of them, or tells that others count.
+computed again unless a new batch has reports of them, or tells that others count.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def _seeded(store: Store, facts: Mapping[str, Any]) -> bool:
 
 def _told(store: Store, scope: Scope) -> Iterator[str]:
     days = "all days" if scope.days is None else f"{len(scope.days)} days that new batches touch"
-    yield f"rollup: {days} reckoned; a report stands for at most {CAP_S:g} s"
+    yield f"rollup: {days} computed; a report stands for at most {CAP_S:g} s"
     counts = store.table("broker_days").agg(
         F.countDistinct("broker"), F.countDistinct("date"), F.round(F.sum("minutes"))
     )
@@ -67,10 +67,10 @@ def _told_averages(store: Store) -> Iterator[str]:
     )
     bases, bundles, equal, difference = checked.first() or (0, 0, 0, 0.0)
     if not bases:
-        yield "averages: as the leader recorded them; no ticks to reckon them from"
+        yield "averages: as the leader recorded them; no ticks to compute them from"
         return
     yield (
-        f"averages: reckoned and compared with the leader's at {bases} base rounds: {equal} of "
+        f"averages: computed and compared with the leader's at {bases} base rounds: {equal} of "
         f"{bundles} the same to the bit, largest difference {difference:.2g}"
     )
 

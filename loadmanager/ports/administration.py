@@ -174,7 +174,7 @@ class SteeringService(Protocol):
 
 
 class CostModelService(Protocol):
-    """What traffic costs, as leaders are to reckon."""
+    """What traffic costs, as leaders are to compute."""
 
     async def published(self) -> CostDocument:
         """Return what is published.

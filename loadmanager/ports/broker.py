@@ -87,7 +87,7 @@ class BrokerControl(Protocol):
     ) -> BrokerState:
         """Let the broker serve until its own clock shows ``until_s``, then stop by itself.
 
-        ``incarnation`` names the process whose clock ``until_s`` was reckoned on. Any
+        ``incarnation`` names the process whose clock ``until_s`` was computed on. Any
         other extends nothing, and tells its state: the same reading of its clock could be
         far in the future. ``until_s`` of None asks for the state without extending the
         lease. A renewal that was under way for long cannot extend the lease beyond what

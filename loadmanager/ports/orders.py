@@ -24,7 +24,7 @@ class StandingOrders(Protocol):
         """Whether the other two are what stands: not at first, nor after a lost reply."""
 
     async def read(self) -> None:
-        """Find out what stands, whoever ordered it; raises `Disconnected`."""
+        """Find out what stands, from any leader; raises `Disconnected`."""
 
     async def write(self, changes: OrderChanges, rider: SetData | None = None) -> bool:
         """Order several things at once; what stands must be `known`.

@@ -184,7 +184,7 @@ COMMENTS: Final[Mapping[tuple[str, str], str]] = {
         "hour 480, an hour is not enough."
     ),
     (_UNIFORM, "slow-balancing"): (
-        "PIP-364 reckons with a hundred rounds, one for each hot broker, and calls that normal. "
+        "PIP-364 expects a hundred rounds, one for each hot broker, and calls that normal. "
         "But a round moves a fifth of the difference (`maxUnloadPercentage` is 0.2), which is two "
         "of a broker's ten bundles or one: with seed 1 it had moved 110 bundles after an hour, "
         "of the 500 that it takes."

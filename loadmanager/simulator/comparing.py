@@ -152,7 +152,7 @@ def results_of(
     try:
         yield from _in_turn(pool, jobs, look, processes * _AHEAD)
     finally:
-        # Whoever stops early, by an error or Ctrl-C, does not wait for what is under way.
+        # A run that stops early, by an error or Ctrl-C, does not wait for what is under way.
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
             child.terminate()

@@ -45,8 +45,8 @@ class _Draining:
 class Happenings:
     """Does what is due, in order of time; at the same time in the order of the scenario.
 
-    ``texts`` tell what happened and when. ``silences`` are for the agents: whoever
-    tells them takes them out.
+    ``texts`` tell what happened and when. ``silences`` are for the agents, and
+    are taken out once they were told.
     """
 
     fleet: Fleet

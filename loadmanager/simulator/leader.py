@@ -185,7 +185,7 @@ class Leader:
         counts = [len(report.rows) for report in self._reports.values()]
         by = np.repeat(np.array(list(self._reports), dtype=np.intp), counts)
         reports = np.zeros(len(self._agents.brokers) + 1, dtype=np.bool_)
-        reports[list(self._reports)] = True  # The last one is nobody's: row -1.
+        reports[list(self._reports)] = True  # The last one is of bundles without an owner: row -1.
         away = reports[self._planned]
         away[listed[self._planned[listed] == by]] = False
         return np.flatnonzero(away)

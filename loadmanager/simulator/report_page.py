@@ -242,7 +242,7 @@ def _meaning() -> Html:
             "Loads are the truth of the simulated brokers, which no strategy sees: the demand on "
             "the resource a broker has least of, as a fraction of its capacity. Above 100 % it "
             "serves less than it is asked for. The lower bound is proven: no assignment of the "
-            "bundles, whoever finds it, has a highest load below it.",
+            "bundles, found by any strategy, has a highest load below it.",
         ),
         tag(
             "p",

@@ -1,4 +1,4 @@
-"""The settings of a planner as plain values, for whoever wants to know what was run."""
+"""The settings of a planner as plain values, to show what was run."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass

@@ -86,7 +86,7 @@ class _LossyStream:
             self._lost = 0
 
     def _notice(self) -> str:
-        # Not through a logger: whoever writes here holds the lock of all of them.
+        # Not through a logger: the caller holds the lock of all of them.
         if not self._lost:
             return ""
         event: Any = {"event": "log.lines.lost", "count": self._lost}

@@ -150,7 +150,7 @@ def test_a_mode_or_setting_keeps_to_traffic_shares(settings: PlannerSettings) ->
     assert not isinstance(Planner(settings=settings).costing(COSTS).cost, LearnedCost)
 
 
-async def test_a_preview_of_other_settings_reckons_with_the_same_costs(idle: LeaderAtWork) -> None:
+async def test_a_preview_of_other_settings_computes_with_the_same_costs(idle: LeaderAtWork) -> None:
     await sampled(idle)
     await published(idle, COSTS)
     previews = PreviewRequests(idle.leading)

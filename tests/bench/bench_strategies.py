@@ -31,7 +31,7 @@ from loadmanager.core.placement import (
 )
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.settings import reckoning
+from loadmanager.core.settings import with_arithmetic
 from loadmanager.core.shedding import (
     AvgShedder,
     OverloadShedder,
@@ -103,7 +103,7 @@ def timed(call: Callable[[], object]) -> Taken:
 
 
 def fresh(view: ClusterView) -> ClusterView:
-    """Return the view as a leader has just made it: nothing in it is reckoned already."""
+    """Return the view as a leader has just made it: nothing in it is computed already."""
     return replace(
         view,
         brokers=replace(view.brokers),
@@ -117,7 +117,7 @@ def fresh(view: ClusterView) -> ClusterView:
 def test_a_decision_is_taken_in_time(brokers: int, shape: Shape) -> None:
     late: dict[str, float] = {}
     for case, view in _views(brokers, shape):
-        shedder = reckoning(case.make(brokers), like_java=True)
+        shedder = with_arithmetic(case.make(brokers), like_java=True)
         selected = len(shedder.shed(view, Memory()).offers)
         gc.collect()
         taken = [_decision(shedder, view) for _ in range(RUNS)]

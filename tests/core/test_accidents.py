@@ -4,7 +4,7 @@ Those of bundles, splits and names are in ``test_accidents_of_bundles.py``.
 
 | accident | Pulsar | parity | safe | promise |
 |---|---|---|---|---|
-| `float32-usage` | Reckons percentages in 32-bit float, so that 84.999999 percent are 85. | the same | 64 bits | `usage_is_reckoned_in_32_bits_only_in_parity` |
+| `float32-usage` | Computes percentages in 32-bit float, so that 84.999999 percent are 85. | the same | 64 bits | `usage_is_computed_in_32_bits_only_in_parity` |
 | `all-overloaded` | OverloadShedder sheds from every broker where all are overloaded. | the same | The planner refuses what nobody is better for. | `where_all_are_overloaded_only_parity_passes_bundles_around` |
 | `at-least-one` | Overload- and ThresholdShedder take the largest bundle however little is to be shed: one hot bundle goes back and forth. | the same | The planner refuses it and tells to split it. | `one_hot_bundle_goes_back_and_forth_only_in_parity` |
 | `idle-bundles` | UniformLoadShedder sheds every bundle without traffic, because nothing fits any need; Overload- and ThresholdShedder do where all others are too little. | the same | They stay; from any strategy the planner refuses them. | `bundles_without_traffic_move_only_in_parity` |
@@ -25,7 +25,7 @@ Those of bundles, splits and names are in ``test_accidents_of_bundles.py``.
 | `stale-turns` | RoundRobinBrokerSelector keeps its order when one broker has replaced another, until the missing one's turn. | the same | The order follows the candidates. | `a_broker_that_replaced_another_gets_no_turn_only_in_parity` |
 | `no-candidates` | Placements fail with an exception where there is no candidate, or one without load data. | a reason | a reason | `without_a_candidate_there_is_a_reason_in_both_modes` |
 | `sample-per-notification` | Every report of any broker adds a sample to every bundle's averages. | one sample a tick | one sample a tick | `a_report_adds_no_sample_in_either_mode` |
-| `wrapped-limit` | BundleSplitterTask reckons the limit on throughput with 32 bits: 2048 MB/s split every bundle, 4096 every one with traffic. | the same | 64 bits | `a_limit_of_two_gigabytes_splits_everything_only_in_parity` |
+| `wrapped-limit` | BundleSplitterTask computes the limit on throughput with 32 bits: 2048 MB/s split every bundle, 4096 every one with traffic. | the same | 64 bits | `a_limit_of_two_gigabytes_splits_everything_only_in_parity` |
 | `hash-order` | Which bundles are split where a namespace may have only so many depends on a hash map. | the heaviest | the heaviest | `the_heaviest_are_split_in_whatever_order_they_are_reported` |
 | `empty-parts` | Split positions may part no topics, stand twice or lie on the edge: the split fails, or a part is empty. | the same | They part topics, or there are none. | `cuts_that_part_nothing_are_made_only_in_parity` |
 | `last-hash` | A topic whose hash is 0xffffffff cannot be looked up. | It is in the last bundle. | It is in the last bundle. | `the_topic_with_the_last_hash_is_found_in_both_modes` |
@@ -61,7 +61,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.settings import reckoning
+from loadmanager.core.settings import with_arithmetic
 from loadmanager.core.shedding import (
     AvgShedder,
     OverloadShedder,
@@ -80,7 +80,7 @@ EAGER = AvgShedder(high_hits=1, min_msgs_per_s=0, min_bytes_per_s=0)
 
 
 def shed_in(mode: Mode, shedder: Shedder, view: ClusterView, memory: Memory | None = None) -> Shed:
-    return reckoning(shedder, like_java=mode is Mode.PARITY).shed(view, memory or Memory())
+    return with_arithmetic(shedder, like_java=mode is Mode.PARITY).shed(view, memory or Memory())
 
 
 def offered(mode: Mode, shedder: Shedder, view: ClusterView) -> list[BundleId]:
@@ -104,7 +104,7 @@ def why(plan: Plan) -> dict[str, Reason]:
     return {refusal.subject: refusal.reason for refusal in plan.refusals}
 
 
-def test_usage_is_reckoned_in_32_bits_only_in_parity(
+def test_usage_is_computed_in_32_bits_only_in_parity(
     make_view: MakeView, bundle: NameBundle
 ) -> None:
     view = make_view({"a:1": (0.8499999999, {1: 9.0, 2: 8.0}), "b:1": (0.1, {})})
@@ -334,7 +334,7 @@ def test_a_broker_that_replaced_another_gets_no_turn_only_in_parity(make_view: M
     order = tuple(map(BrokerId, ("d:1", "c:1", "b:1")))
     taken: dict[Mode, str] = {}
     for mode in MODES:
-        placement = reckoning(RoundRobin(), like_java=mode is Mode.PARITY)
+        placement = with_arithmetic(RoundRobin(), like_java=mode is Mode.PARITY)
         memory = Memory(turn=2, turn_order=order)
         best = placement.rank(view, np.arange(3), BundleId("t/n/x"), memory).best
         taken[mode] = view.brokers.names[int(best[0])]

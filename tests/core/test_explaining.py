@@ -32,7 +32,7 @@ OWN = BundleId("pulsar/b1:8080/0x00000000_0xffffffff")
 
 
 def near(value: float) -> Any:
-    """Return what equals ``value`` but for the last digits: usage is reckoned in 32 bits."""
+    """Return what equals ``value`` but for the last digits: usage is computed in 32 bits."""
     return pytest.approx(value)
 
 

@@ -339,7 +339,7 @@ def test_prices_of_all_brokers_are_those_of_single_questions(bundle: NameBundle)
     assert trusted[:, CPU].tolist() == [True, False]
 
 
-def test_a_planner_reckons_with_a_document_unless_it_is_not_to() -> None:
+def test_a_planner_computes_with_a_document_unless_it_is_not_to() -> None:
     assert Planner().costing(FAST_AND_SLOW).cost == LearnedCost(FAST_AND_SLOW)
     assert Planner(cost=LearnedCost(FAST_AND_SLOW)).costing(None).cost == TrafficShare()
     for settings in (PlannerSettings(learned_costs=False), PlannerSettings(mode=Mode.PARITY)):

@@ -72,7 +72,7 @@ def test_what_is_told_of_in_part_is_not_supposed_at_all() -> None:
     assert seeded({QUARTERS.bundles[0]: expected(1.0)}, {NS: HALVES}) == {}
 
 
-def test_a_bundle_that_is_told_of_by_itself_is_not_reckoned_from_others() -> None:
+def test_a_bundle_that_is_told_of_by_itself_is_not_computed_from_others() -> None:
     both = {HALVES.bundles[0]: expected(8.0), QUARTERS.bundles[0]: expected(1.0)}
     found = seeded(both, {NS: QUARTERS})
     assert found[QUARTERS.bundles[0]].short.rates.msgs_in_per_s == 1.0

@@ -76,7 +76,7 @@ def test_backgrounds_are_found_with_their_brokers(usual: tuple[Made, Learned]) -
     assert np.mean(held) > 0.6
 
 
-def test_held_out_minutes_are_foretold_better_than_by_traffic_shares(
+def test_held_out_minutes_are_predicted_better_than_by_traffic_shares(
     usual: tuple[Made, Learned],
 ) -> None:
     _, found = usual
@@ -87,7 +87,7 @@ def test_held_out_minutes_are_foretold_better_than_by_traffic_shares(
     assert (np.abs(trial.within[0] - 0.9) < 0.05).all()
 
 
-def test_what_brokers_use_after_moves_is_foretold_better_than_by_traffic_shares(
+def test_what_brokers_use_after_moves_is_predicted_better_than_by_traffic_shares(
     usual: tuple[Made, Learned],
 ) -> None:
     _, found = usual

@@ -66,7 +66,7 @@ def test_full_brokers_and_busy_hosts_were_among_them(month: Grid, learned: list[
         assert found.ground.changes.min() > 20
 
 
-def test_held_out_days_are_foretold_better_than_by_traffic_shares(learned: list[Learned]) -> None:
+def test_held_out_days_are_predicted_better_than_by_traffic_shares(learned: list[Learned]) -> None:
     for found in learned:
         measured = found.ground.measured > 0
         assert (found.trial.error[measured] < 0.03).all()

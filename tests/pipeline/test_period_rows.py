@@ -32,7 +32,7 @@ def made(minutes: list[Row], *, batch_rows: int = 10_000, told_max: bool = True)
     def batches() -> Iterator[pa.RecordBatch]:
         yield from table.to_batches(max_chunksize=batch_rows)
 
-    rows = [row for batch in periods.reckoned(batches()) for row in batch.to_pylist()]
+    rows = [row for batch in periods.computed(batches()) for row in batch.to_pylist()]
     names = [one.split()[0] for one in periods.schema.split(", ")]
     assert all(set(row) == set(names) for row in rows)
     return rows
@@ -85,7 +85,7 @@ def test_keys_and_periods_are_kept_apart() -> None:
 
 @pytest.mark.parametrize("batch_rows", [999, 60_000])
 def test_no_day_is_cut_in_two_wherever_batches_end(batch_rows: int) -> None:
-    # More than is reckoned at once, so that what is left over is carried on.
+    # More than is computed at once, so that what is left over is carried on.
     minutes = [minute(key, number, float(number)) for key in range(40) for number in range(1440)]
     rows = made(minutes, batch_rows=batch_rows)
     assert [row["minutes"] for row in only(rows, DAY_MS)] == [1440] * 40
@@ -114,5 +114,5 @@ def test_days_of_two_keys_that_have_one_number_are_kept_apart(batch_rows: int) -
 
 def test_of_no_minutes_nothing_becomes() -> None:
     empty = pa.RecordBatch.from_pylist([minute(1, 0, 1.0)]).slice(0, 0)
-    assert list(periods_of(RATES, ["seconds"]).reckoned([])) == []
-    assert list(periods_of(RATES, ["seconds"]).reckoned([empty])) == []
+    assert list(periods_of(RATES, ["seconds"]).computed([])) == []
+    assert list(periods_of(RATES, ["seconds"]).computed([empty])) == []

@@ -157,7 +157,7 @@ def capacity_told(days: int, level: float, slope: float, noise: float = 0.0) -> 
         (2, 0.3, 0.005, Weight.LACKING, "There are 2.0 days of history; a forecast"),
     ],
 )
-def test_capacity_is_foretold_as_far_as_history_allows(
+def test_capacity_is_predicted_as_far_as_history_allows(
     days: int, level: float, slope: float, weight: Weight, told: str
 ) -> None:
     found = capacity_told(days, level, slope)

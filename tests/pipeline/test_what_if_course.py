@@ -1,4 +1,4 @@
-"""A combination taken through recorded rounds: what it keeps, what it reckons, what it follows."""
+"""A combination taken through recorded rounds: what it keeps, what it computes, what it follows."""
 
 import json
 from collections.abc import Mapping
@@ -252,7 +252,7 @@ def test_without_learned_costs_bundles_share_out_their_brokers_usage() -> None:
         assert used[CPU] == pytest.approx(frame.brokers.usage[row, CPU])
         assert used[MEMORY] == 0.0
     np.testing.assert_allclose(
-        costs.foretold(frame.rates, frame.owner), frame.brokers.usage, rtol=1e-9
+        costs.predicted(frame.rates, frame.owner), frame.brokers.usage, rtol=1e-9
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether recorded rounds are decided again as they were, and how well loads are foretold."""
+"""Whether recorded rounds are decided again as they were, and how well loads are predicted."""
 
 from functools import cache
 
@@ -85,7 +85,7 @@ def test_a_move_that_is_not_in_the_history_is_told() -> None:
     assert evidence.difference.partition(": ")[2].startswith("recorded nothing more, replayed ")
 
 
-def test_loads_after_recorded_changes_are_foretold_from_the_traffic_alone() -> None:
+def test_loads_after_recorded_changes_are_predicted_from_the_traffic_alone() -> None:
     """All cost is traffic, and measured with the usual noise of a few percent."""
     found = replayed(events(simulated("uniform+least_average_usage")), combinations([PAIR], []))
     evidence = evidence_of(found[-1])

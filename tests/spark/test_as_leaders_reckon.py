@@ -1,4 +1,4 @@
-"""What the pipeline writes out for Spark is what leaders reckon: scores, shares and costs."""
+"""What the pipeline writes out for Spark is what leaders compute: scores, shares and costs."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -64,7 +64,7 @@ def amounts(usage: FloatArray, limit: FloatArray) -> dict[str, float]:
 
 
 def rates_of(stats: BundleStats) -> list[float]:
-    """Return what a bundle's cost is reckoned from, in the order of `RATES`."""
+    """Return what a bundle's cost is computed from, in the order of `RATES`."""
     traffic = [getattr(stats, name) for name in TRAFFIC]
     return [*traffic, float(stats.topics), float(stats.producers + stats.consumers)]
 
@@ -135,9 +135,9 @@ def test_what_a_bundle_was_to_use_is_what_leaders_foretell(spark: "SparkSession"
     models: dict[str, Any] = {SHARE: TrafficShare(), LEARNED: LearnedCost(costs)}
     for bundle in bundles:
         for name, model in models.items():
-            foretold = dict(zip(RESOURCES, model.usage(view, bundle, BROKER), strict=True))
+            predicted = dict(zip(RESOURCES, model.usage(view, bundle, BROKER), strict=True))
             told = found[bundle][name].asDict()
-            assert told == pytest.approx({one: float(foretold[one]) for one in USED}), name
+            assert told == pytest.approx({one: float(predicted[one]) for one in USED}), name
         assert found[bundle][SHARE] != found[bundle][LEARNED]
 
 

@@ -96,7 +96,7 @@ def test_moves_off_the_only_loaded_broker_help(found: "tuple[DataFrame, DataFram
     assert told["evened_mean"] > 0.1
 
 
-def test_what_targets_take_on_is_foretold(found: "tuple[DataFrame, DataFrame]") -> None:
+def test_what_targets_take_on_is_predicted(found: "tuple[DataFrame, DataFrame]") -> None:
     rows = found[1].where("cluster = 'all-on-one' AND model = 'traffic_share'").collect()
     assert {row["resource"] for row in rows} == {"cpu", "bandwidth_in", "bandwidth_out"}
     assert all(row["changes"] > 30 for row in rows)

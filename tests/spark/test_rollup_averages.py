@@ -1,4 +1,4 @@
-"""The leader's averages, reckoned from what real sidecars wrote: the same to the bit."""
+"""The leader's averages, computed from what real sidecars wrote: the same to the bit."""
 
 from collections.abc import Mapping
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Rollup as a job: only what new batches touch is reckoned, and it comes to the same as all."""
+"""Rollup as a job: only what new batches touch is computed, and it comes to the same as all."""
 
 import gzip
 import io
@@ -57,7 +57,7 @@ def put(spark: "SparkSession", store: Store, batch: int, *at_s: float) -> None:
 
 
 def roll_up_some(spark: "SparkSession", store: Store) -> Scope:
-    """Make some of the tables, as the job does; return what was reckoned anew."""
+    """Make some of the tables, as the job does; return what was computed anew."""
     work = Work(spark=spark, store=store)
     facts, scope = facts_of(work), scope_of(work, store.facts("rollup"))
     every = Frames(store=store, scope=scope).every()
@@ -80,7 +80,7 @@ def at_once(
     return store, rollup.run(Work(spark=spark, store=store))
 
 
-def test_what_a_late_batch_touches_is_reckoned_anew_and_comes_to_what_all_at_once_does(
+def test_what_a_late_batch_touches_is_computed_anew_and_comes_to_what_all_at_once_does(
     spark: "SparkSession", at_once: tuple[Store, list[str]], tmp_path: Path
 ) -> None:
     store = Store(spark, str(tmp_path))
@@ -112,7 +112,7 @@ def test_without_a_new_batch_nothing_is_done(
     again = rollup.run(Work(spark=spark, store=store))
     assert again[1:] == [f"seed for leaders of c: {seed}"]
     assert store.files.read_bytes(seed) == packed
-    assert told[0] == "rollup: all days reckoned; a report stands for at most 300 s"
+    assert told[0] == "rollup: all days computed; a report stands for at most 300 s"
     assert {table.name for table in ROLLUP} == {
         table.name for table in ROLLUP if store.files.exists(f"{store.out}/{table.name}")
     }
@@ -129,7 +129,7 @@ def test_leaders_can_read_the_seed(at_once: tuple[Store, list[str]]) -> None:
     assert seed.bundles[BundleId(SECOND)].now.msgs_in_per_s == pytest.approx(1.0)
 
 
-def test_days_of_which_other_reports_count_now_are_reckoned_anew(
+def test_days_of_which_other_reports_count_now_are_computed_anew(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     store = Store(spark, str(tmp_path))

@@ -26,7 +26,7 @@ Row = dict[str, Any]
 WHOLE = "t/n/0x00000000_0xffffffff"
 OTHER = "t/m/0x00000000_0xffffffff"
 
-# Each case is a cluster of its own, so that one job of Spark reckons all of them.
+# Each case is a cluster of its own, so that one job of Spark computes all of them.
 CASES: dict[str, list[Row]] = {
     "weighted": [sample(10, 60.0, interval_s=10.0), sample(60, 120.0, interval_s=50.0)],
     "shared out": [sample(135, 8.0, interval_s=90.0)],

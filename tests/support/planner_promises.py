@@ -57,7 +57,7 @@ class Drawn:
 Cluster = Mapping[str, Drawn]
 Promise = Callable[[MakeView, Cluster, Shedder, st.DataObject], None]
 
-# Whole numbers are drawn faster than others, and odd amounts come from what is reckoned with them.
+# Whole numbers are drawn faster than others, and odd amounts come from what is computed with them.
 _sizes = st.lists(st.integers(0, 1000), min_size=1, max_size=6)
 clusters = st.lists(
     st.tuples(st.integers(2, 120), st.sampled_from((0.5, 1.0, 2.0)), _sizes),

@@ -13,7 +13,7 @@ from loadmanager.core.hashing import FULL_RANGE_END, crc32, position
 from loadmanager.core.ids import BrokerId, BundleId, bundle_id, namespace_of, parse_topic
 from loadmanager.core.plan import Reason
 from loadmanager.core.scores import ResourceWeights, max_usage, percent_usage, weighted_max_usage
-from loadmanager.core.settings import from_pulsar, reckoning
+from loadmanager.core.settings import from_pulsar, with_arithmetic
 from loadmanager.core.splitting import (
     SPLIT_ALGORITHMS,
     CannotSplit,
@@ -35,7 +35,7 @@ DEFAULT_STATS = dict(msgRateIn=50.0, msgRateOut=50.0, msgThroughputIn=5e4, msgTh
 
 def check_resource_usage(scenario: Json, count: Count) -> None:
     """Compare the usage of each broker."""
-    weights = reckoning(from_pulsar(ResourceWeights, scenario["config"]), like_java=True)
+    weights = with_arithmetic(from_pulsar(ResourceWeights, scenario["config"]), like_java=True)
     for one in scenario["rounds"]:
         for name, want in one["expected"]["brokers"].items():
             usage = np.array(columns(one["brokers"][name], "usage"))
@@ -52,7 +52,7 @@ def check_broker_load_data(scenario: Json, count: Count) -> None:
     """Compare the exponential averages of a broker."""
     config = scenario["config"]
     tally = LoadTally(
-        weights=reckoning(from_pulsar(ResourceWeights, config), like_java=True),
+        weights=with_arithmetic(from_pulsar(ResourceWeights, config), like_java=True),
         history_fraction=config.get("loadBalancerHistoryResourcePercentage", 0.9),
     )
     for number, one in enumerate(scenario["rounds"]):
@@ -142,7 +142,7 @@ def check_topic_to_bundle(scenario: Json, count: Count) -> None:
 
 def check_split_algorithm(scenario: Json, count: Count) -> None:
     """Compare where a bundle is cut, and the cut itself."""
-    limits = reckoning(from_pulsar(SplitLimits, scenario["config"]), like_java=True)
+    limits = with_arithmetic(from_pulsar(SplitLimits, scenario["config"]), like_java=True)
     for one in scenario["rounds"]:
         want, namespace = one["expected"], one["namespace"]
         lower, upper = (int(bound, 16) for bound in one["bundle_range"].split("_"))
@@ -195,7 +195,7 @@ def check_n_way(former: Boundaries, bundle: BundleId, parts: int, want: Json) ->
 
 def check_splitter_task(scenario: Json, count: Count) -> None:
     """Compare which bundles are to be cut."""
-    rules = reckoning(from_pulsar(SplitRules, scenario["config"]), like_java=True)
+    rules = with_arithmetic(from_pulsar(SplitRules, scenario["config"]), like_java=True)
     for one in scenario["rounds"]:
         reports = {
             broker: {bundle: stats(found) for bundle, found in load["lastStats"].items()}

@@ -18,7 +18,7 @@ from loadmanager.core.placement import (
 )
 from loadmanager.core.placement.round_robin import take_turn
 from loadmanager.core.plan import Reason
-from loadmanager.core.settings import from_pulsar, reckoning
+from loadmanager.core.settings import from_pulsar, with_arithmetic
 from loadmanager.core.shedding import AvgShedder, Shedder, Spread, TransferShedder
 from loadmanager.core.tally import view_of
 
@@ -37,7 +37,7 @@ SKIPPED = {
 
 def check_shedder(kind: type[Shedder], scenario: Json, count: Count) -> None:
     """Compare a modular shedder: what it unloads, and the history it keeps."""
-    shedder = reckoning(from_pulsar(kind, scenario["config"]), like_java=True)
+    shedder = with_arithmetic(from_pulsar(kind, scenario["config"]), like_java=True)
     memory = Memory()
     for one, view in views(scenario):
         if "active_brokers" in one:
@@ -53,7 +53,7 @@ def check_avg_shedder(scenario: Json, count: Count) -> None:
     """Compare AvgShedder: unloads, plan, counters, scores, and where it then places bundles."""
     # The recorded runs had the default of their time; ours is that of Pulsar 5.0.
     config = {"maxUnloadPercentage": 0.2, **scenario["config"]}
-    shedder, memory = reckoning(from_pulsar(AvgShedder, config), like_java=True), Memory()
+    shedder, memory = with_arithmetic(from_pulsar(AvgShedder, config), like_java=True), Memory()
     planned_before: set[str] = set()
     for number, (one, view) in enumerate(views(scenario)):
         shed = shedder.shed(view, memory)
@@ -110,7 +110,7 @@ def check_transfer_shedder(scenario: Json, count: Count) -> None:
     )
     # Times are kept in milliseconds: equality at exactly the delay must not be rounded away.
     shedder = replace(
-        reckoning(shedder, like_java=True),
+        with_arithmetic(shedder, like_java=True),
         shedding_delay_s=shedder.shedding_delay_s * 1000,
         load_ttl_s=shedder.load_ttl_s * 1000,
     )
@@ -168,7 +168,7 @@ def transfer_view(scenario: Json, one: Json, now: Json) -> ClusterView:
 
 def check_placement(kind: type[Placement], history: str, scenario: Json, count: Count) -> None:
     """Compare a modular placement: the best brokers and scores, or the running usage."""
-    placement = reckoning(from_pulsar(kind, scenario["config"]), like_java=True)
+    placement = with_arithmetic(from_pulsar(kind, scenario["config"]), like_java=True)
     memory = Memory()
     for one, view in views(scenario):
         if "active_brokers" in one:

@@ -168,7 +168,7 @@ class RunningBroker:
                 continue
 
     def _on_change(self, change: Change) -> None:
-        """Wake whoever waits, even when recording fails; each then looks again for itself."""
+        """Wake all that wait, even when recording fails; each then looks again for itself."""
         self._changed.set()
         self._changed = asyncio.Event()
         self._record(change)

@@ -32,7 +32,7 @@ from loadmanager.ports.coordination import (
 log = structlog.get_logger()
 
 MAX_REQUEST_BYTES: Final = 0xFFFFF
-"""ZooKeeper's ``jute.maxbuffer``: a server cuts the connection of whoever sends more."""
+"""ZooKeeper's ``jute.maxbuffer``: a server cuts the connection of a client that sends more."""
 
 _OPERATION_OVERHEAD_BYTES: Final = 128
 """An operation's headers and access list, rounded up; its path and content come on top."""

@@ -118,7 +118,7 @@ def recorded(directory: Path, origin: Origin) -> Iterator[ThreadedHistory]:
 
 
 def finish_left(directory: Path) -> int:
-    """Finish what killed writers left in a directory, whoever they were; return how many files.
+    """Finish what killed writers left in a directory, of any process; return how many files.
 
     Files of writers that are alive on this host are left to them. Raises `OSError`.
     """

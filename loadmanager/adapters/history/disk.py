@@ -52,7 +52,7 @@ class Disk(Protocol):
         """Delete a file, and the folders that are empty without it."""
 
     def find(self, top: Path) -> Iterator[Found]:
-        """Yield every file of history below ``top``, whoever wrote it, oldest hour first."""
+        """Yield every file of history below ``top``, of any writer, oldest hour first."""
 
 
 class LocalDisk:
@@ -153,6 +153,6 @@ def _found_in(folder: Path, hour: int) -> Iterator[Found]:
     for path in _sorted(folder, ""):
         name = FileName.parse(path.name)
         if name is not None:
-            # It may be renamed or deleted by whoever it belongs to, at any moment.
+            # It may be renamed or deleted by its owner, at any moment.
             with contextlib.suppress(FileNotFoundError):
                 yield Found(path, hour, name, path.stat().st_size)

@@ -116,7 +116,7 @@ class Express:
         """Remember the headers of ``data``, a whole request with nothing special in them.
 
         ``line`` is the first line its answer is remembered under; ``until_s`` says how
-        long whoever sends these headers from as near may have answers.
+        long a caller with these headers and from as near may have answers.
         """
         head_bytes = len(data) - len(line)
         same = data.startswith(line) and data.startswith(b"\r\n", len(line))

@@ -66,7 +66,7 @@ def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.so
 class TimedSite(web.SockSite):
     """aiohttp's site, and a limit of its own for the time that a TLS handshake may take.
 
-    asyncio's is a minute, and until the handshake is done a connection is nobody's to close.
+    asyncio's is a minute, and until the handshake is done nothing else can close a connection.
     """
 
     __slots__ = ("_handshake_s", "_made_by")

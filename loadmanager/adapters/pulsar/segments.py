@@ -152,7 +152,7 @@ def names_in(folder: Path) -> list[SegmentName]:
 
 
 def seal(path: Path) -> None:
-    """Let nobody's append to this segment be acknowledged from now on."""
+    """Acknowledge no append to this segment from now on."""
     path.chmod(_SEALED)
 
 

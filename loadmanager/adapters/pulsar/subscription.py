@@ -20,7 +20,7 @@ class Subscription:
     """One subscription of a topic.
 
     Exclusive and failover: one consumer gets all, in order; when it goes, the next begins at the
-    first message that is not acknowledged. Shared: in turn to whoever has permits; what a
+    first message that is not acknowledged. Shared: in turn to consumers that have permits; what a
     consumer leaves open when it goes is delivered to others.
 
     Args:
@@ -94,7 +94,7 @@ class Subscription:
         self.dispatch()
 
     def ack(self, number: int) -> None:
-        """Take one entry for done, whoever got it."""
+        """Take one entry for done, for any consumer."""
         self.cursor.ack(number)
         self._done([number])
 

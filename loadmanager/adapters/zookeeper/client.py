@@ -11,7 +11,7 @@ class ZooKeeperCoordination(LinkedCoordination):
     """One ZooKeeper session; connects until it succeeds, whatever happens in between.
 
     A link that no longer answers shows as SUSPENDED within half the session timeout.
-    LOST shows only when a server says so, that is after a reconnect: whoever must stop
+    LOST shows only when a server says so, that is after a reconnect: what must stop
     before its locks go to others counts from its own last successful `heartbeat`.
     ``observe`` is told of each request: kind, result, seconds.
     """

@@ -1,7 +1,7 @@
 """What bundles were found to cost, as the pipeline's ``costs`` job writes it down.
 
 One document holds the costs of every class of brokers: what one unit of each rate uses
-of each resource, how sure that is, and how well it foretold what was held out. Rates and
+of each resource, how sure that is, and how well it predicted what was held out. Rates and
 resources have the names and units of history: ``cpu`` in percent of one core, memory in
 MiB, bandwidth in kbit/s; messages and bytes per second, numbers of topics and of
 connections (producers and consumers).
@@ -28,7 +28,7 @@ RATES: Final = (
     "topics",
     "connections",
 )
-"""What a bundle's cost is reckoned from, in the order of the columns of all arrays."""
+"""What a bundle's cost is computed from, in the order of the columns of all arrays."""
 
 MOST_BYTES: Final = 8 * 2**20
 MOST_CLASSES: Final = 100
@@ -49,13 +49,13 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How well the costs of one class foretold a resource in minutes that were held out.
+    """How well the costs of one class predicted a resource in minutes that were held out.
 
     ``mape`` is the mean absolute error as a fraction of what was measured, and
     ``coverage`` the fraction of minutes that lay within their 90 % interval.
     ``baseline_mape`` is the error of traffic shares in the same minutes. ``moves`` are the
     moves that were used as natural experiments and ``move_mape`` is the error of what the
-    targets were foretold to use after them. ``typical_error`` is half the 90 % interval
+    targets were predicted to use after them. ``typical_error`` is half the 90 % interval
     of what typical traffic costs in all, as a fraction of it: terms that are mistaken for
     each other do not matter to it. None is what was not measured.
     """

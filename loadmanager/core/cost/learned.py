@@ -42,7 +42,7 @@ class _Fleet:
 class _Kept:
     """What the last view was asked for: a round asks many times of the same brokers.
 
-    Each is replaced as a whole: rounds may be reckoned in two threads at once.
+    Each is replaced as a whole: rounds may be computed in two threads at once.
     """
 
     fleet: _Fleet | None = None
@@ -172,12 +172,12 @@ class LearnedCost:
         fleet = self._fleet(brokers)
         counts = np.stack([brokers.topics, brokers.connections], axis=1)
         rates = np.concatenate([brokers.traffic, counts], axis=1)
-        foretold = np.einsum("crk,bk->bcr", self._terms, rates)
-        foretold = foretold[np.arange(len(rates)), fleet.classes]
+        predicted = np.einsum("crk,bk->bcr", self._terms, rates)
+        predicted = predicted[np.arange(len(rates)), fleet.classes]
         supposed = SUPPOSED_FRACTION * brokers.limit
         shown = np.maximum(brokers.usage - fleet.backgrounds, 0.0) + supposed
-        measured = (brokers.limit > 0) & (foretold > 0)
-        factors = shown / np.where(measured, foretold + supposed, np.inf)
+        measured = (brokers.limit > 0) & (predicted > 0)
+        factors = shown / np.where(measured, predicted + supposed, np.inf)
         factors = np.where(measured, np.clip(factors, LEAST_FACTOR, MOST_FACTOR), 1.0)
         self._kept.factors = (brokers, factors)
         return factors

@@ -67,7 +67,7 @@ _RULES: Final = f"""
   bits.
 - A **time** is a whole number of milliseconds since 1970 in UTC, on the wall clock of who wrote
   it: 0 or more, and less than {TIMES_END_MS} (the year 2100). A line with a later one is spoilt:
-  a clock that far ahead says nothing, and nobody can reckon days and minutes with it.
+  a clock that far ahead says nothing, and nobody can compute days and minutes with it.
 - Rates are means over `window_s`. CPU is in percent of one core (400 are four cores), memory in
   MiB, bandwidth in kbit/s, as in Pulsar's load reports. A limit of 0 means that the resource was
   not measured.

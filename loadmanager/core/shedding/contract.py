@@ -26,7 +26,7 @@ class Shed:
     """What a shedder would unload, why it left the rest, and what it remembers.
 
     The offers of one broker stand in the order of selection. A refusal with an empty
-    subject is for the cluster as a whole. ``spread`` is None if it was not reckoned.
+    subject is for the cluster as a whole. ``spread`` is None if it was not computed.
     """
 
     offers: tuple[Offer, ...]

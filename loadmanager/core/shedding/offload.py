@@ -30,11 +30,11 @@ class OffloadRules(Protocol):
 
     @property
     def count_swapped_back(self) -> bool:
-        """Whether what a swap brings back is counted when reckoning like Java."""
+        """Whether what a swap brings back is counted when computing like Java."""
 
     @property
     def like_java(self) -> bool:
-        """Whether Pulsar's accidents are reckoned with."""
+        """Whether Pulsar's accidents are reproduced."""
 
 
 @dataclass(slots=True, kw_only=True)

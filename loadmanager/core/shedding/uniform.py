@@ -144,7 +144,7 @@ class UniformLoadShedder:
         return float(traffic.max()), 1.0 if abs(least) <= _NEARLY_ZERO else least
 
     def _amount(self, value: float) -> float:
-        """Return an amount of traffic as it is reckoned with."""
+        """Return an amount of traffic as it is computed."""
         return _to_int(value) if self.like_java else value  # whole-amounts
 
 

@@ -50,7 +50,7 @@ def run_rounds(
     """Return ``count`` rounds of ``planner``, the first on the snapshot itself.
 
     Between two rounds every move arrives and every broker reports again: a moved bundle
-    brings the traffic that its old owner reported, and costs what the planner reckons.
+    brings the traffic that its old owner reported, and costs what the planner computes.
     """
     rounds: list[Round] = []
     for _ in range(count):

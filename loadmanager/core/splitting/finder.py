@@ -22,7 +22,7 @@ _FEWEST_TOPICS: Final = 2
 class SplitRules:
     """From what size a bundle is cut. Topics and sessions are the latest, traffic is long-term.
 
-    Pulsar's accident `wrapped-limit`: the limit on throughput is reckoned in bytes with
+    Pulsar's accident `wrapped-limit`: the limit on throughput is computed in bytes with
     32 bits. 2048 MiB/s wrap around to a negative limit that every bundle with two topics
     exceeds, 4096 to none at all.
     """

@@ -10,7 +10,7 @@ _GROUP = "namespaceAntiAffinityGroup"
 
 
 def encode_tenant(cluster: str) -> bytes:
-    """Return the content of a new tenant's node: nobody's, and allowed in ``cluster``."""
+    """Return the content of a new tenant's node: no administrator, allowed in ``cluster``."""
     return to_json({"adminRoles": [], "allowedClusters": [cluster]})
 
 

@@ -63,7 +63,7 @@ COST_TERMS: Final = _table(
 )
 COST_QUALITY: Final = _table(
     "cost_quality",
-    "One row for each class and resource: how well its costs foretold what was held out.",
+    "One row for each class and resource: how well its costs predicted what was held out.",
     *_CLASS,
     _RESOURCE,
     ("refused", _TEXT, "Why there are no terms; null if there are."),

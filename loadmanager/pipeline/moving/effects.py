@@ -50,7 +50,7 @@ class Effects:
 
 
 Keep = Callable[[DataFrame], DataFrame]
-"""Returns a frame that is reckoned once however often it is read."""
+"""Returns a frame that is computed once however often it is read."""
 
 
 def effects(

@@ -1,4 +1,4 @@
-"""Moves and their effect: verdicts, what clients paid, what came back, what was foretold."""
+"""Moves and their effect: verdicts, what clients paid, what came back, what was predicted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ def read(tables: Tables) -> Achieved | None:
 
 _AFTER_COSTS: Final = (
     "The cost model was learned after the job moves ran; run moves once more to see what it "
-    "would have foretold."
+    "would have predicted."
 )
 _CHANGE: Final = ("traffic_share", "cost_model", "realised")
 
@@ -122,7 +122,7 @@ def show(found: Achieved) -> Part:
     if found.pauses:
         body.append(_pause_chart(found.pauses).html())
     if found.changes:
-        body.append(_foretold(found.changes).html())
+        body.append(_predicted(found.changes).html())
         if not found.priced:
             body.append(tag("p", _AFTER_COSTS))
         body.append(figures("How far off the predictions were", errors_table(found.predictions)))
@@ -250,7 +250,7 @@ def _pause_chart(pauses: Sequence[Row]) -> Chart:
     )
 
 
-def _foretold(changes: Sequence[Row]) -> Chart:
+def _predicted(changes: Sequence[Row]) -> Chart:
     names = {
         "traffic_share": ("throughput share rule", COLOURS[1]),
         "cost_model": ("cost model", COLOURS[0]),

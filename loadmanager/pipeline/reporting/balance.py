@@ -175,7 +175,7 @@ def _over_time(found: Balance) -> Chart:
     if found.moves:
         counts = [found.moves.get(row["at_ms"], 0) for row in found.points]
         data.append({**bars(times, counts, "moves"), "yaxis": "y2"})
-    what = "scores as the leader reckons them" if found.measure == "score" else "usage"
+    what = "scores as the leader computes them" if found.measure == "score" else "usage"
     return Chart(
         title="Load of the cluster's brokers",
         summary=f"Highest, mean and lowest {what}, as a part of capacity, in intervals of "

@@ -76,7 +76,7 @@ def show(found: Capacity) -> Part:
     words = _words(found, fitted)
     rows = _table_rows(found, fitted)
     columns = [Column(name="of the forecast"), Column(name="value")]
-    shown = table("What it is reckoned from", columns, rows)
+    shown = table("What it is computed from", columns, rows)
     return Part(
         title=TITLE,
         body=[_chart(found, fitted).html(), figures("The figures", shown)],

@@ -1,4 +1,4 @@
-"""Quality of the cost model: its terms with their intervals, and how well it foretold."""
+"""Quality of the cost model: its terms with their intervals, and how well it predicted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -190,7 +190,7 @@ def _quality(quality: Sequence[Row]) -> Html:
         ]
         for row in quality
     ]
-    return table("How well the costs foretold what was held out", columns, cells)
+    return table("How well the costs predicted what was held out", columns, cells)
 
 
 def _count(value: int | None) -> str:

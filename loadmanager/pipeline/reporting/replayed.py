@@ -84,7 +84,7 @@ def _evidence(row: Row) -> str:
         )
     if row["cpu_changed_error"] is not None:
         off = percent(row["cpu_changed_error"], 1)
-        told += f"; CPU of brokers whose bundles changed was foretold within {off} of capacity"
+        told += f"; CPU of brokers whose bundles changed was predicted within {off} of capacity"
     return f"{told}."
 
 

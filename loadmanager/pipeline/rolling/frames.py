@@ -98,7 +98,7 @@ class Frames:
     def _periods(
         self, subject: str, keys: tuple[str, ...], measures: tuple[str, ...], read: Read
     ) -> DataFrame:
-        """Return hours and days of a subject, which are reckoned once and kept until `close`."""
+        """Return hours and days of a subject, which are computed once and kept until `close`."""
         named = self._bundle_names() if subject == "bundle" else None
         return self._once(subject, lambda: longer(self._anew(read, subject), keys, measures, named))
 

@@ -1,6 +1,6 @@
 """How unevenly the brokers of a cluster are loaded, minute by minute.
 
-Four measures of a broker are compared: its score as the leader reckoned it in its rounds; its
+Four measures of a broker are compared: its score as the leader computed it in its rounds; its
 usage (the highest of CPU and both bandwidths, what scores are by default), its CPU, and its
 messages. Brokers that are being emptied are left out: they are to be uneven.
 """

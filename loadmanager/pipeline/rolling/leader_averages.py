@@ -1,4 +1,4 @@
-"""The leader's averages, reckoned from reports and ticks, and checked against its own records.
+"""The leader's averages, computed from reports and ticks, and checked against its own records.
 
 Each stretch begins with averages that a base round recorded, so that stretches do not depend
 on each other, and what one of them lacks (a report that was lost) is over with the next.
@@ -31,7 +31,7 @@ from loadmanager.pipeline.rolling.stretches import STRETCH, TERM, cut_within, st
 from loadmanager.pipeline.tables import namespace_of
 
 BUNDLES_AT_ONCE: Final = 10_000
-"""About so many bundles of one stretch are reckoned by one task at a time."""
+"""About so many bundles of one stretch are computed by one task at a time."""
 
 _DAYS_BEFORE: Final = 2
 """How far back a report may be that stood at a base: in a healthy cluster a minute."""
@@ -81,7 +81,7 @@ def _lately(last: DataFrame, bundle_load: DataFrame) -> DataFrame:
 def average_checks(history: LeaderHistory, scope: Scope) -> DataFrame:
     """Return, for each base round but the first of a term, how far its averages are confirmed.
 
-    They are reckoned from the base round before it, and ought to be the same to the bit.
+    They are computed from the base round before it, and ought to be the same to the bit.
     Simulations, which write no ticks, have nothing to be checked. Of ``scope`` are the days of
     the rounds that are checked.
     """
@@ -147,9 +147,9 @@ def _listed(over: DataFrame, history: LeaderHistory) -> DataFrame:
 
 
 def _applied(
-    rows: list[DataFrame], over: DataFrame, reckon: Callable[[Any], Any], schema: str
+    rows: list[DataFrame], over: DataFrame, compute: Callable[[Any], Any], schema: str
 ) -> DataFrame:
-    """Return what ``reckon`` makes of the rows of each stretch, some bundles at a time."""
+    """Return what ``compute`` makes of the rows of each stretch, some bundles at a time."""
     every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
     parts = F.greatest(F.ceil(F.col("bundles_known") / BUNDLES_AT_ONCE), F.lit(1))
     bounds = over.select(
@@ -157,4 +157,4 @@ def _applied(
     )
     part = F.pmod(F.hash("bundle"), F.col("parts")).alias("part")
     known = every.join(F.broadcast(bounds), list(STRETCH)).select("*", part).drop("parts")
-    return known.groupBy(*STRETCH, "part").applyInArrow(reckon, schema)
+    return known.groupBy(*STRETCH, "part").applyInArrow(compute, schema)

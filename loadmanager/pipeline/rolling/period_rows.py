@@ -48,7 +48,7 @@ class Periods:
 
     @property
     def schema(self) -> str:
-        """Return the columns of what `reckoned` yields, as Spark is told them."""
+        """Return the columns of what `computed` yields, as Spark is told them."""
         told = ["mean", *(name for name, _ in PERCENTILES), "max"]
         doubles = [
             "seconds",
@@ -60,7 +60,7 @@ class Periods:
             [*(f"{name} bigint" for name in numbers), *(f"{name} double" for name in doubles)]
         )
 
-    def reckoned(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def computed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a row for each key and period; minutes with one number in `DAY` come together."""
         for minutes in _whole_days(batches):
             for length_ms in (HOUR_MS, DAY_MS):

@@ -41,7 +41,7 @@ def longer(
     # number Spark sorts without comparing rows.
     day = F.xxhash64(*KEY, F.floor(F.col("minute_ms") / DAY_MS))
     by_day = numbered.withColumn(DAY, day).repartition(DAY).sortWithinPartitions(DAY)
-    found = by_day.mapInArrow(periods.reckoned, periods.schema)
+    found = by_day.mapInArrow(periods.computed, periods.schema)
     return with_names(found, names_in(minutes, keys) if named is None else named)
 
 

@@ -1,4 +1,4 @@
-"""Which days a rollup reckons anew: those that new batches have anything of.
+"""Which days a rollup computes anew: those that new batches have anything of.
 
 Tables by minute, hour and day are partitioned by date, and a day's rows depend on the reports
 of that day and the first minutes of the next. Other days are copied from the former version.
@@ -25,14 +25,14 @@ FORMAT: Final = 1
 READ: Final = ("broker_load", "bundle_load", "rounds", "ticks", "bundle_averages", "cuts")
 _DAY: Final = timedelta(days=1)
 _MOST_DAYS: Final = 1000
-"""To reckon more than these one by one is slower than to reckon all."""
+"""To compute more than these one by one is slower than to compute all."""
 
 _DATE: Final = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The days to be reckoned; ``days`` None means all from ``since`` to ``until``."""
+    """The days to be computed; ``days`` None means all from ``since`` to ``until``."""
 
     days: frozenset[date] | None = None
     since: datetime | None = None
@@ -69,11 +69,11 @@ class Scope:
         return rows
 
     def anew(self, rows: DataFrame) -> DataFrame:
-        """Return the rows (``date``) of the days to be reckoned."""
+        """Return the rows (``date``) of the days to be computed."""
         return rows if self.days is None else rows.where(_is_one(self.days))
 
     def kept(self, rows: DataFrame) -> DataFrame:
-        """Return the rows (``date``) of all other days; none if all are to be reckoned."""
+        """Return the rows (``date``) of all other days; none if all are to be computed."""
         return rows.where(F.lit(self.days is not None) & ~_is_one(self.days or ()))
 
 
@@ -84,7 +84,7 @@ def _is_one(
 
 
 def scope_of(work: Work, former: Mapping[str, Any] | None) -> Scope:
-    """Return what is to be reckoned, given the facts of the former rollup."""
+    """Return what is to be computed, given the facts of the former rollup."""
     every = Scope(since=work.since, until=work.until)
     if former is None or _bounds(former) != _bounds(facts_of(work)):
         return every

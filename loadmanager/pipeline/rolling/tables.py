@@ -171,7 +171,7 @@ AVERAGES: Final = _table(
 )
 AVERAGE_CHECKS: Final = _table(
     "average_checks",
-    "Averages that were recorded, beside those reckoned from the record before, reports and ticks.",
+    "Averages that were recorded, beside those computed from the record before, reports and ticks.",
     [
         *_AT_BASE,
         column("round", LongType(), "The base round that recorded them."),

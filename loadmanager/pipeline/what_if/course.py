@@ -44,7 +44,7 @@ class Course:
     """A cluster that has the recorded traffic, and owners that were decided here.
 
     It begins with what was recorded. Each round it puts the recorded traffic of every
-    bundle on the owner that the bundle has here, reckons the brokers' usage from that, and
+    bundle on the owner that the bundle has here, computes the brokers' usage from that, and
     carries out what the planner decides on it. What is new starts where it was recorded; a
     part of a bundle stays with the whole's owner; what was on a broker that is gone is
     placed anew; what people ordered is carried out.

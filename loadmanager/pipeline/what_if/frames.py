@@ -39,7 +39,7 @@ class Frame:
     ``moved`` and so on are as recorded, by ``reports`` of the brokers' rows;
     ``broker_numbers`` are those of the rows in ``all_brokers``, which grows. ``rates`` is
     (bundles, 6) by `RATES`, of the newest reports; ``owner`` is the broker row whose
-    newest report lists a bundle, -1 for nobody's. ``present`` bundles are listed or
+    newest report lists a bundle, -1 for none. ``present`` bundles are listed or
     ordered somewhere; all others wait or are no more. ``whole`` has the row of the bundle
     that a new one was cut from or made of. ``samples`` ticks passed since the frame
     before. Base rounds have a ``memory``. ``moves`` are the lines of those decided, and

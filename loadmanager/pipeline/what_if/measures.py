@@ -32,7 +32,7 @@ class Line:
     connections. ``refused`` is a word of `refusals.REFUSALS`, or empty.
 
     Of what was recorded alone: whether a base round was ``reproduced``, if not why
-    (``note``), and ``errors`` of foretold loads: see `reality`.
+    (``note``), and ``errors`` of predicted loads: see `reality`.
     """
 
     combination: int

@@ -14,7 +14,7 @@ from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, Ranking, Watching
 from loadmanager.core.planner import Planner
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.settings import reckoning
+from loadmanager.core.settings import with_arithmetic
 from loadmanager.pipeline.what_if.frames import Frame
 
 _WHERE: Final = "the history"
@@ -24,7 +24,7 @@ _WHERE: Final = "the history"
 class Planners:
     """Makes the planner of each round: as it was recorded, with what is ``wanted`` instead.
 
-    It reckons bundles as the recorded one did: by ``learned``, if history says that this
+    It computes bundles as the recorded one did: by ``learned``, if history says that this
     document was in force, else by their share of the traffic.
     """
 
@@ -55,7 +55,7 @@ class Planners:
 
 def plain_weights(planner: Planner) -> ResourceWeights:
     """Return how much resources count, without Pulsar's accidents of rounding."""
-    return reckoning(planner.weights, like_java=False)
+    return with_arithmetic(planner.weights, like_java=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Costs(Protocol):
     def arriving(self, rows: Indices, brokers: Indices) -> FloatArray:
         """Return what bundles would use on other brokers, a broker row for each."""
 
-    def foretold(self, rates: FloatArray, owner: Indices) -> FloatArray:
+    def predicted(self, rates: FloatArray, owner: Indices) -> FloatArray:
         """Return what this frame's brokers would use with other rates and owners, each a row.
 
         What they use now beyond their bundles, they would use then, too.
@@ -78,7 +78,7 @@ class TrafficCosts:
         """Return the same."""
         return self.leaving(rows)
 
-    def foretold(self, rates: FloatArray, owner: Indices) -> FloatArray:
+    def predicted(self, rates: FloatArray, owner: Indices) -> FloatArray:
         """Return the usage at the same prices for each message and byte."""
         frame, count = self._frame, len(self._frame.owner)
         former = np.full(len(rates), -1, dtype=np.intp)
@@ -137,13 +137,13 @@ class LearnedCosts:
             return np.asarray(amounts)
         return np.where(known, amounts, self._shares.leaving(rows))
 
-    def foretold(self, rates: FloatArray, owner: Indices) -> FloatArray:
+    def predicted(self, rates: FloatArray, owner: Indices) -> FloatArray:
         """Return the usage by the terms, and by shares where there is none."""
         frame, count = self._frame, len(self._frame.reports)
         now = np.einsum("br,bru->bu", summed(frame.owner, frame.rates, count), self._prices)
         then = np.einsum("br,bru->bu", summed(owner, rates, count), self._prices)
         learned = np.maximum(frame.brokers.usage - now, 0.0) + then
-        return np.where(self._known, learned, self._shares.foretold(rates, owner))
+        return np.where(self._known, learned, self._shares.predicted(rates, owner))
 
 
 def told_of(document: CostDocument | None) -> Mapping[str, object]:

@@ -115,7 +115,7 @@ def _carried_out(frame: Frame) -> Iterator[Moved]:
 
 
 def _errors(former: Frame, costs: Costs, frame: Frame) -> list[float] | None:
-    """Return how wrong this round's usage would have been foretold at the one before.
+    """Return how wrong this round's usage would have been predicted at the one before.
 
     That is with the traffic as it is now, so that the costs alone are judged. Four lists,
     by resource: the sum of absolute errors as fractions of the limit and their number, of
@@ -127,7 +127,7 @@ def _errors(former: Frame, costs: Costs, frame: Frame) -> list[float] | None:
     rows = np.full(len(frame.brokers.names), -1, dtype=np.intp)
     rows[here] = there
     owner = np.where(frame.owner >= 0, rows[frame.owner], -1)
-    told = costs.foretold(frame.rates, owner)[there]
+    told = costs.predicted(frame.rates, owner)[there]
     limit = frame.brokers.limit[here]
     known = (limit > 0) & (former.brokers.limit[there] == limit)
     off = np.abs(told - frame.brokers.usage[here]) / np.where(known, limit, 1.0)

@@ -67,7 +67,7 @@ LINES: Final = StructType(
         _field("moved_connections", LongType(), "Producers and consumers of them."),
         _field("reproduced", BooleanType(), "Of the recorded: decided again the same."),
         _field("note", StringType(), "What was decided otherwise, or what was missing."),
-        _field("errors", ArrayType(DoubleType()), "Errors of foretold loads: see reality."),
+        _field("errors", ArrayType(DoubleType()), "Errors of predicted loads: see reality."),
     ]
 )
 """One row for each round and combination."""

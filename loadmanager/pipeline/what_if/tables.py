@@ -76,7 +76,7 @@ REPLAY_TRUST: Final = Table(
             *(
                 column(f"{one}_{group}_error", DoubleType(), f"{what}, a fraction of the limit.")
                 for group, what in (
-                    ("changed", "Mean error of their foretold usage"),
+                    ("changed", "Mean error of their predicted usage"),
                     ("unchanged", "The same of brokers whose bundles stayed"),
                 )
                 for one in RESOURCES

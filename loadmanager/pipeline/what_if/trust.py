@@ -33,7 +33,7 @@ class Evidence:
     """What the history itself says of the replay, the same for all combinations.
 
     ``reproduced`` of the ``bases`` were decided exactly as recorded. ``changed`` and
-    ``unchanged`` are mean errors of foretold usage by resource, as fractions of the
+    ``unchanged`` are mean errors of predicted usage by resource, as fractions of the
     limits, of brokers whose bundles changed and of all others; None was never seen.
     """
 
@@ -141,9 +141,9 @@ def _of_loads(evidence: Evidence, away: float, *, learned: bool) -> Sequence[tup
         found = [(Level.FAIR if close else Level.LOW, text)]
     if error is None:
         if away > _CLOSE_AWAY:
-            found.append((Level.LOW, "no recorded change shows how well loads are foretold"))
+            found.append((Level.LOW, "no recorded change shows how well loads are predicted"))
         return found
-    points = f"loads after recorded changes were foretold to {error * 100:.1f} points"
+    points = f"loads after recorded changes were predicted to {error * 100:.1f} points"
     if error > _FAIR_ERROR:
         found.append((Level.LOW, points))
     elif error > _CLOSE_ERROR:

@@ -39,7 +39,7 @@ class NoiseSettings(Section):
 
 
 class HandOverSettings(Section):
-    """How long a bundle is in nobody's hands when it moves, and what clients feel of it.
+    """How long a bundle has no owner when it moves, and what clients feel of it.
 
     A client is interrupted from the old owner's release until it has reconnected:
     ``base_s`` and ``per_topic_s`` until the new owner serves, then ``reconnect_s``.

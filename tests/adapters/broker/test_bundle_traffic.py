@@ -30,7 +30,7 @@ def test_a_steady_rate_is_told_as_it_is() -> None:
 def test_right_after_a_load_the_first_message_is_no_burst() -> None:
     traffic = BundleTraffic(2.0, since_s=10.0)
     add(traffic, 10.001)
-    # A tenth of the window is the least that a rate is reckoned over.
+    # A tenth of the window is the least that a rate is computed over.
     assert traffic.stats(10.002).msgs_in_per_s == pytest.approx(5.0)
 
 

@@ -200,7 +200,7 @@ async def test_seek_begins_anew_at_a_message_or_a_time(
     for message in [await wire.message() for _ in range(3)]:
         wire.ack(message[2])
     wire.tell(Command.SEEK, consumer_id=1, request_id=9, **target)
-    # The client has to come back, here, and reckon anew what it may be sent.
+    # The client has to come back, here, and compute anew what it may be sent.
     assert (await wire.answer(Command.CLOSE_CONSUMER)).assigned_broker_url == house.url
     assert (await wire.answer(Command.SUCCESS)).request_id == 9
     await wire.subscribe(2)

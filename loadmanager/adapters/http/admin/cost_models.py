@@ -74,7 +74,7 @@ class CostModels(Resource):
         "DELETE",
         _PATH,
         tag=_TAG,
-        summary="Let the leader reckon by shares of the traffic again.",
+        summary="Let the leader compute by shares of the traffic again.",
         role=Role.ADMIN,
         replies=(Reply(204, "None is published any more."), _NONE),
     )
