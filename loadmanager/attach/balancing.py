@@ -13,9 +13,10 @@ from loadmanager.attach.discovery import Addresses, PulsarCluster, discover_at_a
 from loadmanager.attach.executor import Executor
 from loadmanager.attach.groups import Groups
 from loadmanager.attach.mandate import Alone, Mandate
-from loadmanager.attach.observation import Observation, Rules
+from loadmanager.attach.observation import GREEDY, Observation, Rules
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.sampling import BrokerSample, Sampler
+from loadmanager.attach.strategy import Strategy
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId
@@ -58,6 +59,7 @@ class Balancer:
         stopping: set to end.
         mandate: by what right it acts.
         now: the time of the week, as windows have it.
+        strategy: what chooses the moves.
     """
 
     admin: PulsarAdmin
@@ -71,6 +73,7 @@ class Balancer:
     stopping: asyncio.Event
     mandate: Mandate = field(default_factory=Alone)
     now: Callable[[], datetime] = lambda: datetime.now(tz=UTC).astimezone()
+    strategy: Strategy = GREEDY
     _urls: tuple[str, ...] = ()
     _brokers: tuple[BrokerId, ...] = ()
     _changed_s: float = float("-inf")
@@ -82,8 +85,8 @@ class Balancer:
     def __post_init__(self) -> None:
         """Prepare to look."""
         self._address = Addresses.of(self.url)
-        self._groups = Groups(self.admin)
-        self._sampler = Sampler(self.admin, self._address)
+        self._groups = Groups(self.admin, self.strategy)
+        self._sampler = Sampler(self.admin, self._address, self.strategy.hosts)
         self._urls = (self.url,)
         self._executor = Executor(
             admin=self.admin,

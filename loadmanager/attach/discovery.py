@@ -26,6 +26,8 @@ BALANCER_KEYS: Final = (
     "loadBalancerAutoBundleSplitEnabled",
     "loadBalancerLoadSheddingStrategy",
 )
+_HOST_INTERVAL_MINUTES: Final = "loadBalancerHostUsageCheckIntervalMinutes"
+_USUAL_HOST_INTERVAL_S: Final = 60.0
 _MANAGERS: Final = {
     "ModularLoadManagerImpl": "modular",
     "ModularLoadManagerWrapper": "modular",
@@ -48,6 +50,7 @@ class PulsarCluster:
         topic_metrics: whether ``/metrics/`` has a line for each topic; None if unknown.
         silent: why brokers did not tell their settings.
         isolation: which brokers may serve which namespaces.
+        host_interval_s: how often brokers measure their hosts.
     """
 
     name: str
@@ -58,6 +61,7 @@ class PulsarCluster:
     topic_metrics: bool | None = None
     silent: Mapping[BrokerId, str] = field(default_factory=dict)
     isolation: Policies = NO_POLICIES
+    host_interval_s: float = _USUAL_HOST_INTERVAL_S
 
     def differing(self, key: str) -> Mapping[str, tuple[BrokerId, ...]]:
         """Return the values of a setting with the brokers that have each."""
@@ -118,6 +122,7 @@ async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
         topic_metrics=_flag(runtime.get("exposeTopicLevelMetricsInPrometheus")),
         silent=silent,
         isolation=await read_isolation(admin, url, name),
+        host_interval_s=_host_interval_s(runtime.get(_HOST_INTERVAL_MINUTES, "")),
     )
 
 
@@ -182,3 +187,8 @@ def _manager(class_name: str) -> str:
 
 def _flag(told: Any) -> bool | None:
     return {"true": True, "false": False}.get(told)
+
+
+def _host_interval_s(told: str) -> float:
+    """Return what a broker is set to; Pulsar's own default where it does not tell."""
+    return 60.0 * int(told) if told.isdecimal() else _USUAL_HOST_INTERVAL_S

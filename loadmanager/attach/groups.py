@@ -7,8 +7,9 @@ from time import monotonic
 from loadmanager.adapters.pulsar_admin import PulsarAdmin
 from loadmanager.adapters.pulsar_admin.policies import read_anti_affinity_group
 from loadmanager.attach.discovery import PulsarCluster
-from loadmanager.attach.observation import Observation, Rules, observe
+from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
 from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.strategy import Strategy
 from loadmanager.core.ids import BrokerId, Namespace, namespace_of
 
 _KNOWN_FOR_S = 300.0
@@ -19,6 +20,7 @@ class Groups:
     """Asks for the group of each namespace of which a bundle would be moved, every few minutes."""
 
     admin: PulsarAdmin
+    strategy: Strategy = GREEDY
     _known: dict[Namespace, tuple[str, float]] = field(default_factory=dict)
 
     async def observe(
@@ -33,16 +35,19 @@ class Groups:
 
         Raises:
             PulsarAdminError: a group cannot be read.
+            LoadManagerError: the cluster does not tell what the strategy needs.
         """
+        samples, missing = self.strategy.take(cluster, samples, missing)
         until_s = monotonic()
         self._known = {
             name: one for name, one in self._known.items() if one[1] > until_s - _KNOWN_FOR_S
         }
         while True:
             grouped = {namespace for namespace, (group, _) in self._known.items() if group}
-            seen = observe(cluster, samples, missing, rules, grouped)
+            seen = observe(cluster, samples, missing, rules, grouped, strategy=self.strategy)
             unknown = {namespace_of(one.bundle) for one in seen.proposals} - self._known.keys()
             if not unknown:
+                self.strategy.settle()
                 return seen
             for namespace in sorted(unknown):
                 group = await read_anti_affinity_group(self.admin, url, namespace)

@@ -1,20 +1,27 @@
 """One look at a cluster: how its traffic lies, how it could lie, and what would be moved."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
-
-import numpy as np
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.splitting import SplitProposal, proposed_splits
+from loadmanager.attach.strategy import (
+    GREEDY_RATE,
+    Chosen,
+    GreedyRate,
+    Look,
+    Strategy,
+)
 from loadmanager.core.bundle_traffic import BundleTraffic
-from loadmanager.core.even_rates import CLOSE_ENOUGH, RatePlan, plan_even_rates
+from loadmanager.core.even_rates import CLOSE_ENOUGH, RatePlan
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
-from loadmanager.core.policies import IsolationPolicy, open_to
+from loadmanager.core.plan import Cause, Refusal
+from loadmanager.core.telling import REASONS
 
+GREEDY: Final = GreedyRate()
 _PULSARS_OWN: Final = ("pulsar/system", "public/functions")
 
 
@@ -59,7 +66,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """One move that would be made."""
+    """One move that would be made; ``cause`` is why the strategy chose it."""
 
     bundle: BundleId
     source: BrokerId
@@ -67,11 +74,16 @@ class Proposal:
     msgs_per_s: float
     bytes_per_s: float
     max_over_mean: float
+    strategy: str = GREEDY_RATE
+    cause: Cause = Cause.IMBALANCE
 
     def reason(self) -> str:
         """Return why, in one line."""
+        why = f"{self.source} is fullest"
+        if self.strategy != GREEDY_RATE:
+            why = f"{self.strategy} takes it off {self.source} ({self.cause})"
         return (
-            f"{self.source} is fullest; {self.msgs_per_s:,.0f} msg/s go to {self.target}, "
+            f"{why}; {self.msgs_per_s:,.0f} msg/s go to {self.target}, "
             f"then the fullest broker has {self.max_over_mean:.2f} times the mean"
         )
 
@@ -88,6 +100,8 @@ class Observation:
         proposals: what would be moved, in order.
         staying: bundles with traffic that never move, with the reason.
         splits: what would be cut first, because moves are not enough.
+        strategy: the name of what chose the moves.
+        refusals: why it left everything else alone, as far as it says so.
     """
 
     cluster: PulsarCluster
@@ -97,6 +111,8 @@ class Observation:
     proposals: tuple[Proposal, ...]
     staying: Mapping[BundleId, str]
     splits: tuple[SplitProposal, ...] = ()
+    strategy: str = GREEDY_RATE
+    refusals: tuple[Refusal, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -110,15 +126,28 @@ class Observation:
         if self.plan is None:
             return "nothing to judge yet: no traffic was counted"
         if not self.proposals:
-            even = self.plan.max_over_mean <= 1.0 + CLOSE_ENOUGH
-            why = "it is even" if even else "no move that is allowed makes it better"
-            return f"nothing would be moved: {why}"
+            return f"nothing would be moved: {self._why_nothing(self.plan)}"
         count = len(self.proposals)
         return (
             f"{count} {'move' if count == 1 else 'moves'} would bring the fullest broker from "
             f"{self.plan.max_over_mean:.2f} to {self.plan.planned_max_over_mean:.2f} "
             "times the mean"
         )
+
+    def _why_nothing(self, plan: RatePlan) -> str:
+        if self.strategy == GREEDY_RATE:
+            even = plan.max_over_mean <= 1.0 + CLOSE_ENOUGH
+            return "it is even" if even else "no move that is allowed makes it better"
+        whole = next((one for one in self.refusals if not one.subject), None)
+        if whole is None:
+            return f"{self.strategy} chooses no move"
+        return f"{self.strategy}: {told_refusal(whole)}"
+
+
+def told_refusal(refusal: Refusal) -> str:
+    """Return a refusal in plain words."""
+    detail = f" ({refusal.detail})" if refusal.detail else ""
+    return f"{REASONS[refusal.reason].says.removesuffix('.')}{detail}"
 
 
 def observe(
@@ -127,70 +156,71 @@ def observe(
     missing: Mapping[BrokerId, str],
     rules: Rules,
     grouped: Collection[Namespace] = (),
+    *,
+    strategy: Strategy = GREEDY,
 ) -> Observation:
     """Return what a look shows; a broker without a sample counts for nothing.
 
     Bundles of ``grouped`` namespaces stay, because those have an anti-affinity group.
     """
-    brokers = tuple(samples)
-    rows = [
+    rows = tuple(
         (bundle, broker, traffic)
         for broker, sample in samples.items()
         for bundle, traffic in sample.bundles.items()
-    ]
+    )
     stays = {
         bundle: why for bundle, _, traffic in rows if (why := rules.why_stays(bundle, traffic))
     }
     for bundle, *_ in rows:
         if namespace_of(bundle) in grouped:
             stays.setdefault(bundle, "its namespace has an anti-affinity group")
-    plan = _plan(cluster, rows, brokers, stays.keys(), rules.most_moves) if rows else None
-    if plan is not None and not any(traffic.msgs_per_s for *_, traffic in rows):
-        plan = None
-    proposals = tuple(
-        Proposal(
-            bundle=rows[move.bundle][0],
-            source=brokers[move.source],
-            target=brokers[move.target],
-            msgs_per_s=rows[move.bundle][2].msgs_per_s,
-            bytes_per_s=rows[move.bundle][2].bytes_per_s,
-            max_over_mean=move.max_over_mean,
-        )
-        for move in (plan.moves if plan else ())
-    )
     busy = {bundle for bundle, _, traffic in rows if traffic.msgs_per_s > 0}
-    return Observation(
+    staying = {bundle: why for bundle, why in stays.items() if bundle in busy}
+    seen = Observation(
         cluster=cluster,
         samples=samples,
         missing=missing,
-        plan=plan,
-        proposals=proposals,
-        staying={bundle: why for bundle, why in stays.items() if bundle in busy},
-        splits=proposed_splits(samples, stays.keys(), plan) if plan and rules.split else (),
+        plan=None,
+        proposals=(),
+        staying=staying,
+        strategy=strategy.name,
+    )
+    if not busy:
+        return seen
+    look = Look(
+        cluster=cluster, samples=samples, rows=rows, stays=stays, most_moves=rules.most_moves
+    )
+    chosen = strategy.choose(look)
+    return replace(
+        seen,
+        plan=chosen.plan,
+        proposals=_proposals(look, chosen, strategy.name),
+        splits=_splits(look, chosen, strategy) if rules.split else (),
+        refusals=chosen.refusals,
     )
 
 
-def _plan(
-    cluster: PulsarCluster,
-    rows: list[tuple[BundleId, BrokerId, BundleTraffic]],
-    brokers: tuple[BrokerId, ...],
-    stays: Collection[BundleId],
-    most_moves: int,
-) -> RatePlan:
-    place = {broker: number for number, broker in enumerate(brokers)}
-    kinds: dict[IsolationPolicy | None, int] = {}
-    governing = cluster.isolation.governing
-    kind = [kinds.setdefault(governing(namespace_of(one)), len(kinds)) for one, *_ in rows]
-    return plan_even_rates(
-        np.array([(one.msgs_per_s, one.bytes_per_s) for *_, one in rows], dtype=float),
-        np.array([place[broker] for _, broker, _ in rows], dtype=np.intp),
-        len(place),
-        movable=np.array([bundle not in stays for bundle, *_ in rows], dtype=bool),
-        kind=np.array(kind, dtype=np.intp),
-        gives=np.ones(len(place), dtype=bool),
-        takes=np.array([open_to(cluster.isolation, policy, brokers) for policy in kinds]),
-        most_moves=most_moves,
+def _proposals(look: Look, chosen: Chosen, strategy: str) -> tuple[Proposal, ...]:
+    brokers = look.brokers
+    return tuple(
+        Proposal(
+            bundle=look.rows[move.bundle][0],
+            source=brokers[move.source],
+            target=brokers[move.target],
+            msgs_per_s=look.rows[move.bundle][2].msgs_per_s,
+            bytes_per_s=look.rows[move.bundle][2].bytes_per_s,
+            max_over_mean=move.max_over_mean,
+            strategy=strategy,
+            cause=cause,
+        )
+        for move, cause in zip(chosen.plan.moves, chosen.causes, strict=True)
     )
+
+
+def _splits(look: Look, chosen: Chosen, strategy: Strategy) -> tuple[SplitProposal, ...]:
+    """Return what to cut: where no moves even out rates, whatever the strategy waits for."""
+    plan = chosen.plan if strategy.name == GREEDY_RATE else GREEDY.choose(look).plan
+    return proposed_splits(look.samples, look.stays, plan)
 
 
 def document(
@@ -206,6 +236,7 @@ def document(
         "version": seen.cluster.version,
         "manager": seen.cluster.manager,
         "balancer": {str(name): dict(one) for name, one in seen.cluster.settings.items()},
+        "strategy": seen.strategy,
         "verdict": seen.verdict,
         "whole": seen.whole,
         "maxOverMean": plan and plan.max_over_mean,
@@ -224,9 +255,14 @@ def document(
                 "msgsPerS": one.msgs_per_s,
                 "bytesPerS": one.bytes_per_s,
                 "maxOverMean": one.max_over_mean,
+                "cause": one.cause.value,
                 "reason": one.reason(),
             }
             for one in seen.proposals
+        ],
+        "refusals": [
+            {"about": one.subject, "reason": one.reason.value, "detail": one.detail}
+            for one in seen.refusals
         ],
         "splits": [
             {"bundle": one.bundle, "broker": one.broker, "cut": one.cut, "reason": one.reason()}

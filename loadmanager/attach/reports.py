@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from loadmanager.attach.discovery import Addresses, PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
@@ -50,18 +51,20 @@ class Reports:
             started_at_ms=self._started_at_ms[broker],
             version=cluster.version,
             reported_at_ms=at_ms,
-            cpu=_cpu(sample),
+            **_usages(sample),
             bundles={bundle: _stats(one) for bundle, one in sample.bundles.items()},
             gains=owned - former,
             losses=former - owned,
         )
 
 
-def _cpu(sample: BrokerSample) -> ResourceUsage | None:
-    """Return the CPU time of the broker's process; how much there would be is not known."""
+def _usages(sample: BrokerSample) -> dict[str, Any]:
+    """Return what the host uses, else the CPU time of the broker's process without a limit."""
+    if sample.host is not None and sample.host.usages:
+        return dict(sample.host.usages)
     if sample.cpu_cores is None:
-        return None
-    return ResourceUsage(_PERCENT * sample.cpu_cores, 0.0)
+        return {}
+    return {"cpu": ResourceUsage(_PERCENT * sample.cpu_cores, 0.0)}
 
 
 def _stats(traffic: BundleTraffic) -> BundleStats:

@@ -9,6 +9,7 @@ from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError
 from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.attach.discovery import Addresses, PulsarCluster
+from loadmanager.attach.host_figures import HostFigures, Hosts
 from loadmanager.core.bundle_traffic import BundleTraffic, bundle_traffic
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import TopicTraffic
@@ -26,12 +27,14 @@ class Reading:
         owned: the bundles it serves.
         seen: what its metrics said.
         foreign: names of bundles that are none (of version 1, with a cluster in them).
+        host: what the broker's load manager measured of its host, None where nobody asked.
     """
 
     at_s: float
     owned: tuple[BundleId, ...]
     seen: Exposition
     foreign: tuple[str, ...] = ()
+    host: HostFigures | None = None
 
     @property
     def topics(self) -> Mapping[str, Counters]:
@@ -52,6 +55,7 @@ class BrokerSample:
         homeless_topics: with counters, though no bundle of the broker holds them.
         began_s: when the window began, on the monotonic clock of this process.
         restarted: the broker's process began within the window.
+        host: what the broker's host uses, None where nobody asked for it.
     """
 
     window_s: float
@@ -62,14 +66,26 @@ class BrokerSample:
     homeless_topics: int = 0
     began_s: float = 0.0
     restarted: bool = False
+    host: HostFigures | None = None
+
+    @property
+    def shows_since_s(self) -> float:
+        """When what this shows began, on the same clock as ``began_s``."""
+        if self.host is None:
+            return self.began_s
+        return min(self.began_s, self.began_s + self.window_s - self.host.age_s)
 
 
 @dataclass(slots=True)
 class Sampler:
-    """Reads all brokers again and again; a window lies between two readings of a broker."""
+    """Reads all brokers again and again; a window lies between two readings of a broker.
+
+    ``hosts`` says how their hosts are read, too; None reads none.
+    """
 
     admin: PulsarAdmin
     address: Addresses
+    hosts: Hosts | None = None
     _former: dict[BrokerId, Reading] = field(default_factory=dict)
 
     async def sample(
@@ -80,7 +96,7 @@ class Sampler:
 
         async def bounded(broker: BrokerId) -> Reading:
             async with parallel:
-                return await self._read(cluster.name, broker)
+                return await self._read(cluster, broker)
 
         readings = await asyncio.gather(
             *(bounded(broker) for broker in cluster.brokers), return_exceptions=True
@@ -99,35 +115,41 @@ class Sampler:
                 if former is None:
                     missing[broker] = "its second reading is not there yet"
                 else:
-                    samples[broker] = _sample(former, reading)
+                    samples[broker] = self._sample(former, reading)
         for gone in self._former.keys() - set(cluster.brokers):
             del self._former[gone]
         return samples, missing
 
-    async def _read(self, cluster: str, broker: BrokerId) -> Reading:
+    async def _read(self, cluster: PulsarCluster, broker: BrokerId) -> Reading:
         url = self.address(broker)
         seen = await read_exposition(self.admin.lines(f"{url}/metrics/"))
         at_s = monotonic()
-        owned, foreign = await read_owned(self.admin, url, cluster, broker)
-        return Reading(at_s=at_s, owned=owned, seen=seen, foreign=foreign)
+        owned, foreign = await read_owned(self.admin, url, cluster.name, broker)
+        host = None
+        if self.hosts is not None:
+            host = await self.hosts.measured(self.admin, url, cluster, seen)
+        return Reading(at_s=at_s, owned=owned, seen=seen, foreign=foreign, host=host)
 
-
-def _sample(former: Reading, reading: Reading) -> BrokerSample:
-    window_s = max(reading.at_s - former.at_s, 1e-3)
-    window = between(former.topics, reading.topics, window_s)
-    bundles, homeless = bundle_traffic(reading.owned, window)
-    then, now = former.seen.cpu_seconds, reading.seen.cpu_seconds
-    # A restarted process has counted less than the one before.
-    known = then is not None and now is not None and now >= then
-    return BrokerSample(
-        window_s=window_s,
-        bundles=bundles,
-        topics=window.rates,
-        usages=reading.seen.usages,
-        cpu_cores=(now - then) / window_s
-        if known and now is not None and then is not None
-        else None,
-        homeless_topics=homeless,
-        began_s=former.at_s,
-        restarted=then is not None and now is not None and now < then,
-    )
+    def _sample(self, former: Reading, reading: Reading) -> BrokerSample:
+        window_s = max(reading.at_s - former.at_s, 1e-3)
+        window = between(former.topics, reading.topics, window_s)
+        bundles, homeless = bundle_traffic(reading.owned, window)
+        then, now = former.seen.cpu_seconds, reading.seen.cpu_seconds
+        counted = None if then is None or now is None else now - then
+        # A restarted process has counted less than the one before.
+        restarted = counted is not None and counted < 0
+        cpu_cores = None if counted is None or restarted else counted / window_s
+        host = reading.host
+        if self.hosts is not None and host is not None:
+            host = self.hosts.completed(host, cpu_cores, window_s)
+        return BrokerSample(
+            window_s=window_s,
+            bundles=bundles,
+            topics=window.rates,
+            usages=reading.seen.usages,
+            cpu_cores=cpu_cores,
+            homeless_topics=homeless,
+            began_s=former.at_s,
+            restarted=restarted,
+            host=host,
+        )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from loadmanager.attach.doctor import Finding
-from loadmanager.attach.observation import Observation
+from loadmanager.attach.observation import Observation, told_refusal
 from loadmanager.core.ids import BrokerId
 
 _MOST_SHOWN = 10
@@ -64,6 +64,11 @@ def summary(seen: Observation) -> Iterator[str]:
         yield f"     {move.reason()}"
     if len(seen.proposals) > _MOST_SHOWN:
         yield f"  and {len(seen.proposals) - _MOST_SHOWN} more (--json has all)"
+    others = [one for one in seen.refusals if one.subject]
+    for refusal in others[:_MOST_SHOWN]:
+        yield f"  {refusal.subject}: {told_refusal(refusal)}"
+    if len(others) > _MOST_SHOWN:
+        yield f"  and {len(others) - _MOST_SHOWN} more (--json has all)"
 
 
 def findings(found: tuple[Finding, ...]) -> Iterator[str]:

@@ -188,6 +188,23 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     help="Propose at most so many moves in a round.",
 )
 @click.option(
+    "--strategy",
+    metavar="NAME",
+    help="What chooses the moves: greedy_rate (the default) evens out rates; avg, joint, overload, "
+    "threshold, transfer and uniform are those of sidecars.",
+)
+@click.option(
+    "--placement",
+    metavar="NAME",
+    help="What chooses the targets, beside a --strategy of sidecars that leaves them open.",
+)
+@click.option(
+    "--cores",
+    type=click.FloatRange(0, 100_000, min_open=True),
+    help="CPU cores of each broker, for a --strategy where brokers tell only the CPU time of their "
+    "process.",
+)
+@click.option(
     "--token-file",
     envvar="LOADMANAGER_PULSAR_TOKEN_FILE",
     type=_FILE,
@@ -245,8 +262,10 @@ def _check_options(options: dict[str, Any]) -> None:
         raise click.UsageError(f"--{given[0]} and --{given[1]} are not given together")
     if options["history_dir"] and given not in ([], ["balance"]):
         raise click.UsageError(f"--history is not given with --{given[0]}")
-    if options["config"] and given in ([], ["doctor"]):
-        raise click.UsageError("--config is given with --balance, --restore, --pause or --resume")
+    if options["config"] and given == ["doctor"]:
+        raise click.UsageError("--config is not given with --doctor")
+    if options["strategy"] and given not in ([], ["balance"]):
+        raise click.UsageError(f"--strategy is not given with --{given[0]}")
     if options["take_over"] and not options["balance"]:
         raise click.UsageError("--take-over is given with --balance")
 

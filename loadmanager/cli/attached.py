@@ -19,6 +19,7 @@ from loadmanager.attach.sampling import Sampler
 from loadmanager.cli.attach_history import RecordedLog, recording
 from loadmanager.cli.attach_metrics import MeasuredLog, served_metrics, show_window
 from loadmanager.cli.attach_output import DecisionLog, print_findings, print_window
+from loadmanager.cli.attach_strategy import FollowedLog, strategy_of
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.telemetry.attaching import AttachMetrics
 
@@ -66,7 +67,9 @@ class Attached:
 
     async def _observe(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:
         doctor = self._options["doctor"]
-        sampler, groups = Sampler(admin, Addresses.of(self._url)), Groups(admin)
+        strategy = strategy_of(self._options)
+        sampler = Sampler(admin, Addresses.of(self._url), strategy.hosts)
+        groups = Groups(admin, strategy)
         cluster = await discover(admin, self._url)
         await sampler.sample(cluster)
         with recording(self._options, cluster) as history:
@@ -136,6 +139,7 @@ class Attached:
 
     async def _balance(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:
         options, stopping = self._options, asyncio.Event()
+        strategy_of(options)  # What is wrong with the options is told before anything is changed.
         for number in _ENDS:
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
         cluster = await discover(admin, self._url)
@@ -180,6 +184,7 @@ class Attached:
     ) -> None:
         """Balance until told to stop."""
         options, log = self._options, DecisionLog(admin.cost, self._options["as_json"])
+        strategy = strategy_of(options)
         cluster = await discover(admin, self._url)
         with recording(options, cluster, mandate.epoch) as history:
             balancer = Balancer(
@@ -190,9 +195,13 @@ class Attached:
                 interval_s=options["interval_s"],
                 settle_s=options["settle_s"],
                 quiet=Quiet(admin, state),
-                log=MeasuredLog(log if history is None else RecordedLog(log, history), metrics),
+                log=FollowedLog(
+                    MeasuredLog(log if history is None else RecordedLog(log, history), metrics),
+                    strategy,
+                ),
                 stopping=stopping,
                 mandate=mandate,
+                strategy=strategy,
             )
             rounds = 1 if options["once"] else None
             metrics.balancing.set(1)

@@ -47,6 +47,9 @@ without a cluster:
 
     loadmanager decide --snapshot cluster.json --shedder threshold --set threshold=0.05
 
+`loadmanager attach --strategy NAME` decides by a shedder of this page on a cluster of Pulsar's own
+brokers ([pulsar.md](pulsar.md#other-strategies)).
+
 Fractions are of a broker's own capacity, 1.0 is full. In `safe` mode, the default, the planner
 carries out what a strategy offers only if it makes things better, and within budgets; in `parity`
 mode it does what Pulsar would do.

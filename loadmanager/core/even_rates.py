@@ -9,6 +9,7 @@ any move lowers it. No move makes its target fuller than its source was, so a pl
 ends with a fuller broker than it began with.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,6 +111,27 @@ def plan_even_rates(
         owner[bundle], may_move[bundle] = target, False
         moves.append(RateMove(bundle, source, target, _largest(loads)))
     return RatePlan(tuple(moves), before, _least(sizes, brokers))
+
+
+def rate_plan(
+    rates: Floats, owner: Places, brokers: int, moves: Iterable[tuple[int, int]]
+) -> RatePlan:
+    """Return the plan of moves that somebody else chose: places of bundles and targets, in order.
+
+    The other arguments are those of `plan_even_rates`.
+    """
+    sizes = _over_mean(rates, brokers)
+    loads = np.zeros((brokers, sizes.shape[1]))
+    np.add.at(loads, owner, sizes)
+    before, owner = _largest(loads), owner.copy()
+    told: list[RateMove] = []
+    for bundle, target in moves:
+        source = int(owner[bundle])
+        loads[source] -= sizes[bundle]
+        loads[target] += sizes[bundle]
+        owner[bundle] = target
+        told.append(RateMove(bundle, source, target, _largest(loads)))
+    return RatePlan(tuple(told), before, _least(sizes, brokers))
 
 
 def _over_mean(rates: Floats, brokers: int) -> Floats:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.even_rates import Flags, RatePlan, plan_even_rates
+from loadmanager.core.even_rates import Flags, RatePlan, plan_even_rates, rate_plan
 
 
 def plan(
@@ -131,3 +131,14 @@ def test_a_plan_never_ends_fuller_than_it_began_nor_below_the_bound(
     assert found.planned_max_over_mean <= found.max_over_mean + 1e-9
     assert found.least_max_over_mean <= found.planned_max_over_mean + 1e-6
     assert len({move.bundle for move in found.moves}) == len(found.moves)
+
+
+def test_moves_of_another_strategy_are_told_as_if_they_had_been_chosen_here() -> None:
+    rates, owner = np.array([[1.0, 100.0]] * 12), np.zeros(12, dtype=np.intp)
+    chosen = plan(rates.tolist(), owner.tolist(), 3)
+    moves = [(one.bundle, one.target) for one in chosen.moves]
+    assert rate_plan(rates, owner, 3, moves) == chosen
+    # A swap leaves each broker what it had.
+    swapped = rate_plan(rates[:2], np.array([0, 1], dtype=np.intp), 2, [(0, 1), (1, 0)])
+    assert [one.max_over_mean for one in swapped.moves] == pytest.approx([2.0, 1.0])
+    assert rate_plan(rates, owner, 3, []).planned_max_over_mean == pytest.approx(3.0)

@@ -29,7 +29,8 @@ class FakeBroker:
     """One broker: what it owns and has counted, and answers that a test puts in place of its own.
 
     ``topics`` are messages in and out, bytes in and out, as counted so far; each look adds
-    ``grows`` to them, so that a window has rates.
+    ``grows`` to them, so that a window has rates. ``load_report`` is its load manager's, if it
+    has one.
     """
 
     name: str = ""
@@ -38,6 +39,7 @@ class FakeBroker:
     grows: dict[str, tuple[float, float, float, float]] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     more_metrics: str = ""
+    load_report: dict[str, object] = field(default_factory=dict)
     instead: dict[str, Handler] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     authorizations: set[str] = field(default_factory=set)
@@ -148,6 +150,8 @@ def told(cluster: FakePulsar, broker: FakeBroker, path: str) -> web.Response:
             name: {"is_active": True} for name in broker.owned
         },
     }
+    if broker.load_report:
+        answers["/admin/v2/broker-stats/load-report"] = broker.load_report
     if path == "/admin/v2/brokers/ready":
         return web.Response(text="ok")
     if found := _GROUP.fullmatch(path):

@@ -1,0 +1,87 @@
+"""What a broker's host uses, from the first of three sources that tells it.
+
+The modular load manager's load report has usage and limit of each resource; the extensible
+one has percentages in its metrics. Both are measured once in an interval of a minute, so they
+may describe a time that began two intervals ago. Where a broker gives neither, the CPU time of
+its process is left, which says nothing of how much there would be.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError
+from loadmanager.adapters.pulsar_admin.exposition import Exposition
+from loadmanager.adapters.pulsar_admin.host_usage import read_host_usage
+from loadmanager.attach.discovery import PulsarCluster
+from loadmanager.core.load import ResourceUsage
+
+_PERCENT: Final = 100.0
+_IN_METRICS: Final[Mapping[str, str]] = {
+    "cpu": "cpu",
+    "memory": "memory",
+    "directMemory": "direct_memory",
+    "bandwidth_in": "bandwidth_in",
+    "bandwidth_out": "bandwidth_out",
+}
+_INTERVALS_BACK: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFigures:
+    """What one broker's host uses.
+
+    Attributes:
+        usages: by the core's names of the resources, each with a limit.
+        age_s: how long ago the time that they describe may have begun, at the reading.
+        unknown: why there is no usage of CPU, "" where there is one.
+    """
+
+    usages: Mapping[str, ResourceUsage] = field(default_factory=dict)
+    age_s: float = 0.0
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """How hosts are read; ``cores`` is how many a broker has whose metrics alone tell its CPU."""
+
+    cores: float | None = None
+
+    async def measured(
+        self, admin: PulsarAdmin, url: str, cluster: PulsarCluster, seen: Exposition
+    ) -> HostFigures:
+        """Return what a broker's own load manager measured, or why it does not tell."""
+        age_s = _INTERVALS_BACK * cluster.host_interval_s
+        refused = f"the {cluster.manager} load manager has no load report"
+        if cluster.manager != "extensible":
+            try:
+                reported = await read_host_usage(admin, url)
+            except PulsarAdminError as error:
+                refused = str(error)
+            else:
+                if "cpu" in reported:
+                    return HostFigures(usages=reported, age_s=age_s)
+                refused = "its load report has no usage and limit of CPU"
+        told = {
+            ours: ResourceUsage(seen.usages[name], _PERCENT)
+            for name, ours in _IN_METRICS.items()
+            if name in seen.usages
+        }
+        if "cpu" in told:
+            return HostFigures(usages=told, age_s=age_s)
+        return HostFigures(unknown=f"{refused}, and its metrics have no pulsar_lb_cpu_usage")
+
+    def completed(
+        self, measured: HostFigures, cpu_cores: float | None, window_s: float
+    ) -> HostFigures:
+        """Return ``measured``, or what the CPU time of the process within a window says."""
+        if not measured.unknown:
+            return measured
+        if cpu_cores is None:
+            return HostFigures(unknown=f"{measured.unknown} or process_cpu_seconds_total")
+        if self.cores is None:
+            why = f"{measured.unknown}; process_cpu_seconds_total has no limit without --cores"
+            return HostFigures(unknown=why)
+        cpu = ResourceUsage(_PERCENT * cpu_cores, _PERCENT * self.cores)
+        return HostFigures(usages={"cpu": cpu}, age_s=window_s)

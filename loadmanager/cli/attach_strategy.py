@@ -1,0 +1,124 @@
+"""Which strategy ``loadmanager attach`` decides by: its options, then its configuration."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from loadmanager.attach.balancing import Log
+from loadmanager.attach.discovery import Addresses
+from loadmanager.attach.host_figures import Hosts
+from loadmanager.attach.observation import Observation
+from loadmanager.attach.planned import Planned
+from loadmanager.attach.reports import Reports
+from loadmanager.attach.strategy import GREEDY_RATE, GreedyRate, Strategy
+from loadmanager.config import (
+    Config,
+    LeaderSettings,
+    PlacementSettings,
+    PlannerSettings,
+    SheddingSettings,
+    load_config,
+)
+from loadmanager.config.planning import planner_of
+from loadmanager.config.strategies import go_together, not_together
+from loadmanager.core.bundle_task import BundleTask
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.planner import Planner
+from loadmanager.core.shedding import SHEDDERS, UniformLoadShedder
+
+_NO_BROKER: Final = "attach:1"
+
+
+def strategy_of(options: Mapping[str, Any]) -> Strategy:
+    """Return the strategy that the options, or the configuration that they name, ask for.
+
+    Raises:
+        UsageError: there is none of that name, or it does not go with the placement.
+        ConfigError: the configuration has a fault.
+    """
+    config = None if options["config"] is None else _config(options["config"])
+    shedding = SheddingSettings() if config is None else config.shedding
+    placement = PlacementSettings() if config is None else config.placement
+    name = options["strategy"]
+    if name is None:
+        name = shedding.strategy if "strategy" in shedding.model_fields_set else GREEDY_RATE
+    if name == GREEDY_RATE:
+        if options["placement"] is not None:
+            raise click.UsageError("--placement is given with a --strategy other than greedy_rate")
+        return GreedyRate()
+    shedding = _named(shedding, name, SHEDDERS, "strategy")
+    if options["placement"] is not None:
+        placement = _named(placement, options["placement"], PLACEMENTS, "placement")
+    _check_together(shedding, placement)
+    planner = planner_of(
+        shedding,
+        placement,
+        PlannerSettings() if config is None else config.planner,
+        LeaderSettings() if config is None else config.leader,
+    )
+    return Planned(
+        name=name,
+        planner=_of_attach(planner),
+        reports=Reports(Addresses.of(options["url"])),
+        hosts=_hosts(planner, options["cores"]),
+        acts=options["balance"],
+    )
+
+
+def _config(path: Path) -> Config:
+    # A candidate has no broker; what it is called here is never seen.
+    return load_config(path, {**os.environ, "LOADMANAGER_BROKER__ID": _NO_BROKER})
+
+
+def _named(settings: Any, name: str, known: Mapping[str, type], option: str) -> Any:
+    """Return a section with another strategy; the settings of the one it had go with that."""
+    if name not in known:
+        short = sorted({one for one in known if one.islower()})
+        every = [GREEDY_RATE, *short] if option == "strategy" else short
+        raise click.UsageError(f"--{option} {name}; expected one of {', '.join(every)}")
+    same = known[name] is known[settings.strategy]
+    kept = settings.settings if same else {}
+    return settings.model_copy(update={"strategy": name, "settings": kept})
+
+
+def _check_together(shedding: SheddingSettings, placement: PlacementSettings) -> None:
+    shedder = SHEDDERS[shedding.strategy]
+    given = "strategy" in placement.model_fields_set
+    if given and not go_together(shedder, PLACEMENTS[placement.strategy]):
+        told = f"strategy {shedding.strategy} with placement {placement.strategy}"
+        raise click.UsageError(f"{told}; expected as placement {not_together(shedder)}")
+
+
+def _of_attach(planner: Planner) -> Planner:
+    """Return the planner without what attach decides itself: when brokers come and go."""
+    return replace(planner, settings=replace(planner.settings, settle_s=0.0))
+
+
+def _hosts(planner: Planner, cores: float | None) -> Hosts | None:
+    """Return how hosts are read; `UniformLoadShedder` alone looks at traffic only."""
+    return None if isinstance(planner.shedder, UniformLoadShedder) else Hosts(cores)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedLog:
+    """Tells a strategy what becomes of the moves that it chose."""
+
+    log: Log
+    strategy: Strategy
+
+    def round(self, seen: Observation, held: str) -> None:
+        """Report one look at the cluster."""
+        self.log.round(seen, held)
+
+    def task(self, task: BundleTask, why: str) -> None:
+        """Report a task in a new state."""
+        self.strategy.task(task)
+        self.log.task(task, why)
+
+    def event(self, what: str) -> None:
+        """Report anything else."""
+        self.log.event(what)

@@ -1,0 +1,240 @@
+"""What holds for every strategy of `attach`: what never moves, who may take, and when."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from loadmanager.attach.discovery import Addresses, PulsarCluster
+from loadmanager.attach.host_figures import HostFigures, Hosts
+from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
+from loadmanager.attach.planned import Planned
+from loadmanager.attach.reports import Reports
+from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.strategy import Strategy
+from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings
+from loadmanager.config.planning import planner_of
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, advanced
+from loadmanager.core.bundle_traffic import BundleTraffic
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, Namespace, namespace_of
+from loadmanager.core.load import ResourceUsage
+from loadmanager.core.plan import Reason
+from loadmanager.core.policies import IsolationPolicy, Policies
+
+EAGER: Mapping[str, Mapping[str, float]] = {
+    "avg": {"high_hits": 0, "low_hits": 0},
+    "joint": {},
+    "overload": {"overloaded": 0.5},
+    "threshold": {},
+    "transfer": {"hits": 0},
+    "uniform": {},
+}
+EVERY = ("greedy_rate", *EAGER)
+BROKERS = tuple(BrokerId(f"127.0.0.{number}:8080") for number in range(1, 5))
+SHOP, BANK = Namespace("shop/orders"), Namespace("bank/books")
+MIB = 1024.0 * 1024.0
+
+
+def strategy(name: str, *, acts: bool = True, placement: str | None = None) -> Strategy:
+    if name == "greedy_rate":
+        return GREEDY
+    shedding = SheddingSettings(strategy=name, settings=EAGER[name])
+    beside = PlacementSettings() if placement is None else PlacementSettings(strategy=placement)
+    planner = planner_of(shedding, beside, PlannerSettings(), LeaderSettings())
+    planner = replace(planner, settings=replace(planner.settings, settle_s=0.0))
+    hosts = None if name == "uniform" else Hosts()
+    reports = Reports(Addresses("http"))
+    return Planned(name=name, planner=planner, reports=reports, hosts=hosts, acts=acts)
+
+
+def samples(
+    *, began_s: float = 0.0, non_persistent: bool = False, internal: str = ""
+) -> dict[BrokerId, BrokerSample]:
+    """Return a window in which the first broker serves two busy namespaces alone."""
+    one = BundleTraffic(
+        msgs_in_per_s=2e3,
+        msgs_out_per_s=4e3,
+        bytes_in_per_s=4 * MIB,
+        bytes_out_per_s=8 * MIB,
+        topics=1,
+        non_persistent=non_persistent,
+        internal=internal,
+    )
+    bundles = [*Boundaries.even(SHOP, 8).bundles, *Boundaries.even(BANK, 8).bundles]
+    return {
+        broker: BrokerSample(
+            window_s=10.0,
+            bundles=dict.fromkeys(bundles, one) if broker == BROKERS[0] else {},
+            began_s=began_s,
+            host=HostFigures(
+                usages={"cpu": ResourceUsage(180.0 if broker == BROKERS[0] else 10.0, 200.0)},
+                age_s=20.0,
+            ),
+        )
+        for broker in BROKERS
+    }
+
+
+def cluster(isolation: Policies | None = None, host_interval_s: float = 0.0) -> PulsarCluster:
+    return PulsarCluster(
+        name="research",
+        brokers=BROKERS,
+        version="4.0.7",
+        manager="modular",
+        isolation=Policies() if isolation is None else isolation,
+        host_interval_s=host_interval_s,
+    )
+
+
+def look(
+    decides: Strategy,
+    there: Mapping[BrokerId, BrokerSample],
+    rules: Rules | None = None,
+    *,
+    at: PulsarCluster | None = None,
+    grouped: tuple[Namespace, ...] = (),
+) -> Observation:
+    at = at or cluster()
+    known, missing = decides.take(at, there, {})
+    seen = observe(at, known, missing, rules or Rules(), grouped, strategy=decides)
+    decides.settle()
+    return seen
+
+
+def moved(seen: Observation) -> set[Namespace]:
+    return {namespace_of(one.bundle) for one in seen.proposals}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_never_moves_is_moved_by_no_strategy(name: str) -> None:
+    assert moved(look(strategy(name), samples()))
+    assert moved(look(strategy(name), samples(), Rules(exclude=("shop/*",)))) == {BANK}
+    assert moved(look(strategy(name), samples(), grouped=(BANK,))) == {SHOP}
+    assert not moved(look(strategy(name), samples(non_persistent=True)))
+    assert moved(
+        look(strategy(name), samples(non_persistent=True), Rules(move_non_persistent=True))
+    )
+    assert not moved(look(strategy(name), samples(internal="persistent://shop/orders/__x")))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_strategy_moves_more_than_it_may(name: str) -> None:
+    assert len(look(strategy(name), samples(), Rules(most_moves=1)).proposals) == 1
+    assert not look(strategy(name), samples(), Rules(most_moves=0)).proposals
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_isolation_policies_hold_for_every_strategy(name: str) -> None:
+    own = IsolationPolicy(
+        namespaces=("shop/.*",), primary=(r"127\.0\.0\.1", r"127\.0\.0\.2"), secondary=()
+    )
+    seen = look(strategy(name), samples(), at=cluster(Policies(isolation={"own": own})))
+    targets: dict[Namespace, set[BrokerId]] = {SHOP: set(), BANK: set()}
+    for one in seen.proposals:
+        targets[namespace_of(one.bundle)].add(one.target)
+    assert seen.proposals
+    assert targets[SHOP] <= {BROKERS[1]}
+    assert targets[BANK] <= {BROKERS[2], BROKERS[3]}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_broker_without_a_sample_neither_gives_nor_takes(name: str) -> None:
+    decides = strategy(name)
+    there = samples()
+    look(decides, there)
+    del there[BROKERS[1]]
+    again = look(decides, there)
+    assert BROKERS[1] not in {one.target for one in again.proposals}
+
+
+# --- one decision for each fresh sample ------------------------------------------------------
+
+
+class Watched:
+    """A strategy whose clock a test sets, and what it sees and has ordered."""
+
+    def __init__(self, name: str, *, acts: bool = True, host_interval_s: float = 0.0) -> None:
+        self.now_s = 1000.0
+        self.at = cluster(host_interval_s=host_interval_s)
+        self.decides = strategy(name, acts=acts)
+        assert isinstance(self.decides, Planned)
+        self.decides.monotonic_s = lambda: self.now_s
+
+    def look(self) -> Observation:
+        """Look at a window that ends now."""
+        return look(self.decides, samples(began_s=self.now_s - 10.0), at=self.at)
+
+    def carry_out(self, seen: Observation) -> None:
+        """Order the first move of a look, and let it end."""
+        (one, *_) = seen.proposals
+        task = BundleTask(
+            kind=TaskKind.MOVE,
+            bundles=(one.bundle,),
+            source=one.source,
+            target=one.target,
+            cause=one.cause,
+            asked_by=AskedBy.BALANCING,
+        )
+        for event in (TaskEvent.ORDER_WRITTEN, TaskEvent.DONE):
+            task = advanced(task, event, self.now_s)
+            self.decides.task(task)
+
+
+@pytest.mark.parametrize("name", [name for name in EAGER if name != "uniform"])
+def test_nothing_is_decided_on_figures_of_hosts_of_before_the_last_move(name: str) -> None:
+    watched = Watched(name)
+    watched.carry_out(watched.look())
+    # The window began after the move; what the hosts' figures show began 20 s before now.
+    watched.now_s += 15.0
+    early = watched.look()
+    assert not early.proposals
+    assert [one.reason for one in early.refusals] == [Reason.COOLING_DOWN]
+    assert "began before the last move ended" in early.verdict
+    watched.now_s += 10.0
+    assert "began before the last move ended" not in watched.look().verdict
+
+
+def test_a_bundle_that_moved_rests_and_others_may_move() -> None:
+    watched = Watched("threshold")
+    first = watched.look()
+    watched.carry_out(first)
+    watched.now_s += 60.0
+    again = watched.look()
+    # Only the first one was ordered; the other moves of that look are free to be chosen again.
+    assert first.proposals[0].bundle not in {one.bundle for one in again.proposals}
+    assert first.proposals[1].bundle in {one.bundle for one in again.proposals}
+
+
+def test_it_decides_once_for_each_time_that_hosts_are_measured() -> None:
+    watched = Watched("avg", host_interval_s=60.0)
+    assert watched.look().proposals
+    watched.now_s += 30.0
+    between = watched.look()
+    assert not between.proposals
+    assert "brokers measure their hosts every 60 s; the next decision is in 30 s" in between.verdict
+    watched.now_s += 30.0
+    assert watched.look().proposals
+
+
+def test_without_acting_the_last_choice_is_shown_until_the_next() -> None:
+    watched = Watched("threshold", acts=False, host_interval_s=60.0)
+    chosen = watched.look().proposals
+    watched.now_s += 30.0
+    assert watched.look().proposals == chosen
+
+
+def test_a_task_that_was_never_ordered_delays_nothing() -> None:
+    watched = Watched("threshold")
+    (one, *_) = watched.look().proposals
+    held = BundleTask(
+        kind=TaskKind.MOVE,
+        bundles=(one.bundle,),
+        source=one.source,
+        target=one.target,
+        cause=one.cause,
+        asked_by=AskedBy.BALANCING,
+    )
+    watched.decides.task(advanced(held, TaskEvent.TERM_ENDED, watched.now_s, "held: budget"))
+    watched.now_s += 1.0
+    assert one.bundle in {again.bundle for again in watched.look().proposals}
