@@ -121,8 +121,8 @@ class SheddingSettings(Section):
     )
     shadows: Shadows = Field(
         (),
-        description="Other strategies, with their default settings, that decide beside this one "
-        "and move nothing: what each would have had is shown by `loadmanager shadows`.",
+        description="Other strategies that decide beside this one and move nothing: what each "
+        "would have had is shown by `loadmanager shadows`. A name alone has its default settings.",
     )
     settings: Mapping[str, SettingValue] = Field(
         default_factory=dict, description="The strategy's own keys; see the strategy guide."

@@ -124,7 +124,11 @@ def shown(config: Config) -> Mapping[str, str]:
 def _as_text(value: object) -> str:
     if isinstance(value, SecretStr):
         return HIDDEN if value.get_secret_value() else ""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if isinstance(value, str) else json.dumps(value, default=_plain)
+
+
+def _plain(value: object) -> object:
+    return value.model_dump() if isinstance(value, Section) else str(value)
 
 
 def annotated_toml() -> str:

@@ -1,5 +1,6 @@
 """What the sections of the configuration are made of: strictness, and texts with a form."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -97,17 +98,35 @@ def _shedder(name: str) -> str:
     return name
 
 
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len({SHEDDERS[name] for name in names}) < len(names):
+SettingValue = bool | int | float | str | list[str]
+
+ShedderName = Annotated[str, AfterValidator(_shedder)]
+
+
+class ShadowSettings(Section):
+    """A strategy that decides beside the active one, with settings of its own."""
+
+    strategy: ShedderName
+    settings: Mapping[str, SettingValue] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: "str | ShadowSettings") -> "ShadowSettings":
+        """Return what was given; a name alone has its default settings."""
+        return cls(strategy=given) if isinstance(given, str) else given
+
+
+def _distinct(given: tuple[str | ShadowSettings, ...]) -> tuple[str | ShadowSettings, ...]:
+    if len({SHEDDERS[ShadowSettings.of(one).strategy] for one in given}) < len(given):
         raise ValueError("a strategy is given twice")
-    return names
+    return given
 
 
 Shadows = Annotated[
-    tuple[Annotated[str, AfterValidator(_shedder)], ...],
+    tuple[ShedderName | ShadowSettings, ...],
     Field(strict=False, max_length=3),
     AfterValidator(_distinct),
-    Form('a list of up to three different shedding strategies, such as ["joint"]'),
+    Form(
+        "a list of up to three different shedding strategies, each a name or a table with its "
+        'settings, such as ["joint", {strategy = "threshold", settings = {threshold = 0.05}}]'
+    ),
 ]
-
-SettingValue = bool | int | float | str | list[str]

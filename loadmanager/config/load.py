@@ -9,11 +9,13 @@ from pydantic import ValidationError
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_of
 from loadmanager.config.errors import ConfigError
+from loadmanager.config.forms import ShadowSettings
 from loadmanager.config.model import Config, Contradiction
 from loadmanager.config.sources import Given, Setting, gather
 from loadmanager.config.strategies import (
     go_together,
     make_placement,
+    make_shadow,
     make_shedder,
     not_together,
     strategy_named,
@@ -121,7 +123,22 @@ def _strategy_faults(settings: _Settings, faulty: Collection[_Key]) -> list[str]
                 make({at[1]: settings[at].value for at in keys & settings.keys()})
             except ConfigError as error:
                 found += error.faults
+    if ("shedding", "shadows") not in faulty:
+        found += _shadow_faults(settings)
     return found or _faults_together(settings)
+
+
+def _shadow_faults(settings: _Settings) -> list[str]:
+    """Return the settings of strategies beside the active one that do not exist."""
+    given = settings.get(("shedding", "shadows"))
+    found: list[str] = []
+    shadows = () if given is None else given.value
+    for one in SheddingSettings.model_validate({"shadows": shadows}).shadows:
+        try:
+            make_shadow(ShadowSettings.of(one))
+        except ConfigError as error:
+            found += error.faults
+    return found
 
 
 def _faults_together(settings: _Settings) -> list[str]:

@@ -10,13 +10,14 @@ from loadmanager.config.balancing import (
     SheddingSettings,
     SplitSettings,
 )
-from loadmanager.config.strategies import go_together, make_shedder, placement_beside
+from loadmanager.config.forms import ShadowSettings
+from loadmanager.config.strategies import go_together, make_shadow, make_shedder, placement_beside
 from loadmanager.core import planner_settings
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.shedding import SHEDDERS, Deciding
+from loadmanager.core.shedding import Deciding
 from loadmanager.core.splitting import SplitLimits, SplitRules
 
 NO_LIMIT: Final = 1e15
@@ -88,16 +89,19 @@ def shadows_of(
 ) -> Mapping[str, Planner]:
     """Return the planner of each strategy that decides beside the active one, by its class.
 
-    It is the one that the configuration would ask for with that strategy and its default
-    settings, and another placement where the configured one does not go with it.
+    It is the one that the configuration would ask for with that strategy and its settings,
+    and another placement where the configured one does not go with it.
+
+    Raises:
+        ConfigError: a setting of a strategy does not exist.
     """
     found = {}
-    for name in shedding.shadows:
-        kind, beside = SHEDDERS[name], placement
+    for shadow in map(ShadowSettings.of, shedding.shadows):
+        kind, beside = type(make_shadow(shadow)), placement
         if not go_together(kind, PLACEMENTS[placement.strategy]):
             kept = placement.model_dump(exclude={"strategy", "settings"}, exclude_unset=True)
             beside = PlacementSettings(**kept)
-        own = {"strategy": name, "settings": {}, "enabled": True, "observe": False}
+        own = {**shadow.model_dump(), "enabled": True, "observe": False}
         found[kind.__name__] = planner_of(shedding.model_copy(update=own), beside, budgets, leader)
     return found
 

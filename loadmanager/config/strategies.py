@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.errors import ConfigError
-from loadmanager.config.forms import SettingValue
+from loadmanager.config.forms import SettingValue, ShadowSettings
 from loadmanager.core.placement import PLACEMENTS, JointPlacement, Placement
 from loadmanager.core.settings import Setting, SettingOutOfRange, groups_of, settings_of
 from loadmanager.core.shedding import SHEDDERS, JointShedder, Shedder
@@ -34,6 +34,16 @@ def make_shedder(settings: SheddingSettings) -> Shedder:
         ConfigError: no strategy has that name, or a setting is not one of its own.
     """
     return _make(SHEDDERS, settings.strategy, settings.settings, "shedding")
+
+
+def make_shadow(shadow: ShadowSettings) -> Shedder:
+    """Return a shedder that decides beside the active one.
+
+    Raises:
+        ConfigError: a setting is not one of its own.
+    """
+    kind = SHEDDERS[shadow.strategy]
+    return filled(kind, shadow.settings, f"[shedding] shadows, settings for {kind.__name__}")
 
 
 def make_placement(settings: PlacementSettings) -> Placement:

@@ -32,7 +32,7 @@ OTHERWISE: Mapping[str, str] = {
     "shedding.observe": "true",
     "shedding.grace_period_s": "7",
     "shedding.excluded_namespaces": '["public/default"]',
-    "shedding.shadows": '["joint"]',
+    "shedding.shadows": '["joint", {"strategy": "avg", "settings": {"high_hits": 7}}]',
     "shedding.settings": '{"high_hits": 7}',
     "placement.strategy": "LeastLongTermMessageRate",
     "placement.settings": '{"difference": 0.7}',

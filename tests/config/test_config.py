@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from loadmanager.config import Config, ConfigError, describe, load_config
+from loadmanager.config.describe import shown
 from loadmanager.config.dynamic import with_overrides
 from loadmanager.config.model import health_port
 from loadmanager.core.ids import BrokerId
@@ -281,6 +282,22 @@ def test_strategies_and_their_settings_are_told_together_with_all_other_faults(f
         assert "diffrence is unknown; did you mean difference?" in told
         assert "wait_s" in told
         assert all(one.partition("=")[0].partition(".")[2] in told for one in overrides)
+
+
+def test_settings_of_strategies_beside_the_active_one_are_told_with_all_other_faults(
+    file: Path,
+) -> None:
+    file.write_text(
+        '[shedding]\nshadows = ["joint", {strategy = "avg", settings = {high_hit = 3}}]\n'
+        "[lookup]\nwait_s = -1\n"
+    )
+    with pytest.raises(ConfigError) as refused:
+        load_config(file, ID)
+    told = "\n".join(refused.value.faults)
+    assert "shadows, settings for AvgShedder: high_hit is unknown; did you mean high_hits?" in told
+    assert "wait_s" in told
+    config = load_config(None, ID, ['shedding.shadows=["avg", {"strategy": "joint"}]'])
+    assert shown(config)["shedding.shadows"] == '["avg", {"strategy": "joint", "settings": {}}]'
 
 
 def test_settings_of_a_strategy_that_is_no_text_are_not_told_as_unknown() -> None:

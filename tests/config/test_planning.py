@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from loadmanager.config import (
+    ConfigError,
     LeaderSettings,
     PlacementSettings,
     PlannerSettings,
@@ -26,7 +27,8 @@ from loadmanager.core.placement import JointPlacement, RoundRobin
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.shedding import ThresholdShedder
+from loadmanager.core.shedding import JointShedder, ThresholdShedder
+from loadmanager.core.shedding.joint import MovePrice
 from loadmanager.core.splitting import SplitLimits, SplitRules
 
 PARITY = PlannerSettings(mode="parity")
@@ -121,10 +123,12 @@ def test_splits_have_the_mode_of_the_planner() -> None:
     assert split_limits_of(split, PARITY).like_java
 
 
-def shadows(*names: str, placement: str = "", **shedding: Any) -> Mapping[str, Planner]:
+def shadows(
+    *names: str | Mapping[str, Any], placement: str = "", **shedding: Any
+) -> Mapping[str, Planner]:
     given = {"strategy": placement} if placement else {}
     beside = PlacementSettings.model_validate({"max_topics_per_broker": 7, **given})
-    settings = SheddingSettings(shadows=names, **shedding)
+    settings = SheddingSettings.model_validate({"shadows": names, **shedding})
     return shadows_of(settings, beside, PlannerSettings(max_moves_per_hour=9), LeaderSettings())
 
 
@@ -142,6 +146,15 @@ def test_a_strategy_beside_is_as_if_it_were_configured_with_its_defaults() -> No
     assert shadows() == {}
 
 
+def test_a_strategy_beside_has_settings_of_its_own() -> None:
+    quiet = {"strategy": "joint", "settings": {"move_price": "quiet"}}
+    found = shadows(quiet, "threshold", settings={"high_hits": 3})
+    assert found["JointShedder"].shedder == JointShedder(move_price=MovePrice.QUIET)
+    assert found["ThresholdShedder"].shedder == ThresholdShedder()
+    with pytest.raises(ConfigError, match=r"shadows, settings for JointShedder: price is unknown"):
+        shadows({"strategy": "joint", "settings": {"price": "quiet"}})
+
+
 def test_a_strategy_beside_has_a_placement_that_goes_with_it() -> None:
     joint = shadows("joint", placement="LeastLongTermMessageRate")["JointShedder"]
     assert isinstance(joint.placement, JointPlacement)
@@ -153,11 +166,20 @@ def test_a_strategy_beside_has_a_placement_that_goes_with_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [("least",), ("avg", "AvgShedder"), ("avg", "joint", "threshold", "transfer")]
+    "given",
+    [
+        ["least"],
+        ["avg", "AvgShedder"],
+        ["avg", {"strategy": "AvgShedder", "settings": {"high_hits": 3}}],
+        ["avg", "joint", "threshold", "transfer"],
+        [{"strategy": "least"}],
+        [{"settings": {"threshold": 0.05}}],
+        [{"strategy": "threshold", "threshold": 0.05}],
+    ],
 )
-def test_strategies_beside_are_known_different_and_few(names: tuple[str, ...]) -> None:
+def test_strategies_beside_are_known_different_and_few(given: list[Any]) -> None:
     with pytest.raises(ValidationError, match="shadows"):
-        SheddingSettings(shadows=names)
+        SheddingSettings.model_validate({"shadows": given})
 
 
 def test_an_excluded_namespace_has_to_be_one() -> None:
