@@ -20,6 +20,7 @@ from loadmanager.core.even_rates import CLOSE_ENOUGH, RatePlan
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.plan import Cause, Refusal
 from loadmanager.core.telling import REASONS
+from loadmanager.core.wire.policies import isolation_to_json
 
 GREEDY: Final = GreedyRate()
 _PULSARS_OWN: Final = ("pulsar/system", "public/functions")
@@ -228,7 +229,8 @@ def document(
 ) -> dict[str, Any]:
     """Return an observation as the JSON object that ``attach --json`` prints.
 
-    With ``traffic`` brokers tell that of each of their bundles, in columns.
+    With ``traffic`` brokers tell that of each of their bundles, in columns, and there are the
+    isolation policies: all that `attach.what_if` reads.
     """
     plan = seen.plan
     return {
@@ -269,8 +271,13 @@ def document(
             for one in seen.splits
         ],
         "staying": dict(seen.staying),
+        **({"isolation": _isolation(seen.cluster)} if traffic else {}),
         "cost": {"requests": requests, "answerBytes": answer_bytes},
     }
+
+
+def _isolation(cluster: PulsarCluster) -> dict[str, Any]:
+    return {name: isolation_to_json(one) for name, one in cluster.isolation.isolation.items()}
 
 
 def _broker(name: BrokerId, sample: BrokerSample) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a Pulsar cluster would be with other brokers or other traffic, from one look at it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -7,9 +8,17 @@ from typing import Any, Final
 import numpy as np
 
 from loadmanager.core.bounds import TOTAL
-from loadmanager.core.errors import InvalidName, LoadManagerError
-from loadmanager.core.even_rates import Floats, Places, RatePlan, plan_even_rates
+from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.even_rates import Flags, Floats, Places, RatePlan, plan_even_rates
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
+from loadmanager.core.policies import (
+    NO_POLICIES,
+    IsolationPolicy,
+    Policies,
+    hosts_matching,
+    open_to,
+)
+from loadmanager.core.wire.policies import decode_isolation
 
 _MOST_MOVES: Final = 10_000
 
@@ -28,6 +37,7 @@ class Seen:
         owner: (K,) the place of each bundle's broker.
         rates: (K, 2) messages and bytes per second, in and out.
         stays: which bundles never move.
+        policies: which brokers may serve which namespaces.
     """
 
     brokers: tuple[str, ...]
@@ -35,6 +45,7 @@ class Seen:
     owner: Places
     rates: Floats
     stays: frozenset[BundleId] = frozenset()
+    policies: Policies = NO_POLICIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +62,8 @@ class Outlook:
     """A cluster, and what moves would make of it.
 
     ``loads`` are (B, 2) of the brokers, ``evened`` those after the moves of ``plan``;
-    ``placed`` bundles of lost brokers were given to the emptiest one each.
+    ``placed`` bundles of lost brokers were given to the emptiest one each that may have them;
+    ``unserved`` ones may be on no broker that is left, and count nowhere.
     """
 
     seen: Seen
@@ -59,6 +71,7 @@ class Outlook:
     evened: Floats
     plan: RatePlan
     placed: int = 0
+    unserved: tuple[BundleId, ...] = ()
 
 
 def seen_in(told: Any, where: str) -> Seen:
@@ -84,7 +97,9 @@ def seen_in(told: Any, where: str) -> Seen:
                 for name, mi, mo, bi, bo in every
             ]
         stays = frozenset(map(BundleId, told["staying"]))
-    except (KeyError, TypeError, ValueError, OverflowError, InvalidName) as error:
+        policies = told.get("isolation", {})
+        isolation = decode_isolation(f"{where}: isolation", json.dumps(policies).encode())
+    except (KeyError, TypeError, ValueError, OverflowError, InvalidName, MalformedContent) as error:
         raise SnapshotRefused(
             f"{where}: {type(error).__name__} {error}; expected what "
             "loadmanager attach --once --json has printed"
@@ -99,6 +114,7 @@ def seen_in(told: Any, where: str) -> Seen:
         owner=np.array([row[1] for row in rows], dtype=np.intp),
         rates=rates,
         stays=stays,
+        policies=Policies(isolation=isolation),
     )
 
 
@@ -112,34 +128,59 @@ def outlook(seen: Seen, change: Change) -> Outlook:
     kept = [one for one in seen.brokers if one not in change.lose]
     brokers = (*kept, *(f"new-{number}" for number in range(1, change.add + 1)))
     place = {name: at for at, name in enumerate(brokers)}
+    kind, takes, helps = _allowed(seen, brokers)
     factors = [change.times.get(namespace_of(one), 1.0) for one in seen.bundles]
     rates = seen.rates * np.array(factors, dtype=float).reshape(-1, 1)
     owner = np.array([place.get(seen.brokers[at], -1) for at in seen.owner], dtype=np.intp)
     lost = np.flatnonzero(owner < 0)
-    _place(lost, owner, rates, len(brokers))
+    _place(lost, owner, rates, np.where(takes.any(axis=1, keepdims=True), takes, helps)[kind])
+    served = owner >= 0
     changed = Seen(
-        brokers=brokers, bundles=seen.bundles, owner=owner, rates=rates, stays=seen.stays
+        brokers=brokers,
+        bundles=tuple(one for one, kept in zip(seen.bundles, served, strict=True) if kept),
+        owner=owner[served],
+        rates=rates[served],
+        stays=seen.stays,
+        policies=seen.policies,
     )
     plan = plan_even_rates(
-        rates,
-        owner,
+        changed.rates,
+        changed.owner,
         len(brokers),
-        movable=np.array([one not in seen.stays for one in seen.bundles], dtype=bool),
-        kind=np.zeros(len(owner), dtype=np.intp),
+        movable=np.array([one not in seen.stays for one in changed.bundles], dtype=bool),
+        kind=kind[served],
         gives=np.ones(len(brokers), dtype=bool),
-        takes=np.ones((1, len(brokers)), dtype=bool),
+        takes=takes,
         most_moves=_MOST_MOVES,
     )
-    evened = owner.copy()
+    evened = changed.owner.copy()
     for move in plan.moves:
         evened[move.bundle] = move.target
     return Outlook(
         seen=changed,
-        loads=_loads(rates, owner, len(brokers)),
-        evened=_loads(rates, evened, len(brokers)),
+        loads=_loads(changed.rates, changed.owner, len(brokers)),
+        evened=_loads(changed.rates, evened, len(brokers)),
         plan=plan,
-        placed=len(lost),
+        placed=int(served[lost].sum()),
+        unserved=tuple(seen.bundles[row] for row in np.flatnonzero(~served).tolist()),
     )
+
+
+def _allowed(seen: Seen, brokers: tuple[str, ...]) -> tuple[Places, Flags, Flags]:
+    """Return the kind of each bundle, and which brokers take, or else help out with, each kind.
+
+    A broker that is not there yet has its name for a host.
+    """
+    names = tuple(BrokerId(name if ":" in name else f"{name}:0") for name in brokers)
+    kinds: dict[IsolationPolicy | None, int] = {None: 0}
+    governing = seen.policies.governing
+    kind = [kinds.setdefault(governing(namespace_of(one)), len(kinds)) for one in seen.bundles]
+    takes = np.array([open_to(seen.policies, policy, names) for policy in kinds])
+    none = np.zeros(len(names), dtype=np.bool_)
+    helps = np.array(
+        [none if one is None else hosts_matching(one.secondary, names) for one in kinds]
+    )
+    return np.array(kind, dtype=np.intp), takes, helps
 
 
 def _check(seen: Seen, change: Change) -> None:
@@ -155,13 +196,16 @@ def _check(seen: Seen, change: Change) -> None:
             raise SnapshotRefused(f"namespace {namespace} has no bundle; expected one that has")
 
 
-def _place(lost: Places, owner: Places, rates: Floats, brokers: int) -> None:
-    """Give bundles that have no broker to the emptiest one, the largest first."""
+def _place(lost: Places, owner: Places, rates: Floats, may: Flags) -> None:
+    """Give bundles that have no broker to the emptiest one that ``may`` have them (K, B)."""
+    brokers = may.shape[1]
     means = np.maximum(rates.sum(axis=0) / brokers, 1e-9)
     sizes = rates / means
     loads = _loads(sizes[owner >= 0], owner[owner >= 0], brokers)
     for bundle in sorted(lost.tolist(), key=lambda one: -sizes[one].max()):
-        target = int(loads.max(axis=1).argmin())
+        if not may[bundle].any():
+            continue
+        target = int(np.where(may[bundle], loads.max(axis=1), np.inf).argmin())
         owner[bundle] = target
         loads[target] += sizes[bundle]
 
@@ -174,7 +218,12 @@ def _loads(rates: Floats, owner: Places, brokers: int) -> Floats:
 
 def document(now: Outlook, then: Outlook) -> dict[str, Any]:
     """Return the cluster as it is, and as it would be, as JSON."""
-    return {"now": _told(now), "changed": _told(then), "placed": then.placed}
+    return {
+        "now": _told(now),
+        "changed": _told(then),
+        "placed": then.placed,
+        "unserved": list(then.unserved),
+    }
 
 
 def _told(one: Outlook) -> dict[str, Any]:

@@ -2,17 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
 
+from loadmanager.cli.pulsar_access import access_options
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.move_limits import MoveLimits
 from loadmanager.core.move_windows import InvalidWindow, MoveWindow, parse_window
-
-if TYPE_CHECKING:
-    from loadmanager.adapters.pulsar_admin import Access
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
@@ -204,15 +202,7 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     help="CPU cores of each broker, for a --strategy where brokers tell only the CPU time of their "
     "process.",
 )
-@click.option(
-    "--token-file",
-    envvar="LOADMANAGER_PULSAR_TOKEN_FILE",
-    type=_FILE,
-    help="A file with a token that Pulsar accepts; read again at each question.",
-)
-@click.option("--ca-file", type=_FILE, help="Who signs the brokers' certificates.")
-@click.option("--certificate-file", type=_FILE, help="A client certificate to show.")
-@click.option("--key-file", type=_FILE, help="Its private key.")
+@access_options
 @click.pass_context
 def attach_command(context: click.Context, /, **options: Any) -> None:
     """Observe a running Pulsar cluster, print what would balance it, and do that.
@@ -235,15 +225,7 @@ def attach_command(context: click.Context, /, **options: Any) -> None:
     from loadmanager.cli.attached import Attached
 
     _check_options(options)
-    attached = Attached(
-        _access(
-            options["token_file"],
-            options["ca_file"],
-            options["certificate_file"],
-            options["key_file"],
-        ),
-        options,
-    )
+    attached = Attached(options["access_files"].access(), options)
     try:
         code = asyncio.run(attached.run())
     except LoadManagerError as error:
@@ -255,8 +237,6 @@ def attach_command(context: click.Context, /, **options: Any) -> None:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    if (options["certificate_file"] is None) != (options["key_file"] is None):
-        raise click.UsageError("--certificate-file and --key-file are given together, or neither")
     given = [one for one in _ACTIONS if options[one]]
     if len(given) > 1:
         raise click.UsageError(f"--{given[0]} and --{given[1]} are not given together")
@@ -268,22 +248,3 @@ def _check_options(options: dict[str, Any]) -> None:
         raise click.UsageError(f"--strategy is not given with --{given[0]}")
     if options["take_over"] and not options["balance"]:
         raise click.UsageError("--take-over is given with --balance")
-
-
-def _access(
-    token_file: Path | None,
-    ca_file: Path | None,
-    certificate_file: Path | None,
-    key_file: Path | None,
-) -> "Access":
-    from loadmanager.adapters.http.security.tls import TlsFilesUnusable, client_context
-    from loadmanager.adapters.pulsar_admin import Access
-
-    if ca_file is None and certificate_file is None:
-        return Access(token_file=token_file)
-    try:
-        return Access(
-            token_file=token_file, tls=client_context(ca_file, certificate_file, key_file)
-        )
-    except TlsFilesUnusable as error:
-        raise click.UsageError(str(error)) from None

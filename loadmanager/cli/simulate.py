@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadmanager.cli.pulsar_access import AccessFiles, access_options
 from loadmanager.cli.stopping import interrupted
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
     callback=_parse_times,
     help="With --from: as if a namespace had so many times its traffic. May be given again.",
 )
+@access_options
 def simulate_command(
     *,
     asked: tuple[str, ...],
@@ -148,6 +150,7 @@ def simulate_command(
     add: int,
     lose: tuple[str, ...],
     times: "dict[Namespace, float]",
+    access_files: AccessFiles,
 ) -> None:
     """Simulate scenarios with several strategies, and compare the strategies.
 
@@ -166,10 +169,11 @@ def simulate_command(
       loadmanager simulate --from http://broker-1:8080 --add-brokers 2 --times shop/orders=2
     """  # noqa: D301 - the backspace tells click not to wrap the examples
     if source is not None:
-        _what_if(source, add, lose, times, as_json=as_json, asked=bool(asked) or everything)
+        if asked or everything:
+            raise click.UsageError("--from is given instead of scenarios")
+        _what_if(source, access_files, add, lose, times, as_json=as_json)
         return
-    if add or lose or times:
-        raise click.UsageError("--add-brokers, --lose-broker and --times are given with --from")
+    _check_without_from(access_files, changed=bool(add or lose or times))
     if listed:
         from loadmanager.cli.simulating import print_list
 
@@ -201,22 +205,29 @@ def simulate_command(
         raise click.exceptions.Exit(1)
 
 
+def _check_without_from(files: AccessFiles, *, changed: bool) -> None:
+    if changed:
+        raise click.UsageError("--add-brokers, --lose-broker and --times are given with --from")
+    if files.given:
+        raise click.UsageError(f"{files.given[0]} is given with --from URL")
+
+
 def _what_if(
     source: str,
+    files: AccessFiles,
     add: int,
     lose: tuple[str, ...],
     times: "dict[Namespace, float]",
     *,
     as_json: bool,
-    asked: bool,
 ) -> None:
+    from loadmanager.attach.what_if import Change
     from loadmanager.cli.what_if import print_what_if
     from loadmanager.core.errors import LoadManagerError
 
-    if asked:
-        raise click.UsageError("--from is given instead of scenarios")
+    change = Change(add=add, lose=lose, times=times)
     try:
-        print_what_if(source, add, lose, times, as_json=as_json)
+        print_what_if(source, files, change, as_json=as_json)
     except LoadManagerError as error:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(2) from None

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from loadmanager.attach.observation import Rules
 from loadmanager.attach.observation import document as observed
 from loadmanager.attach.sampling import Sampler
 from loadmanager.attach.what_if import Change, Outlook, document, outlook, seen_in
+from loadmanager.cli.pulsar_access import AccessFiles
 from loadmanager.cli.tables import print_table
 from loadmanager.core.errors import InvalidName, LoadManagerError
 from loadmanager.core.ids import Namespace, parse_namespace
@@ -23,6 +23,7 @@ INTERVAL_S = 10.0
 """How long a cluster is looked at."""
 
 _MOST_FACTOR = 1e6
+_MOST_NAMED = 3
 
 
 def parse_times(
@@ -41,16 +42,14 @@ def parse_times(
     return found
 
 
-def print_what_if(
-    source: str, add: int, lose: Sequence[str], times: dict[Namespace, float], *, as_json: bool
-) -> None:
-    """Print the cluster as it is, and as it would be.
+def print_what_if(source: str, files: AccessFiles, change: Change, *, as_json: bool) -> None:
+    """Print the cluster as it is, and as it would be; ``files`` are for asking a running one.
 
     Raises:
         LoadManagerError: it cannot be read, or has not what is to be changed.
     """
-    seen = seen_in(_told(source), source)
-    now, then = outlook(seen, Change()), outlook(seen, Change(add=add, lose=lose, times=times))
+    seen = seen_in(_told(source, files), source)
+    now, then = outlook(seen, Change()), outlook(seen, change)
     if as_json:
         click.echo(json.dumps(document(now, then), allow_nan=False))
         return
@@ -63,6 +62,12 @@ def print_what_if(
         )
     if then.placed:
         click.echo(f"{then.placed} bundles of lost brokers are on the emptiest brokers")
+    if then.unserved:
+        some = ", ".join(then.unserved[:_MOST_NAMED])
+        click.echo(
+            f"{len(then.unserved)} bundles have no broker that isolation policies allow: {some}"
+            f"{', ...' if len(then.unserved) > _MOST_NAMED else ''}"
+        )
 
 
 def _print_brokers(then: Outlook) -> None:
@@ -80,9 +85,11 @@ def _print_brokers(then: Outlook) -> None:
     print_table("changed", names, rows)
 
 
-def _told(source: str) -> Any:
+def _told(source: str, files: AccessFiles) -> Any:
     if source.startswith(("http://", "https://")):
-        return asyncio.run(_look(source.rstrip("/")))
+        return asyncio.run(_look(source.rstrip("/"), files.access()))
+    if files.given:
+        raise click.UsageError(f"{files.given[0]} is given with --from URL")
     path = Path(source)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -92,8 +99,8 @@ def _told(source: str) -> Any:
         raise LoadManagerError(told) from None
 
 
-async def _look(url: str) -> Any:
-    admin = PulsarAdmin(Access())
+async def _look(url: str, access: Access) -> Any:
+    admin = PulsarAdmin(access)
     try:
         sampler = Sampler(admin, Addresses.of(url))
         await sampler.sample(await discover(admin, url))

@@ -162,3 +162,138 @@ def test_a_file_that_is_not_there_and_a_cluster_that_does_not_answer_are_named(
 def test_changes_need_a_cluster() -> None:
     found = CliRunner().invoke(main, ["simulate", "over-placement", "--add-brokers", "2"])
     assert (found.exit_code, "are given with --from" in found.output) == (2, True)
+
+
+# --- isolation policies ---------------------------------------------------------------------
+
+
+def isolated(snapshot: Path, *, primary: list[str], secondary: list[str]) -> None:
+    """Let a policy govern the namespace of a snapshot, as `attach --once --json` tells it."""
+    document = json.loads(snapshot.read_text(encoding="utf-8"))
+    assert document["isolation"] == {}
+    document["isolation"] = {
+        "own": {
+            "namespaces": ["bench/.*"],
+            "primary": primary,
+            "secondary": secondary,
+            "auto_failover_policy": {
+                "policy_type": "min_available",
+                "parameters": {"min_limit": "1", "usage_threshold": "100"},
+            },
+        }
+    }
+    for number, broker in enumerate(document["brokers"]):
+        broker["broker"] = f"host-{number}:8080"
+    snapshot.write_text(json.dumps(document), encoding="utf-8")
+
+
+def by_broker(outlook: dict[str, Any]) -> dict[str, bool]:
+    """Return which brokers have traffic after the moves."""
+    return {one["broker"]: one["evenedMsgsPerS"] > 0 for one in outlook["brokers"]}
+
+
+@pytest.fixture
+def first_host(snapshot: Path, pulsar: FakePulsar) -> int:
+    """Return the place of the broker that has all traffic."""
+    names = [one["broker"] for one in json.loads(snapshot.read_text(encoding="utf-8"))["brokers"]]
+    return names.index(pulsar.brokers[0].name)
+
+
+def test_moves_go_to_primary_brokers_alone(snapshot: Path, first_host: int) -> None:
+    other = (first_host + 1) % 3
+    isolated(snapshot, primary=[f"host-{first_host}", f"host-{other}"], secondary=[])
+    found = told(snapshot, "--add-brokers", "1")["changed"]
+    assert {one["target"] for one in found["moves"]} == {f"host-{other}:8080"}
+    assert len(found["moves"]) == BUNDLES / 2
+    # A broker that comes is governed by its name like any other.
+    isolated_again = json.loads(snapshot.read_text(encoding="utf-8"))
+    isolated_again["isolation"]["own"]["primary"] = [f"host-{first_host}", "new-.*"]
+    snapshot.write_text(json.dumps(isolated_again), encoding="utf-8")
+    found = told(snapshot, "--add-brokers", "1")["changed"]
+    assert {one["target"] for one in found["moves"]} == {"new-1"}
+
+
+def test_bundles_of_a_lost_primary_broker_are_on_a_secondary_one(
+    snapshot: Path, first_host: int
+) -> None:
+    other = (first_host + 1) % 3
+    isolated(snapshot, primary=[f"host-{first_host}"], secondary=[f"host-{other}"])
+    found = told(snapshot, "--lose-broker", f"host-{first_host}:8080")
+    assert (found["placed"], found["unserved"]) == (BUNDLES, [])
+    assert [name for name, busy in by_broker(found["changed"]).items() if busy] == [
+        f"host-{other}:8080"
+    ]
+
+
+def test_bundles_that_no_broker_may_serve_are_named(snapshot: Path, first_host: int) -> None:
+    isolated(snapshot, primary=[f"host-{first_host}"], secondary=[])
+    lose = ("--lose-broker", f"host-{first_host}:8080")
+    found = told(snapshot, *lose)
+    assert (found["placed"], len(found["unserved"])) == (0, BUNDLES)
+    assert not any(by_broker(found["changed"]).values())
+    said = what_if(snapshot, *lose).output
+    assert f"{BUNDLES} bundles have no broker that isolation policies allow: bench/skew/" in said
+
+
+def test_a_running_cluster_is_looked_at_with_its_policies(
+    pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "INTERVAL_S", 0.3)
+    pulsar.isolation["none"] = {
+        "namespaces": ["bench/.*"],
+        "primary": ["elsewhere"],
+        "secondary": [],
+        "auto_failover_policy": {"policy_type": "min_available", "parameters": {}},
+    }
+    found = what_if(pulsar.url, "--json")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["now"]["moves"] == []
+
+
+def test_policies_that_are_none_are_refused(snapshot: Path) -> None:
+    document = json.loads(snapshot.read_text(encoding="utf-8"))
+    every: list[object] = [3, {"own": {"namespaces": ["("]}}, {"own": []}]
+    for wrong in every:
+        snapshot.write_text(json.dumps({**document, "isolation": wrong}), encoding="utf-8")
+        found = what_if(snapshot)
+        assert found.exit_code == 2
+        assert "isolation" in found.output
+
+
+# --- access ---------------------------------------------------------------------------------
+
+
+def test_a_token_goes_to_the_brokers_that_are_asked(
+    pulsar: FakePulsar, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command, "INTERVAL_S", 0.3)
+    file = tmp_path / "token"
+    file.write_text("a.b.c\n", encoding="utf-8")
+    assert what_if(pulsar.url, "--token-file", str(file)).exit_code == 0
+    assert {one for broker in pulsar.brokers for one in broker.authorizations} == {"Bearer a.b.c"}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--key-file", "KEY"], "--certificate-file and --key-file are given together"),
+        (["--ca-file", "KEY"], "KEY"),
+    ],
+)
+def test_files_for_tls_that_cannot_be_used_are_named(
+    pulsar: FakePulsar, tmp_path: Path, options: list[str], expected: str
+) -> None:
+    file = tmp_path / "KEY"
+    file.write_text("nothing", encoding="utf-8")
+    found = what_if(pulsar.url, *(str(file) if one == "KEY" else one for one in options))
+    assert found.exit_code == 2
+    assert expected in found.output
+
+
+def test_access_is_given_with_a_running_cluster_alone(snapshot: Path) -> None:
+    found = what_if(snapshot, "--token-file", str(snapshot))
+    assert found.exit_code == 2
+    assert "--token-file is given with --from URL" in found.output
+    found = CliRunner().invoke(main, ["simulate", "over-placement", "--ca-file", str(snapshot)])
+    assert found.exit_code == 2
+    assert "--ca-file is given with --from URL" in found.output
