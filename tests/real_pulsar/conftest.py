@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from real_pulsar import CLUSTER, MANAGERS, NoPulsar, RealPulsar, real_pulsar
+from pulsar_processes import NoPulsar
+from real_pulsar import CLUSTER, MANAGERS, RealPulsar, real_pulsar
 
 VERSION = os.environ.get("LOADMANAGER_PULSAR_VERSION", "4.0.7")
 CHOSEN = os.environ.get("LOADMANAGER_PULSAR_MANAGER", "")
