@@ -62,11 +62,12 @@ def told_until(
     told: list[dict[str, Any]],
     wanted: Callable[[dict[str, Any]], bool],
     limit_s: float = PATIENCE_S,
+    since: int = 0,
 ) -> dict[str, Any]:
-    """Wait for a line that is wanted, and return the first one."""
+    """Wait for a line that is wanted, leaving out the first ``since``; return the first one."""
     deadline_s = time.monotonic() + limit_s
     while True:
-        for line in list(told):
+        for line in told[since:]:
             if wanted(line):
                 return line
         assert time.monotonic() < deadline_s, "\n".join(map(_brief, told))
@@ -84,3 +85,18 @@ def _brief(line: dict[str, Any]) -> str:
         rates = [round(one["msgsInPerS"]) for one in line["brokers"]]
         return f"{line['at']} {line['verdict']} {rates} msg/s {line['held']} {line['missing']}"
     return f"{line['at']} {line['event']}"
+
+
+def ended_tasks(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tasks that have ended; each that was ordered has, and says why it went wrong."""
+    tasks = [line["task"] for line in told if "task" in line]
+    ended = [one for one in tasks if one["state"] != "ordered"]
+    ordered = {one["number"] for one in tasks if one["state"] == "ordered"}
+    assert ordered <= {one["number"] for one in ended}
+    assert all(one["reason"] for one in ended if one["state"] != "serving")
+    return ended
+
+
+def even(line: dict[str, Any], at_most: float = 1.25) -> bool:
+    """Return whether a line is a whole window in which traffic is even."""
+    return bool(line.get("whole") and (line["maxOverMean"] or 9) <= at_most)

@@ -9,9 +9,11 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from signal import Signals
 from typing import Any, Final
 from urllib.request import urlopen
 
+from secured_pulsar import Secured
 from zookeeper_servers import mortal
 
 from loadmanager.java import NoJava, find_java
@@ -87,6 +89,7 @@ class Processes:
         self._folder = folder
         self._begins = begins
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._commands: dict[str, list[str]] = {}
         opens = [f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED]
         memory = ["-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC"]
         netty = ["-Dio.netty.tryReflectionSetAccessible=true"]
@@ -107,19 +110,33 @@ class Processes:
         file = self._folder / f"{name}.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         option = "--conf" if name == "bookie" else "--broker-conf"
-        with (self._folder / f"{name}.log").open("wb") as log:
+        self._commands[name] = [
+            *(*self._begins.get(name, []), *self._java),
+            *(main, option, str(file)),
+        ]
+        self.start_again(name)
+
+    def start_again(self, name: str) -> None:
+        """Start a process as it was started before."""
+        with (self._folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [*self._begins.get(name, []), *self._java, main, option, str(file)],
+                self._commands[name],
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
                 preexec_fn=mortal,  # noqa: PLW1509 - it asks for a signal and takes no lock
             )
 
-    def until_ready(self, urls: list[str]) -> None:
+    def end_one(self, name: str, how: Signals) -> None:
+        """Send a process a signal and wait until it has ended."""
+        process = self._running[name]
+        process.send_signal(how)
+        process.wait(READY_S)
+
+    def until_ready(self, urls: list[str], secured: Secured | None = None) -> None:
         deadline_s = time.monotonic() + READY_S
         for url in urls:
-            while not _says_ok(url):
+            while not _says_ok(url, secured):
                 for name, process in self._running.items():
                     said = (self._folder / f"{name}.log").read_text(errors="replace")[-3000:]
                     assert process.poll() is None, f"{name} ended:\n{said}"
@@ -133,9 +150,10 @@ class Processes:
             process.wait()
 
 
-def _says_ok(url: str) -> bool:
+def _says_ok(url: str, secured: Secured | None) -> bool:
+    request, context = secured.request(url) if secured else (url, None)
     try:
-        with urlopen(url, timeout=2) as reply:  # noqa: S310 - loopback
+        with urlopen(request, timeout=2, context=context) as reply:  # noqa: S310 - loopback
             content: Any = reply.read()
             return bool(content.strip() == b"ok")
     except OSError:

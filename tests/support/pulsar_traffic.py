@@ -39,15 +39,25 @@ class Sends:
 
 
 @contextmanager
-def sending(pulsar: Any, service_url: str, rates: Mapping[str, float]) -> Iterator[Sends]:
-    """Send messages of 100 B to each topic at its rate until the end of the block."""
+def sending(
+    pulsar: Any, service_url: str, rates: Mapping[str, float], send_timeout_s: float = 30.0
+) -> Iterator[Sends]:
+    """Send messages of 100 B to each topic at its rate until the end of the block.
+
+    A send fails that has no answer within ``send_timeout_s``; with 0 none does.
+    """
     client = pulsar.Client(
         service_url,
         operation_timeout_seconds=60,
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
     producers = [
-        client.create_producer(topic, batching_enabled=False, max_pending_messages=50_000)
+        client.create_producer(
+            topic,
+            batching_enabled=False,
+            max_pending_messages=50_000,
+            send_timeout_millis=round(1000 * send_timeout_s),
+        )
         for topic in rates
     ]
     sends, over = Sends(), threading.Event()
@@ -61,7 +71,10 @@ def sending(pulsar: Any, service_url: str, rates: Mapping[str, float]) -> Iterat
         over.set()
         thread.join()
         for producer in producers:
-            producer.flush()
+            try:
+                producer.flush()
+            except pulsar.PulsarException as error:
+                sends.failed.append(str(error))
         client.close()
 
 

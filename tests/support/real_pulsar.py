@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import Signals
 from typing import Any, Final
 from urllib.error import URLError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from own_cgroups import own_cgroups
 from pulsar_processes import Processes, jars_of
+from secured_pulsar import Secured
 
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.core.hashing import position
@@ -38,6 +41,7 @@ _SMALL_BROKER: Final[Mapping[str, object]] = {
     "loadBalancerOverrideBrokerNicSpeedGbps": 1,
     "brokerDeleteInactiveTopicsEnabled": "false",
     "loadBalancerSheddingEnabled": "false",
+    "forceDeleteNamespaceAllowed": "true",
     "metadataStoreSessionTimeoutMillis": 5000,
 }
 
@@ -49,27 +53,54 @@ class RealPulsar:
     version: str
     manager: str
     zookeeper: str
+    processes: Processes
+    secured: Secured | None = None
     brokers: list[str] = field(default_factory=list)
     binary_ports: list[int] = field(default_factory=list)
 
     @property
     def url(self) -> str:
         """The web service of the first broker."""
-        return f"http://{self.brokers[0]}"
+        return self.url_of(0)
 
     @property
     def service_url(self) -> str:
         """Where Pulsar's clients connect."""
         return "pulsar://" + ",".join(f"127.0.0.1:{port}" for port in self.binary_ports)
 
-    def put(self, path: str, body: str = "", method: str = "PUT") -> int:
-        """Ask the first broker to change something, at whatever broker that leads to."""
-        return _ask(f"{self.url}{path}", method, body)
+    def url_of(self, broker: int) -> str:
+        """Return the web service of a broker."""
+        return f"{'https' if self.secured else 'http'}://{self.brokers[broker]}"
+
+    def put(self, path: str, body: str = "", method: str = "PUT", broker: int = 0) -> int:
+        """Ask a broker to change something, at whatever broker that leads to."""
+        return _ask(f"{self.url_of(broker)}{path}", method, body)
 
     def json(self, path: str, broker: int = 0) -> Any:
         """Return what a broker answers."""
         with urlopen(f"http://{self.brokers[broker]}{path}", timeout=60) as reply:
             return json.loads(reply.read())
+
+    def leader(self) -> int:
+        """Return which broker Pulsar's own leader is."""
+        found = self.json("/admin/v2/brokers/leaderBroker")["serviceUrl"]
+        return self.brokers.index(urlsplit(found).netloc)
+
+    def end(self, broker: int, how: Signals) -> None:
+        """End a broker's process with a signal."""
+        self.processes.end_one(f"broker-{broker}", how)
+
+    def start(self, broker: int) -> None:
+        """Start a broker whose process has ended, and wait until it is ready."""
+        self.processes.start_again(f"broker-{broker}")
+        self.until_ready()
+
+    def until_ready(self) -> None:
+        """Wait until all brokers say that they are ready."""
+        urls = [
+            f"{self.url_of(number)}/admin/v2/brokers/ready" for number in range(len(self.brokers))
+        ]
+        self.processes.until_ready(urls, self.secured)
 
     def create_namespace(self, name: str, bundles: int) -> None:
         """Create a namespace; it may be there already."""
@@ -138,10 +169,12 @@ def real_pulsar(
     brokers: int = 3,
     settings: Mapping[str, object] | None = None,
     cores: float | None = None,
+    secured: Secured | None = None,
 ) -> Iterator[RealPulsar]:
     """Run a cluster and end all its processes afterwards.
 
     With ``cores`` each broker has a cgroup of its own with so much CPU, where that is allowed.
+    With ``secured`` brokers have ports for TLS alone and want tokens.
 
     Raises:
         NoPulsar: this machine cannot run it.
@@ -149,11 +182,11 @@ def real_pulsar(
     jars = jars_of(version)
     with ExitStack() as stack:
         zookeeper = stack.enter_context(EmbeddedZooKeeper(tick_ms=1000))
-        made = RealPulsar(version, manager, zookeeper.address)
         names = [f"broker-{number}" for number in range(brokers)] if cores else []
         begins = stack.enter_context(own_cgroups(names, cores or 0.0))
         processes = Processes(jars, folder, begins)
         stack.callback(processes.end)
+        made = RealPulsar(version, manager, zookeeper.address, processes, secured)
         store = f"zk:{made.zookeeper}"
         processes.run(
             "org.apache.pulsar.PulsarClusterMetadataSetup",
@@ -180,10 +213,11 @@ def real_pulsar(
                 "webServicePort": web,
                 "brokerServicePort": binary,
                 "loadManagerClassName": MANAGERS[manager],
+                **(secured.settings(web, binary) if secured else {}),
                 **(settings or {}),
             }
             processes.start(f"broker-{number}", "org.apache.pulsar.PulsarBrokerStarter", values)
-        processes.until_ready([f"http://{name}/admin/v2/brokers/ready" for name in made.brokers])
+        made.until_ready()
         yield made
 
 

@@ -1,0 +1,47 @@
+"""`loadmanager attach --balance` while somebody deletes and splits what it is moving."""
+
+from pathlib import Path
+
+import pytest
+from attaching import balancing, ended_tasks, even, first, told_until
+from pulsar_traffic import sending, zipf_rates
+from real_pulsar import RealPulsar
+
+pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
+
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
+
+KEPT, DELETED = "trial/kept", "trial/deleted"
+TOPICS = {
+    name: [f"persistent://{name}/topic-{number}" for number in range(16)]
+    for name in (KEPT, DELETED)
+}
+
+
+def test_a_namespace_deleted_and_one_split_amid_moves(cluster: RealPulsar, tmp_path: Path) -> None:
+    for name in TOPICS:
+        cluster.create_namespace(name, 8)
+    with (
+        sending(pulsar, cluster.service_url, zipf_rates(TOPICS[KEPT], 400.0, 0.0)) as sends,
+        # Its clients cannot go on, and need not wait long to learn it.
+        sending(
+            pulsar, cluster.service_url, zipf_rates(TOPICS[DELETED], 400.0, 0.0), send_timeout_s=2
+        ),
+    ):
+        for name, topics in TOPICS.items():
+            cluster.gather(name, topics)
+        limits = ("--interval", "4", "--moves-at-once", "1")
+        with balancing(cluster, tmp_path, *limits) as (process, told):
+            first(told, "state", "ordered")
+            waiting = sorted(one for one in cluster.owned(0) if one.startswith(f"{KEPT}/"))
+            # One after the other: two at once can block a modular broker.
+            cut = [cluster.put(f"/admin/v2/namespaces/{one}/split") for one in waiting[-2:]]
+            gone = cluster.put(f"/admin/v2/namespaces/{DELETED}?force=true", method="DELETE")
+            told_until(told, even, since=len(told))
+            process.terminate()
+            assert process.wait(60) == 0
+    assert (cut, gone) == ([204, 204], 204)
+    assert ended_tasks(told)
+    assert sends.failed == []
+    left = {bundle for number in range(3) for bundle in cluster.owned(number)}
+    assert not any(bundle.startswith(f"{DELETED}/") for bundle in left)

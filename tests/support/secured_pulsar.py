@@ -1,0 +1,84 @@
+"""TLS with certificates of an authority of our own, and tokens, for real Pulsar brokers."""
+
+import base64
+import secrets
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.request import Request
+
+import jwt
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from tls_files import Files
+
+SUPERUSER = "operator"
+
+
+@dataclass(slots=True)
+class Secured:
+    """What brokers and those who ask them need, in a folder."""
+
+    folder: Path
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    files: Files = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the certificates."""
+        self.files = Files(self.folder)
+        # Java reads keys of PKCS 8 alone.
+        key = load_pem_private_key(self.files.key.read_bytes(), None)
+        self.files.key.write_bytes(
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        )
+
+    def token(self, role: str = SUPERUSER, lasts_s: float = 3600.0) -> str:
+        """Return a token of a role that expires after so long."""
+        claims = {"sub": role, "exp": datetime.now(tz=UTC) + timedelta(seconds=lasts_s)}
+        return jwt.encode(claims, self.secret, algorithm="HS256")
+
+    def token_file(self, name: str, token: str) -> Path:
+        """Put a token where a file of that name is or will be, all at once."""
+        fresh, file = self.folder / f"{name}.new", self.folder / name
+        fresh.write_text(f"{token}\n")
+        return fresh.replace(file)
+
+    def request(self, url: str) -> tuple[Request, ssl.SSLContext]:
+        """Return a question of a superuser's."""
+        headers = {"Authorization": f"Bearer {self.token()}"}
+        context = ssl.create_default_context(cafile=str(self.files.authorities))
+        return Request(url, headers=headers), context  # noqa: S310 - loopback
+
+    def settings(self, web: int, binary: int) -> Mapping[str, object]:
+        """Return a broker's settings: it has ports for TLS alone and wants tokens everywhere."""
+        certificates = self.files.authorities
+        secret = base64.b64encode(self.secret).decode()
+        return {
+            "webServicePort": "",
+            "webServicePortTls": web,
+            "brokerServicePort": "",
+            "brokerServicePortTls": binary,
+            "tlsCertificateFilePath": self.files.certificate,
+            "tlsKeyFilePath": self.files.key,
+            "tlsTrustCertsFilePath": certificates,
+            "authenticationEnabled": "true",
+            "authorizationEnabled": "true",
+            "authenticateMetricsEndpoint": "true",
+            "authenticationProviders": (
+                "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
+            ),
+            "tokenSecretKey": f"data:;base64,{secret}",
+            "superUserRoles": SUPERUSER,
+            "brokerClientTlsEnabled": "true",
+            "brokerClientTrustCertsFilePath": certificates,
+            "brokerClientAuthenticationPlugin": (
+                "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+            ),
+            "brokerClientAuthenticationParameters": f"token:{self.token()}",
+        }
