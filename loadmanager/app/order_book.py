@@ -37,6 +37,7 @@ from loadmanager.ports import (
     NodeExists,
     NodeMissing,
     Operation,
+    Reported,
     SetData,
     TooLarge,
 )
@@ -76,6 +77,9 @@ class OrderBook:
     def known(self) -> bool:
         """Whether the standing orders are known: not at first, nor after a lost reply."""
         return self._read
+
+    def follow(self, reported: Reported) -> None:
+        """Report nothing: what becomes of these orders, the lists of owners show."""
 
     async def write(self, changes: OrderChanges, rider: SetData | None = None) -> bool:
         """Order several things at once; the standing orders must be `known`.

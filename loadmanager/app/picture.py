@@ -4,7 +4,7 @@ Every list in it may be stale: that costs a client one more hop, never a second 
 because only the lock in ZooKeeper decides who serves.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -53,7 +53,7 @@ class OwnerView(Protocol):
     """What is seen of brokers and of the bundles that they own."""
 
     @property
-    def brokers(self) -> Container[BrokerId]:
+    def brokers(self) -> Collection[BrokerId]:
         """The registered brokers."""
 
     @property

@@ -21,13 +21,20 @@ from loadmanager.app.electing import Deposed
 from loadmanager.app.picture import OwnerView
 from loadmanager.app.tuning import TaskBounds
 from loadmanager.core.arbitration import Arbitration, Dispatched
-from loadmanager.core.bundle_task import BundleTask, TaskEvent
+from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskState
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.following import CUT_WITHIN_S, ended_by, overdue, seen, stands, unfollowed
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import OrderChanges, SplitOrder
-from loadmanager.ports import Clock, Disconnected, SetData, StandingOrders, TooLarge
+from loadmanager.ports import (
+    Clock,
+    CoordinationError,
+    Disconnected,
+    SetData,
+    StandingOrders,
+    TooLarge,
+)
 
 log = structlog.get_logger()
 
@@ -81,6 +88,7 @@ class TaskController:
         self._ended: deque[BundleTask] = deque(maxlen=_ENDED_KEPT)
         self._closed = False
         owners.owner_changes.subscribe(self._follow)
+        orders.follow(self._reported)
         self.tasks = LiveTasks(epoch)
 
     @property
@@ -168,6 +176,11 @@ class TaskController:
                 then()
             self.observe()
 
+    def withdraw(self, proposal: BundleTask, why: str) -> None:
+        """Report a proposal as ended that is not to be ordered now."""
+        task = self.tasks.admit(proposal, self._now_s)
+        self._advance(task, TaskEvent.WITHDRAWN, why)
+
     async def confirm(self) -> None:
         """Return once the standing orders are known; raises `Disconnected`."""
         async with self._writing:
@@ -225,10 +238,10 @@ class TaskController:
         batch.sort(key=lambda one: min((p.asked_by for p in one.proposals), default=0))
         try:
             await self._confirm()
-            too_large = await self._write(batch)
+            refusal = await self._write(batch)
             self._check_open()
             for request in batch:
-                self._resolve(request, "the orders of its broker do not fit into a node", too_large)
+                self._resolve(request, _why_refused(refusal), refusal)
             self.observe()
         except BaseException as error:
             self._refuse(batch, error)
@@ -243,7 +256,8 @@ class TaskController:
                 request.answer.set_exception(error)
                 request.answer.exception()  # The one that proposed it may be gone.
 
-    async def _write(self, batch: Sequence[_Request]) -> TooLarge | None:
+    async def _write(self, batch: Sequence[_Request]) -> CoordinationError | None:
+        """Write what may be; return why not all of it stands, if that is known already."""
         arbitration = Arbitration(
             tasks=self.tasks,
             assigned=self._orders.assigned,
@@ -261,7 +275,7 @@ class TaskController:
         try:
             rode = await self._orders.write(arbitration.changes, rider)
         except BaseException as error:
-            if isinstance(error, TooLarge) and self._orders.known:
+            if isinstance(error, CoordinationError) and self._orders.known:
                 return error
             self._check_open()
             self._unconfirmed = admitted
@@ -273,7 +287,9 @@ class TaskController:
             request.found.rode = rode
         return None
 
-    def _resolve(self, request: _Request, why: str, too_large: TooLarge | None = None) -> None:
+    def _resolve(
+        self, request: _Request, why: str, refusal: CoordinationError | None = None
+    ) -> None:
         """Find out from the standing orders what was ordered, and answer the decider.
 
         ``why`` is the reason of what does not stand.
@@ -286,7 +302,7 @@ class TaskController:
             else:
                 self._advance(task, TaskEvent.ORDER_REFUSED, why)
                 found.refused |= dict.fromkeys(task.bundles, why)
-                found.too_large = too_large
+                found.too_large = refusal if isinstance(refusal, TooLarge) else None
         try:
             if request.known is not None:
                 request.known(found)
@@ -336,6 +352,11 @@ class TaskController:
             for event in seen(task, owner, serving=serving):
                 now = self._advance(now, event)
 
+    def _reported(self, bundle: BundleId, event: TaskEvent, why: str) -> None:
+        task = self.tasks.of(bundle)
+        if task is not None and task.state is not TaskState.UNCONFIRMED:
+            self._advance(task, event, why)
+
     def _advance(self, task: BundleTask, event: TaskEvent, note: str = "") -> BundleTask:
         try:
             changed = self.tasks.advance(task, event, self._now_s, note)
@@ -349,3 +370,9 @@ class TaskController:
                 self._ended.append(one)
             self._listener(one)
         return changed[-1]
+
+
+def _why_refused(refusal: CoordinationError | None) -> str:
+    if refusal is None or isinstance(refusal, TooLarge):
+        return "the orders of its broker do not fit into a node"
+    return str(refusal)

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError, RightMissing
 from loadmanager.attach.discovery import Addresses, PulsarCluster, discover_at_any
-from loadmanager.attach.executor import Executor
+from loadmanager.attach.dispatching import Dispatcher
 from loadmanager.attach.groups import Groups
 from loadmanager.attach.mandate import Alone, Mandate
 from loadmanager.attach.observation import GREEDY, Observation, Rules
@@ -80,7 +80,6 @@ class Balancer:
     _groups: Groups = field(init=False)
     _sampler: Sampler = field(init=False)
     _address: Addresses = field(init=False)
-    _executor: Executor = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare to look."""
@@ -88,14 +87,6 @@ class Balancer:
         self._groups = Groups(self.admin, self.strategy)
         self._sampler = Sampler(self.admin, self._address, self.strategy.hosts)
         self._urls = (self.url,)
-        self._executor = Executor(
-            admin=self.admin,
-            address=self._address,
-            budget=self.budget,
-            stopping=self.stopping,
-            mandate=self.mandate,
-            log=self.log,
-        )
 
     async def run(self, cluster: PulsarCluster, rounds: int | None, *, take_over: bool) -> None:
         """Balance for so many rounds, or until stopped, and restore what was set before.
@@ -107,6 +98,15 @@ class Balancer:
             Stopped: somebody switched Pulsar's own balancer on, or a right was lost.
             LoadManagerError: it cannot begin, or what was set before cannot be restored.
         """
+        dispatcher = Dispatcher(
+            admin=self.admin,
+            address=self._address,
+            cluster=cluster,
+            budget=self.budget,
+            stopping=self.stopping,
+            mandate=self.mandate,
+            log=self.log,
+        )
         try:
             self._know(cluster)
             await self.quiet.begin(self.url, cluster, take_over=take_over)
@@ -115,7 +115,7 @@ class Balancer:
             while not self.stopping.is_set() and (rounds is None or rounds > 0):
                 if await self._waited():
                     break
-                with_moves = await self._round()
+                with_moves = await self._round(dispatcher)
                 rounds = None if rounds is None else rounds - 1
                 if with_moves:
                     samples, _ = await self._sampler.sample(with_moves)
@@ -123,6 +123,7 @@ class Balancer:
         except RightMissing as error:
             raise Stopped(f"stopped: {error}") from None
         finally:
+            dispatcher.close()
             if not await self.mandate.hands_over():
                 await self._restore()
 
@@ -132,7 +133,7 @@ class Balancer:
             await asyncio.wait_for(self.stopping.wait(), self.interval_s)
         return self.stopping.is_set()
 
-    async def _round(self) -> PulsarCluster | None:
+    async def _round(self, dispatcher: Dispatcher) -> PulsarCluster | None:
         """Look, decide and move; return the cluster if anything moved."""
         try:
             cluster, url = await discover_at_any(self.admin, self._urls)
@@ -150,7 +151,7 @@ class Balancer:
         self.log.round(seen, held)
         if held or not (seen.proposals or seen.splits):
             return None
-        await self._executor.carry_out(seen)
+        await dispatcher.carry_out(seen)
         return cluster
 
     def _know(self, cluster: PulsarCluster) -> None:

@@ -1,36 +1,15 @@
-"""Bundle tasks as ``attach`` follows and tells them."""
+"""Bundle tasks as ``attach`` proposes and reports them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from time import monotonic
-from typing import Any, Final, Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
-from loadmanager.adapters.pulsar_admin.moves import OutcomeState
 from loadmanager.attach.observation import Proposal
+from loadmanager.attach.orders import CUT_AT
 from loadmanager.attach.splitting import SplitProposal
-from loadmanager.core.bundle_task import (
-    AskedBy,
-    BundleTask,
-    TaskEvent,
-    TaskKind,
-    TaskState,
-    advanced,
-)
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
-
-CUT_AT: Final = "specified_positions_divide"
-_ORDERED_ENDS: Final[Mapping[OutcomeState, TaskEvent]] = {
-    "serving": TaskEvent.DONE,
-    "failed": TaskEvent.GAVE_UP,
-    "superseded": TaskEvent.REPLACED,
-    "timed_out": TaskEvent.EXPIRED,
-    "landed_elsewhere": TaskEvent.SERVED_ELSEWHERE,
-}
-_PROPOSED_ENDS: Final[Mapping[OutcomeState, TaskEvent]] = {
-    "failed": TaskEvent.ORDER_REFUSED,
-    "superseded": TaskEvent.TERM_ENDED,
-}
 
 
 class TaskLog(Protocol):
@@ -40,60 +19,29 @@ class TaskLog(Protocol):
         """A task in a new state."""
 
 
-@dataclass(slots=True)
-class Followed:
-    """One task while it is carried out."""
-
-    task: BundleTask
-    why: str
-    log: TaskLog
-
-    def ordered(self) -> None:
-        """An order is sent; the second one and later ones are attempts of the same task."""
-        again = self.task.state is TaskState.ORDERED
-        event = TaskEvent.REPEATED if again else TaskEvent.ORDER_WRITTEN
-        self.task = advanced(self.task, event, monotonic())
-        if not again:
-            self.log.task(self.task, self.why)
-
-    def ended(self, state: OutcomeState, note: str) -> None:
-        """It is over."""
-        ends = _ORDERED_ENDS if self.task.state is TaskState.ORDERED else _PROPOSED_ENDS
-        self.task = advanced(self.task, ends[state], monotonic(), note)
-        self.log.task(self.task, self.why)
+def proposed_move(one: Proposal) -> BundleTask:
+    """Return a move for the task controller."""
+    return _proposed(TaskKind.MOVE, one.bundle, one.source, one.target, Cause.IMBALANCE)
 
 
-def followed_move(proposal: Proposal, number: int, epoch: int, log: TaskLog) -> Followed:
-    """Return the task of a move in a term; epoch 0 where there are no terms."""
-    task = BundleTask(
-        number=number,
-        epoch=epoch,
-        kind=TaskKind.MOVE,
-        bundles=(proposal.bundle,),
-        source=proposal.source,
-        target=proposal.target,
-        cause=Cause.IMBALANCE,
+def proposed_split(one: SplitProposal) -> BundleTask:
+    """Return a split for the task controller; both parts stay at their broker."""
+    task = _proposed(TaskKind.SPLIT, one.bundle, one.broker, one.broker, Cause.OVERSIZED)
+    return replace(task, splits={one.bundle: SplitOrder(CUT_AT, (one.cut,))})
+
+
+def _proposed(
+    kind: TaskKind, bundle: BundleId, source: BrokerId, target: BrokerId, cause: Cause
+) -> BundleTask:
+    return BundleTask(
+        kind=kind,
+        bundles=(bundle,),
+        source=source,
+        target=target,
+        cause=cause,
         asked_by=AskedBy.BALANCING,
-        proposed_at_s=monotonic(),
+        planned={bundle: source},
     )
-    return Followed(task, proposal.reason(), log)
-
-
-def followed_split(proposal: SplitProposal, number: int, epoch: int, log: TaskLog) -> Followed:
-    """Return the task of a split; both parts stay at the broker."""
-    task = BundleTask(
-        number=number,
-        epoch=epoch,
-        kind=TaskKind.SPLIT,
-        bundles=(proposal.bundle,),
-        source=proposal.broker,
-        target=proposal.broker,
-        cause=Cause.OVERSIZED,
-        asked_by=AskedBy.BALANCING,
-        proposed_at_s=monotonic(),
-        splits={proposal.bundle: SplitOrder(CUT_AT, (proposal.cut,))},
-    )
-    return Followed(task, proposal.reason(), log)
 
 
 def line(task: BundleTask, why: str) -> str:

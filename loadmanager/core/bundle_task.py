@@ -77,6 +77,9 @@ class TaskEvent(StrEnum):
 
     ORDER_WRITTEN = "order_written"
     ORDER_REFUSED = "order_refused"
+    WITHDRAWN = "withdrawn"
+    """The one who proposed it does not want it ordered now."""
+
     REPLY_LOST = "reply_lost"
     REPEATED = "repeated"
     SOURCE_RELEASED = "source_released"
@@ -109,10 +112,12 @@ _S, _E = TaskState, TaskEvent
 TRANSITIONS: Final[Mapping[tuple[TaskState, TaskEvent], TaskState]] = {
     # One commit, with the check of the epoch, writes the orders of many tasks.
     (_S.PROPOSED, _E.ORDER_WRITTEN): _S.ORDERED,
-    # Refused by ZooKeeper (too large), or by the rule that a bundle has one task.
+    # Refused by ZooKeeper (too large), or it is not certain that this leader still leads.
     (_S.PROPOSED, _E.ORDER_REFUSED): _S.FAILED,
     # Nothing is undone: the orders are read again before anything else is written.
     (_S.PROPOSED, _E.REPLY_LOST): _S.UNCONFIRMED,
+    # A limit of moves, or a split that is not finished, holds it back.
+    (_S.PROPOSED, _E.WITHDRAWN): _S.SUPERSEDED,
     # What proposes is cancelled with its term before it was written.
     (_S.PROPOSED, _E.TERM_ENDED): _S.SUPERSEDED,
     # The orders were read: it stands, as if the reply had come.

@@ -87,7 +87,7 @@ from loadmanager.ports.lookup import (
     Unavailable,
 )
 from loadmanager.ports.merges import MergeRefused, MergeService
-from loadmanager.ports.orders import StandingOrders
+from loadmanager.ports.orders import Reported, StandingOrders
 from loadmanager.ports.seeds import NoSeed, SeedSource, SeedUnreadable
 from loadmanager.ports.splits import BundleUnknown, SplitRefused, SplitService
 from loadmanager.ports.unloads import Unloaded, UnloadRefused, UnloadService
@@ -154,6 +154,7 @@ __all__ = [
     "QuotaService",
     "Readiness",
     "Redirection",
+    "Reported",
     "SeedSource",
     "SeedUnreadable",
     "SessionLost",

@@ -1,11 +1,15 @@
 """How the orders of one term are kept and carried out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from loadmanager.core.bundle_task import TaskEvent
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.ports.coordination import SetData
+
+Reported = Callable[[BundleId, TaskEvent, str], None]
+"""What happened to the order of a bundle, and why."""
 
 
 class StandingOrders(Protocol):
@@ -23,18 +27,21 @@ class StandingOrders(Protocol):
     def known(self) -> bool:
         """Whether the other two are what stands: not at first, nor after a lost reply."""
 
+    def follow(self, reported: Reported) -> None:
+        """Have ``reported`` called with what becomes of orders and owners do not show."""
+
     async def read(self) -> None:
         """Find out what stands, from any leader; raises `Disconnected`."""
 
-    async def write(self, changes: OrderChanges, rider: SetData | None = None) -> bool:
+    async def write(self, changes: OrderChanges, rider: SetData | None = None, /) -> bool:
         """Order several things at once; what stands must be `known`.
 
         Returns whether the ``rider`` was written with them.
 
         Raises:
             Deposed: somebody else leads; nothing was changed.
-            Disconnected: the reply was lost; nothing is known until `read`.
-            TooLarge: not all of it can be ordered; what can is, if what stands is `known`.
+            CoordinationError: not all of it is ordered. What is, stands if that is `known`;
+                if the reply was lost, nothing is known until `read`.
         """
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:

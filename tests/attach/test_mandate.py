@@ -129,7 +129,7 @@ async def test_no_order_is_sent_while_the_session_may_be_gone(
     log.after_round = session.suspend  # Between the decision and the orders.
     await run(balancer, rounds=2)
     assert log.held == ["", "ZooKeeper does not answer"]
-    assert {task.state for task in log.tasks} == {TaskState.SUPERSEDED}
+    assert {task.state for task in log.tasks} == {TaskState.FAILED}
     assert {task.note for task in log.tasks} == {"ZooKeeper does not answer"}
     assert pulsar.unloads == []
     assert pulsar.dynamic == OFF

@@ -24,7 +24,7 @@ async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
 def mover(admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = True) -> BundleMover:
     brokers = [parse_broker(one.name) for one in pulsar.brokers]
     return BundleMover(
-        admin, lambda broker: f"http://{broker}", "research", brokers, claims, look_s=0.3
+        admin, lambda broker: f"http://{broker}", "research", lambda: brokers, claims, look_s=0.3
     )
 
 

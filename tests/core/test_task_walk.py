@@ -45,7 +45,7 @@ OUTCOMES = (
 )
 """What the leader knows of a write, and whether it stands."""
 
-UNWRITTEN = (TaskEvent.ORDER_REFUSED, TaskEvent.TERM_ENDED)
+UNWRITTEN = (TaskEvent.ORDER_REFUSED, TaskEvent.WITHDRAWN, TaskEvent.TERM_ENDED)
 
 
 @dataclass(frozen=True)

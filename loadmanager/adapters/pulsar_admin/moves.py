@@ -72,14 +72,14 @@ class BundleMover:
 
     Attributes:
         address: the URL of a broker.
-        brokers: all of the cluster, for finding a bundle that went elsewhere.
+        brokers: returns all of the cluster, for finding a bundle that went elsewhere.
         claims: whether the claim is of use, as on the modular manager.
     """
 
     admin: PulsarAdmin
     address: Callable[[BrokerId], str]
     cluster: str
-    brokers: Collection[BrokerId]
+    brokers: Callable[[], Collection[BrokerId]]
     claims: bool
     look_s: float = LOOK_S
     _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class BundleMover:
             if monotonic() >= until_s:
                 break
             await asyncio.sleep(_PAUSE_S)
-        others = [broker for broker in self.brokers if broker != move.target]
+        others = [broker for broker in self.brokers() if broker != move.target]
         serve = await asyncio.gather(*(self._surely_serves(one, move.bundle) for one in others))
         return next((one for one, does in zip(others, serve, strict=True) if does), None)
 

@@ -1,0 +1,149 @@
+"""Giving the task controller what a look proposes: splits one after the other, moves several."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from time import monotonic
+
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.pulsar_admin import PulsarAdmin
+from loadmanager.app.task_controller import TaskController
+from loadmanager.app.tuning import TaskBounds
+from loadmanager.attach.discovery import Addresses, PulsarCluster
+from loadmanager.attach.mandate import Mandate
+from loadmanager.attach.observation import Observation
+from loadmanager.attach.orders import PulsarOrders
+from loadmanager.attach.sampled_owners import SampledOwners
+from loadmanager.attach.tasks import TaskLog, proposed_move, proposed_split
+from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskKind, TaskState
+from loadmanager.core.ids import BundleId
+from loadmanager.core.move_limits import MoveBudget
+
+
+@dataclass(slots=True, kw_only=True)
+class Dispatcher:
+    """Proposes moves and splits of one cluster as far as limits allow, for one term.
+
+    Attributes:
+        address: the URL of a broker.
+        budget: how much may be moved; each order counts.
+        stopping: nothing begins once it is set; set where a right is missing.
+        mandate: by what right orders are sent.
+    """
+
+    admin: PulsarAdmin
+    address: Addresses
+    cluster: PulsarCluster
+    budget: MoveBudget
+    stopping: asyncio.Event
+    mandate: Mandate
+    log: TaskLog
+    _why: dict[BundleId, str] = field(default_factory=dict)
+    _unfinished: BundleId | None = None
+    _begun: set[BundleId] = field(default_factory=set)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _failures: list[BaseException] = field(default_factory=list)
+    _owners: SampledOwners = field(default_factory=SampledOwners)
+    _orders: PulsarOrders = field(init=False)
+    _tasks: TaskController = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin the term."""
+        self._orders = PulsarOrders(
+            self.admin,
+            self.address,
+            self.cluster.name,
+            claims=self.cluster.manager != "extensible",
+            owners=self._owners,
+            topic_of=self._owners.topic_of,
+            mandate=self.mandate,
+            failed=self._failed,
+        )
+        at_once = self.budget.limits.at_once
+        self._tasks = TaskController(
+            self.mandate.epoch,
+            self._orders,
+            self._owners,
+            SystemClock(),
+            # Nothing is repeated here: each order is followed to its end.
+            bounds=lambda: TaskBounds(most_per_broker=at_once, lost_after_s=float("inf")),
+            listener=self._task_changed,
+            caught=lambda _, error: self._failed(error),
+        )
+
+    def close(self) -> None:
+        """End the term."""
+        self._orders.close()
+        self._tasks.close()
+
+    async def carry_out(self, seen: Observation) -> None:
+        """Split what has to be split; if nothing has, move.
+
+        Raises:
+            Deposed: another one leads.
+            RightMissing: an order was refused for want of a right.
+        """
+        self._owners.sampled(seen.cluster.brokers, seen.samples)
+        splits = [one for one in seen.splits if one.bundle not in self._orders.uncut]
+        self._why = {one.bundle: one.reason() for one in splits or seen.proposals}
+        self._unfinished = None
+        waiting = deque([proposed_split(one) for one in splits])
+        waiting = waiting or deque([proposed_move(one) for one in seen.proposals])
+        try:
+            while waiting or len(self._tasks.tasks):
+                self._changed.clear()
+                await self._propose(waiting)
+                if len(self._tasks.tasks):
+                    await self._changed.wait()
+                if self._failures:
+                    raise self._failures[0]
+        finally:
+            # Whatever ended this, no order is left without a look at where it went.
+            await self._orders.settled()
+
+    async def _propose(self, waiting: deque[BundleTask]) -> None:
+        """Have as many carried out as may begin now."""
+        proposals: list[BundleTask] = []
+        while waiting and not self._crowded(waiting[0]):
+            proposal = waiting.popleft()
+            if why := self._held(proposal.bundle):
+                self._tasks.withdraw(proposal, f"held: {why}")
+                continue
+            self.budget.begin(proposal.bundle, monotonic())
+            self._begun.add(proposal.bundle)
+            proposals.append(proposal)
+        if proposals:
+            found = await self._tasks.dispatch(proposals)
+            for proposal in proposals:
+                if proposal.bundle in self._begun and proposal.bundle in found.refused:
+                    self._tasks.withdraw(proposal, found.refused[proposal.bundle])
+
+    def _crowded(self, following: BundleTask) -> bool:
+        """Return whether what is under way has to end first; splits are made one at a time."""
+        alone = following.kind is TaskKind.SPLIT
+        return bool(self._begun) if alone else self.budget.crowded()
+
+    def _held(self, bundle: BundleId) -> str:
+        if self.stopping.is_set():
+            return "told to stop"
+        if self._unfinished is not None:
+            return f"the split of {self._unfinished} is not finished"
+        return self.budget.exhausted(bundle, monotonic())
+
+    def _task_changed(self, task: BundleTask) -> None:
+        self._changed.set()
+        if task.state.ended:
+            self._ended(task)
+        if task.state.ended or task.last_event is TaskEvent.ORDER_WRITTEN:
+            self.log.task(task, self._why.get(task.bundle, ""))
+
+    def _ended(self, task: BundleTask) -> None:
+        if task.bundle in self._begun:
+            self._begun.remove(task.bundle)
+            self.budget.end(task.bundle, monotonic())
+        if task.kind is TaskKind.SPLIT and task.state is TaskState.TIMED_OUT:
+            self._unfinished = task.bundle
+
+    def _failed(self, error: BaseException) -> None:
+        self.stopping.set()
+        self._failures.append(error)

@@ -1,0 +1,269 @@
+"""Orders of a term that Pulsar's brokers carry out, by their admin REST.
+
+Pulsar keeps ownership: a bundle for which nothing is ordered is to stay where it is, and what
+was ordered stands in memory until it is known where the bundle went. A former leader's orders
+are requests that were sent, so there is nothing to read and nothing that others could change.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from loadmanager.adapters.pulsar_admin import PulsarAdmin
+from loadmanager.adapters.pulsar_admin.moves import BundleMover, Move, Outcome, OutcomeState
+from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
+from loadmanager.app.picture import OwnerView
+from loadmanager.attach.mandate import Mandate
+from loadmanager.core.bundle_task import TaskEvent
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BrokerId, BundleId, TopicName, bundle_id, namespace_of, range_of
+from loadmanager.core.orders import OrderChanges, SplitOrder
+from loadmanager.core.splitting import even_cuts
+from loadmanager.ports import Disconnected, Reported, SetData
+
+CUT_AT: Final = "specified_positions_divide"
+CUT_EVENLY: Final = "range_equally_divide"
+_EVENTS: Final[Mapping[OutcomeState, TaskEvent]] = {
+    "serving": TaskEvent.DONE,
+    "failed": TaskEvent.GAVE_UP,
+    "superseded": TaskEvent.REPLACED,
+    "timed_out": TaskEvent.EXPIRED,
+    "landed_elsewhere": TaskEvent.SERVED_ELSEWHERE,
+}
+
+
+class FoundOwners(OwnerView, Protocol):
+    """Owners as they are listed, and as moves and splits found them since."""
+
+    def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
+        """Take note of who serves bundles now, None for nobody."""
+
+
+class _Lapsed(LoadManagerError):
+    """An order is not to be sent any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    target: BrokerId
+    split: SplitOrder | None
+
+
+class _Assigned(Mapping[BundleId, BrokerId]):
+    """The targets of the orders under way, for all others the brokers that own them."""
+
+    def __init__(self, under_way: Mapping[BundleId, _Order], owners: OwnerView) -> None:
+        self._under_way = under_way
+        self._owners = owners
+
+    def __getitem__(self, bundle: BundleId) -> BrokerId:
+        """Return where a bundle is to be; raises `KeyError`."""
+        order = self._under_way.get(bundle)
+        if order is not None:
+            return order.target
+        owner = self._owners.listed_owner(bundle)
+        if owner is None or owner not in self._owners.brokers:
+            raise KeyError(bundle)
+        return owner
+
+    def __iter__(self) -> Iterator[BundleId]:
+        """Yield each bundle that is somewhere, or is to be."""
+        yield from self._under_way
+        for bundle, holding in self._owners.owners.items():
+            if bundle not in self._under_way and holding.broker in self._owners.brokers:
+                yield bundle
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return sum(1 for _ in self)
+
+
+class PulsarOrders:
+    """The `StandingOrders` of one term, carried out by admin REST.
+
+    Args:
+        admin: asks brokers.
+        address: returns the URL of a broker.
+        cluster: its name.
+        claims: whether moves need the claim, as on the modular manager.
+        owners: where bundles are seen, and noted where they were found.
+        topic_of: returns a topic of a bundle for the claim, None if none is known.
+        mandate: by what right orders are sent.
+        failed: is called with an error that is not of one bundle alone: a missing right, or a
+            fault of this program.
+    """
+
+    def __init__(
+        self,
+        admin: PulsarAdmin,
+        address: Callable[[BrokerId], str],
+        cluster: str,
+        *,
+        claims: bool,
+        owners: FoundOwners,
+        topic_of: Callable[[BundleId], Awaitable[TopicName | None]],
+        mandate: Mandate,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._admin = admin
+        self._address = address
+        self._cluster = cluster
+        self._owners = owners
+        self._topic_of = topic_of
+        self._mandate = mandate
+        self._failed = failed
+        self._mover = BundleMover(admin, address, cluster, self._brokers, claims)
+        self._splitting = asyncio.Lock()
+        self._under_way: dict[BundleId, _Order] = {}
+        self._working: dict[BundleId, asyncio.Task[None]] = {}
+        self._closed = False
+        self._reported: Reported = lambda *_: None
+        self.assigned: Mapping[BundleId, BrokerId] = _Assigned(self._under_way, owners)
+        self.known = True
+        self.uncut: set[BundleId] = set()
+        """What Pulsar refused to split."""
+
+    def _brokers(self) -> Collection[BrokerId]:
+        return self._owners.brokers
+
+    @property
+    def splits(self) -> Mapping[BundleId, SplitOrder]:
+        """Which bundles are being split."""
+        return {b: one.split for b, one in self._under_way.items() if one.split is not None}
+
+    def follow(self, reported: Reported) -> None:
+        """Report how each order ends, and each attempt but the first."""
+        self._reported = reported
+
+    async def read(self) -> None:
+        """Know that nothing else stands."""
+
+    async def rewrite_changed(self) -> tuple[BrokerId, ...]:
+        """Return that nobody's orders were changed."""
+        return ()
+
+    async def write(self, changes: OrderChanges, _rider: SetData | None = None) -> bool:
+        """Begin to carry out what is ordered; returns that no rider was written.
+
+        Raises:
+            Deposed: somebody else leads.
+            Disconnected: it is not certain that this process may order; nothing is begun.
+        """
+        if not changes:
+            return False
+        if why := await self._mandate.confirm():
+            raise Disconnected(why)
+        taken_back = [bundle for bundle, split in changes.splits.items() if split is None]
+        for bundle in (*changes.gone, *taken_back):
+            self._under_way.pop(bundle, None)
+        for bundle, target in changes.assigned.items():
+            order = _Order(target, changes.splits.get(bundle))
+            if self._under_way.get(bundle) == order:
+                continue
+            stays = order.split is None and self._owners.listed_owner(bundle) == target
+            if not stays or bundle in self._working:
+                self._under_way[bundle] = order
+                self._begin(bundle, order)
+        return False
+
+    def close(self) -> None:
+        """End the term: what was sent is looked for, and nothing is sent any more."""
+        self._closed = True
+
+    async def settled(self) -> None:
+        """Return once it is known of all that was ordered where it went."""
+        while self._working:
+            await asyncio.wait(self._working.values())
+
+    def _begin(self, bundle: BundleId, order: _Order) -> None:
+        work = self._carry_out(bundle, order, self._working.get(bundle))
+        self._working[bundle] = task = asyncio.create_task(work, name=f"order {bundle}")
+
+        def done(_: asyncio.Task[None]) -> None:
+            if self._working.get(bundle) is task:
+                del self._working[bundle]
+
+        task.add_done_callback(done)
+
+    async def _carry_out(
+        self, bundle: BundleId, order: _Order, former: asyncio.Task[None] | None
+    ) -> None:
+        if former is not None:
+            await asyncio.wait({former})  # Only then it is known where the bundle is.
+        try:
+            outcome = await self._outcome(bundle, order)
+        except _Lapsed as error:
+            outcome = Outcome(state="superseded", reason=str(error))
+        except Exception as error:  # noqa: BLE001 - each task comes to an end with its reason
+            outcome = Outcome(state="failed", reason=str(error))
+            self._failed(error)
+        if self._under_way.get(bundle) is order:
+            del self._under_way[bundle]
+            self._reported(bundle, _EVENTS[outcome.state], outcome.reason)
+        if outcome.owner is not None:
+            self._owners.found(_found(bundle, order, outcome))
+
+    async def _outcome(self, bundle: BundleId, order: _Order) -> Outcome:
+        source = self._owners.listed_owner(bundle)
+        if source is None:
+            return Outcome(state="superseded", reason="no broker is seen to serve it")
+        if order.split is None and source == order.target:
+            return Outcome(state="serving", owner=source)
+        sent = 0
+
+        def ordered() -> None:
+            nonlocal sent
+            why = "the term ended" if self._closed else self._mandate.lapsed()
+            if why:
+                raise _Lapsed(why)
+            if self._under_way.get(bundle) is not order:
+                raise _Lapsed("its order was taken back")
+            sent += 1
+            if sent > 1:
+                self._reported(bundle, TaskEvent.REPEATED, "")
+
+        if order.split is not None:
+            return await self._split(bundle, order.split, source, ordered)
+        topic = await self._topic_of(bundle)
+        move = Move(bundle=bundle, source=source, target=order.target, topic=topic)
+        return await self._mover.move(move, ordered)
+
+    async def _split(
+        self, bundle: BundleId, split: SplitOrder, broker: BrokerId, ordered: Callable[[], None]
+    ) -> Outcome:
+        """Split a bundle where it is.
+
+        One at a time: two at once of a namespace write the same node. After such a lost race a
+        modular 4.0.7 broker may answer nothing that needs metadata any more.
+        """
+        cut = _cut(bundle, split)
+        if cut is None:
+            why = f"Pulsar is not asked for {split.algorithm}; expected one cut at a position"
+            return Outcome(state="failed", reason=why, owner=broker)
+        splitter = BundleSplitter(self._admin, self._address(broker), self._cluster, broker)
+        async with self._splitting:
+            outcome = await splitter.split(bundle, cut, ordered)
+        if outcome.state == "failed" and outcome.attempts:
+            # A version that cannot, or a namespace that may not, does not later either.
+            self.uncut.add(bundle)
+        return outcome
+
+
+def _found(bundle: BundleId, order: _Order, outcome: Outcome) -> dict[BundleId, BrokerId | None]:
+    cut = None if order.split is None else _cut(bundle, order.split)
+    if cut is None or outcome.state != "serving":
+        return {bundle: outcome.owner}
+    return {bundle: None, **dict.fromkeys(_parts(bundle, cut), outcome.owner)}
+
+
+def _parts(bundle: BundleId, cut: int) -> tuple[BundleId, BundleId]:
+    namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
+    return bundle_id(namespace, lower, cut), bundle_id(namespace, cut, upper)
+
+
+def _cut(bundle: BundleId, split: SplitOrder) -> int | None:
+    """Return where a bundle is to be cut in two, None if that is not what is ordered."""
+    positions = even_cuts(bundle, 2) if split.algorithm == CUT_EVENLY else split.positions
+    known = split.algorithm in {CUT_EVENLY, CUT_AT} and len(positions) == 1
+    return positions[0] if known else None

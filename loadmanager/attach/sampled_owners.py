@@ -1,0 +1,56 @@
+"""Where bundles are, as the brokers' samples show it, and as moves and splits found them since."""
+
+from collections.abc import Collection, Mapping
+
+from loadmanager.app.changes import Changes
+from loadmanager.app.picture import Holding
+from loadmanager.attach.sampling import BrokerSample
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_full_topic
+
+
+class SampledOwners:
+    """The owners of one cluster; the next look replaces what was found."""
+
+    def __init__(self) -> None:
+        self.brokers: Collection[BrokerId] = ()
+        self.owners: dict[BundleId, Holding] = {}
+        self.owner_changes = Changes()
+        self._samples: Mapping[BrokerId, BrokerSample] = {}
+
+    def sampled(
+        self, brokers: Collection[BrokerId], samples: Mapping[BrokerId, BrokerSample]
+    ) -> None:
+        """Take up a look at the cluster."""
+        self.brokers = brokers
+        self._samples = samples
+        self.owners = {
+            bundle: Holding(broker, 0)
+            for broker, sample in samples.items()
+            for bundle in sample.bundles
+        }
+        self.owner_changes.tell()
+
+    def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
+        """Take note of who serves bundles now, None for nobody."""
+        for bundle, broker in owners.items():
+            if broker is None:
+                self.owners.pop(bundle, None)
+            else:
+                self.owners[bundle] = Holding(broker, 0)
+        self.owner_changes.tell()
+
+    def listed_owner(self, bundle: BundleId) -> BrokerId | None:
+        """Return the broker that serves a bundle, None for none that is known."""
+        holding = self.owners.get(bundle)
+        return holding.broker if holding else None
+
+    async def topic_of(self, bundle: BundleId) -> TopicName | None:
+        """Return a topic that a bundle had in the last look, None if it had none."""
+        for sample in self._samples.values():
+            if bundle in sample.bundles:
+                try:
+                    return parse_full_topic(sample.bundles[bundle].topic)
+                except InvalidName:
+                    return None
+        return None

@@ -1,0 +1,329 @@
+"""The task controller with orders that Pulsar's admin REST carries out."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fake_pulsar import FakePulsar, answer, refused
+
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
+from loadmanager.app.electing import Deposed
+from loadmanager.app.task_controller import TaskController
+from loadmanager.app.tuning import TaskBounds
+from loadmanager.attach.orders import CUT_AT, CUT_EVENLY, PulsarOrders
+from loadmanager.attach.sampled_owners import SampledOwners
+from loadmanager.attach.sampling import BrokerSample
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
+from loadmanager.core.bundle_traffic import BundleTraffic
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
+from loadmanager.core.orders import OrderChanges, SplitOrder
+from loadmanager.core.plan import Cause
+from loadmanager.core.splitting.merging import MERGE_WITH_NEXT
+
+
+@dataclass
+class Right:
+    """A mandate that is as a test says."""
+
+    epoch: int = 7
+    why: str = ""
+    deposed: bool = False
+
+    def lapsed(self) -> str:
+        """Return what the test says."""
+        return self.why
+
+    async def confirm(self) -> str:
+        """Return the same, or that another one leads."""
+        if self.deposed:
+            raise Deposed("term 7 is over")
+        return self.why
+
+    async def hands_over(self) -> bool:
+        """Return that nobody goes on."""
+        return False
+
+
+@dataclass
+class Term:
+    """A controller of a term over fake brokers. ``told`` is each task in each state."""
+
+    pulsar: FakePulsar
+    right: Right
+    owners: SampledOwners
+    orders: PulsarOrders
+    tasks: TaskController
+    told: list[BundleTask]
+    errors: list[BaseException]
+
+    @property
+    def brokers(self) -> list[BrokerId]:
+        """The names of the brokers."""
+        return [parse_broker(one.name) for one in self.pulsar.brokers]
+
+    def bundle(self, number: int = 0) -> BundleId:
+        """Return a bundle of the first broker."""
+        return parse_bundle(self.pulsar.brokers[0].owned[number])
+
+    def look(self) -> None:
+        """See where every bundle is."""
+        topics = list(self.pulsar.brokers[0].topics)
+        samples = {
+            parse_broker(one.name): BrokerSample(
+                window_s=1.0,
+                bundles={
+                    parse_bundle(name): BundleTraffic(topic=topic)
+                    for name, topic in zip(one.owned, topics, strict=False)
+                    if name.startswith("bench/")
+                },
+            )
+            for one in self.pulsar.brokers
+        }
+        self.owners.sampled(self.brokers, samples)
+
+    async def order(
+        self, bundle: BundleId, target: BrokerId, asked_by: AskedBy = AskedBy.PEOPLE, **more: Any
+    ) -> str:
+        """Have a bundle moved or split; return why not."""
+        assigned = self.orders.assigned
+        proposal = BundleTask(
+            **{
+                "kind": TaskKind.MOVE,
+                "bundles": (bundle,),
+                "source": None,
+                "target": target,
+                "cause": Cause.REQUESTED,
+                "asked_by": asked_by,
+                "planned": {bundle: assigned[bundle]},
+                **more,
+            }
+        )
+        return (await self.tasks.dispatch([proposal])).refused.get(bundle, "")
+
+    def states(self, bundle: BundleId) -> list[str]:
+        """Return the states that the tasks of a bundle came into."""
+        return [one.state.value for one in self.told if one.bundle == bundle]
+
+    @property
+    def last(self) -> BundleTask:
+        """The task that changed last."""
+        return self.told[-1]
+
+
+@pytest.fixture
+async def term(pulsar: FakePulsar) -> AsyncIterator[Term]:
+    """Yield a term whose controller has seen where all bundles are."""
+    admin = PulsarAdmin(
+        Access(timeout_s=2.0, change_timeout_s=2.0), known={one.name for one in pulsar.brokers}
+    )
+    owners, right = SampledOwners(), Right()
+    told: list[BundleTask] = []
+    errors: list[BaseException] = []
+    orders = PulsarOrders(
+        admin,
+        lambda broker: f"http://{broker}",
+        "research",
+        claims=True,
+        owners=owners,
+        topic_of=owners.topic_of,
+        mandate=right,
+        failed=errors.append,
+    )
+    tasks = TaskController(
+        right.epoch,
+        orders,
+        owners,
+        SystemClock(),
+        bounds=lambda: TaskBounds(most_per_broker=2, lost_after_s=15.0),
+        listener=told.append,
+        caught=lambda _, error: errors.append(error),
+    )
+    made = Term(pulsar, right, owners, orders, tasks, told, errors)
+    made.look()
+    await tasks.open()
+    yield made
+    orders.close()
+    await orders.settled()
+    tasks.close()
+    await admin.close()
+
+
+async def test_a_bundle_is_to_stay_where_it_is_unless_it_is_moved(term: Term) -> None:
+    bundle, (first, second, _) = term.bundle(), term.brokers
+    assert dict(term.orders.assigned) == dict.fromkeys(term.owners.owners, first)
+    assert len(term.orders.assigned) == len(term.owners.owners)
+    assert await term.order(bundle, second) == ""
+    assert term.orders.assigned[bundle] == second
+    assert len(term.orders.assigned) == len(term.owners.owners)
+    await term.orders.settled()
+    assert term.states(bundle) == ["ordered", "serving"]
+    assert (term.last.epoch, term.last.source, term.last.attempts) == (7, first, 1)
+    assert term.last.pause_s is None
+    assert term.orders.assigned[bundle] == second == term.owners.listed_owner(bundle)
+    term.tasks.observe()
+    assert not len(term.tasks.tasks)
+    assert term.errors == []
+
+
+async def test_a_bundle_that_landed_elsewhere_stays_there_and_is_not_ordered_back(
+    term: Term,
+) -> None:
+    bundle, (_, second, third) = term.bundle(), term.brokers
+    term.pulsar.snatched = [term.pulsar.brokers[2]] * 5
+    await term.order(bundle, second)
+    await term.orders.settled()
+    assert term.states(bundle) == ["ordered"] * 3 + ["landed_elsewhere"]
+    assert (term.last.attempts, term.last.note) == (3, f"{third} serves it after 3 attempts")
+    term.tasks.observe()
+    assert not len(term.tasks.tasks)
+    assert term.orders.assigned[bundle] == third
+
+
+async def test_what_is_not_where_it_was_seen_is_not_moved(term: Term) -> None:
+    bundle = term.bundle()
+    term.pulsar.hand_over(bundle, term.pulsar.brokers[2])
+    await term.order(bundle, term.brokers[1])
+    await term.orders.settled()
+    assert term.states(bundle) == ["ordered", "superseded"]
+    assert "does not serve it any more" in term.last.note
+    assert term.pulsar.unloads == []
+
+
+async def test_bundles_of_a_broker_that_is_gone_are_not_assigned(term: Term) -> None:
+    bundle = term.bundle()
+    term.owners.brokers = term.brokers[1:]
+    assert bundle not in term.orders.assigned
+    assert dict(term.orders.assigned) == {}
+
+
+async def test_a_bundle_that_nobody_is_seen_to_serve_is_left_to_pulsar(term: Term) -> None:
+    bundle = term.bundle()
+    term.owners.found({bundle: None})
+    await term.tasks.change(lambda: OrderChanges({bundle: term.brokers[1]}))
+    await term.orders.settled()
+    assert bundle not in term.orders.assigned
+    assert term.pulsar.unloads == []
+
+
+async def test_nothing_is_begun_while_it_is_not_certain_who_leads(term: Term) -> None:
+    bundle, second = term.bundle(), term.brokers[1]
+    term.right.why = "ZooKeeper does not answer"
+    assert await term.order(bundle, second) == "ZooKeeper does not answer"
+    assert term.states(bundle) == ["failed"]
+    term.right.deposed = True
+    with pytest.raises(Deposed):
+        await term.order(bundle, second)
+    await term.orders.settled()
+    assert term.pulsar.unloads == []
+    assert term.orders.assigned[bundle] == term.brokers[0]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_term_that_ends_orders_no_further_attempt(term: Term, closed: bool) -> None:
+    bundle, third = term.bundle(), term.pulsar.brokers[2]
+    orders: list[str] = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        orders.append(request.method)
+        term.pulsar.hand_over(bundle, third)
+        if closed:
+            term.orders.close()
+        else:
+            term.right.why = "its session with ZooKeeper has ended"
+        return web.Response(status=204)
+
+    term.pulsar.brokers[0].instead[f"/admin/v2/namespaces/{bundle}/unload"] = elsewhere
+    await term.order(bundle, term.brokers[1])
+    await term.orders.settled()
+    why = "the term ended" if closed else "its session with ZooKeeper has ended"
+    assert (term.last.state.value, term.last.note) == ("superseded", why)
+    assert len(orders) == 1
+
+
+async def test_an_order_in_the_place_of_another_waits_until_that_one_has_been_looked_for(
+    term: Term,
+) -> None:
+    bundle, (_, second, third) = term.bundle(), term.brokers
+    path = f"/admin/v2/namespaces/{bundle}/unload"
+    under_way, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    async def slow(request: web.Request) -> web.Response:
+        del term.pulsar.brokers[0].instead[path]
+        loop.call_soon_threadsafe(under_way.set)
+        await asyncio.to_thread(go_on.wait)
+        return await answer(term.pulsar, term.pulsar.brokers[0], request)
+
+    term.pulsar.brokers[0].instead[path] = slow
+    await term.order(bundle, second)
+    await under_way.wait()
+    await term.order(bundle, third)
+    assert term.orders.assigned[bundle] == third
+    go_on.set()
+    await term.orders.settled()
+    assert term.states(bundle) == ["ordered", "superseded", "ordered", "released", "serving"]
+    assert [target for _, target in term.pulsar.unloads] == [second, third]
+    assert term.pulsar.brokers[2].owned == [bundle]
+
+
+async def test_drains_and_rounds_keep_to_the_bound_of_each_broker(term: Term) -> None:
+    first, second, third = (term.bundle(number) for number in range(3))
+    target = term.brokers[1]
+    for bundle in (first, second):
+        assert await term.order(bundle, target, AskedBy.BALANCING) == ""
+    why = await term.order(third, target, AskedBy.BALANCING)
+    assert why == f"2 tasks to and from {term.brokers[0]} are under way"
+    assert "is under way" in await term.order(first, term.brokers[2], AskedBy.BALANCING)
+    await term.orders.settled()
+    assert await term.order(third, target, AskedBy.BALANCING) == ""
+
+
+@pytest.mark.parametrize("order", [SplitOrder(CUT_EVENLY), SplitOrder(CUT_AT, (0x0ABC0000,))])
+async def test_a_split_leaves_its_parts_at_their_broker(term: Term, order: SplitOrder) -> None:
+    bundle = next(one for one in term.owners.owners if "/0x00000000_" in one)
+    first = term.brokers[0]
+    split: dict[str, Any] = {"kind": TaskKind.SPLIT, "splits": {bundle: order}}
+    assert await term.order(bundle, first, **split) == ""
+    assert dict(term.orders.splits) == {bundle: order}
+    await term.orders.settled()
+    assert term.states(bundle) == ["ordered", "serving"]
+    assert bundle not in term.orders.assigned
+    served = {one for one in term.pulsar.brokers[0].owned if one.startswith("bench/")}
+    assert dict(term.orders.assigned) == dict.fromkeys(map(parse_bundle, served), first)
+    assert len(served) == 9
+
+
+@pytest.mark.parametrize("algorithm", [MERGE_WITH_NEXT, "topic_count_equally_divide"])
+async def test_what_pulsar_is_not_asked_for_fails_with_its_reason(
+    term: Term, algorithm: str
+) -> None:
+    bundle = term.bundle()
+    split: dict[str, Any] = {
+        "kind": TaskKind.SPLIT,
+        "splits": {bundle: SplitOrder(algorithm, (0x10000000,))},
+    }
+    await term.order(bundle, term.brokers[0], **split)
+    await term.orders.settled()
+    assert term.states(bundle) == ["ordered", "failed"]
+    assert algorithm in term.last.note
+    assert term.orders.assigned[bundle] == term.brokers[0]
+
+
+async def test_a_missing_right_fails_the_task_and_is_told_to_whoever_has_the_orders(
+    term: Term,
+) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return refused(403, "not allowed")
+
+    bundle = term.bundle()
+    term.pulsar.brokers[0].instead[f"/admin/v2/namespaces/{bundle}/unload"] = refuse
+    await term.order(bundle, term.brokers[1])
+    await term.orders.settled()
+    assert term.states(bundle) == ["ordered", "failed"]
+    assert "the right to change it" in term.last.note
+    assert [type(error) for error in term.errors] == [RightMissing]
