@@ -79,6 +79,22 @@ def test_a_full_broker_does_not_teach_that_traffic_is_cheap() -> None:
     assert after == pytest.approx(before, rel=0.1)
 
 
+def test_a_broker_that_was_never_seen_but_full_is_full_of_its_traffic() -> None:
+    brokers = {"a:1": Broker(bundles=range(40), background=0.1)}
+    traffic = dict.fromkeys(range(40), Traffic(msgs=5500.0))
+    state = None
+    for minute in range(1, 11):
+        state = learned_from(view(brokers, traffic, now_s=60.0 * minute), state)
+    assert state is not None
+    assert state.learned.brokers.background[0, CPU] < 0.4
+
+
+def test_what_costs_are_supposed_to_be_does_not_follow_the_supposed_background() -> None:
+    state = learned(four(a=Broker(bundles=range(5), background=0.4)), minutes=3)
+    usage = view(four(a=Broker(bundles=range(5), background=0.4))).brokers.usage[:, CPU]
+    assert (state.learned.brokers.background[:, CPU] < usage).all()
+
+
 def test_a_report_teaches_once() -> None:
     seen = view(four(), now_s=60.0)
     once = learned_from(seen, None)

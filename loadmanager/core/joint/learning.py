@@ -96,12 +96,12 @@ class Learned:
         busy = work[:, :RATES].sum(axis=1) > 0
         teaches = (fresh & busy)[:, np.newaxis] & (columns.limit > 0)
         # A full broker shows only that it costs at least so much.
-        teaches &= (usage < FULL) | (began & (usage > expected))
+        teaches &= (usage < FULL) | (usage > expected)
         sd = 0.03 * usage + 0.005
         weight = np.where(teaches, 1.0 / sd**2, 0.0)
         off = np.abs(usage - expected) / sd
         weight *= np.where(began & (off > _HUBER_SDS), _HUBER_SDS / np.maximum(off, 1.0), 1.0)
         target = (usage - brokers.background) / np.maximum(brokers.speed, _LEAST_SPEED)
         scaled = fractions(work[:, np.newaxis, :], columns.limit[:, :, np.newaxis])
-        sums = self.sums.after(kept, weight, scaled, target)
+        sums = self.sums.after(kept, weight, scaled, target, usage)
         return replace(self, sums=sums, unit_costs=solved(sums))

@@ -30,7 +30,7 @@ class CostSums:
     """The sums of a weighted regression by resource; the past counts less each minute.
 
     ``gram`` is (R, F, F), ``moment`` (R, F), ``weight`` (R,), and ``shown`` (R,) the sum of
-    what was to be explained.
+    all usage: what costs are supposed to be must not follow a supposed background.
     """
 
     gram: FloatArray
@@ -50,14 +50,22 @@ class CostSums:
         )
 
     def after(
-        self, kept: float, weight: FloatArray, work: FloatArray, target: FloatArray
+        self,
+        kept: float,
+        weight: FloatArray,
+        work: FloatArray,
+        target: FloatArray,
+        usage: FloatArray,
     ) -> "CostSums":
-        """Return the sums with observations: (B, R) weights and targets, (B, R, F) work."""
+        """Return the sums with observations: (B, R, F) work, all else (B, R).
+
+        ``target`` is what of the ``usage`` is to be explained by the work.
+        """
         return CostSums(
             gram=kept * self.gram + np.einsum("br,brf,brg->rfg", weight, work, work),
             moment=kept * self.moment + np.einsum("br,brf,br->rf", weight, work, target),
             weight=kept * self.weight + weight.sum(axis=0),
-            shown=kept * self.shown + (weight * target).sum(axis=0),
+            shown=kept * self.shown + (weight * usage).sum(axis=0),
         )
 
 
