@@ -186,11 +186,19 @@ def test_a_bundle_larger_than_the_level_stays_and_says_why() -> None:
 
 def test_a_round_moves_a_part_of_the_traffic_and_no_more_moves_than_allowed() -> None:
     seen = view(crowded(), dict.fromkeys(range(30), Traffic(msgs=4000)))
-    assert 10 <= len(once(seen).offers) <= 11  # About a third of thirty.
+    assert 18 <= len(once(seen).offers) <= 19  # Of thirty, twenty are misplaced.
     few = once(seen, moves=3)
     assert len(few.offers) == 3
     assert reasons(few)["a:1"] is Reason.ROUND_BUDGET
     assert once(seen, moves=0).offers == ()
+
+
+def test_a_round_moves_all_that_is_misplaced_where_that_is_less() -> None:
+    brokers = {"a:1": Broker(bundles=range(6)), "b:1": Broker(bundles=range(6, 12))}
+    brokers |= {f"c-{k}:1": Broker(bundles=[k]) for k in range(12, 20)}
+    offers = once(view(brokers, dict.fromkeys(range(20), Traffic(msgs=20_000)))).offers
+    assert sorted(one.source for one in offers) == ["a:1"] * 4 + ["b:1"] * 4
+    assert len({one.target for one in offers}) == 8
 
 
 def test_nobody_gives_or_takes_who_may_not() -> None:

@@ -15,10 +15,9 @@ from loadmanager.core.limits import Limits
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import ResourceWeights
 
-_SHARE_OF_MISPLACED: Final = 0.75
 _LEAST_SHARE: Final = 0.10
-_MOST_SHARE: Final = 0.34
-"""A round moves so much of what is misplaced, at least and at most so much of the traffic."""
+_MOST_SHARE: Final = 0.6
+"""A round moves as much as is misplaced, at least and at most so much of the traffic."""
 
 
 def learned_from(view: ClusterView, former: JointState | None) -> JointState:
@@ -58,7 +57,7 @@ def _budget(at: Standing, limits: Limits) -> float:
     """Return how much of the cluster's traffic this round may move."""
     over = (np.maximum(at.low - 1.0, 0.0) * at.share)[limits.gives].max(axis=1, initial=0.0)
     misplaced = float(over.sum()) / max(int(np.count_nonzero(limits.gives)), 1)
-    return min(max(_SHARE_OF_MISPLACED * misplaced, _LEAST_SHARE), _MOST_SHARE)
+    return min(max(misplaced, _LEAST_SHARE), _MOST_SHARE)
 
 
 def _cause(at: Standing, source: int, *, swap: bool) -> Cause:
