@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 from aiohttp import web
 from fake_pulsar import EXTENSIBLE, FakePulsar, refused
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
-from loadmanager.adapters.pulsar_admin.moves import BundleMover, Move
+from loadmanager.adapters.pulsar_admin.moves import CALM_RATIO, BundleMover, Move
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_full_topic
 
 
@@ -244,6 +245,51 @@ async def test_bundles_of_equal_ranges_move_one_after_the_other(
     outcomes = await asyncio.gather(moves.move(first), moves.move(other))
     assert [one.state for one in outcomes] == ["serving", "serving"]
     assert most == 1
+
+
+async def test_with_claims_clients_of_one_move_are_back_before_the_next_from_that_broker(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    wanted, times = [move(pulsar, number) for number in range(2)], []
+
+    async def take_time(request: web.Request) -> web.Response:
+        began_s = monotonic()
+        await asyncio.sleep(0.1)
+        pulsar.hand_over(moved(request), pulsar.brokers[1])
+        times.append((began_s, monotonic()))
+        return web.Response(status=204)
+
+    for one in wanted:
+        pulsar.brokers[0].instead[unload_path(one.bundle)] = take_time
+    moves = mover(admin, pulsar)
+    outcomes = await asyncio.gather(*(moves.move(one) for one in wanted))
+    assert [one.state for one in outcomes] == ["serving", "serving"]
+    (_, ended_s), (began_s, _) = sorted(times)
+    assert began_s - ended_s >= CALM_RATIO * 0.1
+
+
+async def test_without_claims_bundles_of_one_broker_move_at_once(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    wanted, asked, both = [move(pulsar, number) for number in range(2)], set(), asyncio.Event()
+
+    async def wait_for_the_other(request: web.Request) -> web.Response:
+        asked.add(request.path)
+        if len(asked) == len(wanted):
+            both.set()
+        await both.wait()
+        pulsar.hand_over(moved(request), pulsar.brokers[1])
+        return web.Response(status=204)
+
+    for one in wanted:
+        pulsar.brokers[0].instead[unload_path(one.bundle)] = wait_for_the_other
+    moves = mover(admin, pulsar, claims=False)
+    outcomes = await asyncio.gather(*(moves.move(one) for one in wanted))
+    assert [one.state for one in outcomes] == ["serving", "serving"]
+
+
+def moved(request: web.Request) -> str:
+    return request.path.removeprefix("/admin/v2/namespaces/").removesuffix("/unload")
 
 
 async def test_a_topic_is_claimed_by_its_name_as_a_url_has_it(

@@ -7,7 +7,8 @@ bundle. Pulsar's own lock decides: if another broker holds it, the claim changes
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import monotonic
@@ -28,6 +29,16 @@ OutcomeState = Literal["serving", "failed", "superseded", "timed_out", "landed_e
 MOST_ATTEMPTS: Final = 3
 LOOK_S: Final = 2.0
 """How long after an order the bundle is looked for at its target."""
+
+CALM_RATIO: Final = 3.0
+MOST_CALM_S: Final = 3.0
+"""How long a broker that a claimed bundle left keeps its others: so many times as the move took.
+
+A modular broker answers what is sent to a topic that it is closing with an error, upon which
+several clients (those in C++ and Python, older ones in Java) close their connection to it. They
+look up all topics anew that they have there, and once more if the next move comes before they
+are back.
+"""
 
 _PAUSE_S: Final = 0.1
 _CHANGED: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED})
@@ -68,12 +79,13 @@ class BundleMover:
     """Carries out moves in one cluster.
 
     Pulsar's destinations of bundles with equal ranges in different namespaces get mixed up,
-    so of those only one moves at a time.
+    so of those only one moves at a time. With claims, so do the bundles of one broker.
 
     Attributes:
         address: the URL of a broker.
         brokers: returns all of the cluster, for finding a bundle that went elsewhere.
         claims: whether the claim is of use, as on the modular manager.
+        look_s: how long after an order the bundle is looked for at its target.
     """
 
     admin: PulsarAdmin
@@ -82,6 +94,8 @@ class BundleMover:
     brokers: Callable[[], Collection[BrokerId]]
     claims: bool
     look_s: float = LOOK_S
+    _sources: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
+    _calm_s: dict[BrokerId, float] = field(default_factory=dict)
     _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     async def move(self, move: Move, ordered: Callable[[], None] = lambda: None) -> Outcome:
@@ -90,11 +104,27 @@ class BundleMover:
         Raises:
             RightMissing: 401 or 403: no further move will do better.
         """
-        async with self._ranges.setdefault(move.bundle.rpartition("/")[2], asyncio.Lock()):
+        ranges = self._ranges.setdefault(move.bundle.rpartition("/")[2], asyncio.Lock())
+        async with ranges, self._turn(move.source):
             refusal = await self._why_not(move)
             if refusal is not None:
                 return refusal
             return await self._ordered(move, ordered)
+
+    @asynccontextmanager
+    async def _turn(self, source: BrokerId) -> AsyncIterator[None]:
+        """Wait for the clients of the move before from this broker to be back."""
+        if not self.claims:
+            yield
+            return
+        async with self._sources.setdefault(source, asyncio.Lock()):
+            await asyncio.sleep(self._calm_s.get(source, 0.0) - monotonic())
+            began_s = monotonic()
+            try:
+                yield
+            finally:
+                ended_s = monotonic()
+                self._calm_s[source] = ended_s + min(CALM_RATIO * (ended_s - began_s), MOST_CALM_S)
 
     async def _why_not(self, move: Move) -> Outcome | None:
         """Return how a move ends before it begins, None if it may begin."""
