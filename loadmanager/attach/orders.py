@@ -10,16 +10,16 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from loadmanager.adapters.pulsar_admin import PulsarAdmin
+from loadmanager.adapters.pulsar_admin import PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.moves import BundleMover, Move, Outcome, OutcomeState
 from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
 from loadmanager.app.picture import OwnerView
 from loadmanager.attach.mandate import Mandate
 from loadmanager.core.bundle_task import TaskEvent
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.ids import BrokerId, BundleId, TopicName, bundle_id, namespace_of, range_of
+from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.orders import OrderChanges, SplitOrder
-from loadmanager.core.splitting import even_cuts
+from loadmanager.core.splitting import even_cuts, parts_at
 from loadmanager.ports import Disconnected, Reported, SetData
 
 CUT_AT: Final = "specified_positions_divide"
@@ -197,7 +197,8 @@ class PulsarOrders:
             outcome = Outcome(state="superseded", reason=str(error))
         except Exception as error:  # noqa: BLE001 - each task comes to an end with its reason
             outcome = Outcome(state="failed", reason=str(error))
-            self._failed(error)
+            if isinstance(error, RightMissing) or not isinstance(error, LoadManagerError):
+                self._failed(error)
         if self._under_way.get(bundle) is order:
             del self._under_way[bundle]
             self._reported(bundle, _EVENTS[outcome.state], outcome.reason)
@@ -254,12 +255,7 @@ def _found(bundle: BundleId, order: _Order, outcome: Outcome) -> dict[BundleId, 
     cut = None if order.split is None else _cut(bundle, order.split)
     if cut is None or outcome.state != "serving":
         return {bundle: outcome.owner}
-    return {bundle: None, **dict.fromkeys(_parts(bundle, cut), outcome.owner)}
-
-
-def _parts(bundle: BundleId, cut: int) -> tuple[BundleId, BundleId]:
-    namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
-    return bundle_id(namespace, lower, cut), bundle_id(namespace, cut, upper)
+    return {bundle: None, **dict.fromkeys(parts_at(bundle, cut), outcome.owner)}
 
 
 def _cut(bundle: BundleId, split: SplitOrder) -> int | None:

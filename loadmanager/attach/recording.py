@@ -19,12 +19,13 @@ from loadmanager.core.history import (
     task_records,
     term_record,
 )
-from loadmanager.core.ids import BrokerId, BundleId, bundle_id, namespace_of, range_of
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot import Choice
+from loadmanager.core.splitting import parts_at
 from loadmanager.core.tally import LoadTally
 from loadmanager.ports import HistorySink
 
@@ -123,8 +124,7 @@ class AttachHistory:
         records = task_records(at_ms, task, now_s)
         if task.kind is TaskKind.SPLIT and task.state is TaskState.SERVING:
             (cut,) = task.splits[task.bundle].positions
-            namespace, (lower, upper) = namespace_of(task.bundle), range_of(task.bundle)
-            parts = bundle_id(namespace, lower, cut), bundle_id(namespace, cut, upper)
+            parts = parts_at(task.bundle, cut)
             records.append(
                 cut_record(at_ms, epoch=self.epoch, action="split", whole=task.bundle, parts=parts)
             )

@@ -16,19 +16,17 @@ class SampledOwners:
         self.brokers: Collection[BrokerId] = ()
         self.owners: dict[BundleId, Holding] = {}
         self.owner_changes = Changes()
-        self._samples: Mapping[BrokerId, BrokerSample] = {}
+        self._topics: dict[BundleId, str] = {}
 
     def sampled(
         self, brokers: Collection[BrokerId], samples: Mapping[BrokerId, BrokerSample]
     ) -> None:
         """Take up a look at the cluster."""
-        self.brokers = brokers
-        self._samples = samples
-        self.owners = {
-            bundle: Holding(broker, 0)
-            for broker, sample in samples.items()
-            for bundle in sample.bundles
-        }
+        self.brokers, self.owners, self._topics = brokers, {}, {}
+        for broker, sample in samples.items():
+            for bundle, traffic in sample.bundles.items():
+                self.owners[bundle] = Holding(broker, 0)
+                self._topics[bundle] = traffic.topic
         self.owner_changes.tell()
 
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
@@ -47,10 +45,7 @@ class SampledOwners:
 
     async def topic_of(self, bundle: BundleId) -> TopicName | None:
         """Return a topic that a bundle had in the last look, None if it had none."""
-        for sample in self._samples.values():
-            if bundle in sample.bundles:
-                try:
-                    return parse_full_topic(sample.bundles[bundle].topic)
-                except InvalidName:
-                    return None
-        return None
+        try:
+            return parse_full_topic(self._topics.get(bundle, ""))
+        except InvalidName:
+            return None

@@ -21,7 +21,7 @@ class TaskLog(Protocol):
 
 def proposed_move(one: Proposal) -> BundleTask:
     """Return a move for the task controller."""
-    return _proposed(TaskKind.MOVE, one.bundle, one.source, one.target, Cause.IMBALANCE)
+    return _proposed(TaskKind.MOVE, one.bundle, one.source, one.target, one.cause)
 
 
 def proposed_split(one: SplitProposal) -> BundleTask:

@@ -21,6 +21,7 @@ from loadmanager.core.splitting import (
     can_split,
     even_cuts,
     find_splits,
+    parts_at,
     split,
 )
 from loadmanager.core.top_k import top_bundles
@@ -117,6 +118,13 @@ def test_a_bundle_is_cut_into_equal_parts() -> None:
     for parts in (0, 1, 2**32):
         with pytest.raises(CannotSplit, match=f"{parts} parts"):
             even_cuts(HALF, parts)
+
+
+def test_the_parts_of_one_cut_have_the_whole_range() -> None:
+    assert parts_at(HALF, 0x20000000) == (
+        bundle_id(NAMESPACE, 0x00000000, 0x20000000),
+        bundle_id(NAMESPACE, 0x20000000, 0x80000000),
+    )
 
 
 def test_each_limit_makes_a_bundle_too_large() -> None:

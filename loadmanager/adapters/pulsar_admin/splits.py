@@ -14,7 +14,8 @@ from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
 from loadmanager.adapters.pulsar_admin.errors import AnswerRefused, PulsarAdminError, RightMissing
 from loadmanager.adapters.pulsar_admin.moves import Outcome
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
-from loadmanager.core.ids import BrokerId, BundleId, bundle_id, namespace_of, range_of
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.splitting import parts_at
 
 LOOK_S: Final = 5.0
 """How long after an order the parts are looked for."""
@@ -65,8 +66,7 @@ class BundleSplitter:
         return await self._looked(bundle, cut, f"{self.broker} does not serve both parts")
 
     async def _looked(self, bundle: BundleId, cut: int, otherwise: str) -> Outcome:
-        namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
-        parts = {bundle_id(namespace, lower, cut), bundle_id(namespace, cut, upper)}
+        parts = set(parts_at(bundle, cut))
         until_s = monotonic() + self.look_s
         while monotonic() < until_s:
             try:

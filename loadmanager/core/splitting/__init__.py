@@ -1,6 +1,6 @@
 """Cutting bundles that have grown too large, and merging small ones: which, where, and how."""
 
-from loadmanager.core.splitting.cutting import CannotSplit, can_split, even_cuts, split
+from loadmanager.core.splitting.cutting import CannotSplit, can_split, even_cuts, parts_at, split
 from loadmanager.core.splitting.finder import Split, SplitRules, Splits, find_splits
 from loadmanager.core.splitting.merging import (
     CannotMerge,
@@ -42,6 +42,7 @@ __all__ = [
     "merged_by_order",
     "merges_in",
     "neighbours",
+    "parts_at",
     "split",
     "whole_ordered",
 ]

@@ -5,7 +5,7 @@ from typing import Final
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, LoadManagerError
-from loadmanager.core.ids import BundleId, range_of
+from loadmanager.core.ids import BundleId, bundle_id, namespace_of, range_of
 
 _NARROWEST: Final = 1
 
@@ -62,3 +62,9 @@ def even_cuts(bundle: BundleId, parts: int) -> tuple[int, ...]:
     if width < 1:
         raise CannotSplit(bundle, f"{parts} parts", "2 parts or more, of one position or more")
     return tuple(lower + part * width for part in range(1, parts))
+
+
+def parts_at(bundle: BundleId, cut: int) -> tuple[BundleId, BundleId]:
+    """Return the two bundles that ``bundle`` becomes by one cut inside it."""
+    namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
+    return bundle_id(namespace, lower, cut), bundle_id(namespace, cut, upper)
