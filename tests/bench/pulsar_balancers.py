@@ -7,6 +7,7 @@ the table are made of all files that are there.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -116,6 +117,7 @@ def measure(name: str, version: str, seconds: float) -> dict[str, Any]:
         with at_work(cluster, balancer, folder) as used:
             time.sleep(seconds)
             cores = used(seconds)
+            load_average = os.getloadavg()[0]
         series = [
             (round(at_s - began_s, 1), round(ratio, 3))
             for at_s, ratio in watch.max_over_mean()
@@ -138,6 +140,7 @@ def measure(name: str, version: str, seconds: float) -> dict[str, Any]:
         "failed_sends": len(sends.failed),
         "stored": sends.acknowledged,
         "cores_of_ours": cores,
+        "load_average": round(load_average, 1),
     }
 
 

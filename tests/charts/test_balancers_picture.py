@@ -16,6 +16,7 @@ RUN: dict[str, Any] = {
     "pause_p99_s": 1.25,
     "failed_sends": 0,
     "cores_of_ours": 0.0202,
+    "load_average": 2.25,
 }
 
 
@@ -25,9 +26,11 @@ def test_a_row_tells_what_was_measured() -> None:
     *_, ours, other = table([RUN, never]).splitlines()
     assert ours == (
         "| loadmanager attach | modular | 60 s | 30 s | 1.02 | 2 | under 0.1 s | 1.25 s | 0 "
-        "| 2.0 % of a core |"
+        "| 2.0 % of a core | 2.2 |"
     )
-    assert other == ("| AvgShedder | modular | 60 s | not | 2.50 | 0 | - | - | 0 | in the broker |")
+    assert other == (
+        "| AvgShedder | modular | 60 s | not | 2.50 | 0 | - | - | 0 | in the broker | 2.2 |"
+    )
 
 
 def test_the_picture_has_a_line_and_a_name_for_each_run() -> None:

@@ -32,8 +32,8 @@ NAMES: Final = {
 }
 _HEAD: Final = (
     "| balancer | manager | watched | at most 1.10 after | at the end | moves | pause p50 "
-    "| pause p99 | failed sends | CPU of the controller |\n"
-    "|---|---|---|---|---|---|---|---|---|---|\n"
+    "| pause p99 | failed sends | CPU of the controller | load average of the machine |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|\n"
 )
 
 
@@ -55,6 +55,7 @@ def _row(run: Run) -> list[str]:
         _pause(run["pause_p99_s"]),
         str(run["failed_sends"]),
         "in the broker" if cores is None else f"{100 * cores:.1f} % of a core",
+        f"{run['load_average']:.1f}",
     ]
 
 

@@ -1,0 +1,85 @@
+"""`loadmanager attach --balance` while real brokers, Pulsar's own leader too, end and come back."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+from typing import Any
+
+import pytest
+from attaching import PATIENCE_S, balancing, ended_tasks, even, first, told_until
+from pulsar_traffic import Sends, sending, zipf_rates
+from real_pulsar import RealPulsar
+
+pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
+
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
+
+NAMESPACE = "trial/ending"
+NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(24)]
+# Both managers together see each signal at each role; one that was chosen sees all by itself.
+SWAPPED = [False, True] if os.environ.get("LOADMANAGER_PULSAR_MANAGER") else [False]
+
+
+@pytest.fixture(scope="module")
+def traffic(cluster: RealPulsar) -> Iterator[Sends]:
+    """Send without giving up: messages wait until some broker serves their topic again."""
+    cluster.create_namespace(NAMESPACE, 16)
+    rates = zipf_rates(NAMES, 600.0, 0.5)
+    with sending(pulsar, cluster.service_url, rates, send_timeout_s=0) as sends:
+        yield sends
+
+
+@pytest.mark.parametrize("swapped", SWAPPED)
+@pytest.mark.parametrize("how", [SIGKILL, SIGTERM])
+def test_the_others_are_balanced_and_so_are_all_when_it_is_back(
+    cluster: RealPulsar, traffic: Sends, tmp_path: Path, how: Signals, *, swapped: bool
+) -> None:
+    leads = (how is SIGKILL) == (cluster.manager == "modular") != swapped
+    cluster.gather(NAMESPACE, NAMES)
+    leader = cluster.leader()
+    limits = ("--interval", "3", "--settle", "5", "--moves-at-once", "2")
+    with balancing(cluster, tmp_path, *limits) as (process, told):
+        target = first(told, "state", "ordered")["task"]["target"]
+        others = sorted({0, 1, 2} - {leader}, key=lambda one: cluster.brokers[one] != target)
+        victim = leader if leads else others[0]
+        cluster.end(victim, how)
+        left = set(cluster.brokers) - {cluster.brokers[victim]}
+        try:
+            told_until(told, lambda line: shown(line) == left and even(line), since=len(told))
+        finally:
+            cluster.start(victim)
+        told_until(told, lambda line: len(shown(line)) == 3 and even(line), since=len(told))
+        process.terminate()
+        assert process.wait(60) == 0
+    assert ended_tasks(told)
+    nothing_moves_on_doubt(told)
+    assert traffic.failed == []
+    all_are_served(traffic)
+
+
+def shown(line: dict[str, Any]) -> set[str]:
+    """Return the brokers with a sample in a window; none if the line is no window."""
+    return {one["broker"] for one in line.get("brokers", ())}
+
+
+def nothing_moves_on_doubt(told: list[dict[str, Any]]) -> None:
+    """Check that orders follow a window of theirs: not held, and with both brokers in it."""
+    window: dict[str, Any] = {}
+    for line in told:
+        if "verdict" in line:
+            came_or_went = window and shown(line) != shown(window)
+            assert not came_or_went or line["held"] or line["missing"], line
+            window = line
+        elif line.get("task", {}).get("state") == "ordered":
+            assert not window["held"], line
+            assert {line["task"]["source"], line["task"]["target"]} <= shown(window), line
+
+
+def all_are_served(sends: Sends) -> None:
+    """Wait until a message of each topic was stored since now."""
+    since_s = time.monotonic()
+    while min(sends.stored_s.values()) < since_s:
+        assert time.monotonic() < since_s + PATIENCE_S, sends.stored_s
+        time.sleep(0.2)
