@@ -1,5 +1,6 @@
 """Whether a controller may act: alone on its cluster, or elected among several candidates."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -11,6 +12,7 @@ from loadmanager.ports import (
     Connection,
     Coordination,
     CoordinationError,
+    NodeMissing,
 )
 
 
@@ -88,11 +90,22 @@ class Elected:
         return ""
 
     async def hands_over(self) -> bool:
-        """Return whether the term is lost already, or other candidates wait."""
+        """Withdraw; return whether the term is lost already, or other candidates wait."""
         try:
             if await self.confirm():
                 return True
-            names = await self.coordination.children(znodes.ATTACH_CANDIDATES)
+            return await withdrawn(self.coordination, self.name)
         except (Deposed, CoordinationError):
             return True
-        return any(name != self.name for name in names)
+
+
+async def withdrawn(coordination: Coordination, name: str) -> bool:
+    """Take a candidate off the list; return whether others are on it; raises `CoordinationError`.
+
+    Each candidate takes itself off before it reads the list. So of several that end at the same
+    time, the last one to do so finds nobody else.
+    """
+    with suppress(NodeMissing):
+        await coordination.delete(f"{znodes.ATTACH_CANDIDATES}/{name}")
+    await coordination.sync(znodes.ATTACH_CANDIDATES)
+    return bool(await coordination.children(znodes.ATTACH_CANDIDATES))

@@ -22,7 +22,7 @@ from loadmanager.app.electing import Deposed, Election, Term, TermGivenUp
 from loadmanager.app.identity import Identity
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.unexpected import Unexpected
-from loadmanager.attach.mandate import Elected
+from loadmanager.attach.mandate import Elected, withdrawn
 from loadmanager.attach.prior_settings import StateUnusable
 from loadmanager.attach.shared_state import SharedState
 from loadmanager.cli.simulated_history import warnings_alone
@@ -37,6 +37,7 @@ from loadmanager.wiring import conditions_of, zookeeper_options
 
 _REGISTER_S: Final = 2.0
 _RETRY_S: Final = 0.2
+_TERM_ENDS_S: Final = 30.0
 _NO_HOST: Final = re.compile(r"[^-.\w]", re.ASCII)
 
 Lead = Callable[[Elected, SharedState], Awaitable[None]]
@@ -83,7 +84,9 @@ class Candidate:
             stopping.set()
 
         election = Election(self, eligible=lambda: not stopping.is_set(), lead=led)
-        working = [asyncio.create_task(one) for one in (election.run(), self._stay_registered())]
+        working = [
+            asyncio.create_task(one) for one in (election.run(), self._stay_registered(stopping))
+        ]
         try:
             await stopping.wait()
             await idle.wait()
@@ -100,10 +103,25 @@ class Candidate:
         incumbent = self.picture.incumbent
         return "" if incumbent is None else incumbent.broker or "somebody"
 
-    async def others(self) -> bool:
-        """Return whether there are other candidates; raises `CoordinationError`."""
-        names = await self.coordination.children(znodes.ATTACH_CANDIDATES)
-        return any(name != self.identity.broker for name in names)
+    async def settings_left(self) -> bool:
+        """Withdraw; return whether the last candidate ends and Pulsar's settings are not restored.
+
+        A leader that ends as well has time to end its term.
+
+        Raises:
+            CoordinationError: ZooKeeper does not answer.
+            StateUnusable: what is stored cannot be read, or somebody else leads and goes on.
+        """
+        if await withdrawn(self.coordination, self.identity.broker):
+            return False
+        until_s = self.clock.monotonic_s() + _TERM_ENDS_S
+        while await self.state.read() is not None:
+            if (leader := await self.leads()) in {"", self.identity.broker}:
+                return True
+            if self.clock.monotonic_s() > until_s:
+                raise StateUnusable(f"{leader} leads after {_TERM_ENDS_S:g} s, without a candidacy")
+            await self.clock.sleep(_RETRY_S)
+        return False
 
     async def register(self) -> None:
         """Have others see that there is one more candidate; tries until it is so."""
@@ -116,11 +134,11 @@ class Candidate:
             else:
                 return
 
-    async def _stay_registered(self) -> None:
+    async def _stay_registered(self, stopping: asyncio.Event) -> None:
         """Register in each session anew."""
-        while True:
-            await self.clock.sleep(_REGISTER_S)
+        while not stopping.is_set():
             await self.register()
+            await self.clock.sleep(_REGISTER_S)
 
 
 @asynccontextmanager

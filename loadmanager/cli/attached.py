@@ -20,6 +20,7 @@ from loadmanager.cli.attach_history import RecordedLog, recording
 from loadmanager.cli.attach_metrics import MeasuredLog, served_metrics, show_window
 from loadmanager.cli.attach_output import DecisionLog, print_findings, print_window
 from loadmanager.cli.attach_strategy import FollowedLog, strategy_of
+from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.telemetry.attaching import AttachMetrics
 
@@ -168,11 +169,15 @@ class Attached:
                 await self._led(admin, metrics, state, stopping, mandate)
 
             await standing.run(lead, stopping)
-            if await standing.state.read() is not None and not await standing.others():
-                log.event(
-                    "Pulsar's settings are not restored, and no other candidate is there; "
-                    "run loadmanager attach --restore"
-                )
+            try:
+                if await standing.settings_left():
+                    for line in await Quiet(admin, standing.state).restore(self._url):
+                        log.event(line)
+            except LoadManagerError as error:
+                raise StateUnusable(
+                    f"Pulsar's settings may not be restored ({error}), and no other candidate may "
+                    "be there; run loadmanager attach --restore"
+                ) from error
 
     async def _led(
         self,

@@ -154,6 +154,20 @@ def test_a_leader_that_is_ended_leaves_the_settings_to_the_next(
     assert pulsar.dynamic == {}
 
 
+def test_candidates_that_are_ended_at_once_restore_the_settings(
+    pulsar: FakePulsar, config: Path
+) -> None:
+    # As when Kubernetes deletes all pods of a Deployment.
+    with candidate(pulsar, config) as first:
+        until(lambda: first.says("are off"), first)
+        with candidate(pulsar, config) as second:
+            until(lambda: second.says("stands for election"), second)
+            for one in (second, first):
+                one.popen.terminate()
+            assert [one.popen.wait(LIMIT_S) for one in (first, second)] == [0, 0]
+    assert pulsar.dynamic == {}
+
+
 def test_a_pause_holds_for_each_leader(pulsar: FakePulsar, config: Path) -> None:
     assert once(pulsar, config, "--pause").returncode == 0
     with candidate(pulsar, config) as leader:

@@ -14,7 +14,7 @@ from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.app.electing import Deposed, Term
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import discover
-from loadmanager.attach.mandate import Elected
+from loadmanager.attach.mandate import Elected, withdrawn
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.prior_settings import PriorSettings, StateUnusable
 from loadmanager.attach.quiet import SWITCHES, Quiet
@@ -162,3 +162,14 @@ async def test_a_pause_that_cannot_be_read_holds(
     await state.resume()
     await state.resume()
     assert await state.paused() == ""
+
+
+async def test_of_candidates_that_end_together_the_last_one_to_withdraw_finds_no_other(
+    leader: tuple[Balancer, MemoryCoordination],
+) -> None:
+    _, session = leader
+    for name in ("attach-a:1", "attach-b:1"):
+        await session.create(f"{znodes.ATTACH_CANDIDATES}/{name}", b"", ephemeral=True)
+    assert await withdrawn(session, "attach-a:1")
+    assert not await withdrawn(session, "attach-b:1")
+    assert not await withdrawn(session, "attach-a:1")
