@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pulsar measure-pulsar test-admin-client bench faults lint coverage lock clean
+.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults lint coverage lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -18,13 +18,16 @@ demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a h
 # Suites to leave out: make test WITHOUT="docker faults"
 WITHOUT ?=
 test: $(TEST) ## Run every test, the quick ones first; what needs an absent tool is skipped
-	@$(BIN)/pytest -m "not bench and not admin_client$(patsubst %, and not %,$(WITHOUT))" -raR
+	@$(BIN)/pytest -m "not bench and not admin_client and not helm$(patsubst %, and not %,$(WITHOUT))" -raR
 
 bench: $(TEST) ## Measure; one JSON line for each figure
 	@$(BIN)/pytest -m bench -s tests/bench
 
 test-admin-client: $(TEST) ## Drive a sidecar with Pulsar's own admin library (needs Go)
 	@$(BIN)/pytest -m admin_client tests/admin_client
+
+test-helm: $(TEST) ## Check the Helm chart with Helm itself (needs Go)
+	@$(BIN)/pytest -m helm tests/helm
 
 # A version of Pulsar and one of its load managers, or both if none is named
 VERSION ?= 4.0.7

@@ -17,6 +17,7 @@ SUITES_BY_COST = (
     "thorough",
     "zookeeper",
     "processes",
+    "helm",
     "admin_client",
     "pulsar",
     "docker",
