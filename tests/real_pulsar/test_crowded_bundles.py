@@ -58,7 +58,7 @@ def test_bundles_of_many_topics_and_clients_land_where_they_should(
         ]
         cluster.gather(NAMESPACE, NAMES)
         process, told = stack.enter_context(balancing(cluster, tmp_path, "--interval", "5"))
-        told_until(told, lambda line: even(line, at_most=1.6))
+        told_until(told, lambda line: even(line, at_most=1.8))
         before = dict(received)
         told_until(told, lambda line: line.get("whole", False), since=len(told))
         process.terminate()
