@@ -81,6 +81,9 @@ class OrderBook:
     def follow(self, reported: Reported) -> None:
         """Report nothing: what becomes of these orders, the lists of owners show."""
 
+    def close(self) -> None:
+        """Do nothing: each commit checks the epoch."""
+
     async def write(self, changes: OrderChanges, rider: SetData | None = None) -> bool:
         """Order several things at once; the standing orders must be `known`.
 

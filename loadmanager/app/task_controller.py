@@ -126,6 +126,7 @@ class TaskController:
         would follow it.
         """
         self._closed = True
+        self._orders.close()
         self._unconfirmed.clear()
         self._owners.owner_changes.unsubscribe(self._follow)
         for task in self.tasks:

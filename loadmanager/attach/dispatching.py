@@ -73,7 +73,6 @@ class Dispatcher:
 
     def close(self) -> None:
         """End the term."""
-        self._orders.close()
         self._tasks.close()
 
     async def carry_out(self, seen: Observation) -> None:

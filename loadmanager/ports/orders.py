@@ -46,3 +46,6 @@ class StandingOrders(Protocol):
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
         """Order again what others changed, and return whose orders that were; raises as `write`."""
+
+    def close(self) -> None:
+        """Order nothing more: the term is over."""

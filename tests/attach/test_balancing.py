@@ -1,5 +1,6 @@
 """`loadmanager attach --balance`: what it moves, what it says, and what it leaves behind."""
 
+import asyncio
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
-from fake_pulsar import CONFIGURATION, FakePulsar, refused
+from fake_pulsar import CONFIGURATION, FakePulsar, answer, refused
 
 from loadmanager.attach.quiet import SHEDDING, SWITCHES
 from loadmanager.cli import main
@@ -124,6 +125,30 @@ def test_every_signal_that_ends_it_restores_the_settings(
         process.send_signal(number)
         assert process.wait(60) == 0
     assert pulsar.dynamic == {SHEDDING: "true"}
+
+
+def test_a_signal_amid_moves_leaves_no_order_without_its_end(
+    pulsar: FakePulsar, state_dir: Path
+) -> None:
+    first = pulsar.brokers[0]
+
+    async def slow(request: web.Request) -> web.Response:
+        await asyncio.sleep(1)
+        del first.instead[request.path]
+        return await answer(pulsar, first, request)
+
+    for name in first.owned:
+        first.instead[f"/admin/v2/namespaces/{name}/unload"] = slow
+    with balancing(pulsar, state_dir, "--moves-at-once", "2") as (process, told):
+        until(told, '"state": "ordered"')
+        process.terminate()
+        assert process.wait(60) == 0
+    output = "".join(told)
+    ordered = {task["bundle"] for task in tasks(output, "ordered")}
+    assert ordered == {task["bundle"] for task in tasks(output, "serving")}
+    assert len(ordered) == 2
+    assert {task["reason"] for task in tasks(output, "superseded")} == {"held: told to stop"}
+    assert pulsar.dynamic == {}
 
 
 def test_after_a_kill_restore_sets_exactly_what_was_there(
