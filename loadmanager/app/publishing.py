@@ -15,6 +15,7 @@ from loadmanager.core.history import Stream, report_record
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
 from loadmanager.core.report import Due, Published, due
+from loadmanager.core.usage_samples import UsageSamples
 from loadmanager.core.wire import encode_loads, encode_registration
 from loadmanager.ports import (
     BrokerError,
@@ -50,6 +51,7 @@ class Sampler:
     intention: Intention
     broker_class: str = ""
     window_s: float | None = field(default=None, init=False)
+    _samples: UsageSamples = field(default_factory=UsageSamples, init=False)
     _left_out: tuple[str, ...] = field(default=(), init=False)
 
     async def sample(self) -> LoadReport:
@@ -68,7 +70,8 @@ class Sampler:
             broker_port=port,
             neighbour_ports={at for name, at in others if name == host and at != port},
         )
-        return self._report(stats, usage)
+        self._samples = self._samples.after(usage, frozenset(stats.bundles))
+        return self._report(stats, self._samples.last())
 
     def _tell_left_out(self, left_out: tuple[str, ...]) -> None:
         """Count figures that are outside their bounds at each sample, log them when they change."""

@@ -97,4 +97,7 @@ AMOUNT: Final = _number(-1e15, 1e15, "a finite number")
 LIMIT: Final = _number(0.001, 1e15, "a finite number, 0 or less if it is unknown, else")
 """How much of a resource there is, where that is known, in the unit of its usage."""
 
+VARIANCE: Final = _number(0.0, TOTAL.most, "a finite number")
+"""How much usage varies: the mean square of its deviations."""
+
 FRACTION: Final = _number(0.0, 1.0, "a fraction")

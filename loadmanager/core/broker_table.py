@@ -11,7 +11,7 @@ from loadmanager.core.cluster import TopBundle
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Listing, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
-from loadmanager.core.scores import FloatArray, report_usage
+from loadmanager.core.scores import FloatArray, report_usage, report_variance
 
 _NAN: Final = float("nan")
 _NO_TRAFFIC: Final = Rates()
@@ -21,16 +21,18 @@ _NO_TRAFFIC: Final = Rates()
 class BrokerLoad:
     """What the tally keeps of one broker's report.
 
-    ``usage`` and ``limit`` are in the order of `scores.RESOURCES`; ``totals`` is the
-    broker's own traffic. ``long_msgs_per_s`` and ``preallocated_msgs_per_s`` are
-    computed from the bundles unless given. ``load_ema`` and ``bytes_ema`` are kept by
-    the tally unless given, and ``top`` (the heaviest bundles, ascending) is picked by it.
+    ``usage``, ``limit`` and ``variance`` (of usage, NaN if not told) are in the order of
+    `scores.RESOURCES`; ``totals`` is the broker's own traffic. ``long_msgs_per_s`` and
+    ``preallocated_msgs_per_s`` are computed from the bundles unless given. ``load_ema`` and
+    ``bytes_ema`` are kept by the tally unless given, and ``top`` (the heaviest bundles,
+    ascending) is picked by it.
     """
 
     broker: BrokerId
     seen_s: float = 0.0
     usage: tuple[float, ...] = (0.0,) * 5
     limit: tuple[float, ...] = (0.0,) * 5
+    variance: tuple[float, ...] = (_NAN,) * 5
     totals: Rates = _NO_TRAFFIC
     listing: Listing = field(default_factory=lambda: Listing.of({}))
     draining: bool = False
@@ -55,6 +57,7 @@ class BrokerLoad:
             seen_s=seen_s,
             usage=tuple(usage),
             limit=tuple(limit),
+            variance=tuple(report_variance(report)),
             totals=Rates(
                 report.msgs_in_per_s,
                 report.msgs_out_per_s,
@@ -113,6 +116,7 @@ def broker_columns(
         names=names,
         usage=np.array([load.usage for load in loads], dtype=np.float64).reshape(count, 5),
         limit=np.array([load.limit for load in loads], dtype=np.float64).reshape(count, 5),
+        variance=np.array([load.variance for load in loads], dtype=np.float64).reshape(count, 5),
         traffic=np.array([load.totals.row() for load in loads], dtype=np.float64).reshape(count, 4),
         long_msgs_per_s=_given([load.long_msgs_per_s for load in loads], long_msgs),
         preallocated_msgs_per_s=_given(

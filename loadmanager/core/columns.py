@@ -64,17 +64,19 @@ class BrokerColumns:
     """The brokers of a cluster at one instant; row ``i`` is the broker ``names[i]``.
 
     ``names`` is sorted. ``usage`` and ``limit`` are (brokers, `RESOURCES`) in the units
-    of load reports; ``traffic`` is (brokers, 4): messages and bytes per second, in and
-    out. ``long_msgs_per_s`` is the sum of the bundles' long-term message rates, and
-    ``preallocated_msgs_per_s`` that of bundles under way to the broker. ``load_ema``
-    (a fraction) and ``bytes_ema`` are exponential averages, NaN where unknown.
-    ``seen_s`` is when the report was seen, on the leader's clock. ``connections`` are the
-    producers and consumers of all bundles, ``classes`` the kinds of brokers.
+    of load reports, ``variance`` that of usage, NaN where no report tells it; ``traffic``
+    is (brokers, 4): messages and bytes per second, in and out. ``long_msgs_per_s`` is the sum
+    of the bundles' long-term message rates, and ``preallocated_msgs_per_s`` that of bundles
+    under way to the broker. ``load_ema`` (a fraction) and ``bytes_ema`` are exponential
+    averages, NaN where unknown. ``seen_s`` is when the report was seen, on the leader's
+    clock. ``connections`` are the producers and consumers of all bundles, ``classes`` the
+    kinds of brokers.
     """
 
     names: tuple[BrokerId, ...]
     usage: FloatArray
     limit: FloatArray
+    variance: FloatArray
     traffic: FloatArray
     long_msgs_per_s: FloatArray
     preallocated_msgs_per_s: FloatArray

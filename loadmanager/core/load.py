@@ -19,10 +19,15 @@ class ResourceUsage:
     A limit of zero or less means that the limit is unknown: the resource then has
     no fraction and counts in no score. Usage above the limit is real overload and
     is kept, because clipping would hide which broker is worst.
+
+    ``usage`` is of the last sample; ``mean`` and ``variance`` are of the last samples, None
+    where there was but one.
     """
 
     usage: float
     limit: float
+    mean: float | None = None
+    variance: float | None = None
 
     @property
     def fraction(self) -> float | None:
@@ -75,10 +80,10 @@ class BundleStats:
     def rounded(self) -> "BundleStats":
         """Return these figures with rates of six digits, as a report gives them."""
         return BundleStats(
-            msgs_in_per_s=_six_digits(self.msgs_in_per_s),
-            msgs_out_per_s=_six_digits(self.msgs_out_per_s),
-            bytes_in_per_s=_six_digits(self.bytes_in_per_s),
-            bytes_out_per_s=_six_digits(self.bytes_out_per_s),
+            msgs_in_per_s=six_digits(self.msgs_in_per_s),
+            msgs_out_per_s=six_digits(self.msgs_out_per_s),
+            bytes_in_per_s=six_digits(self.bytes_in_per_s),
+            bytes_out_per_s=six_digits(self.bytes_out_per_s),
             topics=self.topics,
             producers=self.producers,
             consumers=self.consumers,
@@ -203,5 +208,6 @@ def with_registration(report: LoadReport, registration: Registration) -> LoadRep
     return replace(report, **registration_fields(registration))
 
 
-def _six_digits(rate: float) -> float:
+def six_digits(rate: float) -> float:
+    """Return the figure rounded to six digits."""
     return float(f"{rate:.{_RATE_DIGITS}g}")

@@ -13,8 +13,8 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from loadmanager.core.load import LoadReport, registration_of
-from loadmanager.core.scores import RESOURCES, report_max_usage
+from loadmanager.core.load import LoadReport, ResourceUsage, registration_of
+from loadmanager.core.scores import RESOURCES
 from loadmanager.core.settings import Doc, check
 
 
@@ -66,7 +66,7 @@ class ReportRules:
     change_points: Annotated[
         float,
         Interval(ge=0.0, le=1.0),
-        Doc("Change of the largest resource usage, in points of capacity, to tell of.", "fraction"),
+        Doc("Change of any resource's usage, in points of capacity, to tell of.", "fraction"),
     ] = 0.10
     floor_msgs_per_s: Annotated[
         float,
@@ -129,7 +129,7 @@ def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | 
     if _known(last) != _known(current):
         # The first report has no rates yet: CPU and network would stay unknown until its age.
         return Due.USAGE
-    if abs(report_max_usage(current) - report_max_usage(last)) > rules.change_points:
+    if _usage_changed(last, current, rules.change_points):
         return Due.USAGE
     rates = _msgs_per_s(last), _msgs_per_s(current)
     if _moved(*rates, rules.change_fraction, rules.floor_msgs_per_s):
@@ -143,6 +143,16 @@ def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | 
 def _known(report: LoadReport) -> frozenset[str]:
     """Return the resources that were measured."""
     return frozenset(name for name in RESOURCES if getattr(report, name) is not None)
+
+
+def _usage_changed(last: LoadReport, current: LoadReport, points: float) -> bool:
+    """Return whether any resource changed; each is a fraction of its limit, 0 if unknown."""
+    return any(abs(_fraction(current, name) - _fraction(last, name)) > points for name in RESOURCES)
+
+
+def _fraction(report: LoadReport, resource: str) -> float:
+    used: ResourceUsage | None = getattr(report, resource)
+    return (used.fraction or 0.0) if used is not None else 0.0
 
 
 def _moved(last: float, current: float, fraction: float, floor: float) -> bool:

@@ -6,6 +6,7 @@ around. What is like Java keeps the rounding, and so does what is written for Pu
 read (`max_usage`); everything else divides in 64 bits.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -165,6 +166,15 @@ def report_usage(report: LoadReport) -> tuple[list[float], list[float]]:
         report.bandwidth_in,
         report.bandwidth_out,
     )
+
+
+def report_variance(report: LoadReport) -> list[float]:
+    """Return the variances of usage in one report, in the order of `RESOURCES`; NaN if not told."""
+    return [_variance(getattr(report, name)) for name in RESOURCES]
+
+
+def _variance(used: ResourceUsage | None) -> float:
+    return math.nan if used is None or used.variance is None else used.variance
 
 
 def report_max_usage(report: LoadReport) -> float:

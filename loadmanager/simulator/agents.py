@@ -11,12 +11,13 @@ from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.columns import Indices, Listing, Mask
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.report import ReportRules
-from loadmanager.core.scores import FloatArray, max_usage
+from loadmanager.core.scores import RESOURCES, FloatArray, max_usage
 from loadmanager.simulator.listing_rows import ListingRows
 from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.reported import Gone, Reported
 from loadmanager.simulator.scenario import NoiseSettings
 from loadmanager.simulator.standing import Reading, due
+from loadmanager.simulator.varied_usage import VariedUsage
 
 _GRAINS_PER_S = 1024
 """Moments of sampling lie on such fractions of a second, so that ages are exact."""
@@ -61,7 +62,7 @@ class Agents:
         self._former = former
         count = len(self.brokers)
         self._listings = ListingRows(count, self.bundles)
-        self._last = Reading.nothing(count)
+        self._last = Reading.nothing(count, 1 if former else len(RESOURCES))
         self._listed_rows: list[Indices] = [np.zeros(0, dtype=np.intp)] * count
         self._listed_names: list[tuple[BundleId, ...]] = [()] * count
         self._stands: Mask = np.zeros(count, dtype=np.bool_)
@@ -73,6 +74,7 @@ class Agents:
         self._began_s = 0.0
         self._looked_s: float | None = None
         self._usage = _Mean(count)
+        self._varied = VariedUsage(report.sample_interval_s)
         self._unseen: list[Reported | Gone] = []
 
     @property
@@ -100,7 +102,7 @@ class Agents:
         totals = self._totals(rates)
         current = Reading(
             at_s=self._taken_s(np.where(sampled, moments_s, now_s), now_s, measured),
-            max_usage=max_usage(usage, measured.limit).astype(np.float64),
+            usage=self._compared(usage, measured.limit),
             msgs_per_s=totals[:, MSGS_IN] + totals[:, MSGS_OUT],
             bytes_per_s=totals[:, BYTES_IN] + totals[:, BYTES_OUT],
             draining=measured.draining,
@@ -108,6 +110,8 @@ class Agents:
         )
         told = self._told(current, sampled) & measured.present & (self._silent_until_s <= now_s)
         rows = np.flatnonzero(told)
+        if not self._former:
+            self._varied.add(now_s, usage, sampled & measured.present)
         published = tuple(
             self._reported(row, measured, _Sample(rates, usage, totals, current))
             for row in rows.tolist()
@@ -127,7 +131,9 @@ class Agents:
 
     def _follow(self, measured: Measured, now_s: float, step_s: float) -> None:
         """Take up who is there and who owns what."""
-        for row in self._listings.follow(measured.owner).tolist():
+        changed = self._listings.follow(measured.owner)
+        self._varied.begin(changed)
+        for row in changed.tolist():
             self._compare(row)
         for row in np.flatnonzero(self._stands & ~measured.present).tolist():
             self._stands[row] = False
@@ -176,6 +182,12 @@ class Agents:
         sums = [np.bincount(rows, weights=column, minlength=count + 1)[1:] for column in rates.T]
         return np.column_stack(sums)
 
+    def _compared(self, usage: FloatArray, limit: FloatArray) -> FloatArray:
+        """Return the usages whose change is published: of each resource; model 1: the largest."""
+        if self._former:
+            return max_usage(usage, limit).astype(np.float64)[:, np.newaxis]
+        return np.asarray(usage / np.where(limit > 0, limit, np.inf))
+
     def _errors(self, shape: tuple[int, ...], kind: Literal["usage", "rate"]) -> FloatArray:
         """Return log-normal factors with mean 1; one factor a bundle errs all its rates alike."""
         noise = self._noise
@@ -195,6 +207,7 @@ class Agents:
         self._other_bundles[row] = False
         producers = measured.producers[rows]
         at_s = float(sample.current.at_s[row])
+        mean, variance = self._varied.of(row)
         return Reported(
             broker=self.brokers[row],
             row=row,
@@ -203,6 +216,8 @@ class Agents:
             seen_s=at_s + self._noise.delay_s,
             usage=sample.usage[row].copy(),
             limit=measured.limit[row].copy(),
+            mean=mean,
+            variance=variance,
             totals=sample.totals[row].copy(),
             listing=Listing(
                 names=names,

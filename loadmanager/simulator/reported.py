@@ -1,5 +1,6 @@
 """One report as it stands in a broker's node, in columns until somebody wants the object."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,8 @@ class Reported:
 
     ``row`` is the broker's and ``rows`` are the bundles' in the world, by name.
     ``totals`` are the broker's own. ``former`` are the names that the report before it
-    listed. ``usage`` and ``limit`` are in the order of `core.scores.RESOURCES`.
+    listed. ``usage`` and ``limit`` are in the order of `core.scores.RESOURCES`, and so are
+    ``mean`` and ``variance`` of the last samples, NaN where there was but one.
     """
 
     broker: BrokerId
@@ -30,6 +32,8 @@ class Reported:
     seen_s: float
     usage: FloatArray
     limit: FloatArray
+    mean: FloatArray
+    variance: FloatArray
     totals: FloatArray
     listing: Listing
     producers: NDArray[np.int64]
@@ -44,6 +48,7 @@ class Reported:
             seen_s=self.seen_s,
             usage=tuple(self.usage.tolist()),
             limit=tuple(self.limit.tolist()),
+            variance=tuple(self.variance.tolist()),
             totals=Rates(*self.totals.tolist()),
             listing=self.listing,
             draining=self.draining,
@@ -53,9 +58,10 @@ class Reported:
 
     def report(self) -> LoadReport:
         """Return it as the agent would have written it; the clock begins at 0."""
+        columns = (self.usage, self.limit, self.mean, self.variance)
         cpu, memory, direct_memory, bandwidth_in, bandwidth_out = (
-            None if limit <= 0 and used == 0 else ResourceUsage(used, limit)
-            for used, limit in zip(self.usage.tolist(), self.limit.tolist(), strict=True)
+            None if limit <= 0 and used == 0 else _used(used, limit, mean, variance)
+            for used, limit, mean, variance in zip(*(c.tolist() for c in columns), strict=True)
         )
         now, then = frozenset(self.listing.names), frozenset(self.former)
         return LoadReport(
@@ -74,6 +80,12 @@ class Reported:
             losses=then - now,
             draining=self.draining,
         )
+
+
+def _used(usage: float, limit: float, mean: float, variance: float) -> ResourceUsage:
+    if math.isnan(mean):
+        return ResourceUsage(usage, limit)
+    return ResourceUsage(usage, limit, mean, variance)
 
 
 @dataclass(frozen=True, slots=True)

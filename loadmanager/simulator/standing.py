@@ -7,29 +7,29 @@ from numpy.typing import NDArray
 
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.report import ReportRules
-from loadmanager.core.scores import FloatArray
+from loadmanager.core.scores import RESOURCES, FloatArray
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reading:
     """What the rules look at, one row a broker: of a sample, or of the report that stands.
 
-    ``max_usage`` is a fraction by `core.scores.max_usage`. ``at_s`` is when it was taken.
+    ``usage`` has a column for each resource, a fraction. ``at_s`` is when it was taken.
     """
 
     at_s: FloatArray
-    max_usage: FloatArray
+    usage: FloatArray
     msgs_per_s: FloatArray
     bytes_per_s: FloatArray
     draining: Mask
     started_at_ms: NDArray[np.int64]
 
     @classmethod
-    def nothing(cls, count: int) -> "Reading":
+    def nothing(cls, count: int, resources: int = len(RESOURCES)) -> "Reading":
         """Return what stands before any report: times long ago, the rest 0."""
         return cls(
             at_s=np.full(count, -np.inf),
-            max_usage=np.zeros(count),
+            usage=np.zeros((count, resources)),
             msgs_per_s=np.zeros(count),
             bytes_per_s=np.zeros(count),
             draining=np.zeros(count, dtype=np.bool_),
@@ -39,7 +39,7 @@ class Reading:
     def put(self, rows: Indices, other: "Reading") -> None:
         """Replace some rows by those of another."""
         self.at_s[rows] = other.at_s[rows]
-        self.max_usage[rows] = other.max_usage[rows]
+        self.usage[rows] = other.usage[rows]
         self.msgs_per_s[rows] = other.msgs_per_s[rows]
         self.bytes_per_s[rows] = other.bytes_per_s[rows]
         self.draining[rows] = other.draining[rows]
@@ -65,7 +65,7 @@ def due(
     )
     age_s = current.at_s - last.at_s
     old = age_s >= rules.max_interval_s * (1.0 - rules.jitter_fraction * jitter)
-    usage = np.abs(current.max_usage - last.max_usage) > rules.change_points
+    usage = (np.abs(current.usage - last.usage) > rules.change_points).any(axis=1)
     fraction = rules.change_fraction
     msgs = _moved(last.msgs_per_s, current.msgs_per_s, fraction, rules.floor_msgs_per_s)
     volume = _moved(last.bytes_per_s, current.bytes_per_s, fraction, rules.floor_bytes_per_s)

@@ -79,6 +79,22 @@ async def test_loads_that_were_deleted_are_written_again(cluster: Cluster) -> No
 
 
 @story()
+async def test_loads_say_how_usage_varied_and_the_leader_sees_it(cluster: Cluster) -> None:
+    agent = next(one for one in cluster.living if not one.leads)
+    for step in range(60):
+        agent.host.cpu_fraction = 0.35 if step % 2 else 0.3
+        await asyncio.sleep(0.7)
+    cpu = _published(cluster, agent).cpu
+    assert cpu is not None
+    assert cpu.mean is not None
+    assert cpu.variance is not None
+    assert 120.0 < cpu.mean < 140.0
+    assert 50.0 < cpu.variance < 120.0  # of 12 samples, half of them 120 and half 140
+    known = cluster.leader.picture.loads.reports
+    await cluster.until(lambda: known[agent.host.name].report == _published(cluster, agent))
+
+
+@story()
 async def test_a_drain_is_told_with_the_registration(cluster: Cluster) -> None:
     agent = next(one for one in cluster.living if not one.leads)
     before = _published(cluster, agent)

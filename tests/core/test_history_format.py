@@ -57,7 +57,8 @@ REPORT = LoadReport(
     reported_at_ms=NOON_MS - 5,
     started_at_ms=NOON_MS - 60_000,
     version="3.0",
-    cpu=ResourceUsage(123.4, 400.0),
+    cpu=ResourceUsage(123.4, 400.0, mean=120.5, variance=36.0),
+    bandwidth_in=ResourceUsage(0.5, 1e6),
     bundles={A: BundleStats(msgs_in_per_s=0.1, bytes_out_per_s=2e9, topics=3, producers=2)},
     gains=frozenset({A}),
 )
@@ -127,6 +128,26 @@ def test_a_report_says_all_that_the_agent_published() -> None:
     assert (line["bytes_out_per_s"], line["topics"], line["gains"]) == (2e9, 3, [A])
     assert (line["seq"], line["at_ms"], line["writer"]) == (1, NOON_MS, B1)
     assert (line["interval_s"], line["window_s"], line["due"]) == (None, 2.0, "age")
+
+
+def test_a_report_says_how_usage_varied() -> None:
+    (line,) = written([TOLD])
+    assert (line["cpu_mean"], line["cpu_variance"]) == (120.5, 36.0)
+    assert (line["bandwidth_in_mean"], line["bandwidth_in_variance"]) == (None, None)
+    assert report_of(line).cpu == REPORT.cpu
+    assert report_of(line).bandwidth_in == REPORT.bandwidth_in
+
+
+def test_a_report_of_a_version_that_told_no_variance_is_read_as_null() -> None:
+    former = {
+        name: value for name, value in LINE.items() if not name.endswith(("_mean", "_variance"))
+    }
+    assert len(LINE) - len(former) == 10
+    line = read_line("f", json.dumps(former).encode())
+    assert (line["cpu_mean"], line["memory_variance"]) == (None, None)
+    assert report_of(line).cpu == ResourceUsage(123.4, 400.0)
+    with pytest.raises(MalformedContent, match="cpu_variance = 'x'; expected"):
+        read_line("f", json.dumps({**former, "cpu_variance": "x"}).encode())
 
 
 def test_a_report_whose_columns_are_known_already_is_told_in_the_same_line() -> None:
@@ -342,7 +363,7 @@ def test_each_fault_is_told_with_its_place_and_what_was_expected(
     assert str(refused.value).startswith(message)
 
 
-@pytest.mark.parametrize("name", [*LINE])
+@pytest.mark.parametrize("name", [one for one in LINE if one not in KINDS["report"].added])
 def test_no_field_may_be_missing(name: str) -> None:
     kept = {key: value for key, value in LINE.items() if key != name}
     with pytest.raises(MalformedContent, match=f"x: {name} is missing"):

@@ -17,6 +17,7 @@ from loadmanager.core.joint.broker_figures import BrokerFigures
 from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.document import MOST_BROKERS, MOST_BYTES, decode_joint, encode_joint
+from loadmanager.core.joint.learning import measured_error
 from loadmanager.core.joint.level import water_level
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import solved
@@ -93,6 +94,44 @@ def test_what_costs_are_supposed_to_be_does_not_follow_the_supposed_background()
     state = learned(four(a=Broker(bundles=range(5), background=0.4)), minutes=3)
     usage = view(four(a=Broker(bundles=range(5), background=0.4))).brokers.usage[:, CPU]
     assert (state.learned.brokers.background[:, CPU] < usage).all()
+
+
+def jittering(*, told: bool, busy_from: int = 1000) -> list[float]:
+    """Return the background that is learned each minute of a broker whose usage jitters.
+
+    Whether its reports have ``told`` the variance; from ``busy_from`` on another process
+    uses 0.3 there for good.
+    """
+    state, rng, found = None, np.random.default_rng(1), []
+    for minute in range(60):
+        seen = view(four(), dict.fromkeys(range(20), Traffic(msgs=12_000)), now_s=60.0 * minute)
+        usage, variance = seen.brokers.usage.copy(), seen.brokers.variance.copy()
+        limit, sd = seen.brokers.limit[0, CPU], 0.1
+        usage[0, CPU] += limit * (rng.normal(0.0, sd) + (0.3 if minute >= busy_from else 0.0))
+        if told:
+            variance[:] = 0.0
+            variance[0, CPU] = (sd * limit) ** 2
+        brokers = seen.brokers.having(usage=usage, variance=variance)
+        brokers.__dict__.pop("reported")
+        state = learned_from(replace(seen, brokers=brokers), state)
+        found.append(float(state.learned.brokers.background[0, CPU]))
+    return found
+
+
+def test_what_varies_by_the_brokers_own_report_is_not_put_down_to_its_background() -> None:
+    steady, restless = (np.std(jittering(told=told)[5:]) for told in (True, False))
+    assert steady < 0.02
+    assert restless > 0.06
+    assert np.mean(jittering(told=True, busy_from=30)[50:]) == pytest.approx(0.3, abs=0.06)
+
+
+def test_a_variance_that_no_report_tells_leaves_the_error_of_the_model() -> None:
+    columns = view(four(), dict.fromkeys(range(20), Traffic(msgs=12_000))).brokers
+    assert np.isnan(columns.variance).all()
+    alone = measured_error(columns)[:, CPU]
+    varied = np.full_like(columns.variance, (0.1 * columns.limit[0, CPU]) ** 2)
+    assert measured_error(columns.having(variance=varied))[:, CPU] == pytest.approx(alone + 0.01)
+    assert alone == pytest.approx((0.03 * columns.usage[:, CPU] / 800.0 + 0.005) ** 2)
 
 
 def test_a_report_teaches_once() -> None:

@@ -112,7 +112,7 @@ def zlib_or_plain(data: bytes) -> bytes:
 def test_unknown_fields_of_loads_are_ignored_and_a_resource_may_have_mean_and_variance() -> None:
     usage = {"usage": 1.0, "limit": 2.0, "mean": 0.4, "variance": 0.01, "new": [1]}
     data = _document(cpu=usage, somethingNew={"a": 1}, msgRateInVariance=[1.0, 2.0])
-    assert decode_loads("/l", data, REGISTRATION).cpu == ResourceUsage(1.0, 2.0)
+    assert decode_loads("/l", data, REGISTRATION).cpu == ResourceUsage(1.0, 2.0, 0.4, 0.01)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ REPORT = LoadReport(
     sidecar_url="http://a:2",
     reported_at_ms=0,
     started_at_ms=0,
-    cpu=ResourceUsage(100.0, 800.0),
+    cpu=ResourceUsage(400.0, 800.0),
+    memory=ResourceUsage(20.0, 100.0),
+    bandwidth_out=ResourceUsage(150.0, 1000.0),
     bundles={BUNDLE: BundleStats(msgs_in_per_s=1000.0, bytes_in_per_s=1e6)},
 )
 LAST = Published(REPORT, 100.0)
@@ -43,10 +45,14 @@ def test_draining_is_told_at_once() -> None:
     [
         (REPORT, None),
         (replace(REPORT, bundles={}), Due.BUNDLES),
-        (replace(REPORT, cpu=ResourceUsage(260.0, 800.0)), Due.USAGE),
+        (replace(REPORT, cpu=ResourceUsage(560.0, 800.0)), Due.USAGE),
         (replace(REPORT, bandwidth_in=ResourceUsage(0.0, 1e6)), Due.USAGE),
         (replace(REPORT, cpu=None), Due.USAGE),
-        (replace(REPORT, cpu=ResourceUsage(170.0, 800.0)), None),
+        (replace(REPORT, cpu=ResourceUsage(470.0, 800.0)), None),
+        (replace(REPORT, bandwidth_out=ResourceUsage(260.0, 1000.0)), Due.USAGE),
+        (replace(REPORT, bandwidth_out=ResourceUsage(240.0, 1000.0)), None),
+        (replace(REPORT, memory=ResourceUsage(35.0, 100.0)), Due.USAGE),
+        (replace(REPORT, memory=ResourceUsage(25.0, 100.0)), None),
         (carrying(1101.0, 1e6), Due.MSG_RATE),
         (carrying(1100.0, 1e6), None),
         (carrying(1000.0, 1.2e6), Due.THROUGHPUT),

@@ -58,7 +58,13 @@ urls = st.builds(
 )
 listeners = st.dictionaries(texts, urls, max_size=3)
 bundles = st.integers(0, 2**27).map(lambda at: bundle_id(NAMESPACE, at * 16, at * 16 + 16))
-usages = st.none() | st.builds(ResourceUsage, numbers, st.floats(0.001, 1e12))
+usages = st.none() | st.builds(
+    ResourceUsage,
+    numbers,
+    st.floats(0.001, 1e12),
+    mean=st.none() | numbers,
+    variance=st.none() | numbers,
+)
 stats = st.builds(
     BundleStats,
     msgs_in_per_s=numbers,
@@ -276,6 +282,14 @@ def _report(**changed: Any) -> bytes:
         (
             {"cpu": {"usage": -1, "limit": 100}},
             "cpu.usage = -1; expected a finite number",
+        ),
+        (
+            {"cpu": {"usage": 1, "limit": 100, "variance": -1}},
+            "cpu.variance = -1; expected a finite number",
+        ),
+        (
+            {"cpu": {"usage": 1, "limit": 100, "mean": "x"}},
+            "cpu.mean = 'x'; expected a finite number",
         ),
         ({"cpu": {"usage": 1, "limit": "x"}}, "cpu.limit = 'x'; expected a finite number"),
         ({"lastUpdate": -1}, "lastUpdate = -1; expected milliseconds since 1970"),

@@ -1,5 +1,6 @@
 """What modelled agents publish, held to the rules of real ones."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from loadmanager.core import report as real
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.report import Published, ReportRules
-from loadmanager.core.scores import report_max_usage
+from loadmanager.core.scores import RESOURCES
 from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.reported import Gone, Reported
@@ -83,12 +84,16 @@ rules = st.builds(
 def reading(report: LoadReport, at_s: float) -> Reading:
     return Reading(
         at_s=np.array([at_s]),
-        max_usage=np.array([report_max_usage(report)]),
+        usage=np.array([[_fraction(getattr(report, name)) for name in RESOURCES]]),
         msgs_per_s=np.array([report.msgs_in_per_s + report.msgs_out_per_s]),
         bytes_per_s=np.array([report.bytes_in_per_s + report.bytes_out_per_s]),
         draining=np.array([report.draining]),
         started_at_ms=np.array([report.started_at_ms]),
     )
+
+
+def _fraction(used: ResourceUsage | None) -> float:
+    return (used.fraction or 0.0) if used is not None else 0.0
 
 
 @given(
@@ -239,6 +244,51 @@ def test_the_former_model_shows_some_reports_a_step_late() -> None:
     late.sample(240.0, measured())
     assert len(late.news(240.0)) == 1
     assert [one.seen_s > 240.0 for one in late.news(480.0)] == [True]
+
+
+def varied(told: Sequence[Reported], row: int = 0) -> list[ResourceUsage]:
+    """Return the CPU in the reports of a broker."""
+    return [cpu for one in told if one.row == row and (cpu := one.report().cpu) is not None]
+
+
+def test_reports_say_how_usage_varied_since_the_brokers_bundles_changed() -> None:
+    every = agents(ReportSettings(jitter_fraction=0.0, change_points=0.0))
+    told: list[Reported] = []
+    for step in range(1, 30):
+        cpu = [200.0 if step % 2 else 240.0, 400.0]
+        usage = np.array([[used, 500.0, 0.0, 1e4, 2e4] for used in cpu])
+        told += every.sample(10.0 * step, measured(usage=usage))
+    first, second, *_, last = varied(told)
+    assert (first.mean, first.variance) == (None, None)
+    assert (second.mean, second.variance) == (220.0, 800.0)
+    assert (last.mean, last.variance) == (220.0, 480.0)
+    assert {one.variance for one in varied(told, row=1)} <= {None, 0.0}
+    assert np.array_equal(
+        [one for one in told if one.row == 0][-1].load().variance[:2], [480.0, 0.0]
+    )
+    moved = every.sample(300.0, measured((0, 0, 0, 1)))
+    assert {(one.mean, one.variance) for row in (0, 1) for one in varied(moved, row)} == {
+        (None, None)
+    }
+
+
+def test_samples_that_a_real_agent_would_have_forgotten_do_not_vary_anything() -> None:
+    every = agents()
+    told = [one for step in range(1, 9) for one in every.sample(60.0 * step, measured())]
+    assert told
+    assert all(cpu.variance is None for cpu in varied(told))
+
+
+def test_the_former_model_tells_no_variance_and_publishes_what_the_largest_usage_does() -> None:
+    noise = NoiseSettings(usage_fraction=0.0, rate_fraction=0.0)
+    for former, published in ((False, ["a:8080"]), (True, [])):
+        every = Agents(BROKERS, BUNDLES, STEADY, noise, np.random.default_rng(1), former=former)
+        every.sample(10.0, measured())
+        usage = measured().usage.copy()
+        usage[0, 3] = 2e5  # 0.2 of the network, less than what it uses of the CPU
+        told = every.sample(20.0, measured(usage=usage))
+        assert brokers_told(told) == published
+        assert [one.variance is not None for one in varied(told)] == [True] * len(published)
 
 
 def test_usage_is_the_mean_since_the_last_sample() -> None:

@@ -58,8 +58,9 @@ Each line is one JSON object in UTF-8, with the fields of the envelope first, in
 
 _RULES: Final = f"""
 - Every field of a kind is always there. One that may be null says so; lists may be empty. Fields
-  that are not told here may be added under the same version: readers ignore them. `schema` grows
-  when a reader of the former version would misread something.
+  that are not told here may be added under the same version: readers ignore them. The means and
+  variances of a report were added: lines of 0.1 lack them, and readers take them for null.
+  `schema` grows when a reader of the former version would misread something.
 - **columns** are an object of lists of one length: the first items of all lists belong together,
   and so on. In Spark: `inline(arrays_zip(bundles.bundle, ...))`, after comparing the lengths.
 - Numbers are finite: a number is at most {TOTAL.most:g}, a whole number at most 2^60, which sums

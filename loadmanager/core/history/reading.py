@@ -30,7 +30,7 @@ def read_line(where: str, line: bytes) -> Mapping[str, Any]:
     kind = KINDS.get(fields.text("kind"))
     if kind is None:
         fields.refuse("kind", f"one of {', '.join(KINDS)}")
-    values = fields.values()
+    values = {**kind.added, **fields.values()}
     for known in (*ENVELOPE, *kind.fields):
         if isinstance(known, Columns):
             _check_columns(where, fields, known)

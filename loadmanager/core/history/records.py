@@ -10,7 +10,7 @@ from typing import Any, Final
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskState
 from loadmanager.core.history.schema import VERSION
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load import BundleStats, LoadReport
+from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.scores import RESOURCES, report_usage
 from loadmanager.core.shadow import Shadowed
@@ -95,6 +95,7 @@ def report_record(
         "persistent_topics": report.persistent_topics,
         "non_persistent_topics": report.non_persistent_topics,
         **usages(*report_usage(report)),
+        **_varied(report),
         **{name: sum(columns[name]) for name in _TOTALS},
         "bundles": {"bundle": list(report.bundles), **columns},
         "gains": sorted(report.gains),
@@ -122,6 +123,16 @@ def usages(usage: Sequence[Any], limit: Sequence[Any]) -> dict[str, Any]:
     for name, used, most in zip(RESOURCES, usage, limit, strict=True):
         found[f"{name}_usage"] = used
         found[f"{name}_limit"] = most
+    return found
+
+
+def _varied(report: LoadReport) -> dict[str, float | None]:
+    """Return mean and variance of the usage of each resource."""
+    found: dict[str, float | None] = {}
+    for name in RESOURCES:
+        used: ResourceUsage | None = getattr(report, name)
+        found[f"{name}_mean"] = None if used is None else used.mean
+        found[f"{name}_variance"] = None if used is None else used.variance
     return found
 
 

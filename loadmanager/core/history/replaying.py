@@ -24,7 +24,12 @@ def report_of(line: Line) -> LoadReport:
     """Return the load report in a ``report`` line; addresses are not in history."""
     columns = line["bundles"]
     usages: dict[str, Any] = {
-        name: ResourceUsage(line[f"{name}_usage"], line[f"{name}_limit"])
+        name: ResourceUsage(
+            line[f"{name}_usage"],
+            line[f"{name}_limit"],
+            line[f"{name}_mean"],
+            line[f"{name}_variance"],
+        )
         for name in RESOURCES
         if line[f"{name}_limit"] > 0
     }

@@ -8,6 +8,7 @@ of objects and takes a third of the time to read.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
@@ -48,7 +49,8 @@ class Field:
     """One field of a line.
 
     ``nullable`` fields are null where something is not known or does not apply; the field
-    itself is always there. ``listed`` is a list of such values.
+    itself is always there. ``listed`` is a list of such values. Lines that were written
+    before a field was ``added`` lack it, and it is read as null.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Field:
     meaning: str
     nullable: bool = False
     listed: bool = False
+    added: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Columns:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kind:
     """One kind of line: its own fields, which come after those of the `ENVELOPE`."""
 
@@ -75,6 +78,11 @@ class Kind:
     stream: Stream
     fields: tuple[Field | Columns, ...]
     meaning: str
+
+    @cached_property
+    def added(self) -> Mapping[str, None]:
+        """What is read where a line was written before fields were added."""
+        return {one.name: None for one in self.fields if isinstance(one, Field) and one.added}
 
 
 def text(name: str, meaning: str, *, nullable: bool = False) -> Field:
@@ -132,6 +140,15 @@ RESOURCES: Final = tuple(
     for part, what, note in (
         ("usage", "How much is used", ""),
         ("limit", "How much there is", " 0: not measured."),
+    )
+)
+
+VARIED: Final = tuple(
+    Field(f"{resource}_{part}", Type.RATE, what, nullable=True, added=True)
+    for resource in ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
+    for part, what in (
+        ("mean", "Mean usage of the samples since the bundles changed; null if there is but one."),
+        ("variance", "Variance of usage over the same samples, in its unit squared."),
     )
 )
 

@@ -81,17 +81,22 @@ class BrokerFigures:
         return np.asarray(self.background + self.speed * varying)
 
     def after(
-        self, usage: FloatArray, varying: FloatArray, teaches: Mask, minutes: float
+        self,
+        usage: FloatArray,
+        varying: FloatArray,
+        error: FloatArray,
+        teaches: Mask,
+        minutes: float,
     ) -> "BrokerFigures":
         """Return the figures after a measured ``usage``, of those that it ``teaches``.
 
+        ``error`` is the mean square error of the measured usage.
         What is far from all that was expected is put down to the background: another
         process began or ended.
         """
         drift = _DRIFT_PER_MIN**2 * minutes
         of_background, of_speed, joint = np.moveaxis(self.covariance, -1, 0)
         of_background, of_speed = of_background + drift, of_speed + drift
-        error = (0.03 * usage + 0.005) ** 2
         surprise = usage - self.expected(varying)
         spread = of_background + 2 * varying * joint + varying**2 * of_speed + error
         jump = np.where(teaches & (surprise**2 > _JUMP_SDS**2 * spread), surprise**2, 0.0)

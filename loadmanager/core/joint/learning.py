@@ -74,7 +74,7 @@ class Learned:
         surprise = usage - known.brokers.expected(varying)
         counts = fresh[:, np.newaxis] & (columns.limit > 0)
         teaches = counts & ((usage < FULL) | (surprise > 0))
-        brokers = known.brokers.after(usage, varying, teaches, minutes)
+        brokers = known.brokers.after(usage, varying, measured_error(columns), teaches, minutes)
         seen = counts & (usage < FULL)
         looks = np.minimum(known.looks + seen.any(axis=0), _NOISE_LOOKS)
         square = np.where(seen, np.minimum(surprise**2, _MOST_NOISE**2), 0.0).sum(axis=0)
@@ -97,7 +97,7 @@ class Learned:
         teaches = (fresh & busy)[:, np.newaxis] & (columns.limit > 0)
         # A full broker shows only that it costs at least so much.
         teaches &= (usage < FULL) | (usage > expected)
-        sd = 0.03 * usage + 0.005
+        sd = np.sqrt(measured_error(columns))
         weight = np.where(teaches, 1.0 / sd**2, 0.0)
         off = np.abs(usage - expected) / sd
         weight *= np.where(began & (off > _HUBER_SDS), _HUBER_SDS / np.maximum(off, 1.0), 1.0)
@@ -105,3 +105,14 @@ class Learned:
         scaled = fractions(work[:, np.newaxis, :], columns.limit[:, :, np.newaxis])
         sums = self.sums.after(kept, weight, scaled, target, usage)
         return replace(self, sums=sums, unit_costs=solved(sums))
+
+
+def measured_error(columns: BrokerColumns) -> FloatArray:
+    """Return (brokers, `RESOURCES`): the mean square error of a measured usage, of fractions.
+
+    It is that of the model, and where the report tells it the variance of usage from one
+    sample to the next.
+    """
+    usage = fractions(columns.usage, columns.limit)
+    varied = fractions(np.nan_to_num(columns.variance, nan=0.0), columns.limit**2)
+    return np.asarray((0.03 * usage + 0.005) ** 2 + varied)

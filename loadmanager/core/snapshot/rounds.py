@@ -115,7 +115,7 @@ def _with_usage(
     resources: dict[str, Any] = {}
     for name, used in zip(RESOURCES, usage, strict=True):
         former: ResourceUsage | None = getattr(report, name)
-        resources[name] = None if former is None else ResourceUsage(used, former.limit)
+        resources[name] = None if former is None else replace(former, usage=used, mean=None)
     return replace(report, bundles=bundles, **resources)
 
 

@@ -9,17 +9,25 @@ registration, as compressed JSON with one column for each figure of the bundles,
 named once, grouped by namespace. Rates are written as the report gives them, with six
 digits, so that the leader decides by the same figures that the history has. So a broker
 with 20,000 bundles needs at most two thirds of the megabyte that ZooKeeper accepts.
-Unknown fields are ignored, at the top, in a resource and as further columns: a resource
-may have a ``mean`` and a ``variance`` beside ``usage`` and ``limit``, which this version
-does not read. A change that a reader of this version would misunderstand needs another
-``version``.
+Unknown fields are ignored, at the top, in a resource and as further columns. A resource
+may have a ``mean`` and a ``variance`` beside ``usage`` and ``limit``, of the last samples. A
+change that a reader of this version would misunderstand needs another ``version``.
 """
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from loadmanager.core.bounds import AMOUNT, COUNT, LIMIT, SIZE_BYTES, TIME_MS, USAGE
+from loadmanager.core.bounds import (
+    AMOUNT,
+    COUNT,
+    LIMIT,
+    SIZE_BYTES,
+    TIME_MS,
+    USAGE,
+    VARIANCE,
+    Bound,
+)
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BundleId, parse_bundle
 from loadmanager.core.load import (
@@ -165,7 +173,13 @@ def _resources_to_json(report: LoadReport) -> dict[str, dict[str, float]]:
     """Return the resources; a limit of 0 says that one does not count."""
     none = ResourceUsage(0.0, 0.0)
     usages = {name: getattr(report, ours) or none for name, ours in _RESOURCES}
-    return {name: {"usage": one.usage, "limit": one.limit} for name, one in usages.items()}
+    return {name: _usage_to_json(one) for name, one in usages.items()}
+
+
+def _usage_to_json(one: ResourceUsage) -> dict[str, float]:
+    varied = {"mean": one.mean, "variance": one.variance}
+    told = {name: value for name, value in varied.items() if value is not None}
+    return {"usage": one.usage, "limit": one.limit, **told}
 
 
 def _resources_from(fields: Fields) -> dict[str, Any]:
@@ -177,7 +191,19 @@ def _usage_from(resource: Fields) -> ResourceUsage | None:
     if resource.rate("limit", bound=AMOUNT) <= 0:
         resource.rate("usage", bound=AMOUNT)
         return None
-    return ResourceUsage(resource.rate("usage", bound=USAGE), resource.rate("limit", bound=LIMIT))
+    return ResourceUsage(
+        resource.rate("usage", bound=USAGE),
+        resource.rate("limit", bound=LIMIT),
+        _told(resource, "mean", USAGE),
+        _told(resource, "variance", VARIANCE),
+    )
+
+
+def _told(resource: Fields, name: str, bound: Bound) -> float | None:
+    """Return a figure that not every agent tells, None where it is not there."""
+    if resource.values().get(name) is None:
+        return None
+    return resource.rate(name, bound=bound)
 
 
 def _bundles_from(fields: Fields) -> Mapping[BundleId, BundleStats]:

@@ -54,6 +54,7 @@ def broker_columns(
         names=tuple(BrokerId(name) for name in columns["broker"]),
         usage=_table(columns, [f"{name}_usage" for name in RESOURCES]),
         limit=_table(columns, [f"{name}_limit" for name in RESOURCES]),
+        variance=np.full((len(reports), len(RESOURCES)), np.nan),
         traffic=_table(columns, [one.name for one in TRAFFIC]),
         long_msgs_per_s=_floats(columns["long_msgs_per_s"]),
         preallocated_msgs_per_s=_floats(columns["preallocated_msgs_per_s"]),

@@ -1,0 +1,54 @@
+"""How a broker's usage varied lately: the samples that a report's means and variances are of."""
+
+import statistics
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
+
+from loadmanager.core.ids import BundleId
+from loadmanager.core.load import HostUsage, ResourceUsage, six_digits
+
+MOST_SAMPLES: Final = 12
+"""So many samples are kept: those of a minute, at the usual interval of five seconds."""
+
+_NO_BUNDLES: Final[AbstractSet[BundleId]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSamples:
+    """The last samples of a broker's host, oldest first, while it had the same ``bundles``.
+
+    They begin anew when the broker gains or loses a bundle: what usage does then is a change
+    and no variation.
+    """
+
+    taken: tuple[HostUsage, ...] = ()
+    bundles: AbstractSet[BundleId] = _NO_BUNDLES
+
+    def after(self, usage: HostUsage, bundles: AbstractSet[BundleId]) -> "UsageSamples":
+        """Return the samples with one more."""
+        former = self.taken if bundles == self.bundles else ()
+        return UsageSamples((*former, usage)[-MOST_SAMPLES:], bundles)
+
+    def last(self) -> HostUsage:
+        """Return the last sample, with mean and variance of each resource."""
+        return replace(
+            self.taken[-1],
+            cpu=_varied([one.cpu for one in self.taken]),
+            memory=_varied([one.memory for one in self.taken]),
+            bandwidth_in=_varied([one.bandwidth_in for one in self.taken]),
+            bandwidth_out=_varied([one.bandwidth_out for one in self.taken]),
+        )
+
+
+def _varied(taken: list[ResourceUsage | None]) -> ResourceUsage | None:
+    """Return the last one with mean and variance of those with the same limit."""
+    last = taken[-1]
+    if last is None:
+        return None
+    usages = [one.usage for one in taken if one is not None and one.limit == last.limit]
+    if len(usages) == 1:
+        return last
+    mean = statistics.fmean(usages)
+    variance = statistics.variance(usages)
+    return replace(last, mean=six_digits(mean), variance=six_digits(variance))

@@ -1,0 +1,50 @@
+"""How the usage of all brokers varied lately, as `core.usage_samples` has it for one broker."""
+
+from collections import deque
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.load import six_digits
+from loadmanager.core.scores import RESOURCES, FloatArray
+from loadmanager.core.usage_samples import MOST_SAMPLES
+
+_FEWEST: Final = 2
+_UNKNOWN: Final = np.full(len(RESOURCES), np.nan)
+
+
+class VariedUsage:
+    """The last samples of each broker since its bundles changed.
+
+    Args:
+        interval_s: time between two samples of an agent. A step that is longer has one sample
+            here, so that samples are forgotten by their age, too.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._kept_s = MOST_SAMPLES * interval_s
+        self._taken: deque[tuple[float, FloatArray, Mask]] = deque(maxlen=MOST_SAMPLES)
+
+    def begin(self, rows: Indices) -> None:
+        """Begin anew with some brokers."""
+        for _, _, sampled in self._taken:
+            sampled[rows] = False
+
+    def add(self, now_s: float, usage: FloatArray, sampled: Mask) -> None:
+        """Take a sample of those brokers that were ``sampled``."""
+        self._taken.append((now_s, usage, sampled.copy()))
+        while self._taken[0][0] <= now_s - self._kept_s:
+            self._taken.popleft()
+
+    def of(self, row: int) -> tuple[FloatArray, FloatArray]:
+        """Return mean and variance of each resource of a broker, NaN without two samples."""
+        found = [usage[row] for _, usage, sampled in self._taken if sampled[row]]
+        if len(found) < _FEWEST:
+            return _UNKNOWN, _UNKNOWN
+        samples = np.stack(found)
+        return _rounded(samples.mean(axis=0)), _rounded(samples.var(axis=0, ddof=1))
+
+
+def _rounded(figures: FloatArray) -> FloatArray:
+    return np.array([six_digits(one) for one in figures.tolist()])
