@@ -1,21 +1,11 @@
 """Every alert speaks of metrics that exist, and says how bad it is."""
 
-import re
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
-
-from loadmanager.telemetry.attaching import AttachMetrics
-from loadmanager.telemetry.history import HistoryMetrics
-from loadmanager.telemetry.metrics import Metrics
-
-BY_PATTERN = re.compile(r'__name__=~"(?P<before>\w*)\((?P<middle>[\w|]+)\)(?P<after>\w*)"')
-BY_NAME = re.compile(r"\b(?:loadmanager|pulsar)_\w+")
-ENDINGS = ("", "_total", "_bucket", "_sum", "_count")
+from metric_names import existing_series, metrics_in
 
 
 @pytest.fixture(scope="module")
@@ -27,27 +17,16 @@ def rules(project: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def existing() -> set[str]:
-    """Return the names of all series of a sidecar that keeps history, and of attach."""
-    registry = CollectorRegistry()
-    AttachMetrics(registry)
-    Metrics(registry)
-    HistoryMetrics(registry)
-    return {f"{m.name}{end}" for (m, end) in product(registry.collect(), ENDINGS)}
-
-
-def metrics_in(expression: str) -> set[str]:
-    """Return the names of the metrics in an alert's expression."""
-    spelled_out = {
-        f"{found['before']}{one}{found['after']}"
-        for found in BY_PATTERN.finditer(expression)
-        for one in found["middle"].split("|")
-    }
-    return spelled_out | set(BY_NAME.findall(BY_PATTERN.sub("", expression)))
+    return existing_series()
 
 
 def test_metrics_are_found_by_name_and_by_pattern() -> None:
-    expression = 'max({__name__=~"pulsar_lb_(cpu|memory)_usage"}) + loadmanager_leader > 1'
+    expression = (
+        'max({__name__=~"pulsar_lb_(cpu|memory)_usage"}) + loadmanager_leader '
+        "> cluster:loadmanager_leader:max5m"
+    )
     assert metrics_in(expression) == {
+        "cluster:loadmanager_leader:max5m",
         "pulsar_lb_cpu_usage",
         "pulsar_lb_memory_usage",
         "loadmanager_leader",
@@ -76,3 +55,25 @@ def test_every_alert_has_an_outage_in_which_it_is_to_fire(
     moments = [moment for case in cases for moment in case["alert_rule_test"]]
     fired = {moment["alertname"] for moment in moments if moment.get("exp_alerts")}
     assert {rule["alert"] for rule in rules} == fired
+
+
+def test_every_alert_has_an_entry_in_the_runbooks(
+    rules: list[dict[str, Any]], project: Path
+) -> None:
+    page = (project / "docs" / "runbooks.md").read_text(encoding="utf-8")
+    entries = dict(
+        part.split("\n", 1) for part in page.replace("\n## ", "\n### ").split("\n### ")[1:]
+    )
+    alerts = [rule["alert"] for rule in rules]
+    assert {title for title in entries if title.startswith("LoadManager")} == set(alerts)
+    index = page.partition("\n## ")[0]
+    for rule in rules:
+        alert = rule["alert"]
+        assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{alert.lower()}"
+        assert f"`{alert}`" in index
+        bullets = [line for line in entries[alert].splitlines() if line.startswith("- ")]
+        assert [line.split(":")[0] for line in bullets] == [
+            "- **Means**",
+            "- **Look at**",
+            "- **Do**",
+        ]
