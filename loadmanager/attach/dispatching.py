@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -40,7 +41,6 @@ class Dispatcher:
     log: TaskLog
     _why: dict[BundleId, str] = field(default_factory=dict)
     _unfinished: BundleId | None = None
-    _begun: set[BundleId] = field(default_factory=set)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _failures: list[BaseException] = field(default_factory=list)
     _owners: SampledOwners = field(default_factory=SampledOwners)
@@ -86,41 +86,36 @@ class Dispatcher:
         splits = [one for one in seen.splits if one.bundle not in self._orders.uncut]
         self._why = {one.bundle: one.reason() for one in splits or seen.proposals}
         self._unfinished = None
-        waiting = deque([proposed_split(one) for one in splits])
-        waiting = waiting or deque([proposed_move(one) for one in seen.proposals])
         try:
-            while waiting or len(self._tasks.tasks):
-                self._changed.clear()
-                await self._propose(waiting)
-                if len(self._tasks.tasks):
-                    await self._changed.wait()
-                if self._failures:
-                    raise self._failures[0]
+            if splits:
+                await self._carry_out(map(proposed_split, splits), at_once=1)
+            else:
+                moves = map(proposed_move, seen.proposals)
+                await self._carry_out(moves, at_once=self.budget.limits.at_once)
         finally:
             # Whatever ended this, no order is left without a look at where it went.
             await self._orders.settled()
 
-    async def _propose(self, waiting: deque[BundleTask]) -> None:
-        """Have as many carried out as may begin now."""
-        proposals: list[BundleTask] = []
-        while waiting and not self._crowded(waiting[0]):
-            proposal = waiting.popleft()
-            if why := self._held(proposal.bundle):
-                self._tasks.withdraw(proposal, f"held: {why}")
-                continue
-            self.budget.begin(proposal.bundle, monotonic())
-            self._begun.add(proposal.bundle)
-            proposals.append(proposal)
-        if proposals:
-            found = await self._tasks.dispatch(proposals)
-            for proposal in proposals:
-                if proposal.bundle in self._begun and proposal.bundle in found.refused:
-                    self._tasks.withdraw(proposal, found.refused[proposal.bundle])
+    async def _carry_out(self, proposals: Iterable[BundleTask], at_once: int) -> None:
+        waiting, live = deque(proposals), self._tasks.tasks
+        while waiting or len(live):
+            self._changed.clear()
+            while waiting and len(live) < at_once:
+                await self._propose(waiting.popleft())
+            if len(live):
+                await self._changed.wait()
+            if self._failures:
+                raise self._failures[0]
 
-    def _crowded(self, following: BundleTask) -> bool:
-        """Return whether what is under way has to end first; splits are made one at a time."""
-        alone = following.kind is TaskKind.SPLIT
-        return bool(self._begun) if alone else self.budget.crowded()
+    async def _propose(self, proposal: BundleTask) -> None:
+        """Have a proposal carried out, unless something is in its way."""
+        bundle, why = proposal.bundle, self._held(proposal.bundle)
+        if why:
+            self._tasks.withdraw(proposal, f"held: {why}")
+            return
+        found = await self._tasks.dispatch([proposal])
+        if not found.tasks and bundle in found.refused:
+            self._tasks.withdraw(proposal, found.refused[bundle])
 
     def _held(self, bundle: BundleId) -> str:
         if self.stopping.is_set():
@@ -131,17 +126,15 @@ class Dispatcher:
 
     def _task_changed(self, task: BundleTask) -> None:
         self._changed.set()
-        if task.state.ended:
-            self._ended(task)
-        if task.state.ended or task.last_event is TaskEvent.ORDER_WRITTEN:
-            self.log.task(task, self._why.get(task.bundle, ""))
-
-    def _ended(self, task: BundleTask) -> None:
-        if task.bundle in self._begun:
-            self._begun.remove(task.bundle)
+        begins = task.last_event is TaskEvent.ORDER_WRITTEN
+        if begins:
+            self.budget.begin(task.bundle, monotonic())
+        elif task.state.ended and task.attempts:
             self.budget.end(task.bundle, monotonic())
         if task.kind is TaskKind.SPLIT and task.state is TaskState.TIMED_OUT:
             self._unfinished = task.bundle
+        if begins or task.state.ended:
+            self.log.task(task, self._why.get(task.bundle, ""))
 
     def _failed(self, error: BaseException) -> None:
         self.stopping.set()

@@ -69,10 +69,6 @@ class MoveBudget:
             return f"{self.limits.per_namespace} moves a minute of {namespace}"
         return ""
 
-    def crowded(self) -> bool:
-        """Return whether as many moves are under way as may be at once."""
-        return len(self._under_way) >= self.limits.at_once
-
     def begin(self, bundle: BundleId, now_s: float) -> None:
         """Count a move that begins."""
         self._begun.append((now_s, namespace_of(bundle)))

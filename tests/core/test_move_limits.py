@@ -37,16 +37,6 @@ def test_no_more_than_so_many_moves_of_one_namespace_begin_within_any_minute() -
     assert budget.exhausted(bundle(9, "a/b"), 60.5) == ""
 
 
-def test_only_so_many_moves_are_under_way_at_once() -> None:
-    budget = MoveBudget(MoveLimits(at_once=2))
-    budget.begin(bundle(1), 0.0)
-    assert not budget.crowded()
-    budget.begin(bundle(2), 0.0)
-    assert budget.crowded()
-    budget.end(bundle(1), 1.0)
-    assert not budget.crowded()
-
-
 def test_a_decision_needs_a_sample_begun_after_the_last_move() -> None:
     budget = MoveBudget(MoveLimits())
     assert budget.may_decide_on(0.0)
