@@ -1,4 +1,4 @@
-"""The systemd unit is one that systemd accepts, and gives the sidecar few rights."""
+"""The systemd units are such that systemd accepts, and give the programs few rights."""
 
 import re
 import shutil
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.cli.agent import DISPLACED
+from loadmanager.cli.attach import attach_command
 from loadmanager.config.serving import OwnershipSettings
 
 MOST_EXPOSED = 20
@@ -22,6 +23,11 @@ def unit(project: Path) -> Path:
     return project / "deploy" / "systemd" / "loadmanager.service"
 
 
+@pytest.fixture
+def attach_unit(unit: Path) -> Path:
+    return unit.with_name("loadmanager-attach.service")
+
+
 def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["systemd-analyze", *arguments], capture_output=True, text=True, check=False
@@ -32,7 +38,7 @@ def installed(unit: Path, folder: Path) -> Path:
     """Copy the unit with the path of a program that exists here: systemd looks whether it does."""
     copy = folder / unit.name
     text = unit.read_text(encoding="utf-8")
-    assert "ExecStart=/opt/loadmanager/bin/loadmanager agent" in text
+    assert "ExecStart=/opt/loadmanager/bin/loadmanager a" in text
     program = Path(sys.executable).with_name("loadmanager")
     copy.write_text(text.replace("/opt/loadmanager/bin/loadmanager", str(program)), "utf-8")
     return copy
@@ -70,3 +76,28 @@ def test_unit_has_time_to_hand_everything_over_when_it_is_stopped(unit: Path) ->
     stop = re.search(r"^TimeoutStopSec=(\d+)s$", text, re.MULTILINE)
     assert stop is not None
     assert int(stop[1]) >= OwnershipSettings().drain_deadline_s + 30
+
+
+def test_the_unit_of_attach_is_accepted_and_hardened(attach_unit: Path, tmp_path: Path) -> None:
+    verdict = analyze("verify", "--man=no", installed(attach_unit, tmp_path))
+    assert (verdict.returncode, verdict.stdout + verdict.stderr) == (0, "")
+    threshold = f"--threshold={MOST_EXPOSED}"
+    verdict = analyze("security", "--offline=true", "--no-pager", threshold, attach_unit)
+    assert verdict.returncode == 0, verdict.stdout
+
+
+def test_the_unit_of_attach_restores_what_a_crash_left(
+    attach_unit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "attach.toml"
+    config.touch()
+    monkeypatch.setenv("LOADMANAGER_PULSAR", "http://broker-1:8080")
+    text = attach_unit.read_text(encoding="utf-8")
+    for setting, action in {"ExecStart=": "balance", "ExecStopPost=-": "restore"}.items():
+        (line,) = re.findall(
+            f"^{setting}/opt/loadmanager/bin/loadmanager (.*)$", text, re.MULTILINE
+        )
+        command, *arguments = line.replace("/etc/loadmanager/attach.toml", str(config)).split()
+        context = attach_command.make_context(command, arguments)
+        assert context.params[action]
+        assert context.params["config"] == config
