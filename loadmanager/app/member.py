@@ -24,7 +24,7 @@ from loadmanager.app.obedience import Obedience
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher
-from loadmanager.app.registration import deregister, register
+from loadmanager.app.registrar import Registrar
 from loadmanager.app.splitting import Splitter
 from loadmanager.app.succession import StandingBy, Succession
 from loadmanager.app.unleased import Unleased
@@ -33,7 +33,6 @@ from loadmanager.core.lease import Heartbeats
 from loadmanager.core.load import LoadReport
 from loadmanager.ports import (
     BrokerError,
-    Connection,
     CoordinationError,
     NotTheContract,
     StaleAgent,
@@ -42,7 +41,6 @@ from loadmanager.ports import (
 log = structlog.get_logger()
 
 _LEAST_PAUSE_S = 0.5
-_CONNECT_POLL_S = 0.1
 
 
 class Member:
@@ -67,9 +65,9 @@ class Member:
         self._health = health
         self._leaving = leaving
         self._succession = Succession(parts.identity, parts.coordination, parts.clock)
+        self._registrar = Registrar(parts, self._succession)
         self._unleased = Unleased(parts, self._succession)
         self._membership: Membership | None = None
-        self._given_up: Membership | None = None
         self._lapsed: Membership | None = None
         self._lease: LeaseKeeper | None = None
         self._obedience = Obedience(parts, ownerships.obey, ownerships.doubt)
@@ -79,6 +77,7 @@ class Member:
         self._tasks = MembershipTasks(
             parts,
             ownerships,
+            registrar=self._registrar,
             publisher=publisher,
             splitter=splitter,
             obedience=self._obedience,
@@ -181,10 +180,8 @@ class Member:
             await self._succession.insist()
 
     async def _one_membership(self) -> None:
-        parts = self._parts
-        while parts.coordination.session.connection is not Connection.CONNECTED:
-            await parts.clock.sleep(_CONNECT_POLL_S)
-        await self._deregister_given_up()
+        parts, registrar = self._parts, self._registrar
+        await registrar.ready()
         if self._lease:
             await self._former_locks.release(self._lease.leased_until_s)
             await self._stay_out(self._lease)
@@ -192,9 +189,7 @@ class Member:
         drained, _ = await asyncio.gather(parts.coordination.get(mark), self._obedience.learn())
         self._intention.mark_read(drained)
         report = self._publisher.fitting(await self._first_report())
-        membership, former = await register(
-            parts.coordination, parts.identity, report, self._succession
-        )
+        membership, former = await registrar.register(report)
         # Not before: they may change while it waits for its turn, and by former ones it would
         # stop what it serves and is to go on serving.
         await self._obedience.read()
@@ -223,11 +218,11 @@ class Member:
             raise Displaced(f"the broker obeys a newer agent: {first_leaf(stale)}") from stale
         except* Displaced:
             if self._membership is None:
-                await self._give_up(membership)
+                await registrar.give_up(membership)
             raise
         except* (BrokerError, BrokerLost):
             self._unleased.refusal()
-            await self._give_up(membership)
+            await registrar.give_up(membership)
             raise
         except* LeaseLapsed:
             self._lapsed = membership
@@ -235,7 +230,7 @@ class Member:
         except* (CoordinationError, MembershipEnded):
             raise
         except* Exception:
-            await self._give_up(membership)
+            await registrar.give_up(membership)
             raise
 
     async def _first_report(self) -> LoadReport:
@@ -245,39 +240,15 @@ class Member:
             if self._unleased.refused:
                 await self._unleased.ask()
         except BrokerError as error:
-            await self._take_back(error)
+            if isinstance(error, NotTheContract):
+                self._unleased.refusal()
+            await self._registrar.take_back()
             raise
         return report
 
     async def _stay_out(self, lease: LeaseKeeper) -> None:
         """Register no broker whose lease lapsed before a lease could be held again."""
         if self._lapsed is not None:
-            await self._give_up(self._lapsed)
+            await self._registrar.give_up(self._lapsed)
             await lease.provable()
             self._lapsed = None
-
-    async def _give_up(self, membership: Membership) -> None:
-        self._given_up = membership
-        await self._deregister_given_up()
-
-    async def _deregister_given_up(self) -> None:
-        """Take a broker out that cannot serve; again later, where the write was lost.
-
-        The session lives on, and with it a registration that no other agent may delete.
-        """
-        if self._given_up is not None:
-            await deregister(self._parts.coordination, self._given_up)
-            self._given_up = None
-
-    async def _take_back(self, unasked: BrokerError) -> None:
-        """Take out a broker that cannot be asked, if it is registered by this session.
-
-        So it is where the reply to a registration was lost: no other agent may delete that.
-        """
-        if isinstance(unasked, NotTheContract):
-            self._unleased.refusal()
-        coordination, broker = self._parts.coordination, self._parts.identity.broker
-        session_id = coordination.session.session_id
-        node = await coordination.get(znodes.registration(broker))
-        if node is not None and node.stat.ephemeral_owner == session_id:
-            await self._give_up(Membership(broker, session_id, node.stat.czxid))

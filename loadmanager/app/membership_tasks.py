@@ -12,10 +12,10 @@ from loadmanager.app.obedience import Obedience
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher
+from loadmanager.app.registrar import Registrar
 from loadmanager.app.splitting import Splitter
 from loadmanager.core import znodes
 from loadmanager.core.load import LoadReport
-from loadmanager.ports import Node
 
 _COMPARE_S = 0.5
 _DROP_POLL_S = 0.02
@@ -29,6 +29,7 @@ class MembershipTasks:
         parts: Parts,
         ownerships: Ownerships,
         *,
+        registrar: Registrar,
         publisher: Publisher,
         splitter: Splitter,
         obedience: Obedience,
@@ -39,6 +40,7 @@ class MembershipTasks:
         self._coordination = parts.coordination
         self._clock = parts.clock
         self._ownerships = ownerships
+        self._registrar = registrar
         self._publisher = publisher
         self._splitter = splitter
         self._obedience = obedience
@@ -99,26 +101,11 @@ class MembershipTasks:
             MembershipEnded: it is gone while the session lives.
             Displaced: another session registered the same broker after us.
         """
-        seen: asyncio.Queue[Node | None] = asyncio.Queue()
-        watch = self._coordination.watch(znodes.registration(membership.broker), seen.put_nowait)
-        try:
-            while True:
-                node = await seen.get()
-                if self._coordination.session.session_id != membership.session_id:
-                    raise MembershipEnded("the session was replaced")
-                if self._leaving.begun:
-                    continue
-                if node is None:
-                    # The leader gives our bundles to others, so we give them back.
-                    self._ownerships.recall_all()
-                    await self._leaving.let_go(math.inf)
-                    raise MembershipEnded("the registration was deleted")
-                if node.stat.ephemeral_owner != membership.session_id:
-                    raise Displaced(
-                        f"session {node.stat.ephemeral_owner:#x} registered {membership.broker} too"
-                    )
-        finally:
-            watch.close()
+        await self._registrar.until_deleted(membership, lambda: self._leaving.begun)
+        # The leader gives our bundles to others, so we give them back.
+        self._ownerships.recall_all()
+        await self._leaving.let_go(math.inf)
+        raise MembershipEnded("the registration was deleted")
 
     async def _watch_disobedience(self) -> None:
         """Notice that the broker refuses a command of this agent because it obeys a newer one.
