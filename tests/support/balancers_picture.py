@@ -55,7 +55,7 @@ def _row(run: Run) -> list[str]:
         _pause(run["pause_p99_s"]),
         str(run["failed_sends"]),
         "in the broker" if cores is None else f"{100 * cores:.1f} % of a core",
-        f"{run['load_average']:.1f}",
+        f"{run['load_average']:.1f}" if "load_average" in run else "not noted",
     ]
 
 
