@@ -15,6 +15,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+import yaml
+from dashboards import RARE, dashboards
+from metric_names import metrics_in
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -172,6 +175,32 @@ def test_sidecar_measures_its_broker_in_the_other_container(
             all(0 < percent < 100 for percent in stack.query("pulsar_lb_memory_usage").values())
             and len(stack.query("pulsar_lb_memory_usage")) == len(NODES)
         ),
+        within_s=60,
+    )
+
+
+def test_every_query_is_understood_and_those_of_dashboards_show_something(
+    stack: Stack, eventually: Eventually
+) -> None:
+    shown = {query for one in dashboards() for query in one.queries}
+    watched = {
+        rule["expr"]
+        for file in ("alerts.yml", "recording.yml")
+        for group in yaml.safe_load((PROJECT / "deploy" / "prometheus" / file).read_text())[
+            "groups"
+        ]
+        for rule in group["rules"]
+    }
+    for query in shown | watched:
+        path = "/api/v1/query?" + urlencode({"query": query})
+        assert stack.ask("prometheus", PROMETHEUS_PORT, path)[0] == 200, query
+    rare = tuple(RARE)
+    common = {
+        query for query in shown if not any(name.startswith(rare) for name in metrics_in(query))
+    }
+    eventually(
+        "all of a healthy cluster's metrics are there",
+        lambda: not {query for query in common if not stack.query(query)},
         within_s=60,
     )
 
