@@ -183,14 +183,9 @@ def test_every_query_is_understood_and_those_of_dashboards_show_something(
     stack: Stack, eventually: Eventually
 ) -> None:
     shown = {query for one in dashboards() for query in one.queries}
-    watched = {
-        rule["expr"]
-        for file in ("alerts.yml", "recording.yml")
-        for group in yaml.safe_load((PROJECT / "deploy" / "prometheus" / file).read_text())[
-            "groups"
-        ]
-        for rule in group["rules"]
-    }
+    files = [PROJECT / "deploy" / "prometheus" / name for name in ("alerts.yml", "recording.yml")]
+    groups = [group for file in files for group in yaml.safe_load(file.read_text())["groups"]]
+    watched = {rule["expr"] for group in groups for rule in group["rules"]}
     for query in shown | watched:
         path = "/api/v1/query?" + urlencode({"query": query})
         assert stack.ask("prometheus", PROMETHEUS_PORT, path)[0] == 200, query
