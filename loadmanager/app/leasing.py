@@ -24,6 +24,7 @@ import structlog
 from loadmanager.app.membership import Membership
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
+from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId
 from loadmanager.core.lease import (
@@ -124,6 +125,7 @@ class LeaseKeeper:
         self._over_at_s = earlier_end_s
         self._answering = False
         self._refusing = False
+        self._restarted = False
         self._complaint = ""
         self._shortened = False
 
@@ -268,10 +270,15 @@ class LeaseKeeper:
 
         Raises:
             BrokerRefused: each answer comes from another process.
+            Displaced: it restarted, and another agent has registered it.
+            MembershipEnded: it restarted, and its registration was deleted.
         """
         self._refusing = True
         longest = (0.0, 0.0)
         for _ in range(1 + MOST_RESTARTS):
+            if self._restarted:
+                await self._check_registered()
+                self._restarted = False
             # Once, unless the broker turns out to have restarted: the new process does
             # not take a time on the clock of the former one.
             named = self._incarnation
@@ -290,6 +297,24 @@ class LeaseKeeper:
             f"PUT lease: its incarnation changed with each of {1 + MOST_RESTARTS} answers; "
             "expected one that is drawn at the start of the process"
         )
+
+    async def _check_registered(self) -> None:
+        """Return if no other agent has registered the broker by now.
+
+        The former process of the broker would refuse this agent then. Its new one remembers
+        neither agents nor tokens, and would serve what the other agent has given away.
+
+        Raises:
+            Displaced: another agent has.
+            MembershipEnded: the registration was deleted.
+        """
+        me, path = self._membership, znodes.registration(self._membership.broker)
+        await self._coordination.heartbeat()  # What was committed before is read after it.
+        node = await self._coordination.get(path)
+        if node is None:
+            raise MembershipEnded("the registration was deleted")
+        if node.stat.czxid != me.agent_epoch:
+            raise Displaced(f"another agent, of epoch {node.stat.czxid}, registered {me.broker}")
 
     async def _renew(self, *, until_s: float | None) -> BrokerState:
         asked_at = self._ownerships.commands_done
@@ -315,7 +340,7 @@ class LeaseKeeper:
             log.warning("broker.process.restarted", incarnation=state.incarnation)
             # Another process, another clock: what was leased on the old one is void.
             self._leased_until_s = self._over_at_s = self._clock.monotonic_s()
-            self._refusing = False
+            self._refusing, self._restarted = False, True
         self._incarnation = state.incarnation
         self._broker_clock_s = state.clock_s
         self._broker_clock_read_at_s = self._clock.monotonic_s()

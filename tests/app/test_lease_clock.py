@@ -1,5 +1,6 @@
 """A lease ends in time, whatever clock the broker's next process has."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
@@ -8,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.broker.in_process import InProcessBroker
-from loadmanager.app.leasing import LeaseKeeper, LeaseTerms, MembershipEnded
+from loadmanager.app.leasing import Displaced, LeaseKeeper, LeaseTerms, MembershipEnded
 from loadmanager.app.membership import Membership
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
@@ -27,6 +28,7 @@ class World:
     now_s: float = 0.0
     origin_s: float = 5000.0
     broker_rate: float = 1.0
+    registered_epoch: int = 1
     session: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(session_id=1, timeout_s=30.0)
     )
@@ -45,6 +47,11 @@ class World:
 
     async def heartbeat(self) -> None:
         """Confirm the session, at once."""
+
+    async def get(self, _path: str) -> SimpleNamespace | None:
+        """Return the broker's registration."""
+        found = self.registered_epoch
+        return SimpleNamespace(stat=SimpleNamespace(czxid=found)) if found else None
 
 
 class Serving:
@@ -100,6 +107,37 @@ async def test_a_broker_that_restarts_between_two_renewals_is_leased_by_its_new_
     assert broker.serving == {BUNDLE: 1}
     world.now_s = 15.0
     assert broker.serving == {}
+
+
+@pytest.mark.parametrize(
+    ("registered_epoch", "ended"),
+    [
+        (7, pytest.raises(Displaced, match="another agent, of epoch 7, registered broker:8080")),
+        (0, pytest.raises(MembershipEnded, match="the registration was deleted")),
+    ],
+)
+@pytest.mark.parametrize("answering", [True, False])
+async def test_a_new_process_of_a_broker_that_another_agent_registered_is_not_leased(
+    registered_epoch: int, ended: AbstractContextManager[object], answering: bool
+) -> None:
+    """It remembers neither agents nor tokens, and the other one may have given bundles away."""
+    world = World()
+    broker = InProcessBroker(world.broker_clock_s)
+    keeper = _keeper(world, broker)
+    await keeper.begin()
+    world.registered_epoch = registered_epoch
+    await keeper._extend()  # The process that was leased refuses older agents by itself.
+    broker.kill()
+    if not answering:
+        with pytest.raises(BrokerError):
+            await keeper._extend()
+    broker.restart()
+    with ended:
+        await keeper._extend()
+    with pytest.raises(BrokerError):
+        await broker.load(BUNDLE, agent_epoch=1, fencing_token=1)
+    with ended:
+        await keeper._extend()
 
 
 async def test_a_lease_is_over_half_a_tick_before_the_timeout_that_was_granted() -> None:
