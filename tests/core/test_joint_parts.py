@@ -19,8 +19,11 @@ from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.document import MOST_BROKERS, MOST_BYTES, decode_joint, encode_joint
 from loadmanager.core.joint.learning import measured_error
 from loadmanager.core.joint.level import water_level
+from loadmanager.core.joint.search import Search
+from loadmanager.core.joint.standing import Standing
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import solved
+from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.planner import Planner
@@ -210,6 +213,27 @@ def test_water_fills_to_one_level(brokers: list[tuple[float, float]], total: flo
     level = water_level(background, capacity, total)
     poured = (np.maximum(level - background, 0.0) * capacity).sum()
     assert poured == pytest.approx(total, rel=1e-6, abs=1e-6)
+
+
+def test_a_swap_takes_nothing_off_a_broker_that_may_stand_low() -> None:
+    at = Standing(
+        level=0.5,
+        resources=("cpu",),
+        low=np.array([[1.05], [0.95]]),
+        high=np.array([[1.05], [2.0]]),
+        unit=np.ones((2, 1)),
+        share=np.ones((2, 1)),
+        cost=np.array([[0.05], [0.2]]),
+        weight=np.array([0.05, 0.2]),
+        effort=np.zeros(2),
+        owner=np.array([0, 1]),
+    )
+    every = np.ones(2, dtype=np.bool_)
+    limits = Limits(gives=every, takes=every, movable=every)
+    search = Search(at=at, limits=limits, prices=np.zeros(2), weight_left=1.0)
+    search.run()
+    assert search.found == []
+    assert search.stuck[0].bundle == 0
 
 
 def test_costs_are_of_the_broker_that_serves() -> None:

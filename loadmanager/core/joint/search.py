@@ -172,13 +172,20 @@ class Search:
         return best
 
     def _exchanged(self, broker: int, rows: Indices, target: int, others: Indices) -> FloatArray:
-        """Return (rows, others): what exchanging each pair gains."""
-        at, low, high = self.at, self._low[broker], self._high[target]
+        """Return (rows, others): what exchanging each pair gains.
+
+        Of each resource the broker that gives counts as standing low, the one that takes as
+        standing high, whichever of the two it is.
+        """
+        at = self.at
         net = at.cost[rows][:, np.newaxis] - at.cost[others]
-        lowered = np.maximum(low - net * at.unit[broker], 0.0)
-        raised = np.maximum(high + net * at.unit[target], 0.0)
-        saving = ((low**POWER - lowered**POWER) * at.share[broker]).sum(axis=2)
-        saving += ((high**POWER - raised**POWER) * at.share[target]).sum(axis=2)
+        gives = net > 0
+        here = np.where(gives, self._low[broker], self._high[broker])
+        there = np.where(gives, self._high[target], self._low[target])
+        lowered = np.maximum(here - net * at.unit[broker], 0.0)
+        raised = np.maximum(there + net * at.unit[target], 0.0)
+        saving = ((here**POWER - lowered**POWER) * at.share[broker]).sum(axis=2)
+        saving += ((there**POWER - raised**POWER) * at.share[target]).sum(axis=2)
         prices = self.prices[rows][:, np.newaxis] + self.prices[others]
         return np.asarray(saving / POWER - prices)
 
