@@ -94,6 +94,13 @@ def test_a_cluster_with_everything_on_one_broker_is_judged_and_nothing_is_change
     assert told["plannedMaxOverMean"] < told["maxOverMean"]
     proposed = {one["bundle"] for one in told["proposals"]}
     assert all(bundle.startswith(f"{NAMESPACE}/") for bundle in proposed)
+    # Real hosts tell their usage and limit: each broker is weighed by them, and none is missing.
+    for strategy in ("threshold", "joint"):
+        told = seen(cluster, "--strategy", strategy, "--interval", "2")
+        assert told["missing"] == {}
+        weighed = {one["about"] for one in told["refusals"]}
+        weighed |= {one["source"] for one in told["proposals"]}
+        assert weighed >= set(cluster.brokers), told
 
 
 def test_the_doctor_reads_a_real_cluster(cluster: RealPulsar) -> None:
