@@ -22,7 +22,7 @@ from loadmanager.app.electing import Deposed, Election, Term, TermGivenUp
 from loadmanager.app.identity import Identity
 from loadmanager.app.picture import ClusterPicture
 from loadmanager.app.unexpected import Unexpected
-from loadmanager.attach.mandate import Elected, withdrawn
+from loadmanager.attach.mandate import Elected
 from loadmanager.attach.prior_settings import StateUnusable
 from loadmanager.attach.shared_state import SharedState
 from loadmanager.cli.simulated_history import warnings_alone
@@ -30,6 +30,7 @@ from loadmanager.config import load_config
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId
+from loadmanager.core.leadership import Incumbent
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports import Clock, Coordination, CoordinationError
 from loadmanager.telemetry.metrics import Metrics
@@ -37,7 +38,9 @@ from loadmanager.wiring import conditions_of, zookeeper_options
 
 _REGISTER_S: Final = 2.0
 _RETRY_S: Final = 0.2
-_TERM_ENDS_S: Final = 30.0
+_TICKS_LATE: Final = 2.0
+"""So many ticks may pass until ZooKeeper ends a session that has timed out."""
+
 _NO_HOST: Final = re.compile(r"[^-.\w]", re.ASCII)
 
 Lead = Callable[[Elected, SharedState], Awaitable[None]]
@@ -52,6 +55,7 @@ class Candidate:
     picture: ClusterPicture
     clock: Clock
     unexpected: Unexpected
+    longest_session_s: float
 
     @property
     def state(self) -> SharedState:
@@ -99,29 +103,31 @@ class Candidate:
 
     async def leads(self) -> str:
         """Return who leads, "" for nobody; raises `CoordinationError`."""
-        self.picture.leader_read(await self.coordination.get(znodes.LEADER))
-        incumbent = self.picture.incumbent
+        incumbent = await self.incumbent()
         return "" if incumbent is None else incumbent.broker or "somebody"
 
-    async def settings_left(self) -> bool:
-        """Withdraw; return whether the last candidate ends and Pulsar's settings are not restored.
+    async def incumbent(self) -> Incumbent | None:
+        """Return whose session leads, None for nobody; raises `CoordinationError`."""
+        self.picture.leader_read(await self.coordination.get(znodes.LEADER))
+        return self.picture.incumbent
 
-        A leader that ends as well has time to end its term.
+    async def another_leads(self, former: Incumbent | None) -> bool:
+        """Wait until somebody leads; return False once there is no candidate that could.
+
+        Who was elected after ``former`` is alive. ``former`` itself may have crashed and be
+        listed until its session ends, so its node has to last for longer than that.
 
         Raises:
             CoordinationError: ZooKeeper does not answer.
-            StateUnusable: what is stored cannot be read, or somebody else leads and goes on.
         """
-        if await withdrawn(self.coordination, self.identity.broker):
-            return False
-        until_s = self.clock.monotonic_s() + _TERM_ENDS_S
-        while await self.state.read() is not None:
-            if (leader := await self.leads()) in {"", self.identity.broker}:
+        sure_s = self.clock.monotonic_s() + self.longest_session_s
+        while True:
+            leader = await self.incumbent()
+            if leader is not None and (leader != former or self.clock.monotonic_s() > sure_s):
                 return True
-            if self.clock.monotonic_s() > until_s:
-                raise StateUnusable(f"{leader} leads after {_TERM_ENDS_S:g} s, without a candidacy")
+            if leader is None and not await self.coordination.children(znodes.ATTACH_CANDIDATES):
+                return False
             await self.clock.sleep(_RETRY_S)
-        return False
 
     async def register(self) -> None:
         """Have others see that there is one more candidate; tries until it is so."""
@@ -156,7 +162,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
     # A candidate has no broker, and a name of its own in each life.
     config = load_config(path, {**os.environ, "LOADMANAGER_BROKER__ID": name})
     clock, metrics = SystemClock(), Metrics(CollectorRegistry(), config.cluster.name)
-    coordination = ZooKeeperCoordination(zookeeper_options(config))
+    coordination, zookeeper = ZooKeeperCoordination(zookeeper_options(config)), config.zookeeper
     picture = ClusterPicture(coordination, clock, metrics)
     with warnings_alone():
         await coordination.start()
@@ -170,6 +176,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
                 picture=picture,
                 clock=clock,
                 unexpected=Unexpected(clock, metrics),
+                longest_session_s=zookeeper.session_timeout_s + _TICKS_LATE * zookeeper.tick_s,
             )
         finally:
             picture.close()

@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,13 +21,15 @@ from loadmanager.cli.attach_history import RecordedLog, recording
 from loadmanager.cli.attach_metrics import MeasuredLog, served_metrics, show_window
 from loadmanager.cli.attach_output import DecisionLog, print_findings, print_window
 from loadmanager.cli.attach_strategy import FollowedLog, strategy_of
-from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.ports import CoordinationError
 from loadmanager.telemetry.attaching import AttachMetrics
 
 if TYPE_CHECKING:
     from loadmanager.cli.attach_candidate import Candidate
+    from loadmanager.core.leadership import Incumbent
 
+_LAST_LOOK_S: Final = 120.0
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -158,26 +161,48 @@ class Attached:
     ) -> None:
         from loadmanager.cli.attach_candidate import standing_until
 
-        log = DecisionLog(admin.cost, self._options["as_json"])
-        async with standing_until(self._options["config"], stopping) as standing:
-            if standing is None:
-                return
-            log.event(f"{standing.identity.broker} stands for election")
+        log, left = DecisionLog(admin.cost, self._options["as_json"]), None
+        try:
+            async with standing_until(self._options["config"], stopping) as standing:
+                if standing is None:
+                    return
+                log.event(f"{standing.identity.broker} stands for election")
 
-            async def lead(mandate: Mandate, state: State) -> None:
-                log.event(f"{standing.identity.broker} leads term {mandate.epoch}")
-                await self._led(admin, metrics, state, stopping, mandate)
+                async def lead(mandate: Mandate, state: State) -> None:
+                    log.event(f"{standing.identity.broker} leads term {mandate.epoch}")
+                    await self._led(admin, metrics, state, stopping, mandate)
 
-            await standing.run(lead, stopping)
-            try:
-                if await standing.settings_left():
-                    for line in await Quiet(admin, standing.state).restore(self._url):
-                        log.event(line)
-            except LoadManagerError as error:
-                raise StateUnusable(
-                    f"Pulsar's settings may not be restored ({error}), and no other candidate may "
-                    "be there; run loadmanager attach --restore"
-                ) from error
+                try:
+                    await standing.run(lead, stopping)
+                finally:
+                    left = await _left_by(standing, log)
+        finally:
+            if left is not None:
+                await self._see_that_another_leads(admin, log, left)
+
+    async def _see_that_another_leads(
+        self, admin: PulsarAdmin, log: DecisionLog, left: "_LeftBy"
+    ) -> None:
+        """Wait until another candidate leads, and restore the settings if none is left.
+
+        A candidate that crashed is listed until its session ends, like one that goes on.
+
+        Raises:
+            LoadManagerError: neither can be seen or done; the message says what to do.
+        """
+        log.event("waits until another candidate leads; else it restores Pulsar's settings")
+        try:
+            async with asyncio.timeout(_LAST_LOOK_S), self._candidate() as watching:
+                if await watching.another_leads(left.leader):
+                    return
+                for line in await Quiet(admin, watching.state).restore(self._url):
+                    log.event(line)
+        except TimeoutError:
+            raise StateUnusable(
+                f"Pulsar's settings are not restored, and no candidate leads after "
+                f"{_LAST_LOOK_S:g} s; expected one that does: end all, and run loadmanager attach "
+                "--restore"
+            ) from None
 
     async def _led(
         self,
@@ -223,3 +248,24 @@ class Attached:
             at_once=self._options["moves_at_once"],
             windows=self._options["windows"],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftBy:
+    """Pulsar's settings are not restored; ``leader`` led when this candidate ended."""
+
+    leader: "Incumbent | None"
+
+
+async def _left_by(standing: "Candidate", log: DecisionLog) -> _LeftBy | None:
+    """Return who left Pulsar's settings to another candidate, None if they are restored."""
+    try:
+        if await standing.state.read() is None:
+            return None
+        return _LeftBy(await standing.incumbent())
+    except (StateUnusable, CoordinationError) as error:
+        log.event(
+            f"whether Pulsar's settings are restored is not known ({error}); if no other "
+            "candidate is there, run loadmanager attach --restore"
+        )
+        return None

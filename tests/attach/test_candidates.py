@@ -168,6 +168,38 @@ def test_candidates_that_are_ended_at_once_restore_the_settings(
     assert pulsar.dynamic == {}
 
 
+def test_a_leader_that_is_ended_after_the_other_candidate_crashed_restores_the_settings(
+    pulsar: FakePulsar, config: Path
+) -> None:
+    with candidate(pulsar, config) as leader:
+        until(lambda: leader.says("are off"), leader)
+        with candidate(pulsar, config) as other:
+            until(lambda: other.says("stands for election"), other)
+            # Its session, and so its node among the candidates, lasts for seconds.
+            os.kill(other.popen.pid, signal.SIGKILL)
+            other.popen.wait()
+            leader.popen.terminate()
+            assert leader.popen.wait(LIMIT_S) == 0
+    assert pulsar.dynamic == {}
+    assert leader.says("waits until another candidate leads")
+    assert leader.events[-1] == f"{SWITCHES[1]}: not overridden again"
+
+
+def test_a_candidate_that_is_ended_after_the_leader_crashed_restores_the_settings(
+    pulsar: FakePulsar, config: Path
+) -> None:
+    with candidate(pulsar, config) as leader:
+        until(lambda: leader.says("are off"), leader)
+        with candidate(pulsar, config) as other:
+            until(lambda: other.says("stands for election"), other)
+            os.kill(leader.popen.pid, signal.SIGKILL)
+            leader.popen.wait()
+            other.popen.terminate()
+            assert other.popen.wait(LIMIT_S) == 0
+    assert not other.says("leads term")
+    assert pulsar.dynamic == {}
+
+
 def test_a_pause_holds_for_each_leader(pulsar: FakePulsar, config: Path) -> None:
     assert once(pulsar, config, "--pause").returncode == 0
     with candidate(pulsar, config) as leader:
