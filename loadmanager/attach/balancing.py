@@ -14,8 +14,10 @@ from loadmanager.attach.dispatching import Dispatcher
 from loadmanager.attach.groups import Groups
 from loadmanager.attach.mandate import Alone, Mandate
 from loadmanager.attach.observation import GREEDY, Observation, Rules
+from loadmanager.attach.prior_settings import StateUnusable
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.sampling import BrokerSample, Sampler
+from loadmanager.attach.stored_budget import StoredBudget
 from loadmanager.attach.strategy import Strategy
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
@@ -109,6 +111,7 @@ class Balancer:
         )
         try:
             self._know(cluster)
+            await StoredBudget(self.budget, self.quiet.state).resume()
             await self.quiet.begin(self.url, cluster, take_over=take_over)
             self.log.event("Pulsar's own shedding and automatic splits are off")
             await self._sampler.sample(cluster)
@@ -151,8 +154,26 @@ class Balancer:
         self.log.round(seen, held)
         if held or not (seen.proposals or seen.splits):
             return None
-        await dispatcher.carry_out(seen)
-        return cluster
+        return cluster if await self._carried_out(dispatcher, seen) else None
+
+    async def _carried_out(self, dispatcher: Dispatcher, seen: Observation) -> bool:
+        """Move, with the budget stored before and after; return whether anything could move."""
+        stored = StoredBudget(self.budget, self.quiet.state)
+        try:
+            await stored.store([one.bundle for one in seen.splits or seen.proposals])
+        except StateUnusable as error:
+            self.log.event(f"nothing moves in this round: {error}")
+            return False
+        try:
+            await dispatcher.carry_out(seen)
+        finally:
+            # A controller that is not in office any more writes over nothing of its successor.
+            if not self.mandate.lapsed():
+                try:
+                    await stored.store()
+                except StateUnusable as error:
+                    self.log.event(f"the next controller counts all moves of this round: {error}")
+        return True
 
     def _know(self, cluster: PulsarCluster) -> None:
         if self._brokers and cluster.brokers != self._brokers:

@@ -44,6 +44,10 @@ class State(Protocol):
     def where(self) -> str:
         """The place, for people."""
 
+    @property
+    def where_moves(self) -> str:
+        """The place of what was moved lately."""
+
     async def read(self) -> PriorSettings | None:
         """Return what is kept, None for nothing."""
 
@@ -62,10 +66,19 @@ class State(Protocol):
     async def paused(self) -> str:
         """Return what `pause` was told, "" if nothing is paused."""
 
+    async def moves(self) -> str | None:
+        """Return what `keep_moves` was given last, None for nothing."""
+
+    async def keep_moves(self, text: str) -> None:
+        """Keep what was moved lately, which outlives a restored state."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """The `State` of one cluster in a folder: a file, and one beside it while it is paused."""
+    """The `State` of one cluster in a folder: a file, and others beside it.
+
+    One is there while it is paused, one has what was moved lately.
+    """
 
     path: Path
 
@@ -75,8 +88,17 @@ class StateFile:
         return str(self.path)
 
     @property
+    def where_moves(self) -> str:
+        """The file of what was moved lately."""
+        return str(self._moves)
+
+    @property
     def _pause(self) -> Path:
         return self.path.with_suffix(".paused")
+
+    @property
+    def _moves(self) -> Path:
+        return self.path.with_suffix(".moves")
 
     async def read(self) -> PriorSettings | None:
         """Return what is kept, None for nothing.
@@ -84,13 +106,8 @@ class StateFile:
         Raises:
             StateUnusable: it cannot be read, or is not what this wrote.
         """
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise StateUnusable(f"{self.path}: {error}; expected a file that can be read") from None
-        return prior_of(text, self.where)
+        text = _read(self.path)
+        return None if text is None else prior_of(text, self.where)
 
     async def write(self, prior: PriorSettings) -> None:
         """Keep settings, so that they outlive a crash of this machine.
@@ -126,13 +143,24 @@ class StateFile:
         Raises:
             StateUnusable: the file cannot be read.
         """
-        try:
-            return self._pause.read_text(encoding="utf-8").strip() or "paused"
-        except FileNotFoundError:
-            return ""
-        except (OSError, UnicodeDecodeError) as error:
-            why = f"{self._pause}: {error}; expected a file that can be read"
-            raise StateUnusable(why) from None
+        text = _read(self._pause)
+        return "" if text is None else text.strip() or "paused"
+
+    async def moves(self) -> str | None:
+        """Return what `keep_moves` was given last, None for nothing.
+
+        Raises:
+            StateUnusable: the file cannot be read.
+        """
+        return _read(self._moves)
+
+    async def keep_moves(self, text: str) -> None:
+        """Keep what was moved lately, so that it outlives a crash of this machine.
+
+        Raises:
+            StateUnusable: the file cannot be written.
+        """
+        _write(self._moves, text)
 
 
 def state_file(folder: Path, cluster: str) -> StateFile:
@@ -205,6 +233,16 @@ def _parsed(told: Any) -> PriorSettings:
     return PriorSettings(
         dynamic=dynamic, effective={key: str(value) for key, value in effective.items()}
     )
+
+
+def _read(path: Path) -> str | None:
+    """Return the text of a file, None if there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StateUnusable(f"{path}: {error}; expected a file that can be read") from None
 
 
 def _write(path: Path, text: str) -> None:

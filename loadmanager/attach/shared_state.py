@@ -20,6 +20,11 @@ class SharedState:
         """The node of the prior settings."""
         return znodes.ATTACH_PRIOR
 
+    @property
+    def where_moves(self) -> str:
+        """The node of what was moved lately."""
+        return znodes.ATTACH_MOVES
+
     async def read(self) -> PriorSettings | None:
         """Return what is kept, None for nothing.
 
@@ -52,6 +57,14 @@ class SharedState:
         except StateUnusable as error:
             return str(error)
         return "" if text is None else text or "paused"
+
+    async def moves(self) -> str | None:
+        """Return what `keep_moves` was given last, None for nothing; raises `StateUnusable`."""
+        return await self._text(znodes.ATTACH_MOVES)
+
+    async def keep_moves(self, text: str) -> None:
+        """Keep what was moved lately; raises `StateUnusable`."""
+        await self._write(znodes.ATTACH_MOVES, text)
 
     async def _text(self, path: str) -> str | None:
         with _usable(path, "read"):

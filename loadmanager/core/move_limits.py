@@ -6,7 +6,7 @@ no more.
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ from loadmanager.core.move_windows import MoveWindow
 
 _MINUTE_S: Final = 60.0
 _HOUR_S: Final = 3600.0
+_SLOT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,18 @@ class MoveLimits:
         if not self.windows or any(one.holds(day, minute) for one in self.windows):
             return ""
         return f"outside {' and '.join(one.text for one in self.windows)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """So many moves that began at least ``age_s`` ago, of one namespace.
+
+    The namespace is "" where only the limit of an hour still counts them.
+    """
+
+    age_s: float
+    namespace: Namespace
+    count: int
 
 
 @dataclass(slots=True)
@@ -78,3 +91,30 @@ class MoveBudget:
         """Count a move that has ended, however."""
         self._under_way.discard(bundle)
         self._last_end_s = now_s
+
+    def begun(self, now_s: float, planned: Iterable[BundleId] = ()) -> tuple[Begun, ...]:
+        """Return the moves of the last hour, oldest first; ``planned`` count as begun now.
+
+        There is one entry at most for each namespace in a second of the last minute, and for
+        each ten seconds before: moves are told younger than they are, never older.
+        """
+        moves = [*self._begun, *((now_s, namespace_of(bundle)) for bundle in planned)]
+        counts: Counter[tuple[float, Namespace]] = Counter()
+        for at_s, namespace in moves:
+            age_s = max(now_s - at_s, 0.0)
+            if age_s >= _HOUR_S:
+                continue
+            if age_s < _MINUTE_S:
+                counts[float(age_s // 1), namespace] += 1
+            else:
+                counts[age_s // _SLOT_S * _SLOT_S, Namespace("")] += 1
+        return tuple(Begun(*key, counts[key]) for key in sorted(counts, reverse=True))
+
+    def resume(self, begun: Iterable[Begun], now_s: float) -> None:
+        """Count moves that another controller began, in place of those counted so far."""
+        moves = [
+            (now_s - one.age_s, one.namespace)
+            for one in sorted(begun, key=lambda one: -one.age_s)
+            for _ in range(one.count)
+        ]
+        self._begun = deque(moves)

@@ -30,6 +30,8 @@ COST_MODEL: Final = "/loadbalance/cost-model"
 ATTACH_PRIOR: Final = "/loadbalance/attach/prior"
 """What Pulsar's own balancer was set to before ``loadmanager attach`` switched it off."""
 ATTACH_PAUSED: Final = "/loadbalance/attach/paused"
+ATTACH_MOVES: Final = "/loadbalance/attach/moves"
+"""How many moves ``loadmanager attach`` began within the last hour, for its budgets."""
 ATTACH_CANDIDATES: Final = "/loadbalance/attach/candidates"
 QUOTAS: Final = "/loadbalance/resource-quota"
 

@@ -121,12 +121,35 @@ async def test_after_a_later_term_began_nothing_is_ordered_and_nothing_restored(
     assert pulsar.dynamic == OFF
 
 
-async def test_no_order_is_sent_while_the_session_may_be_gone(
+async def test_nothing_is_ordered_where_the_budget_cannot_be_kept(
     pulsar: FakePulsar, leader: tuple[Balancer, MemoryCoordination]
 ) -> None:
     balancer, session = leader
     log = told(balancer)
     log.after_round = session.suspend  # Between the decision and the orders.
+    await run(balancer, rounds=2)
+    assert log.held == ["", "ZooKeeper does not answer"]
+    assert log.tasks == []
+    assert any(one.startswith("nothing moves in this round: ") for one in log.events)
+    assert pulsar.unloads == []
+
+
+class SuspendedBeforeOrders(SharedState):
+    """A state whose session is suspended once the budget of a round is kept."""
+
+    async def keep_moves(self, text: str) -> None:
+        """Keep it, then lose the connection."""
+        await super().keep_moves(text)
+        assert isinstance(self.coordination, MemoryCoordination)
+        self.coordination.suspend()
+
+
+async def test_no_order_is_sent_while_the_session_may_be_gone(
+    pulsar: FakePulsar, leader: tuple[Balancer, MemoryCoordination]
+) -> None:
+    balancer, session = leader
+    log = told(balancer)
+    balancer.quiet = Quiet(balancer.admin, SuspendedBeforeOrders(session))
     await run(balancer, rounds=2)
     assert log.held == ["", "ZooKeeper does not answer"]
     assert {task.state for task in log.tasks} == {TaskState.FAILED}

@@ -1,7 +1,7 @@
 import pytest
 
-from loadmanager.core.ids import BundleId
-from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.core.ids import BundleId, Namespace
+from loadmanager.core.move_limits import Begun, MoveBudget, MoveLimits
 from loadmanager.core.move_windows import parse_window
 
 
@@ -60,3 +60,25 @@ def test_a_decision_needs_a_sample_begun_after_the_last_move() -> None:
 def test_moves_begin_within_a_window_only(windows: list[str], said: str) -> None:
     limits = MoveLimits(windows=tuple(map(parse_window, windows)))
     assert limits.closed(0, 150) == said
+
+
+def test_another_budget_goes_on_with_the_moves_of_the_last_hour() -> None:
+    limits = MoveLimits(per_minute=3, per_hour=6, per_namespace=2)
+    begun = spent(limits, [0.0, 3000.5, 3001.0, 3590.2, 3590.8]).begun(3610.0)
+    # Of the last minute each second and namespace counts, before that ten seconds together.
+    assert begun == (Begun(600.0, Namespace(""), 2), Begun(19.0, Namespace("t/n"), 2))
+    budget = MoveBudget(limits)
+    budget.resume(begun, 100.0)
+    assert budget.exhausted(bundle(9), 100.0) == "2 moves a minute of t/n"
+    assert budget.exhausted(bundle(9, "a/b"), 100.0) == ""
+    budget.begin(bundle(9, "a/b"), 100.0)
+    assert budget.exhausted(bundle(9, "a/c"), 100.0) == "3 moves a minute"
+    # What went on is forgotten in its turn: after a minute, and after an hour.
+    assert budget.exhausted(bundle(9), 141.5) == ""
+    assert [one.count for one in budget.begun(3099.0)] == [2, 2, 1]
+    assert [one.count for one in budget.begun(3200.0)] == [2, 1]
+
+
+def test_moves_that_are_planned_count_as_begun() -> None:
+    begun = MoveBudget(MoveLimits()).begun(50.0, [bundle(1), bundle(2), bundle(1, "a/b")])
+    assert begun == (Begun(0.0, Namespace("t/n"), 2), Begun(0.0, Namespace("a/b"), 1))

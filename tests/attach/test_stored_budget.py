@@ -1,0 +1,124 @@
+"""Budgets of moves outlive the controller that used them up."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from coordination_worlds import connected
+from fake_pulsar import FakePulsar
+
+from loadmanager.adapters.memory import MemoryCoordination, MemoryService
+from loadmanager.attach.prior_settings import State, StateUnusable, state_file
+from loadmanager.attach.shared_state import SharedState
+from loadmanager.attach.stored_budget import StoredBudget
+from loadmanager.cli import main
+from loadmanager.core.ids import BundleId
+from loadmanager.core.move_limits import MoveBudget, MoveLimits
+
+BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
+
+
+@pytest.fixture(params=["file", "node"])
+async def state(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[State]:
+    """Yield both forms of a state, empty."""
+    if request.param == "file":
+        yield state_file(tmp_path, "research")
+        return
+    session = MemoryCoordination(MemoryService())
+    await connected(session)
+    yield SharedState(session)
+    await session.close()
+
+
+def stored(state: State, *, at_s: float, per_hour: int = 2) -> StoredBudget:
+    """Return a controller's budget; its own clock begins anew, that of the wall goes on."""
+    budget = MoveBudget(MoveLimits(per_hour=per_hour))
+    return StoredBudget(
+        budget, state, wall_ms=lambda: round(at_s * 1000), monotonic_s=lambda: at_s - 5000.0
+    )
+
+
+async def resumed(state: State, *, at_s: float) -> str:
+    """Return what keeps the next controller from a move."""
+    following = stored(state, at_s=at_s)
+    await following.resume()
+    return following.budget.exhausted(BUNDLE, at_s - 5000.0)
+
+
+async def test_nothing_was_moved_before_the_first_controller(state: State) -> None:
+    assert await resumed(state, at_s=9000.0) == ""
+
+
+async def test_the_next_controller_counts_the_moves_of_the_last_hour(state: State) -> None:
+    leader = stored(state, at_s=9000.0)
+    for _ in range(2):
+        leader.budget.begin(BUNDLE, 4000.0)
+    await leader.store()
+    assert await resumed(state, at_s=9100.0) == "2 moves an hour"
+    assert await resumed(state, at_s=12_601.0) == ""
+    # A clock that is behind tells nothing of moves that have not been.
+    assert await resumed(state, at_s=8000.0) == "2 moves an hour"
+
+
+async def test_a_controller_that_crashed_amid_a_round_counts_as_having_moved_all(
+    state: State,
+) -> None:
+    leader = stored(state, at_s=9000.0)
+    await leader.store([BUNDLE, BUNDLE])
+    assert await resumed(state, at_s=9001.0) == "2 moves an hour"
+    leader.budget.begin(BUNDLE, 4000.0)
+    await leader.store()
+    assert await resumed(state, at_s=9001.0) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        json.dumps({"format": 2, "begun": []}),
+        json.dumps({"format": 1, "begun": 3}),
+        json.dumps({"format": 1, "begun": [[1, "t/n"]]}),
+        json.dumps({"format": 1, "begun": [["x", "t/n", 1]]}),
+        json.dumps({"format": 1, "begun": [[1, "t/n", 10**9]]}),
+        json.dumps({"format": 1, "begun": [[1, "nowhere", 1]]}),
+    ],
+)
+async def test_what_is_none_is_refused_by_name(state: State, text: str) -> None:
+    await state.keep_moves(text)
+    with pytest.raises(StateUnusable, match="expected the moves of the last hour") as refused:
+        await resumed(state, at_s=9000.0)
+    assert state.where_moves in str(refused.value)
+
+
+def balance(pulsar: FakePulsar, folder: Path, *more: str) -> list[str]:
+    """Run one round; return the notes of tasks that ended without an order."""
+    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.3", "--json", "--balance"]
+    found = CliRunner().invoke(main, [*command, "--once", "--state-dir", str(folder), *more])
+    assert found.exit_code == 0, found.output
+    tasks = [json.loads(line).get("task", {}) for line in found.stdout.splitlines()]
+    return [one["reason"] for one in tasks if one.get("state") == "superseded"]
+
+
+def test_a_budget_outlives_the_command(pulsar: FakePulsar, tmp_path: Path) -> None:
+    limit = ("--moves-per-hour", "2")
+    assert balance(pulsar, tmp_path, *limit) == ["held: 2 moves an hour"] * 3
+    assert len(pulsar.unloads) == 2
+    assert set(balance(pulsar, tmp_path, *limit)) == {"held: 2 moves an hour"}
+    assert len(pulsar.unloads) == 2
+
+
+def test_a_state_that_cannot_keep_the_budget_moves_nothing(
+    pulsar: FakePulsar, tmp_path: Path
+) -> None:
+    (tmp_path / "attach-research.moves.new").mkdir(parents=True)
+    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.3", "--json", "--balance"]
+    found = CliRunner().invoke(main, [*command, "--once", "--state-dir", str(tmp_path)])
+    assert found.exit_code == 0, found.output
+    assert "nothing moves in this round" in found.stdout
+    assert "attach-research.moves" in found.stdout
+    assert pulsar.unloads == []
+    assert pulsar.dynamic == {}
