@@ -11,7 +11,6 @@ from loadmanager.app.membership import Membership
 from loadmanager.app.parts import Parts
 from loadmanager.app.tuning import Tuning, wait_out
 from loadmanager.core import znodes
-from loadmanager.core.history import Stream, report_record
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
 from loadmanager.core.report import Due, Published, due
@@ -26,6 +25,7 @@ from loadmanager.ports import (
     Disconnected,
     HostProbe,
     NodeMissing,
+    offer_report,
 )
 
 log = structlog.get_logger()
@@ -220,19 +220,13 @@ class Publisher:
         return None
 
     def _remember(self, report: LoadReport, reason: Due, interval_s: float | None) -> None:
-        at_ms, window_s = self._clock.wall_ms(), self.sampler.window_s
-        self._history.offer(
-            Stream.REPORTS,
-            at_ms,
-            lambda: [
-                report_record(
-                    report,
-                    at_ms=at_ms,
-                    due=reason.value,
-                    interval_s=interval_s,
-                    window_s=window_s,
-                )
-            ],
+        offer_report(
+            self._history,
+            report,
+            self._clock.wall_ms(),
+            due=reason.value,
+            interval_s=interval_s,
+            window_s=self.sampler.window_s,
         )
 
     async def _next(self, before: LoadReport) -> LoadReport:

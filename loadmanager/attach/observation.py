@@ -9,14 +9,13 @@ from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.splitting import SplitProposal, proposed_splits
 from loadmanager.attach.strategy import (
-    GREEDY_RATE,
     Chosen,
     GreedyRate,
     Look,
     Strategy,
 )
 from loadmanager.core.bundle_traffic import BundleTraffic
-from loadmanager.core.even_rates import CLOSE_ENOUGH, RatePlan
+from loadmanager.core.even_rates import CLOSE_ENOUGH, GREEDY_RATE, RatePlan
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.plan import Cause, Refusal
 from loadmanager.core.telling import REASONS
@@ -103,6 +102,7 @@ class Observation:
         splits: what would be cut first, because moves are not enough.
         strategy: the name of what chose the moves.
         refusals: why it left everything else alone, as far as it says so.
+        still: bundles that never move, those without traffic, too.
     """
 
     cluster: PulsarCluster
@@ -114,6 +114,7 @@ class Observation:
     splits: tuple[SplitProposal, ...] = ()
     strategy: str = GREEDY_RATE
     refusals: tuple[Refusal, ...] = ()
+    still: frozenset[BundleId] = frozenset()
 
     @property
     def whole(self) -> bool:
@@ -185,6 +186,7 @@ def observe(
         proposals=(),
         staying=staying,
         strategy=strategy.name,
+        still=frozenset(stays),
     )
     if not busy:
         return seen

@@ -1,7 +1,5 @@
 """The strategies of sidecars on a Pulsar cluster: the planner, on what attach has sampled."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -9,17 +7,15 @@ import numpy as np
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.host_figures import Hosts
-from loadmanager.attach.reports import Reports
-from loadmanager.attach.strategy import Chosen, Look, Missing, Samples
+from loadmanager.attach.strategy import Chosen, Decided, Look, Missing, Samples
+from loadmanager.attach.tallied import Tallied
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
-from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.even_rates import rate_plan
 from loadmanager.core.ids import BundleId
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.tally import LoadTally
 
 _SEED: Final = 16
 _SLACK_S: Final = 1e-3
@@ -39,31 +35,25 @@ class Planned:
     Attributes:
         name: of the strategy, as it was asked for.
         planner: it and its bounds.
-        reports: makes load reports of samples.
+        tallied: what it knows of the cluster.
         hosts: how hosts are read; None for a strategy that does not look at them.
         acts: whether moves are made; else the last ones are shown until it decides again.
+        decided: what it decided in this window, None where it did not decide.
     """
 
     name: str
     planner: Planner
-    reports: Reports
+    tallied: Tallied
     hosts: Hosts | None
     acts: bool = True
-    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    monotonic_s: Callable[[], float] = time.monotonic
-    _tally: LoadTally = field(init=False)
+    decided: Decided | None = None
     _memory: RoundMemory = field(default_factory=RoundMemory)
     _plan: Plan | None = None
-    _chosen: bool = False
+    _choice: Decided | None = None
     _rounds: int = 0
-    _taken_s: float = 0.0
     _decided_s: float = float("-inf")
     _last_end_s: float = float("-inf")
     _under_way: set[BundleId] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        """Begin without any sample."""
-        self._tally = LoadTally(weights=self.planner.weights)
 
     def take(
         self, cluster: PulsarCluster, samples: Samples, missing: Missing
@@ -78,7 +68,7 @@ class Planned:
             for broker, one in samples.items()
             if one.host is not None and one.host.unknown
         }
-        if samples and len(unknown) == len(samples) and not self._tally.brokers:
+        if samples and len(unknown) == len(samples) and not self.tallied.ticks:
             broker, why = next(iter(unknown.items()))
             raise StrategyInputMissing(
                 f"strategy {self.name} decides by brokers' usage and limit of CPU, and no broker "
@@ -86,48 +76,41 @@ class Planned:
                 "(greedy_rate, uniform), or --cores"
             )
         known = {broker: one for broker, one in samples.items() if broker not in unknown}
-        now_s = self._taken_s = self.monotonic_s()
-        self._chosen = False
-        for gone in self._tally.brokers - known.keys():
-            self._tally.forget(gone, now_s)
-        at_ms = self.wall_ms()
-        for report in self.reports.of(cluster, known, at_ms).values():
-            self._tally.report(report, now_s)
-        self._tally.sample()
+        self.decided = self._choice = None
+        self.tallied.take(cluster, known)
         return known, {**missing, **unknown}
 
     def choose(self, look: Look) -> Chosen:
         """Return the planner's moves, and its refusals."""
         early = self._too_early(look)
-        self._chosen = not early
-        if not early:
-            self._plan = self.round(self.view(look), look.most_moves)
-        if self._plan is not None and (self._chosen or not self.acts):
+        self._choice = None if early else self._round(look)
+        if self._choice is not None:
+            return _chosen(look, self._choice.plan)
+        if self._plan is not None and not self.acts:
             return _chosen(look, self._plan)
         resting = Refusal("", Reason.COOLING_DOWN, early)
         return _chosen(look, Plan(moves=(), refusals=(resting,), memory=self._memory))
 
-    def view(self, look: Look) -> ClusterView:
-        """Return the cluster as the planner sees it; what stays counts as moved a moment ago."""
-        return self._tally.view(
-            self._taken_s, recently_moved=look.stays, policies=look.cluster.isolation
-        )
-
-    def round(self, view: ClusterView, most_moves: int) -> Plan:
-        """Return what a round decides on a view, without remembering it."""
+    def _round(self, look: Look) -> Decided:
+        """Return what a round decides now, without remembering it."""
+        policies = replace(look.cluster.isolation, staying=frozenset(look.stays))
         settings = self.planner.settings
-        moves = min(settings.moves_per_round, most_moves)
+        moves = min(settings.moves_per_round, look.most_moves)
         planner = replace(self.planner, settings=replace(settings, moves_per_round=moves))
+        view = self.tallied.view(policies)
         # The same choice among equals, however often a window is decided on.
         rng = np.random.default_rng((_SEED, self._rounds))
-        return planner.round(view, self._memory, rng, draining=False)
+        plan = planner.round(view, self._memory, rng, draining=False)
+        return Decided(planner=planner, view=view, memory=self._memory, plan=plan)
 
     def settle(self) -> None:
         """Remember the last choice of this window, as far as nothing of it is ordered yet."""
-        if not self._chosen or self._plan is None:
+        self.decided = self._choice
+        if self._choice is None:
             return
         self._rounds += 1
-        self._decided_s = self._taken_s
+        self._decided_s = self.tallied.now_s
+        self._plan = self._choice.plan
         self._memory = self._plan.memory_before_orders(self._memory)
 
     def task(self, task: BundleTask) -> None:
@@ -138,7 +121,7 @@ class Planned:
                 self._memory = self._plan.memory_after_orders(self._memory, {task.bundle})
         elif task.state.ended and task.bundle in self._under_way:
             self._under_way.discard(task.bundle)
-            self._last_end_s = self.monotonic_s()
+            self._last_end_s = self.tallied.monotonic_s()
 
     def _too_early(self, look: Look) -> str:
         """Return why nothing is to be decided on these samples, "" if it is."""
@@ -146,7 +129,7 @@ class Planned:
         if shows_since_s < self._last_end_s:
             return "what brokers tell of their hosts began before the last move ended"
         every_s = look.cluster.host_interval_s if self.hosts is not None else 0.0
-        left_s = self._decided_s + every_s - self._taken_s
+        left_s = self._decided_s + every_s - self.tallied.now_s
         if left_s > _SLACK_S:
             return (
                 f"brokers measure their hosts every {every_s:g} s; "

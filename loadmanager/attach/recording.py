@@ -1,36 +1,33 @@
 """What an attached controller sees, decides and does, as lines of history for the pipeline."""
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from loadmanager.attach.observation import Observation
-from loadmanager.attach.reports import Reports
+from loadmanager.attach.strategy import Decided, Strategy
+from loadmanager.attach.tallied import Tallied
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.even_rates import GREEDY_RATE
 from loadmanager.core.history import (
     Record,
     RoundTold,
     Stream,
+    bundles_records,
     cut_record,
-    report_record,
     round_records,
     task_records,
     term_record,
+    tick_record,
 )
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load import LoadReport
-from loadmanager.core.plan import Cause, Move, Reason, Refusal
+from loadmanager.core.plan import Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.policies import Policies
+from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.snapshot import Choice
 from loadmanager.core.splitting import parts_at
-from loadmanager.core.tally import LoadTally
-from loadmanager.ports import HistorySink
-
-STRATEGY: Final = "greedy_rate"
-"""What the moves of `core.even_rates` are called in history."""
+from loadmanager.ports import HistorySink, offer_report
 
 
 @dataclass(slots=True)
@@ -47,108 +44,145 @@ class _Decided:
 class AttachHistory:
     """Writes the reports, rounds, moves and tasks of one controller's term.
 
-    A round is written when its moves have ended, at the next one or at the end. None is a
-    base: a replay cannot begin in this history.
+    A window is a tick, and a round if the strategy decided in it. A round is written when its
+    moves have ended, at the next one or at the end. Bases are the first round, every
+    ``base_every_rounds``-th, and those after settings, or what may be moved where, changed.
 
     Attributes:
+        tallied: what is known of the cluster; ``strategy``'s own, where it keeps any.
         balances: whether moves are made, not only proposed.
         most_moves: as the controller's rules have it.
         epoch: of the term, 0 where nobody else could lead.
     """
 
     sink: HistorySink
-    reports: Reports
+    strategy: Strategy
+    tallied: Tallied
     interval_s: float
     most_moves: int
     balances: bool
     epoch: int = 0
-    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    monotonic_s: Callable[[], float] = time.monotonic
-    _tally: LoadTally = field(default_factory=LoadTally)
+    base_every_rounds: int = 60
     _reported_s: dict[BrokerId, float] = field(default_factory=dict)
     _decided: _Decided | None = None
+    _based_on: tuple[Planner, Policies] | None = None
     _rounds: int = 0
     _moves: int = 0
 
     def began(self) -> None:
         """Write that the term begins."""
-        self._tell(self.wall_ms(), [term_record(self.wall_ms(), self.epoch, "began")])
+        at_ms = self.tallied.wall_ms()
+        self._tell(at_ms, [term_record(at_ms, self.epoch, "began")])
 
     def ended(self) -> None:
         """Write the last round, and that the term is over."""
         self._write_round()
-        self._tell(self.wall_ms(), [term_record(self.wall_ms(), self.epoch, "ended")])
+        at_ms = self.tallied.wall_ms()
+        self._tell(at_ms, [term_record(at_ms, self.epoch, "ended")])
 
     def round(self, seen: Observation, held: str) -> None:
         """Write the reports of one look, and keep what was decided on it."""
         self._write_round()
-        at_ms, now_s = self.wall_ms(), self.monotonic_s()
-        for gone in self._tally.brokers - set(seen.cluster.brokers):
-            self._tally.forget(gone, now_s)
-            self._reported_s.pop(gone, None)
-        reports = self.reports.of(seen.cluster, seen.samples, at_ms)
-        for broker, report in reports.items():
-            self._report(report, seen.samples[broker].window_s, now_s)
-        self._tally.sample()
+        if self.strategy.tallied is None:
+            self.tallied.take(seen.cluster, seen.samples)
+        self._write_window(seen)
+        decided = self.strategy.decided or self._by_rates(seen)
+        if decided is None:
+            return
         self._rounds += 1
-        acts = self.balances and not held
-        moves = tuple(
-            Move(one.bundle, one.source, one.target, Cause.IMBALANCE) for one in seen.proposals
-        )
-        plan = Plan(
-            moves=moves if acts else (),
-            observed=() if acts else moves,
-            refusals=_refusals(seen, held),
-            memory=RoundMemory(),
-        )
+        plan = self._acted(decided.plan, seen, held)
+        greedy = self.strategy.decided is None
         told = RoundTold(
-            at_ms=at_ms,
+            at_ms=self.tallied.at_ms,
             epoch=self.epoch,
             number=self._rounds,
             outcome="observed" if plan.observed else "quiet",
             took_s=None,
-            planner=Planner(),
+            tick=self.tallied.ticks,
+            planner=decided.planner,
             steering="active" if self.balances else "observing",
             tick_interval_s=self.interval_s,
-            reported_at_ms={broker: one.reported_at_ms for broker, one in reports.items()},
-            decided_by=Choice(STRATEGY, {"most_moves": self.most_moves}),
+            reported_at_ms=dict.fromkeys(self.tallied.taken, self.tallied.at_ms),
+            decided_by=Choice(GREEDY_RATE, {"most_moves": self.most_moves}) if greedy else None,
         )
-        view = self._tally.view(now_s, policies=seen.cluster.isolation)
-        self._decided = _Decided(told, view, plan)
+        if self._is_base(decided):
+            offset_s = told.at_ms / 1000 - decided.view.now_s
+            told = replace(
+                told,
+                memory=shifted(decided.memory, offset_s),
+                averages=self.tallied.tally.averages(),
+            )
+            bundles, view = told, decided.view
+            self.sink.offer(Stream.ROUNDS, told.at_ms, lambda: bundles_records(bundles, view))
+        self._decided = _Decided(told, decided.view, plan)
+
+    def _by_rates(self, seen: Observation) -> Decided | None:
+        """Return a round of `GREEDY_RATE`, which has no planner; None for another strategy."""
+        if self.strategy.tallied is not None:
+            return None
+        moves = tuple(Move(one.bundle, one.source, one.target, one.cause) for one in seen.proposals)
+        plan = Plan(moves=moves, refusals=(), memory=RoundMemory())
+        policies = replace(seen.cluster.isolation, staying=seen.still)
+        view = self.tallied.view(policies)
+        return Decided(planner=Planner(), view=view, memory=RoundMemory(), plan=plan)
+
+    def _acted(self, plan: Plan, seen: Observation, held: str) -> Plan:
+        """Return a plan whose moves are carried out or observed, with why others are not."""
+        acts = self.balances and not held
+        return replace(
+            plan,
+            moves=plan.moves if acts else (),
+            observed=() if acts else plan.moves,
+            refusals=(*plan.refusals, *_refusals(seen, held)),
+        )
+
+    def _is_base(self, decided: Decided) -> bool:
+        former, self._based_on = self._based_on, (decided.planner, decided.view.policies)
+        return former != self._based_on or (self._rounds - 1) % self.base_every_rounds == 0
+
+    def _write_window(self, seen: Observation) -> None:
+        """Write the reports of a window, and the tick that takes them up."""
+        tallied = self.tallied
+        for gone in tallied.left:
+            self._reported_s.pop(gone, None)
+        for broker, report in tallied.taken.items():
+            former_s = self._reported_s.get(broker)
+            self._reported_s[broker] = tallied.now_s
+            interval_s = None if former_s is None else tallied.now_s - former_s
+            offer_report(
+                self.sink,
+                report,
+                tallied.at_ms,
+                due="first" if interval_s is None else "age",
+                interval_s=interval_s,
+                window_s=seen.samples[broker].window_s,
+            )
+        tick = tick_record(
+            tallied.at_ms,
+            epoch=self.epoch,
+            number=self._rounds,
+            tick=tallied.ticks,
+            sampled=True,
+            taken=dict.fromkeys(tallied.taken, tallied.at_ms),
+            left=tallied.left,
+        )
+        self._tell(tallied.at_ms, [tick])
 
     def task(self, task: BundleTask) -> None:
         """Write a task in its new state, and what a split has cut."""
-        at_ms, now_s = self.wall_ms(), self.monotonic_s()
+        at_ms, now_s = self.tallied.wall_ms(), self.tallied.monotonic_s()
         if self._decided is not None and task.state is TaskState.ORDERED:
             self._decided.ordered.add(task.bundle)
         records = task_records(at_ms, task, now_s)
         if task.kind is TaskKind.SPLIT and task.state is TaskState.SERVING:
             (cut,) = task.splits[task.bundle].positions
             parts = parts_at(task.bundle, cut)
+            # Averages go on with the parts: a replay has to begin anew.
+            self._based_on = None
             records.append(
                 cut_record(at_ms, epoch=self.epoch, action="split", whole=task.bundle, parts=parts)
             )
         self._tell(at_ms, records)
-
-    def _report(self, report: LoadReport, window_s: float, now_s: float) -> None:
-        self._tally.report(report, now_s)
-        former_s = self._reported_s.get(report.broker)
-        self._reported_s[report.broker] = now_s
-        at_ms = report.reported_at_ms
-        interval_s = None if former_s is None else now_s - former_s
-        self.sink.offer(
-            Stream.REPORTS,
-            at_ms,
-            lambda: [
-                report_record(
-                    report,
-                    at_ms=at_ms,
-                    due="first" if interval_s is None else "age",
-                    interval_s=interval_s,
-                    window_s=window_s,
-                )
-            ],
-        )
 
     def _write_round(self) -> None:
         decided, self._decided = self._decided, None
@@ -181,6 +215,6 @@ def _refusals(seen: Observation, held: str) -> tuple[Refusal, ...]:
     found += [Refusal(bundle, Reason.NOT_OFFERED, why) for bundle, why in seen.staying.items()]
     if held:
         return (Refusal("", Reason.COOLING_DOWN, held), *found)
-    if seen.proposals:
+    if seen.proposals or seen.refusals:
         return tuple(found)
     return (Refusal("", Reason.WITHIN_THRESHOLD, seen.verdict), *found)

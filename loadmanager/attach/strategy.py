@@ -2,22 +2,23 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.host_figures import Hosts
 from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.tallied import Tallied
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.bundle_traffic import BundleTraffic
-from loadmanager.core.even_rates import Floats, Places, RatePlan, plan_even_rates
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.even_rates import GREEDY_RATE, Floats, Places, RatePlan, plan_even_rates
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of
 from loadmanager.core.plan import Cause, Refusal
+from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import IsolationPolicy, open_to
-
-GREEDY_RATE: Final = "greedy_rate"
-"""What the moves of `core.even_rates` are called, in options and in history."""
+from loadmanager.core.round_memory import RoundMemory
 
 Samples = Mapping[BrokerId, BrokerSample]
 Missing = Mapping[BrokerId, str]
@@ -62,6 +63,16 @@ class Chosen:
     refusals: tuple[Refusal, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """One round of the planner: with what, on which view, with which memory, and its plan."""
+
+    planner: Planner
+    view: ClusterView
+    memory: RoundMemory
+    plan: Plan
+
+
 class Strategy(Protocol):
     """Chooses moves, look after look."""
 
@@ -72,6 +83,14 @@ class Strategy(Protocol):
     @property
     def hosts(self) -> Hosts | None:
         """How hosts are read for it, None if it does not look at them."""
+
+    @property
+    def tallied(self) -> Tallied | None:
+        """What it knows of the cluster, None where it keeps nothing."""
+
+    @property
+    def decided(self) -> Decided | None:
+        """What the planner decided in this window, None where it did not decide."""
 
     def take(
         self, cluster: PulsarCluster, samples: Samples, missing: Missing
@@ -98,6 +117,8 @@ class GreedyRate:
 
     name: ClassVar[str] = GREEDY_RATE
     hosts: ClassVar[Hosts | None] = None
+    tallied: ClassVar[Tallied | None] = None
+    decided: ClassVar[Decided | None] = None
 
     def take(
         self, cluster: PulsarCluster, samples: Samples, missing: Missing

@@ -14,6 +14,8 @@ from loadmanager.adapters.history import open_history
 from loadmanager.attach.discovery import Addresses, PulsarCluster
 from loadmanager.attach.recording import AttachHistory
 from loadmanager.attach.reports import Reports
+from loadmanager.attach.strategy import Strategy
+from loadmanager.attach.tallied import Tallied
 from loadmanager.cli.simulated_history import warnings_alone
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.history import Origin
@@ -31,7 +33,7 @@ _NO_HOST: Final = re.compile(r"[^-.\w]", re.ASCII)
 
 @contextmanager
 def recording(
-    options: Mapping[str, Any], cluster: PulsarCluster, epoch: int = 0
+    options: Mapping[str, Any], cluster: PulsarCluster, strategy: Strategy, epoch: int = 0
 ) -> Iterator[AttachHistory | None]:
     """Give what writes the history of a term, None if the options ask for none."""
     if options["history_dir"] is None:
@@ -45,11 +47,13 @@ def recording(
         sink.start()
         history = AttachHistory(
             sink=sink,
-            reports=Reports(Addresses.of(options["url"])),
+            strategy=strategy,
+            tallied=strategy.tallied or Tallied(Reports(Addresses.of(options["url"]))),
             interval_s=options["interval_s"],
             most_moves=options["most_moves"],
             balances=options["balance"],
             epoch=epoch,
+            base_every_rounds=settings.base_every_rounds,
         )
         history.began()
         try:

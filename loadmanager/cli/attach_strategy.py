@@ -14,7 +14,8 @@ from loadmanager.attach.host_figures import Hosts
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.planned import Planned
 from loadmanager.attach.reports import Reports
-from loadmanager.attach.strategy import GREEDY_RATE, GreedyRate, Strategy
+from loadmanager.attach.strategy import GreedyRate, Strategy
+from loadmanager.attach.tallied import Tallied
 from loadmanager.config import (
     Config,
     LeaderSettings,
@@ -26,6 +27,7 @@ from loadmanager.config import (
 from loadmanager.config.planning import planner_of
 from loadmanager.config.strategies import go_together, not_together
 from loadmanager.core.bundle_task import BundleTask
+from loadmanager.core.even_rates import GREEDY_RATE
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.shedding import SHEDDERS, UniformLoadShedder
@@ -63,7 +65,7 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
     return Planned(
         name=name,
         planner=_of_attach(planner),
-        reports=Reports(Addresses.of(options["url"])),
+        tallied=Tallied(Reports(Addresses.of(options["url"])), planner.weights),
         hosts=_hosts(planner, options["cores"]),
         acts=options["balance"],
     )

@@ -76,7 +76,7 @@ class Attached:
         groups = Groups(admin, strategy)
         cluster = await discover(admin, self._url)
         await sampler.sample(cluster)
-        with recording(self._options, cluster) as history:
+        with recording(self._options, cluster, strategy) as history:
             while True:
                 await asyncio.sleep(self._options["interval_s"])
                 cluster = await discover(admin, self._url)
@@ -216,7 +216,7 @@ class Attached:
         options, log = self._options, DecisionLog(admin.cost, self._options["as_json"])
         strategy = strategy_of(options)
         cluster = await discover(admin, self._url)
-        with recording(options, cluster, mandate.epoch) as history:
+        with recording(options, cluster, strategy, mandate.epoch) as history:
             balancer = Balancer(
                 admin=admin,
                 url=self._url,

@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
+GREEDY_RATE: Final = "greedy_rate"
+"""What these moves are called, in options and in history."""
+
 LEAST_GAIN: Final = 1e-3
 """A move has to lower the potential, divided by the number of brokers, by so much."""
 

@@ -132,6 +132,7 @@ class Planner:
         if session_doubtful:
             return Plan(moves=(), refusals=(Refusal("", Reason.SESSION_DOUBTFUL),), memory=memory)
         resting = memory.resting(view.now_s, self.settings.cool_down_s)
+        resting |= view.policies.staying
         view = replace(view, recently_moved=view.recently_moved | resting)
         if self.settings.mode is Mode.SAFE:
             view = settled(view, self._costs(memory.shedder))

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.columns import Mask
-from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.ids import BrokerId, BundleId, Namespace
 
 DEFAULT_DOMAIN: Final = ""
 """The failure domain of brokers that are in none."""
@@ -38,15 +38,17 @@ class IsolationPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """Isolation by name of the policy, anti-affinity groups, and failure domains.
+    """Isolation by name of the policy, anti-affinity groups, failure domains, and what stays.
 
     Namespaces of one anti-affinity group, compared without regard to case, are kept on
-    different brokers, and on different domains first if domains are in use.
+    different brokers, and on different domains first if domains are in use. ``staying``
+    bundles are shed by no strategy.
     """
 
     isolation: Mapping[str, IsolationPolicy] = field(default_factory=lambda: MappingProxyType({}))
     anti_affinity: Mapping[Namespace, str] = field(default_factory=lambda: MappingProxyType({}))
     domains: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))
+    staying: frozenset[BundleId] = frozenset()
 
     def governing(self, namespace: Namespace) -> IsolationPolicy | None:
         """Return the policy about ``namespace``, of several the first by name."""

@@ -57,7 +57,7 @@ from loadmanager.ports.coordination import (
     Watch,
 )
 from loadmanager.ports.drains import BrokerUnknown, DrainService, DrainStatus
-from loadmanager.ports.history import HistorySink, NoHistory
+from loadmanager.ports.history import HistorySink, NoHistory, offer_report
 from loadmanager.ports.host import Clock, HostProbe
 from loadmanager.ports.leading import (
     Account,
@@ -181,4 +181,5 @@ __all__ = [
     "Unloaded",
     "VersionMismatch",
     "Watch",
+    "offer_report",
 ]

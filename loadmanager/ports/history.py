@@ -1,9 +1,10 @@
 """Where history goes, as the application sees it."""
 
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
 
-from loadmanager.core.history import Record, Stream
+from loadmanager.core.history import Record, Stream, report_record
+from loadmanager.core.load import LoadReport
 
 
 class HistorySink(Protocol):
@@ -34,3 +35,30 @@ class NoHistory:
 
     def offer(self, _stream: Stream, _at_ms: int, _make: Callable[[], Iterable[Record]]) -> None:
         """Drop it."""
+
+
+def offer_report(
+    sink: HistorySink,
+    report: LoadReport,
+    at_ms: int,
+    *,
+    due: str,
+    interval_s: float | None,
+    window_s: float | None,
+    columns: Mapping[str, list[Any]] | None = None,
+) -> None:
+    """Have a report's line written soon; see `report_record`."""
+    sink.offer(
+        Stream.REPORTS,
+        at_ms,
+        lambda: [
+            report_record(
+                report,
+                at_ms=at_ms,
+                due=due,
+                interval_s=interval_s,
+                window_s=window_s,
+                columns=columns,
+            )
+        ],
+    )

@@ -25,7 +25,6 @@ from loadmanager.core.history import (
     bundles_records,
     hand_over_record,
     move_record,
-    report_record,
     round_records,
     term_record,
 )
@@ -34,7 +33,7 @@ from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory, shifted
-from loadmanager.ports import HistorySink
+from loadmanager.ports import HistorySink, offer_report
 from loadmanager.simulator.fleet import PORT
 from loadmanager.simulator.listed_stats import ListedStats
 from loadmanager.simulator.run import MoveRecord, Why
@@ -148,19 +147,14 @@ class Recording:
         )
         bundles = report.bundles
         columns = bundles.columns() if isinstance(bundles, ListedStats) else None
-        self.sink.offer(
-            Stream.REPORTS,
+        offer_report(
+            self.sink,
+            report,
             at_ms,
-            lambda: [
-                report_record(
-                    report,
-                    at_ms=at_ms,
-                    due="first" if interval_s is None else "simulated",
-                    interval_s=interval_s,
-                    window_s=self.window_s,
-                    columns=columns,
-                )
-            ],
+            due="first" if interval_s is None else "simulated",
+            interval_s=interval_s,
+            window_s=self.window_s,
+            columns=columns,
         )
 
     def round_done(

@@ -1,16 +1,27 @@
 """`loadmanager attach --history`: what it writes for the pipeline."""
 
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
-from fake_pulsar import FakePulsar
+from fake_pulsar import FakePulsar, lies_in
 from history_disks import finished, lines_in
+from replayed import replayed
 
 from loadmanager.cli import main
+from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.core.history.replaying import report_of, snapshot_of
+from loadmanager.core.snapshot import view_of_snapshot
+from loadmanager.pipeline.what_if.events import events_of
+from loadmanager.pipeline.what_if.grid import combinations
+from loadmanager.pipeline.what_if.reality import RECORDED
 
 
 def attached(pulsar: FakePulsar, folder: Path, *more: str) -> list[Mapping[str, Any]]:
@@ -35,6 +46,8 @@ def test_a_round_of_balancing_is_told_whole(pulsar: FakePulsar, tmp_path: Path) 
     assert kinds(lines) == {
         "report": 3,
         "term": 2,
+        "tick": 1,
+        "bundles": 1,
         "round": 1,
         "move": 5,
         "task": 10,
@@ -48,7 +61,7 @@ def test_a_round_of_balancing_is_told_whole(pulsar: FakePulsar, tmp_path: Path) 
     assert first["msgs_in_per_s"] * first["window_s"] == pytest.approx(400.0, rel=1e-4)
     (told,) = (one for one in lines if one["kind"] == "round")
     assert (told["outcome"], told["shedder"], told["moves"]) == ("moved", "greedy_rate", 5)
-    assert (told["steering"], told["base"], told["bundles_known"]) == ("active", False, 8)
+    assert (told["steering"], told["base"], told["bundles_known"]) == ("active", True, 8)
     moves = {one["bundle"]: one for one in lines if one["kind"] == "move"}
     assert {one["outcome"] for one in moves.values()} == {"moved"}
     served = {one["bundle"]: one for one in lines if one["kind"] == "hand_over"}
@@ -60,7 +73,14 @@ def test_a_round_of_balancing_is_told_whole(pulsar: FakePulsar, tmp_path: Path) 
 
 def test_without_balance_moves_are_told_as_observed(pulsar: FakePulsar, tmp_path: Path) -> None:
     lines = attached(pulsar, tmp_path)
-    assert kinds(lines) == {"report": 3, "term": 2, "round": 1, "move": 5}
+    assert kinds(lines) == {
+        "report": 3,
+        "term": 2,
+        "tick": 1,
+        "bundles": 1,
+        "round": 1,
+        "move": 5,
+    }
     (told,) = (one for one in lines if one["kind"] == "round")
     assert (told["outcome"], told["steering"], told["observed"]) == ("observed", "observing", 5)
     assert {one["outcome"] for one in lines if one["kind"] == "move"} == {"observed"}
@@ -93,3 +113,116 @@ def test_history_is_of_rounds_alone(pulsar: FakePulsar, tmp_path: Path) -> None:
     )
     assert found.exit_code == 2
     assert "--history is not given with --doctor" in found.output
+
+
+# --- rounds that can be decided again --------------------------------------------------------
+
+
+def decided_again(lines: list[Mapping[str, Any]]) -> tuple[list[Any], list[Any]]:
+    """Return the moves of the first base round as recorded, and as decided again from history."""
+    told = next(one for one in lines if one["kind"] == "round" and one["base"])
+    bundles = [one for one in lines if one["kind"] == "bundles" and one["round"] == told["round"]]
+    reports = {
+        (one["broker"], one["reported_at_ms"]): report_of(one)
+        for one in lines
+        if one["kind"] == "report"
+    }
+    snapshot = snapshot_of(told, bundles, reports)
+    planner = planner_for("history", snapshot.in_force, Wanted())
+    plan = planner.round(
+        view_of_snapshot(snapshot), snapshot.memory, np.random.default_rng(1), draining=False
+    )
+    recorded = [one for one in lines if one["kind"] == "move" and one["round"] == told["round"]]
+    return (
+        [(one["bundle"], one["source"], one["target"], one["cause"]) for one in recorded],
+        [(one.bundle, one.source, one.target, one.cause.value) for one in plan.moves],
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        ("avg", {"high_hits": 0, "low_hits": 0}),
+        ("joint", {}),
+        ("transfer", {"hits": 0}),
+        ("threshold", {}),
+    ],
+)
+def test_a_base_round_is_decided_again_as_it_was(
+    pulsar: FakePulsar, tmp_path: Path, strategy: str, settings: Mapping[str, int]
+) -> None:
+    first = pulsar.brokers[0]
+    for broker in pulsar.brokers:
+        cpu = 180.0 if broker is first else 10.0
+        broker.load_report = {"cpu": {"usage": cpu, "limit": 200.0}}
+    first.grows.update(dict.fromkeys(first.grows, (5e3, 1e4, 5e6, 1e7)))
+    # One bundle stays for a topic in it; the first one that would be chosen otherwise.
+    internal = "persistent://bench/skew/__internal"
+    first.topics[internal] = [1.0, 0.0, 1.0, 0.0]
+    first.grows[internal] = (9e3, 2e4, 9e6, 2e7)
+    config = tmp_path / "attach.toml"
+    config.write_text(
+        f'[shedding]\nstrategy = "{strategy}"\n[shedding.settings]\n'
+        + "".join(f"{key} = {value}\n" for key, value in settings.items())
+    )
+    recorded, again = decided_again(attached(pulsar, tmp_path, "--config", str(config)))
+    assert recorded
+    (stays,) = (one for one in first.owned if lies_in(internal, one))
+    assert stays not in {bundle for bundle, *_ in recorded}
+    assert [one[:2] for one in again] == [one[:2] for one in recorded]
+    if strategy != "threshold":  # Its placement takes any of two brokers that are alike.
+        assert again == recorded
+
+
+def replay(lines: list[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Replay history as recorded, and with the default strategy; return columns of rounds."""
+    reports = {
+        (one["broker"], one["reported_at_ms"]): one for one in lines if one["kind"] == "report"
+    }
+    found = events_of(reports, [one for one in lines if one["kind"] != "report"])
+    return dict(replayed(found, combinations(("avg+avg",), ())))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reproduced"), [("joint", True), ("threshold", True), ("greedy_rate", None)]
+)
+def test_other_strategies_are_replayed_on_it(
+    pulsar: FakePulsar, tmp_path: Path, strategy: str, reproduced: bool | None
+) -> None:
+    first = pulsar.brokers[0]
+    for broker in pulsar.brokers:
+        cpu = 180.0 if broker is first else 10.0
+        broker.load_report = {"cpu": {"usage": cpu, "limit": 200.0}}
+    first.grows.update(dict.fromkeys(first.grows, (5e3, 1e4, 5e6, 1e7)))
+    found = replay(attached(pulsar, tmp_path, "--strategy", strategy))
+    # What really was, as recorded, and avg+avg.
+    assert sorted(found) == [RECORDED, 0, 1]
+    for columns in found.values():
+        assert list(columns["refused"]) == [""], columns["note"]
+    # `greedy_rate` is not the planner's, so its rounds are not decided again.
+    assert list(found[RECORDED]["reproduced"]) == [reproduced], found[RECORDED]["note"]
+
+
+def test_windows_in_which_nothing_is_decided_are_ticks_alone(
+    pulsar: FakePulsar, tmp_path: Path
+) -> None:
+    for broker in pulsar.brokers:
+        broker.load_report = {"cpu": {"usage": 100.0, "limit": 200.0}}
+    command = [sys.executable, "-m", "loadmanager", "attach", "--pulsar", pulsar.url, "--json"]
+    command += ["--interval", "0.2", "--strategy", "threshold", "--history", str(tmp_path / "h")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    finally:
+        process.kill()
+        process.communicate()
+    lines = list(lines_in(*finished(tmp_path / "h")))
+    assert kinds(lines)["round"] == 1
+    ticks = [one for one in lines if one["kind"] == "tick"]
+    assert [one["tick"] for one in ticks] == list(range(1, len(ticks) + 1))
+    assert len(ticks) >= 3
+    assert all(len(one["taken"]["broker"]) == 3 for one in ticks)

@@ -12,6 +12,7 @@ from loadmanager.attach.planned import Planned
 from loadmanager.attach.reports import Reports
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.strategy import Strategy
+from loadmanager.attach.tallied import Tallied
 from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings
 from loadmanager.config.planning import planner_of
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, advanced
@@ -44,8 +45,8 @@ def strategy(name: str, *, acts: bool = True, placement: str | None = None) -> S
     planner = planner_of(shedding, beside, PlannerSettings(), LeaderSettings())
     planner = replace(planner, settings=replace(planner.settings, settle_s=0.0))
     hosts = None if name == "uniform" else Hosts()
-    reports = Reports(Addresses("http"))
-    return Planned(name=name, planner=planner, reports=reports, hosts=hosts, acts=acts)
+    tallied = Tallied(Reports(Addresses("http")), planner.weights)
+    return Planned(name=name, planner=planner, tallied=tallied, hosts=hosts, acts=acts)
 
 
 def samples(
@@ -159,7 +160,7 @@ class Watched:
         self.at = cluster(host_interval_s=host_interval_s)
         self.decides = strategy(name, acts=acts)
         assert isinstance(self.decides, Planned)
-        self.decides.monotonic_s = lambda: self.now_s
+        self.decides.tallied.monotonic_s = lambda: self.now_s
 
     def look(self) -> Observation:
         """Look at a window that ends now."""

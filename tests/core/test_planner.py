@@ -17,6 +17,7 @@ from loadmanager.core.placement import Ranking
 from loadmanager.core.plan import Cause, Move, Offer, Reason
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.policies import Policies
 from loadmanager.core.projection import loads, settled
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.scores import ResourceWeights
@@ -257,6 +258,15 @@ def test_a_bundle_that_moved_rests(hot: ClusterView, bundle: NameBundle) -> None
     rested = decide(hot, shedder, memory)
     assert (rested.moves, reasons(rested)["a:1"]) == ((), Reason.NO_BUNDLE_FITS)
     assert decide(hot, shedder, memory, cool_down_s=30.0).moves
+
+
+def test_a_bundle_that_has_to_stay_is_shed_by_no_strategy(hot: ClusterView) -> None:
+    shedder = ThresholdShedder(min_bytes_per_s=0.0)
+    (first, *_) = decide(hot, shedder).moves
+    stays = replace(hot, policies=Policies(staying=frozenset({first.bundle})))
+    moved = {move.bundle for move in decide(stays, shedder).moves}
+    assert moved
+    assert first.bundle not in moved
 
 
 def test_a_move_is_remembered_once_its_order_stands(hot: ClusterView, bundle: NameBundle) -> None:

@@ -162,6 +162,7 @@ FAULTS: list[tuple[bytes, str]] = [
         document(constraints={"antiAffinityGroups": {NS: 3}}),
         'constraints.antiAffinityGroups["t/ns"] = 3; expected text',
     ),
+    (document(constraints={"staying": ["x"]}), "staying[0] = 'x'; expected tenant/namespace/0x"),
     (document(unowned=["x"]), "unowned[0] = 'x'; expected tenant/namespace/0xLLLLLLLL"),
     (document(unowned=[LOW]), f"{LOW} is in unowned and in owners"),
     (

@@ -70,6 +70,7 @@ def whole_snapshot() -> Snapshot:
             },
             anti_affinity={NS: "g"},
             domains={B1: "east", B2: "west"},
+            staying=frozenset({HIGH}),
         ),
         memory=RoundMemory(
             shedder=Memory(usage={B1: 0.8}),

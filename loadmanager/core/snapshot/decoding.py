@@ -113,7 +113,7 @@ class _Reading:
             boundaries=self._each("boundaries", parse_namespace, _boundaries),
             owners=self._each("owners", parse_bundle, _broker),
             in_flight=self._each("inFlight", parse_bundle, _broker),
-            unowned=self._unowned(),
+            unowned=self._bundles(fields, "unowned"),
             policies=self._policies(),
             memory=self._memory(),
             membership_changed_ago_s=(
@@ -180,13 +180,13 @@ class _Reading:
             self._fields.refuse("takenAtMs", "the wall clock's milliseconds, as memory holds times")
         return self._fields.count("takenAtMs", bound=TIME_MS)
 
-    def _unowned(self) -> tuple[BundleId, ...]:
+    def _bundles(self, fields: Fields, name: str) -> tuple[BundleId, ...]:
         bundles = []
-        for position, text in enumerate(self._fields.texts("unowned")):
+        for position, text in enumerate(fields.texts(name)):
             try:
                 bundles.append(parse_bundle(text))
             except InvalidName as problem:
-                what = f"unowned[{position}] = {ascii(text)[:SHOWN]}"
+                what = f"{name}[{position}] = {ascii(text)[:SHOWN]}"
                 self._fault(MalformedContent(self._where, what, problem.expected))
         return tuple(dict.fromkeys(bundles))
 
@@ -196,6 +196,7 @@ class _Reading:
             isolation=self._each("namespaceIsolationPolicies", str, _isolation, "constraints"),
             anti_affinity=self._each("antiAffinityGroups", parse_namespace, _text, "constraints"),
             domains={broker: name for name, brokers in domains.items() for broker in brokers},
+            staying=frozenset(self._bundles(self._fields.inner("constraints"), "staying")),
         )
 
     def _memory(self) -> RoundMemory:

@@ -83,7 +83,7 @@ def averages_to_json(averages: BundleAverages) -> dict[str, Any]:
 
 
 def constraints_to_json(policies: Policies) -> dict[str, Any]:
-    """Return isolation, anti-affinity and failure domains, in Pulsar's forms."""
+    """Return isolation, anti-affinity and failure domains, in Pulsar's forms, and what stays."""
     domains: dict[str, dict[str, list[str]]] = {}
     for broker, domain in policies.domains.items():
         domains.setdefault(domain, {"brokers": []})["brokers"].append(broker)
@@ -92,6 +92,7 @@ def constraints_to_json(policies: Policies) -> dict[str, Any]:
         "namespaceIsolationPolicies": isolation,
         "antiAffinityGroups": dict(policies.anti_affinity),
         "failureDomains": domains,
+        **({"staying": sorted(policies.staying)} if policies.staying else {}),
     }
 
 

@@ -25,7 +25,7 @@ from loadmanager.pipeline.what_if.refusals import (
     REPORT_MISSING,
     UNREADABLE,
 )
-from loadmanager.pipeline.what_if.round_lines import broker_columns, told_parts
+from loadmanager.pipeline.what_if.round_lines import broker_columns, by_planner, told_parts
 from loadmanager.pipeline.what_if.standing import CONNECTIONS, Report, Standing, owned_rows, owners
 
 _REMEMBERED_TICKS: Final = 8
@@ -240,7 +240,7 @@ class Frames:
         return self._at_tick.get(body["tick"], self._averages)
 
     def _settle(self, body: Mapping[str, Any]) -> RoundMemory | None:
-        """Take up settings and constraints; return the memory of a base."""
+        """Take up settings and constraints; return the memory of a base that was the planner's."""
         text = body["settings"]
         known = None if self._in_force is None else self._in_force[0]
         if not body["base"] and text == known:
@@ -251,7 +251,8 @@ class Frames:
         if not body["base"]:
             return None
         self._policies = told.policies
-        return told.memory
+        # What the planner did not decide cannot be decided again.
+        return told.memory if by_planner(body) else None
 
     def _frame(
         self,

@@ -8,6 +8,7 @@ import numpy as np
 
 from loadmanager.core.columns import BrokerColumns
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.even_rates import GREEDY_RATE
 from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls, LoadReport
@@ -26,8 +27,15 @@ _ANYBODY: Final = LoadReport(
 """A snapshot has a broker at least."""
 
 
+def by_planner(body: Mapping[str, Any]) -> bool:
+    """Return whether the planner decided a round: `GREEDY_RATE` of ``attach`` has none."""
+    return bool(body["shedder"] != GREEDY_RATE)
+
+
 def told_parts(body: Mapping[str, Any]) -> Snapshot:
     """Return a snapshot with the settings of a round, and a base's memory and constraints.
+
+    Of a round that was not the planner's, no settings are told.
 
     Raises:
         MalformedContent: one of them is not what the format says.
@@ -42,6 +50,8 @@ def told_parts(body: Mapping[str, Any]) -> Snapshot:
             document[name] = json.loads(body[name])
         except (TypeError, ValueError):
             raise MalformedContent(where, f"{name} = {body[name]!r:.80}", "JSON") from None
+    if not by_planner(body):
+        document["settings"] = {}
     return decode_snapshot(where, json.dumps(document).encode())
 
 
