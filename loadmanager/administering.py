@@ -39,6 +39,8 @@ def admin_routes(
     config: Config, parts: Parts, application: Application, leader_line: HttpLeaderLine
 ) -> list[Route]:
     """Return the routes of the admin REST of one sidecar."""
+    if config.broker.kind == "pulsar":
+        return _routes_beside_pulsar(config, parts, application, leader_line)
     cluster, lookup = config.cluster.name, application.answering
     tuning = application.tuning
     namespaces = NamespaceRequests(parts, application.leading, cluster)
@@ -65,6 +67,32 @@ def admin_routes(
         Plans(PreviewRequests(application.leading)),
     )
     return [route for resource in resources for route in resource.routes()]
+
+
+def _routes_beside_pulsar(
+    config: Config, parts: Parts, application: Application, leader_line: HttpLeaderLine
+) -> list[Route]:
+    """Return the routes of the admin REST beside a Pulsar broker.
+
+    Namespaces, topics and policies are Pulsar's own: its brokers are asked for them, and to
+    change them.
+    """
+    cluster = config.cluster.name
+    resources = (
+        Brokers(BrokerRequests(parts, cluster), TopicRequests(parts, HttpTopicLine(leader_line))),
+        Configuration(application.dynamic, internal_configuration(config)),
+        Unloads(application.unload_requests),
+        Drains(application.drain_requests),
+        Steers(SteeringRequests(parts)),
+        CostModels(CostModelRequests(parts, cluster)),
+        Accounts(application.accounting),
+        Plans(PreviewRequests(application.leading)),
+    )
+    partitions = Partitions(application.answering, PartitionRequests(parts)).routes()
+    return [
+        *(route for resource in resources for route in resource.routes()),
+        *(route for route in partitions if route.method == "GET"),
+    ]
 
 
 def internal_configuration(config: Config) -> dict[str, str]:

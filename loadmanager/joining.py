@@ -1,13 +1,15 @@
 """Joins the parts of the application to one another, on whatever adapters they are given."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final, Protocol
 
 import numpy as np
 
 from loadmanager.app.accounting import Accounting
 from loadmanager.app.answering import Answering
-from loadmanager.app.desk import Desk
+from loadmanager.app.desk import Desk, ForeignTerm
 from loadmanager.app.drain_requests import DrainRequests
 from loadmanager.app.dynamic_settings import DynamicSettings
 from loadmanager.app.electing import Election, Term
@@ -18,20 +20,21 @@ from loadmanager.app.leasing import LeaseTerms
 from loadmanager.app.leaving import Leaving
 from loadmanager.app.member import Member
 from loadmanager.app.merge_requests import MergeRequests
-from loadmanager.app.naming import Naming
+from loadmanager.app.naming import Naming, OwnBundles
 from loadmanager.app.owning import Ownerships
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher, Sampler
 from loadmanager.app.reachability import Reachability
 from loadmanager.app.readiness import Readiness
 from loadmanager.app.retuning import Retuning, tuned_by
+from loadmanager.app.service import Agent
 from loadmanager.app.split_requests import SplitRequests
 from loadmanager.app.splitting import Splitter
 from loadmanager.app.tuning import Tuning
 from loadmanager.app.unload_requests import UnloadRequests
 from loadmanager.config import Config
 from loadmanager.core.health import HealthRules
-from loadmanager.core.ids import BundleId
+from loadmanager.core.ids import BundleId, belongs_to_a_broker
 from loadmanager.core.lookup import LookupMode
 from loadmanager.ports import HostProbe, LeaderLine
 
@@ -44,7 +47,7 @@ _UNLOAD_WAIT_S = 15.0
 class Application:
     """The parts of one sidecar that do its work, whatever adapters they stand on."""
 
-    member: Member
+    member: Agent
     leading: Leading
     election: Election
     readiness: Readiness
@@ -60,6 +63,82 @@ class Application:
     retuning: Retuning
 
 
+class Kind(Protocol):
+    """How brokers of one kind are kept in the cluster, looked up and led."""
+
+    def agent(
+        self,
+        config: Config,
+        parts: Parts,
+        publisher: Publisher,
+        tuning: Tuning,
+        commands: asyncio.TaskGroup,
+    ) -> tuple[Agent, OwnBundles]:
+        """Return the agent of this sidecar's broker, and the bundles that it serves."""
+
+    def answering(
+        self,
+        parts: Parts,
+        naming: Naming,
+        leader_line: LeaderLine,
+        leading: Leading,
+        *,
+        mode: LookupMode,
+        tuning: Tuning,
+        unready: Callable[[], Iterable[str]],
+    ) -> Answering:
+        """Return what answers lookups."""
+
+    def stays(self, bundle: BundleId, /) -> bool:
+        """Say whether a bundle never moves, by its name."""
+
+    def term(self, parts: Parts, term: Term, /) -> ForeignTerm | None:
+        """Return what a term needs that commands no agents, None for one that does."""
+
+
+class Commanded:
+    """Brokers that their agents command: they serve what they are told to, under a lease."""
+
+    def agent(
+        self,
+        config: Config,
+        parts: Parts,
+        publisher: Publisher,
+        tuning: Tuning,
+        commands: asyncio.TaskGroup,
+    ) -> tuple[Agent, OwnBundles]:
+        """See `Kind`."""
+        ownerships = make_ownerships(parts, commands)
+        return make_member(config, parts, ownerships, publisher, tuning), ownerships
+
+    def answering(
+        self,
+        parts: Parts,
+        naming: Naming,
+        leader_line: LeaderLine,
+        leading: Leading,
+        *,
+        mode: LookupMode,
+        tuning: Tuning,
+        unready: Callable[[], Iterable[str]],
+    ) -> Answering:
+        """See `Kind`."""
+        return Answering(
+            parts, naming, leader_line, leading, mode=mode, tuning=tuning, unready=unready
+        )
+
+    def stays(self, bundle: BundleId, /) -> bool:
+        """See `Kind`."""
+        return belongs_to_a_broker(bundle)
+
+    def term(self, _parts: Parts, _term: Term) -> ForeignTerm | None:
+        """See `Kind`."""
+        return None
+
+
+_COMMANDED: Final = Commanded()
+
+
 def join(
     config: Config,
     parts: Parts,
@@ -68,6 +147,7 @@ def join(
     leader_line: LeaderLine,
     commands: asyncio.TaskGroup,
     rng: np.random.Generator,
+    kind: Kind = _COMMANDED,
 ) -> Application:
     """Join the application on given adapters; ``rng`` is for jitter and for equal choices."""
     tuning = Tuning(tuned_by(config))
@@ -82,19 +162,19 @@ def join(
             tuning,
             cluster=config.cluster.name,
             rng=rng,
+            foreign=kind.term(parts, term),
             base_every_rounds=config.history.base_every_rounds,
             seed_max_age_days=config.history.seed_max_age_days,
         )
 
-    ownerships = make_ownerships(parts, commands)
     sampler = Sampler(parts, probe, Intention(), config.history.broker_class)
     publisher = Publisher(parts, sampler, tuning, draw=rng.random)
-    member = make_member(config, parts, ownerships, publisher, tuning)
+    member, own = kind.agent(config, parts, publisher, tuning, commands)
     reachability = Reachability(parts)
     leading = Leading(open_desk, parts)
-    answering = Answering(
+    answering = kind.answering(
         parts,
-        Naming(parts, ownerships),
+        Naming(parts, own),
         leader_line,
         leading,
         mode=LookupMode(config.lookup.mode),
@@ -125,7 +205,7 @@ def join(
         split_requests,
         MergeRequests(parts, leading, tuning=tuning, wait_s=_MERGE_WAIT_S),
         unload_requests,
-        DrainRequests(parts),
+        DrainRequests(parts, kind.stays),
         accounting,
         dynamic,
         tuning,

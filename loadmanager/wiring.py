@@ -47,8 +47,9 @@ from loadmanager.config.security import uses_cluster_key
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history import Origin
 from loadmanager.core.load import BrokerUrls
-from loadmanager.joining import Application, join
-from loadmanager.ports import Clock, NoHistory, NoSeed
+from loadmanager.joining import Application, Commanded, Kind, join
+from loadmanager.ports import BrokerControl, Clock, NoHistory, NoSeed
+from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.securing import make_guard, make_leader_line, make_tls
 from loadmanager.telemetry.history import HistoryMetrics
 from loadmanager.telemetry.logging import change_level
@@ -78,9 +79,7 @@ async def _run(config: Config) -> None:
     port = config.sidecar.listen_port or free_port(config.sidecar.listen_host)
     try:
         async with asyncio.TaskGroup() as commands:
-            control = await control_url_of(config.broker.id, config.broker.control_url)
-            log.info("broker.control.chosen", url=control.url, why=control.why)
-            sidecar = build_sidecar(config, port, commands, control.url)
+            sidecar = build_sidecar(config, port, commands, await _choose_control_url(config))
             await sidecar.run(
                 stop,
                 host=config.sidecar.listen_host,
@@ -92,6 +91,15 @@ async def _run(config: Config) -> None:
         raise first_leaf(failed) from failed
 
 
+async def _choose_control_url(config: Config) -> str:
+    """Return where the broker is commanded, "" for one that is not."""
+    if config.broker.kind == "pulsar":
+        return ""
+    control = await control_url_of(config.broker.id, config.broker.control_url)
+    log.info("broker.control.chosen", url=control.url, why=control.why)
+    return control.url
+
+
 def build_sidecar(
     config: Config, port: int, commands: asyncio.TaskGroup, control_url: str
 ) -> Sidecar:
@@ -99,7 +107,7 @@ def build_sidecar(
     metrics = Metrics(REGISTRY, config.cluster.name)
     clock = SystemClock()
     coordination = ZooKeeperCoordination(zookeeper_options(config), metrics.coordination_asked)
-    broker = make_broker_control(config, control_url)
+    broker, kind = make_broker(config, control_url)
     identity = make_identity(config, port, clock)
     history = make_history(config, identity)
     parts = Parts(
@@ -121,6 +129,7 @@ def build_sidecar(
         leader_line=leader_line,
         commands=commands,
         rng=np.random.default_rng(),
+        kind=kind,
     )
 
     async def close() -> None:
@@ -143,6 +152,18 @@ def build_sidecar(
         reachability=application.reachability,
         close=close,
     )
+
+
+def make_broker(config: Config, control_url: str) -> tuple[BrokerControl, Kind]:
+    """Return the broker of this sidecar, and how brokers of its kind are kept.
+
+    Raises:
+        SecretUnusable, TlsFilesUnusable: a file that is needed for it cannot be used.
+    """
+    if config.broker.kind == "pulsar":
+        pulsar = make_pulsar_broker(config)
+        return pulsar, BesidePulsar(pulsar, config.cluster.name)
+    return make_broker_control(config, control_url), Commanded()
 
 
 def make_broker_control(config: Config, control_url: str) -> HttpBrokerControl:
@@ -266,7 +287,8 @@ def make_identity(config: Config, port: int, clock: Clock) -> Identity:
 def conditions_of(config: Config) -> Conditions:
     """Return what the configuration says that the whole cluster has to share."""
     chroot = "" if config.zookeeper.chroot else chroot_of(config)
-    return Conditions(config.cluster.hash, default_chroot=chroot)
+    hash_name = "crc32" if config.broker.kind == "pulsar" else config.cluster.hash
+    return Conditions(hash_name, default_chroot=chroot, kind=config.broker.kind)
 
 
 def zookeeper_options(config: Config) -> ZooKeeperOptions:

@@ -18,6 +18,9 @@ log = structlog.get_logger()
 FORMAT: Final = 2
 """The format of all nodes of a cluster. Version 0.1 recorded none."""
 
+_COMMANDED: Final = "contract"
+"""The kind of brokers where none is recorded."""
+
 _RETRY_S = 0.5
 _TELL_EVERY_S = 10.0
 _PATIENCE_S = 2.0
@@ -50,11 +53,12 @@ class Conditions:
 
     ``hash_name`` None stands for the recorded hash, and for Pulsar's in a new cluster.
     ``default_chroot`` is where the nodes are when no chroot is configured, empty when
-    one is.
+    one is. ``kind`` is that of the brokers, empty where it does not matter.
     """
 
     hash_name: HashName | None = None
     default_chroot: str = ""
+    kind: str = ""
 
 
 async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) -> HashName:
@@ -72,7 +76,7 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
     while True:
         try:
             await refuse_nodes_of_others(coordination, wanted.default_chroot)
-            data = await _recorded(coordination, wanted.hash_name or DEFAULT_HASH)
+            data = await _recorded(coordination, wanted)
         except CoordinationError as error:
             if clock.monotonic_s() - told_at_s >= _TELL_EVERY_S:
                 told_at_s = clock.monotonic_s()
@@ -80,23 +84,33 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
             await clock.sleep(_RETRY_S)
             continue
         if data is not None:
-            return _agreed(data, wanted.hash_name)
+            return _agreed(data, wanted)
 
 
-async def _recorded(coordination: Coordination, founded_with: HashName) -> bytes | None:
+async def _recorded(coordination: Coordination, wanted: Conditions) -> bytes | None:
     """Return the cluster's record, made now for a new cluster; None if it was just deleted."""
+    record: dict[str, object] = {"format": FORMAT, "hash": wanted.hash_name or DEFAULT_HASH}
+    if wanted.kind not in {"", _COMMANDED}:
+        record["kind"] = wanted.kind
     try:
-        await coordination.create(znodes.CLUSTER, to_json({"format": FORMAT, "hash": founded_with}))
-        log.info("cluster.record.created", hash=founded_with)
+        await coordination.create(znodes.CLUSTER, to_json(record))
+        log.info("cluster.record.created", **record)
     except NodeExists:
         pass
     node = await coordination.get(znodes.CLUSTER)
     return None if node is None else node.data
 
 
-def _agreed(data: bytes, configured: HashName | None) -> HashName:
+def _agreed(data: bytes, wanted: Conditions) -> HashName:
+    configured = wanted.hash_name
     fields = parse_fields(znodes.CLUSTER, data)
     _check_format(fields)
+    kind = fields.text("kind", _COMMANDED)
+    if wanted.kind not in {"", kind}:
+        raise ClusterDisagrees(
+            f"{znodes.CLUSTER}: the sidecars of this cluster have [broker] kind = {kind!r}, and "
+            f"this one has {wanted.kind!r}; expected another [zookeeper] chroot for each kind"
+        )
     text = fields.text("hash")
     recorded = next((name for name in HASH_FUNCTIONS if name == text), None)
     if recorded is None:

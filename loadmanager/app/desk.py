@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import numpy as np
 import structlog
@@ -19,6 +20,7 @@ from loadmanager.app.harmful_reports import HarmfulReports
 from loadmanager.app.inheritance import Inheritance
 from loadmanager.app.order_book import OrderBook
 from loadmanager.app.parts import Parts
+from loadmanager.app.picture import OwnerView
 from loadmanager.app.placing import Placing
 from loadmanager.app.recollection import Recollection
 from loadmanager.app.reconciling import Reconciler
@@ -33,6 +35,7 @@ from loadmanager.app.tuning import Tuning
 from loadmanager.app.untaken import Untaken
 from loadmanager.app.viewing import Look, Viewing
 from loadmanager.app.wanted import Wanted, why
+from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.orders import OrderChanges
@@ -43,10 +46,34 @@ from loadmanager.ports import StandingOrders
 log = structlog.get_logger()
 
 
+class ForeignTerm(Protocol):
+    """What a term needs over brokers that own bundles by themselves, and obey no agent."""
+
+    @property
+    def orders(self) -> StandingOrders:
+        """Keeps the orders of the term, and has them carried out."""
+
+    @property
+    def owners(self) -> OwnerView:
+        """What is seen of who owns bundles."""
+
+    def held(self) -> str:
+        """Return why nothing may move now, "" if it may."""
+
+    async def run(self, wanted: Callable[[], bool]) -> None:
+        """Do what has to be done beside the rounds, until cancelled.
+
+        ``wanted`` returns whether moves are wanted now for the sake of balance.
+        """
+
+    def close(self) -> None:
+        """End with the term."""
+
+
 class Desk:
     """One term of leadership at work.
 
-    ``orders`` makes what keeps the orders of the term, and has them carried out.
+    With a ``foreign`` term nothing is placed, cut or repaired here: brokers do that themselves.
     """
 
     def __init__(
@@ -57,21 +84,23 @@ class Desk:
         *,
         cluster: str,
         rng: np.random.Generator,
-        orders: Callable[[Parts, Term], StandingOrders] = OrderBook,
+        foreign: ForeignTerm | None = None,
         base_every_rounds: int = 15,
         seed_max_age_days: float = 7.0,
     ) -> None:
         self._parts = parts
         self._term = term
+        self._foreign = foreign
         self._constraints = Constraints(parts, cluster)
         self._tally = LoadTally(weights=tuning.now.planner.weights)
         self._chronicle = chronicle = Chronicle(
             parts, term.epoch, self._tally, base_every_rounds=base_every_rounds
         )
+        owners = parts.picture if foreign is None else foreign.owners
         self.tasks = tasks = TaskController(
             term.epoch,
-            orders(parts, term),
-            parts.picture,
+            OrderBook(parts, term) if foreign is None else foreign.orders,
+            owners,
             parts.clock,
             bounds=lambda: tuning.now.task_bounds,
             listener=TaskReports(parts.metrics, chronicle, parts.clock).task_changed,
@@ -89,7 +118,7 @@ class Desk:
             untaken=untaken,
         )
         self.recollection = Recollection(parts.clock, term.epoch, task_of=tasks.tasks.number_of)
-        self._steering = Steering(parts)
+        self._steering = Steering(parts) if foreign is None else Steering(parts, foreign.held)
         self._costing = Costing(parts, tuning)
         self._deciding = Deciding(
             self._costing,
@@ -111,7 +140,8 @@ class Desk:
             deciding=self._deciding,
             untaken=untaken,
             wanted=Wanted(parts.metrics),
-            emptying=Emptying(parts, tasks, tuning),
+            emptying=Emptying(parts, owners, tasks, tuning),
+            brokers_own=foreign is not None,
         )
         self._inheritance = Inheritance(parts, term, self._tally, self.splits)
         self._seeding = Seeding(parts, self._tally, cluster=cluster, max_age_days=seed_max_age_days)
@@ -130,6 +160,7 @@ class Desk:
             chronicle=chronicle,
             harmful=self._harmful,
             assessing=self.assessing,
+            brokers_own=foreign is not None,
         )
 
     def look(self) -> Look:
@@ -169,14 +200,22 @@ class Desk:
                 tasks.create_task(self._rounds.tick(), name="ticks")
                 tasks.create_task(self._placing.run(), name="placements")
                 tasks.create_task(self._rounds.run(), name="rounds")
+                if self._foreign is not None:
+                    tasks.create_task(self._foreign.run(self._wants_moves), name="foreign brokers")
         finally:
             for one in documents:
                 one.close()
             self._placing.end(self._term.epoch)
             self.tasks.close()
+            if self._foreign is not None:
+                self._foreign.close()
             self._chronicle.ended()
             self._harmful.end()
             self.assessing.end()
+
+    def _wants_moves(self) -> bool:
+        active = self._steering.wanted.mode is BalancingMode.ACTIVE
+        return active and not self._deciding.planner.settings.observe
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide who is to own ``bundle``; a bundle under way keeps its plan.
@@ -236,6 +275,8 @@ class Desk:
         self, bundles: Mapping[BundleId, BrokerId]
     ) -> Mapping[BundleId, BrokerId]:
         """Return those that were not cut meanwhile: an order would bring the whole back."""
+        if self._foreign is not None:
+            return bundles
         booked = bundles.keys() & self.tasks.assigned.keys()
         await self.splits.adopt_parts()
         cut = booked - self.tasks.assigned.keys()

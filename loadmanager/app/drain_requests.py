@@ -1,11 +1,13 @@
 """Brokers marked to be emptied, and how far they are."""
 
+from collections.abc import Callable
+
 import structlog
 
 from loadmanager.app.parts import Parts
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BrokerId, belongs_to_a_broker
+from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 from loadmanager.core.wire import DrainMark, decode_drain_mark, encode_drain_mark
 from loadmanager.ports import (
     BrokerUnknown,
@@ -20,9 +22,12 @@ log = structlog.get_logger()
 
 
 class DrainRequests:
-    """The application's side of `DrainService`."""
+    """The application's side of `DrainService`; ``stays`` says which bundles never move."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(
+        self, parts: Parts, stays: Callable[[BundleId], bool] = belongs_to_a_broker
+    ) -> None:
+        self._stays = stays
         self._coordination = parts.coordination
         self._picture = parts.picture
         self._clock = parts.clock
@@ -60,7 +65,7 @@ class DrainRequests:
         if known is None and mark is None:
             raise BrokerUnknown(f"{broker}: no such broker is registered or marked")
         owners = self._picture.owners.items()
-        left = (b for b, at in owners if at.broker == broker and not belongs_to_a_broker(b))
+        left = (b for b, at in owners if at.broker == broker and not self._stays(b))
         return DrainStatus(
             broker=broker,
             registered=known is not None,

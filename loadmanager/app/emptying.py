@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from loadmanager.app.parts import Parts
+from loadmanager.app.picture import OwnerView
 from loadmanager.app.task_controller import TaskController
 from loadmanager.app.tuning import Tuning
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
@@ -21,6 +22,7 @@ class Emptying:
     """The bundles that are to leave draining brokers, for one term."""
 
     parts: Parts
+    owners: OwnerView
     tasks: TaskController
     tuning: Tuning
     _refused_until_s: dict[BundleId, float] = field(default_factory=dict, init=False)
@@ -53,7 +55,7 @@ class Emptying:
         for bundle, planned in assigned.items():
             if planned in draining and not belongs_to_a_broker(bundle):
                 yield bundle, planned
-        for bundle, holding in self.parts.picture.owners.items():
+        for bundle, holding in self.owners.owners.items():
             ordered = bundle in assigned or belongs_to_a_broker(bundle)
             if holding.broker in draining and not ordered:
                 yield bundle, holding.broker

@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import structlog
+
 from loadmanager.app.absences import Absences
 from loadmanager.app.changes import Changes
 from loadmanager.app.deciding import Deciding
@@ -17,6 +19,8 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
 from loadmanager.ports import CoordinationError
 
+log = structlog.get_logger()
+
 _POLL_S = 5.0
 _UNTAKEN_POLL_S = 1.0
 _RETRY_S = 0.2
@@ -25,7 +29,10 @@ _AFTER_ERROR_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class Placing:
-    """Finds owners for bundles as soon as they need one, for one term."""
+    """Finds owners for bundles as soon as they need one, for one term.
+
+    Where ``brokers_own`` bundles by themselves, only draining brokers are emptied.
+    """
 
     parts: Parts
     tasks: TaskController
@@ -34,6 +41,7 @@ class Placing:
     wanted: Wanted
     emptying: Emptying
     untaken: Untaken
+    brokers_own: bool = False
     _work: Changes = field(default_factory=Changes, init=False)
 
     @property
@@ -79,6 +87,20 @@ class Placing:
         self.wanted.end(epoch)
 
     async def _turn(self) -> None:
+        if self.brokers_own:
+            await self._empty_or_wait()
+        else:
+            await self._place_or_wait()
+
+    async def _empty_or_wait(self) -> None:
+        try:
+            if not await self._empty_draining():
+                await self._work.wait(_POLL_S)
+        except CoordinationError as error:
+            log.warning("broker.drain.failed", error=str(error))
+            await self.parts.clock.sleep(_RETRY_S)
+
+    async def _place_or_wait(self) -> None:
         self.wanted.answer_planned(self.planned)
         orphans = self.absences.orphans()
         awaited = self.absences.awaited(orphans)

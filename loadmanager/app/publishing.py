@@ -87,7 +87,7 @@ class Sampler:
         identity = self.parts.identity
         return LoadReport(
             broker=identity.broker,
-            urls=identity.urls,
+            urls=stats.urls or identity.urls,
             sidecar_url=identity.sidecar_url,
             reported_at_ms=self.parts.clock.wall_ms(),
             started_at_ms=identity.started_at_ms,

@@ -32,7 +32,11 @@ MOST_FAILED_ROUNDS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """The ticks and rounds of one term."""
+    """The ticks and rounds of one term.
+
+    ``brokers_own`` says that brokers own bundles by themselves: their bundles are not cut here,
+    and nothing of them is repaired.
+    """
 
     parts: Parts
     term: Term
@@ -48,6 +52,7 @@ class Rounds:
     chronicle: Chronicle
     harmful: HarmfulReports
     assessing: Assessing
+    brokers_own: bool = False
 
     async def tick(self) -> None:
         """Sample for ever; raises `Deposed`."""
@@ -68,7 +73,8 @@ class Rounds:
         self.tally.sample()
         self.chronicle.ticked()
         self.tasks.observe()
-        await self.splits.adopt_parts()
+        if not self.brokers_own:
+            await self.splits.adopt_parts()
 
     async def run(self) -> None:
         """Look for moves, and for what does not agree, for ever.
@@ -143,14 +149,15 @@ class Rounds:
         strategy = type(self.deciding.planner.shedder).__name__
         tell_plan(self.parts.metrics, strategy, plan, self.term.epoch)
         state = self.inheritance.write(plan.memory)
-        if not doubtful and self.deciding.steering.balancing.mode is BalancingMode.ACTIVE:
+        cuts = self.deciding.steering.balancing.mode is BalancingMode.ACTIVE
+        if cuts and not (doubtful or self.brokers_own):
             await self.splits.look()
         found: Dispatched | None = None
         if plan.moves:
             found = await self.deciding.order_round(plan, view, state)
         if found is None or not found.rode:
             await self.inheritance.leave(self.deciding.memory)
-        if not doubtful:
+        if not (doubtful or self.brokers_own):
             await self.reconciler.look()
         if found is None:
             return "observed" if plan.observed else "quiet"

@@ -1,7 +1,7 @@
 """One sidecar from start to stop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,7 +11,6 @@ from loadmanager.app.agreement import Conditions, agree
 from loadmanager.app.cluster_key import ClusterKey
 from loadmanager.app.dynamic_settings import DynamicSettings
 from loadmanager.app.electing import Election
-from loadmanager.app.member import Member
 from loadmanager.app.parts import Parts
 from loadmanager.app.reachability import Reachability
 from loadmanager.app.readiness import Readiness
@@ -34,6 +33,33 @@ class Door(Protocol):
         """Answer what is under way, and listen no more."""
 
 
+class Agent(Protocol):
+    """What keeps the broker of this sidecar in the cluster."""
+
+    @property
+    def registered(self) -> bool:
+        """Whether the broker is in the cluster now, so that this sidecar may lead."""
+
+    def unready(self) -> Iterator[str]:
+        """Yield why the broker is no place to send anybody to."""
+
+    async def run(self) -> None:
+        """Live until cancelled, or until a membership ends after `leave`.
+
+        Raises:
+            ExceptionGroup: with `Displaced`: another sidecar took over this broker.
+        """
+
+    async def drain(self) -> None:
+        """Return once the broker's bundles are with others, if they are to be."""
+
+    async def leave(self, within_s: float) -> None:
+        """Take the broker out in order."""
+
+    async def serving_ended(self) -> None:
+        """Return when the broker surely serves nothing that this session's locks protect."""
+
+
 class Sidecar:
     """Joins the parts into one process: agent, possible leader, and door.
 
@@ -45,7 +71,7 @@ class Sidecar:
         self,
         parts: Parts,
         door: Door,
-        member: Member,
+        member: Agent,
         election: Election,
         readiness: Readiness,
         *,

@@ -1,5 +1,8 @@
 """Pausing the leader: the mode in ZooKeeper, for those who set it and for the leader."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import structlog
 
 from loadmanager.app.changes import Changes
@@ -46,9 +49,11 @@ class Steering:
 
     Content that cannot be read leaves the mode as it was, and pauses a leader that never
     read any other: somebody meant to say something, and moving bundles can wait.
+    ``held`` returns why nothing may move now whatever the mode is, "" if it may.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, held: Callable[[], str] = lambda: "") -> None:
+        self._held = held
         self._coordination = parts.coordination
         self._metrics = parts.metrics
         self._read: Balancing | None = None
@@ -58,6 +63,14 @@ class Steering:
     @property
     def balancing(self) -> Balancing:
         """The mode now; only after `read`."""
+        read = self.wanted
+        if read.mode is BalancingMode.ACTIVE and (why := self._held()):
+            return replace(read, mode=BalancingMode.OBSERVING, reason=why)
+        return read
+
+    @property
+    def wanted(self) -> Balancing:
+        """The mode that people want."""
         return self._read or Balancing(mode=BalancingMode.PAUSED)
 
     def open(self) -> None:

@@ -95,14 +95,14 @@ async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
         PulsarAdminError: it does not answer as a broker does, or may not be asked; the
             message says which right is missing.
     """
-    runtime = await _runtime(admin, url)
+    runtime = await read_runtime(admin, url)
     name = runtime["clusterName"]
-    brokers = await _brokers(admin, url, name)
+    brokers = await read_brokers(admin, url, name)
     admin.known = set(brokers)
-    version = await _version(admin, url)
+    version = await read_version(admin, url)
     address = Addresses.of(url)
     told = await asyncio.gather(
-        *(_runtime(admin, address(broker)) for broker in brokers), return_exceptions=True
+        *(read_runtime(admin, address(broker)) for broker in brokers), return_exceptions=True
     )
     settings: dict[BrokerId, Mapping[str, str]] = {}
     silent: dict[BrokerId, str] = {}
@@ -117,7 +117,7 @@ async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
         name=name,
         brokers=brokers,
         version=version,
-        manager=_manager(runtime.get("loadManagerClassName", "")),
+        manager=manager_of(runtime.get("loadManagerClassName", "")),
         settings=settings,
         topic_metrics=_flag(runtime.get("exposeTopicLevelMetricsInPrometheus")),
         silent=silent,
@@ -143,7 +143,8 @@ async def discover_at_any(admin: PulsarAdmin, urls: Iterable[str]) -> tuple[Puls
     raise first or NotPulsar("expected the URL of a broker")
 
 
-async def _runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
+async def read_runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
+    """Return the settings that the broker at ``url`` runs with; raises as `discover`."""
     where = f"{url}{RUNTIME}"
     try:
         found = await admin.json(where)
@@ -158,7 +159,8 @@ async def _runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
     return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
-async def _brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[BrokerId, ...]:
+async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[BrokerId, ...]:
+    """Return the active brokers by name; raises as `discover`."""
     where = f"{url}/admin/v2/brokers/{quote(cluster, safe='')}"
     found = await admin.json(where)
     if not isinstance(found, list) or len(found) > _MOST_BROKERS:
@@ -175,12 +177,14 @@ def _without_scheme(told: object) -> str:
     return str(told).removeprefix("http://").removeprefix("https://")
 
 
-async def _version(admin: PulsarAdmin, url: str) -> str:
+async def read_version(admin: PulsarAdmin, url: str) -> str:
+    """Return the version of the broker at ``url``; raises as `PulsarAdmin.text`."""
     told = await admin.text(f"{url}/admin/v2/brokers/version")
     return " ".join(told.strip().strip('"').split())[:64]
 
 
-def _manager(class_name: str) -> str:
+def manager_of(class_name: str) -> str:
+    """Return which load manager a class is; see `PulsarCluster`."""
     last = class_name.rpartition(".")[2]
     return _MANAGERS.get(last, last or "unknown")
 

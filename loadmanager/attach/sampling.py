@@ -1,14 +1,14 @@
 """What each broker serves and has counted, at one moment; and the traffic between two moments."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
 from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError
 from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
-from loadmanager.attach.discovery import Addresses, PulsarCluster
+from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.host_figures import HostFigures, Hosts
 from loadmanager.core.bundle_traffic import BundleTraffic, bundle_traffic
 from loadmanager.core.ids import BrokerId, BundleId
@@ -84,7 +84,7 @@ class Sampler:
     """
 
     admin: PulsarAdmin
-    address: Addresses
+    address: Callable[[BrokerId], str]
     hosts: Hosts | None = None
     _former: dict[BrokerId, Reading] = field(default_factory=dict)
 

@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -167,7 +167,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
     with warnings_alone():
         await coordination.start()
         try:
-            await agree(coordination, clock, conditions_of(config))
+            await agree(coordination, clock, replace(conditions_of(config), kind=""))
             await _refuse_sidecars(coordination)
             picture.open()
             yield Candidate(

@@ -39,6 +39,13 @@ class BrokerSettings(Section):
             "address, or a secret that the broker shares"
         )
 
+    kind: Literal["contract", "pulsar"] = Field(
+        "contract",
+        description="contract: the broker speaks the broker contract, and this sidecar commands "
+        "it. pulsar: a real Pulsar broker, which owns its bundles by itself; it is observed, and "
+        "the leader moves bundles by Pulsar's admin REST (docs/pulsar.md). All sidecars of a "
+        "cluster have the same.",
+    )
     id: BrokerName = Field(
         examples=["localhost:8080"],
         description="Name of the broker in the cluster: host and port of its web service, as "

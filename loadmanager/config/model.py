@@ -29,6 +29,7 @@ from loadmanager.config.deployment import (
 )
 from loadmanager.config.forms import Section
 from loadmanager.config.history import HistorySettings, faults_of_history
+from loadmanager.config.pulsar_broker import PulsarSettings, faults_of_pulsar
 from loadmanager.config.security import (
     SecuritySettings,
     TlsSettings,
@@ -60,6 +61,7 @@ class Config(Section):
 
     broker: BrokerSettings
     sidecar: SidecarSettings = Field(default_factory=SidecarSettings)
+    pulsar: PulsarSettings = Field(default_factory=PulsarSettings)
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
     zookeeper: ZookeeperSettings = Field(default_factory=ZookeeperSettings)
     host: HostSettings = Field(default_factory=HostSettings)
@@ -178,6 +180,8 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
     for fault in faults_of_security(config.security, config.tls, config.sidecar.listen_host):
         yield Contradiction(*fault)
     for fault in faults_of_history(config.history):
+        yield Contradiction(*fault)
+    for fault in faults_of_pulsar(config.broker, config.pulsar, config.cluster):
         yield Contradiction(*fault)
 
 

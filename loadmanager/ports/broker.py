@@ -6,7 +6,7 @@ from typing import Protocol
 
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.core.load import BundleStats, TopicTraffic
+from loadmanager.core.load import BrokerUrls, BundleStats, TopicTraffic
 
 
 class BrokerError(LoadManagerError):
@@ -51,7 +51,8 @@ class BrokerStats:
 
     ``process_id`` is the broker's on the same host, for probes that measure one
     process tree; None when the broker does not tell. ``left_out`` names the figures of
-    bundles that are outside their bounds, which count as 0.
+    bundles that are outside their bounds, which count as 0. ``urls`` is where clients reach it,
+    None when it does not tell.
     """
 
     window_s: float
@@ -59,6 +60,7 @@ class BrokerStats:
     version: str = ""
     process_id: int | None = None
     left_out: tuple[str, ...] = ()
+    urls: BrokerUrls | None = None
 
 
 class BrokerControl(Protocol):

@@ -190,7 +190,9 @@ class Metrics:
             "orders_refused", "1 while the orders that stand are not obeyed, else 0."
         )
         self.broker_leased = self._gauge(
-            "broker_leased", "1 while the broker takes its leases from this sidecar, else 0."
+            "broker_leased",
+            "1 while the broker takes its leases from this sidecar, or is a registered Pulsar "
+            "broker, else 0.",
         )
         self.broker_healthy = self._gauge(
             "broker_healthy", "1 while the broker's health is good, 0 once it failed for a while."

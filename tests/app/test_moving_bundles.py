@@ -4,6 +4,7 @@ from typing import Any
 from stories import place_all, story
 
 from loadmanager.adapters.broker.in_process import Fault
+from loadmanager.app.member import Member
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.faults.agent import SESSION_S
@@ -68,7 +69,9 @@ async def test_the_orders_of_a_move_are_written_in_one_commit_and_name_the_heir(
     assert cluster.orders(source).handovers[bundle] == target.name
     assert bundle in cluster.orders(target).bundles
     assert cluster.orders(target).epoch == cluster.service.epochs[-1]
-    handing = cluster.agent_of(source.name).app.member._ownerships
+    member = cluster.agent_of(source.name).app.member
+    assert isinstance(member, Member)
+    handing = member._ownerships
     await cluster.until(lambda: handing.handovers.get(bundle) == target.name)
 
 

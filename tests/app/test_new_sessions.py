@@ -5,6 +5,7 @@ import asyncio
 from stories import place_all, story
 
 from loadmanager.app.agreement import ClusterDisagrees
+from loadmanager.app.member import Member
 from loadmanager.core import znodes
 from loadmanager.faults.cluster import Cluster
 
@@ -40,7 +41,9 @@ async def test_orders_of_a_former_session_are_void_if_none_stand(cluster: Cluste
     for one in cluster.living:
         cluster.service.expire(one.coordination.session.session_id)
         one.coordination.reconnect()
-    ownerships = agent.app.member._ownerships
+    member = agent.app.member
+    assert isinstance(member, Member)
+    ownerships = member._ownerships
     await cluster.until(lambda: ownerships.orders and not ownerships.orders.bundles)
     await place_all(cluster, boundaries)
     await cluster.settled(boundaries.bundles)

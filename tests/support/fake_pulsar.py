@@ -20,6 +20,8 @@ CONFIGURATION = "/admin/v2/brokers/configuration"
 _UNLOAD = re.compile(r"/admin/v2/namespaces/(.+/.+)/(0x\w+_0x\w+)/unload")
 _SPLIT = re.compile(r"/admin/v2/namespaces/(.+/.+)/(0x\w+)_(0x\w+)/split")
 _GROUP = re.compile(r"/admin/v2/namespaces/(.+/.+)/antiAffinity")
+_BUNDLES = re.compile(r"/admin/v2/namespaces/(.+/.+)/bundles")
+_TOPICS = re.compile(r"/admin/v2/persistent/([^/]+/[^/]+)")
 _LOOKUP = re.compile(r"/lookup/v2/topic/(persistent|non-persistent)/(.+/.+)/(.+)")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -157,11 +159,27 @@ def told(cluster: FakePulsar, broker: FakeBroker, path: str) -> web.Response:
     if found := _GROUP.fullmatch(path):
         group = cluster.groups.get(found[1])
         return web.json_response(group) if group else web.Response(status=204)
+    if found := _BUNDLES.fullmatch(path):
+        return boundaries(cluster, found[1])
+    if found := _TOPICS.fullmatch(path):
+        topics = {one for each in cluster.brokers for one in each.grows} | cluster.unserved.keys()
+        prefix = f"persistent://{found[1]}/"
+        return web.json_response(sorted(one for one in topics if one.startswith(prefix)))
     if cluster.isolation:
         answers["/admin/v2/clusters/research/namespaceIsolationPolicies"] = cluster.isolation
     if path not in answers:
         return refused(404, "HTTP 404 Not Found")
     return web.json_response(answers[path])
+
+
+def boundaries(cluster: FakePulsar, namespace: str) -> web.Response:
+    """Return the bounds of a namespace's bundles."""
+    served = [one for broker in cluster.brokers for one in broker.owned] + cluster.unloaded
+    ranges = [one.rpartition("/") for one in served]
+    bounds = {bound for name, _, text in ranges if name == namespace for bound in text.split("_")}
+    if not bounds:
+        return refused(404, "Namespace does not exist")
+    return web.json_response({"boundaries": sorted(bounds), "numBundles": len(bounds) - 1})
 
 
 def change(cluster: FakePulsar, request: web.Request) -> web.Response:
@@ -216,6 +234,8 @@ def split(
 
 def lookup(cluster: FakePulsar, broker: FakeBroker, topic: str) -> web.Response:
     """Name the broker of a topic; a bundle without one is served here."""
+    if topic == f"persistent://pulsar/{broker.name}/healthcheck":
+        return found_at(broker)
     for bundle in [one for one in cluster.unloaded if lies_in(topic, one)]:
         cluster.unloaded.remove(bundle)
         cluster.hand_over(bundle, broker)
@@ -223,7 +243,13 @@ def lookup(cluster: FakePulsar, broker: FakeBroker, topic: str) -> web.Response:
     owner = next((cluster.owner(one) for one in bundles if lies_in(topic, one)), None)
     if owner is None:
         return refused(404, "Topic not found")
-    return web.json_response({"httpUrl": f"http://{owner.name}"})
+    return found_at(owner)
+
+
+def found_at(broker: FakeBroker) -> web.Response:
+    """Return the answer to a lookup that names a broker."""
+    binary = f"pulsar://binary-{broker.name}"
+    return web.json_response({"httpUrl": f"http://{broker.name}", "brokerUrl": binary})
 
 
 def refused(status: int, reason: str) -> web.Response:

@@ -15,15 +15,21 @@ _NONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.NO_CONTENT})
 
 async def read_isolation(admin: PulsarAdmin, url: str, cluster: str) -> Policies:
     """Return a cluster's isolation policies; raises as `PulsarAdmin.json`."""
+    _, policies = await read_isolation_text(admin, url, cluster)
+    return policies
+
+
+async def read_isolation_text(admin: PulsarAdmin, url: str, cluster: str) -> tuple[str, Policies]:
+    """Return a cluster's isolation policies, as Pulsar writes them, too; raises as above."""
     where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/namespaceIsolationPolicies"
     try:
         told = await admin.text(where)
     except AnswerRefused as error:
         if error.status in _NONE:
-            return NO_POLICIES
+            return "{}", NO_POLICIES
         raise
     try:
-        return Policies(isolation=decode_isolation(where, told.encode()))
+        return told, Policies(isolation=decode_isolation(where, told.encode()))
     except MalformedContent as error:
         raise NotPulsar(str(error)) from None
 

@@ -1,0 +1,121 @@
+"""What a Pulsar broker answers about topics: who serves one, how many partitions it has."""
+
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote
+
+from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
+from loadmanager.adapters.pulsar_admin.errors import AnswerRefused, NotPulsar
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.hashing import FULL_RANGE_END, position
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    TopicName,
+    namespace_of,
+    parse_full_topic,
+    range_of,
+)
+from loadmanager.core.load import BrokerUrls
+
+_KEYS: Final = ("httpUrl", "httpUrlTls", "brokerUrl", "brokerUrlTls")
+
+
+async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerUrls:
+    """Return where clients find the broker that serves a topic, placed now if none does.
+
+    Raises:
+        PulsarAdminError: as `PulsarAdmin.json`; `AnswerRefused` with 404 where there is no such
+            namespace, or no such topic and none may be made.
+    """
+    local = quote(topic.local, safe="")
+    where = f"{url}/lookup/v2/topic/{topic.domain}/{topic.namespace}/{local}"
+    told = await admin.json(where)
+    texts = {key: _text(told, key) for key in _KEYS}
+    if not texts["httpUrl"] and not texts["httpUrlTls"]:
+        raise NotPulsar(f"{where}: no httpUrl; expected the lookup answer of a Pulsar broker")
+    return BrokerUrls(
+        http_url=texts["httpUrl"],
+        http_url_tls=texts["httpUrlTls"],
+        broker_url=texts["brokerUrl"],
+        broker_url_tls=texts["brokerUrlTls"],
+    )
+
+
+async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> BrokerUrls:
+    """Return where clients find the broker at ``url``: it says so in lookups of its heartbeat.
+
+    Raises as `read_lookup`.
+    """
+    topic = TopicName("persistent", Namespace(f"pulsar/{broker}"), "healthcheck")
+    return await read_lookup(admin, url, topic)
+
+
+async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int:
+    """Return how many partitions a topic has, 0 if it is not partitioned or not there.
+
+    Raises:
+        PulsarAdminError: as `PulsarAdmin.json`.
+    """
+    local = quote(topic.local, safe="")
+    where = f"{url}/admin/v2/{topic.domain}/{topic.namespace}/{local}/partitions"
+    try:
+        told = await admin.json(where)
+    except AnswerRefused as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return 0
+        raise
+    count = told.get("partitions") if isinstance(told, dict) else None
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise NotPulsar(f"{where}: answered {told!r:.60}; expected a number of partitions")
+    return count
+
+
+async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) -> Boundaries | None:
+    """Return the bundles of a namespace, None if there is none of that name.
+
+    Raises:
+        PulsarAdminError: as `PulsarAdmin.json`.
+    """
+    where = f"{url}/admin/v2/namespaces/{namespace}/bundles"
+    try:
+        told = await admin.json(where)
+    except AnswerRefused as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+    bounds = told.get("boundaries") if isinstance(told, dict) else None
+    try:
+        return Boundaries(namespace, tuple(int(str(one), 16) for one in bounds or ()))
+    except (ValueError, InvalidName):
+        raise NotPulsar(
+            f"{where}: answered {told!r:.60}; expected the boundaries of bundles"
+        ) from None
+
+
+async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[TopicName, ...]:
+    """Return the persistent topics of a bundle, loaded or not.
+
+    Raises:
+        PulsarAdminError: as `PulsarAdmin.json`.
+    """
+    namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
+    bounds = bundle.rpartition("/")[2]
+    # Older versions ignore the bundle, and list all of the namespace.
+    told = await admin.json(f"{url}/admin/v2/persistent/{namespace}?bundle={bounds}")
+    found: list[TopicName] = []
+    for name in told if isinstance(told, list) else ():
+        try:
+            topic = parse_full_topic(str(name))
+        except InvalidName:
+            continue
+        if lower <= position(topic, "crc32") <= upper - (upper != FULL_RANGE_END):
+            found.append(topic)
+    return tuple(found)
+
+
+def _text(told: Any, key: str) -> str:
+    value = told.get(key) if isinstance(told, dict) else None
+    return value if isinstance(value, str) else ""

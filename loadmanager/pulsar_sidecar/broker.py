@@ -1,0 +1,212 @@
+"""The Pulsar broker beside this sidecar: observed, and asked; nothing can be commanded."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, NoReturn
+
+import structlog
+
+from loadmanager.adapters.pulsar_admin import (
+    AnswerRefused,
+    PulsarAdmin,
+    PulsarAdminError,
+    Unanswered,
+)
+from loadmanager.adapters.pulsar_admin.lookups import read_own_urls, read_topics
+from loadmanager.adapters.pulsar_admin.ownership import read_owned
+from loadmanager.attach.discovery import (
+    Addresses,
+    PulsarCluster,
+    manager_of,
+    read_brokers,
+    read_runtime,
+    read_version,
+)
+from loadmanager.attach.sampling import BrokerSample, Sampler
+from loadmanager.core.bundle_traffic import BundleTraffic
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.hashing import FULL_RANGE_END, position
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    TopicName,
+    namespace_of,
+    parse_full_topic,
+    range_of,
+)
+from loadmanager.core.load import BrokerUrls, BundleStats, TopicTraffic
+from loadmanager.ports import BrokerRefused, BrokerStats, BrokerUnreachable
+
+log = structlog.get_logger()
+
+FIRST_WINDOW_S: Final = 1.0
+"""How long the window of the first sample is: a broker without rates would look idle."""
+
+_KNOWN_FOR_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class PulsarBroker:
+    """One Pulsar broker, as the `BrokerControl` that it is not commanded by.
+
+    Attributes:
+        url: where this sidecar asks it.
+        name: its id in the cluster.
+        stays: returns why a bundle never moves, "" if it may. What stays is not in the
+            statistics, so that no leader thinks of moving it.
+        cluster: its name, "" until the broker has answered.
+        claims: whether moves need a claim at their target, as on the modular manager.
+    """
+
+    admin: PulsarAdmin
+    url: str
+    name: BrokerId
+    stays: Callable[[BundleId, BundleTraffic], str]
+    cluster: str = ""
+    claims: bool = True
+    _urls: BrokerUrls | None = None
+    _version: str = ""
+    _known_until_s: float = float("-inf")
+    _missing: str = ""
+    _sample: BrokerSample | None = None
+    _sampler: Sampler = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare to read."""
+        self._sampler = Sampler(self.admin, self.address)
+
+    async def close(self) -> None:
+        """Give back connections."""
+        await self.admin.close()
+
+    async def health(self, timeout_s: float) -> None:
+        """Return if the broker says within ``timeout_s`` that it is ready."""
+        with _as_broker_error():
+            try:
+                async with asyncio.timeout(timeout_s):
+                    told = await self.admin.text(f"{self.url}/admin/v2/brokers/ready")
+            except TimeoutError:
+                raise Unanswered(f"{self.url}: not ready within {timeout_s:g} s") from None
+        if told.strip() != "ok":
+            raise BrokerRefused(f"{self.url}: says {told[:60]!r} of itself; expected 'ok'")
+
+    async def owned(self) -> tuple[BundleId, ...]:
+        """Return the bundles that the broker serves now."""
+        with _as_broker_error():
+            await self._know()
+            owned, _ = await read_owned(self.admin, self.url, self.cluster, self.name)
+        return owned
+
+    async def stats(self) -> BrokerStats:
+        """Return the traffic of each bundle that may move, since the last time."""
+        with _as_broker_error():
+            await self._know()
+            begins = self._sample is None
+            sample = await self._read()
+            if sample is None and begins:
+                await asyncio.sleep(FIRST_WINDOW_S)
+                sample = await self._read()
+        if sample is None:
+            raise BrokerUnreachable(self._missing)
+        self._sample = sample
+        return BrokerStats(
+            window_s=sample.window_s,
+            bundles={
+                bundle: _stats(traffic)
+                for bundle, traffic in sample.bundles.items()
+                if not self.stays(bundle, traffic)
+            },
+            version=self._version,
+            urls=self._urls,
+        )
+
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+        """Return the topics of ``bundle`` with the traffic of the last sample."""
+        if self._sample is None or bundle not in self._sample.bundles:
+            raise BrokerRefused(f"{self.name} did not serve {bundle} when it was last read")
+        lower, upper = range_of(bundle)
+        found: dict[TopicName, TopicTraffic] = {}
+        for name, traffic in self._sample.topics.items():
+            try:
+                topic = parse_full_topic(name)
+            except InvalidName:
+                continue
+            at = position(topic, "crc32")
+            inside = lower <= at < upper or at == upper == FULL_RANGE_END
+            if inside and topic.namespace == namespace_of(bundle):
+                found[topic] = traffic
+        return found
+
+    def address(self, broker: BrokerId) -> str:
+        """Return the URL of a broker of the cluster, with the scheme of this one's."""
+        return self.url if broker == self.name else Addresses.of(self.url)(broker)
+
+    async def topic_of(self, bundle: BundleId) -> TopicName | None:
+        """Return a topic of any broker's bundle, None if it has none.
+
+        Raises:
+            PulsarAdminError: the broker does not tell.
+        """
+        return next(iter(await read_topics(self.admin, self.url, bundle)), None)
+
+    async def _read(self) -> BrokerSample | None:
+        """Return the sample since the last reading, None if there is none; `_missing` says why."""
+        version, manager = self._version, "unknown"
+        alone = PulsarCluster(
+            name=self.cluster, brokers=(self.name,), version=version, manager=manager
+        )
+        samples, missing = await self._sampler.sample(alone)
+        self._missing = missing.get(self.name, "")
+        return samples.get(self.name)
+
+    async def _know(self) -> None:
+        """Learn of the cluster, and from time to time which brokers redirects may lead to."""
+        if monotonic() < self._known_until_s:
+            return
+        if not self.cluster:
+            runtime = await read_runtime(self.admin, self.url)
+            self.claims = manager_of(runtime.get("loadManagerClassName", "")) != "extensible"
+            self.cluster = runtime["clusterName"]
+        self._version = await read_version(self.admin, self.url)
+        brokers = await read_brokers(self.admin, self.url, self.cluster)
+        if self.name not in brokers:
+            raise BrokerRefused(
+                f"{self.url}: [broker] id {self.name} is no active broker of {self.cluster}; "
+                f"expected one of {', '.join(brokers[:8])}"
+            )
+        self.admin.known = set(brokers)
+        try:
+            self._urls = await read_own_urls(self.admin, self.url, self.name)
+        except AnswerRefused as error:
+            log.debug("broker.urls.untold", error=str(error))
+        self._known_until_s = monotonic() + _KNOWN_FOR_S
+
+    async def renew_lease(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: the broker serves under Pulsar's own locks, and obeys no agent."""
+        raise BrokerRefused(f"{self.name} owns its bundles by itself and obeys no agent")
+
+    load = renew_lease
+    unload = renew_lease
+
+
+def _stats(traffic: BundleTraffic) -> BundleStats:
+    return BundleStats(
+        msgs_in_per_s=traffic.msgs_in_per_s,
+        msgs_out_per_s=traffic.msgs_out_per_s,
+        bytes_in_per_s=traffic.bytes_in_per_s,
+        bytes_out_per_s=traffic.bytes_out_per_s,
+        topics=traffic.topics,
+    )
+
+
+@contextmanager
+def _as_broker_error() -> Iterator[None]:
+    try:
+        yield
+    except Unanswered as error:
+        raise BrokerUnreachable(str(error)) from error
+    except PulsarAdminError as error:
+        raise BrokerRefused(str(error)) from error

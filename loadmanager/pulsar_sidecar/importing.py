@@ -1,0 +1,147 @@
+"""What Pulsar's brokers say of namespaces, entered in our own nodes by the leader.
+
+The boundaries of a namespace are read when one of its bundles is listed that they do not have:
+so it is after a split, and for a new namespace. Bundles that nobody serves are of no concern.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from loadmanager.adapters.pulsar_admin import PulsarAdminError
+from loadmanager.adapters.pulsar_admin.lookups import read_boundaries
+from loadmanager.adapters.pulsar_admin.policies import (
+    read_anti_affinity_group,
+    read_isolation_text,
+)
+from loadmanager.app.documents import Documents
+from loadmanager.app.parts import Parts
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BundleId, Namespace, belongs_to_a_broker, namespace_of
+from loadmanager.core.wire import decode_anti_affinity, encode_boundaries
+from loadmanager.core.wire.namespaces import with_anti_affinity
+from loadmanager.ports import CoordinationError, LookupRefused
+from loadmanager.pulsar_sidecar.broker import PulsarBroker
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S: Final = 5.0
+ISOLATION_EVERY_S: Final = 30.0
+GROUPS_EVERY_S: Final = 300.0
+_LEAST_PAUSE_S: Final = 0.5
+_PARALLEL: Final = 8
+_TELL_EVERY_S: Final = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Importing:
+    """Keeps boundaries, anti-affinity groups and isolation policies as Pulsar has them.
+
+    ``cluster`` is our own name of the cluster, under which the policies stand.
+    """
+
+    parts: Parts
+    broker: PulsarBroker
+    cluster: str
+    _documents: Documents = field(init=False)
+    _isolation_due_s: float = field(default=float("-inf"), init=False)
+    _group_due_s: dict[Namespace, float] = field(default_factory=dict, init=False)
+    _tell_again_s: float = field(default=float("-inf"), init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare to write."""
+        self._documents = Documents(self.parts.coordination)
+
+    async def run(self) -> None:
+        """Import until cancelled; an error leaves what is there, and is logged."""
+        clock, changes = self.parts.clock, self.parts.picture.owner_changes
+        while True:
+            try:
+                await self.look()
+            except (PulsarAdminError, CoordinationError, LookupRefused) as error:
+                self._tell(str(error) or type(error).__name__)
+            await clock.sleep(_LEAST_PAUSE_S)
+            await changes.wait(LOOK_EVERY_S)
+
+    async def look(self) -> None:
+        """Import what is due.
+
+        Raises:
+            PulsarAdminError: the broker does not tell it.
+            LoadManagerError: it cannot be written now.
+        """
+        now_s = self.parts.clock.monotonic_s()
+        if now_s >= self._isolation_due_s:
+            await self._import_isolation()
+            self._isolation_due_s = now_s + ISOLATION_EVERY_S
+        listed = list(self.parts.picture.owners)
+        stale = await self._unknown(listed)
+        for name in {namespace_of(one) for one in listed if not belongs_to_a_broker(one)}:
+            self._group_due_s.setdefault(name, float("-inf"))
+        due = stale | {name for name, at_s in self._group_due_s.items() if at_s <= now_s}
+        parallel = asyncio.Semaphore(_PARALLEL)
+
+        async def bounded(namespace: Namespace) -> None:
+            async with parallel:
+                await self._import(namespace)
+                self._group_due_s[namespace] = now_s + GROUPS_EVERY_S
+
+        ended = await asyncio.gather(*map(bounded, sorted(due)), return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error
+
+    async def _unknown(self, bundles: Iterable[BundleId]) -> set[Namespace]:
+        """Return the namespaces of bundles that their boundaries do not have."""
+        found: set[Namespace] = set()
+        for bundle in bundles:
+            namespace = namespace_of(bundle)
+            if namespace in found or belongs_to_a_broker(bundle):
+                continue
+            try:
+                boundaries = await self.parts.picture.boundaries(namespace)
+            except MalformedContent:
+                boundaries = None
+            if boundaries is None or bundle not in boundaries:
+                found.add(namespace)
+        return found
+
+    async def _import(self, namespace: Namespace) -> None:
+        admin, url, path = self.broker.admin, self.broker.url, znodes.local_policies(namespace)
+        found = await read_boundaries(admin, url, namespace)
+        if found is None:
+            self._group_due_s.pop(namespace, None)
+            return  # It was deleted; what is listed of it is on its way out.
+        group = await read_anti_affinity_group(admin, url, namespace)
+
+        def edit(data: bytes | None) -> bytes:
+            return _entered(path, found, group, data)
+
+        await self._documents.change(path, edit)
+        await self.parts.picture.reread_boundaries(namespace)
+
+    async def _import_isolation(self) -> None:
+        told, _ = await read_isolation_text(self.broker.admin, self.broker.url, self.broker.cluster)
+        path = znodes.isolation_policies(self.cluster)
+        await self._documents.change(path, lambda _: told.encode())
+
+    def _tell(self, why: str) -> None:
+        now_s = self.parts.clock.monotonic_s()
+        if now_s >= self._tell_again_s:
+            self._tell_again_s = now_s + _TELL_EVERY_S
+            log.warning("pulsar.import.failed", why=why)
+
+
+def _entered(path: str, found: Boundaries, group: str, data: bytes | None) -> bytes:
+    """Return local policies with these boundaries and this group; what cannot be read goes."""
+    try:
+        if data and decode_anti_affinity(path, data) == group:
+            return encode_boundaries(found, data)
+        return with_anti_affinity(path, encode_boundaries(found, data), group)
+    except MalformedContent:
+        return with_anti_affinity(path, encode_boundaries(found), group)

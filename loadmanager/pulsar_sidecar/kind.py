@@ -1,0 +1,121 @@
+"""The kind of sidecar that stands beside a real Pulsar broker."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from loadmanager.adapters.http.security.tls import client_context
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.app.answering import Answering
+from loadmanager.app.electing import Term
+from loadmanager.app.leading import Leading
+from loadmanager.app.naming import Naming, OwnBundles
+from loadmanager.app.parts import Parts
+from loadmanager.app.publishing import Publisher
+from loadmanager.app.service import Agent
+from loadmanager.app.tuning import Tuning
+from loadmanager.attach.observation import Rules
+from loadmanager.config import Config
+from loadmanager.core.bundle_traffic import BundleTraffic
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BundleId
+from loadmanager.core.lookup import LookupMode
+from loadmanager.ports import LeaderLine
+from loadmanager.pulsar_sidecar.broker import PulsarBroker
+from loadmanager.pulsar_sidecar.lookups import ObservedBundles, ObservedLookups
+from loadmanager.pulsar_sidecar.member import ObservingMember
+from loadmanager.pulsar_sidecar.term import PulsarTerm, quiet_of, tell
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class BesidePulsar:
+    """See `Kind`; ``cluster`` is our own name of the cluster."""
+
+    broker: PulsarBroker
+    cluster: str
+    _term: PulsarTerm | None = None
+
+    def agent(
+        self,
+        _config: Config,
+        parts: Parts,
+        publisher: Publisher,
+        _tuning: Tuning,
+        _commands: asyncio.TaskGroup,
+    ) -> tuple[Agent, OwnBundles]:
+        """Return what registers, reports and observes."""
+
+        async def restore() -> None:
+            try:
+                tell(await quiet_of(parts, self.broker).restore(self.broker.url))
+            except LoadManagerError as error:
+                log.warning("pulsar.balancer.kept_off", error=str(error))
+
+        async def settled() -> None:
+            if self._term is not None:
+                await self._term.orders.settled()
+
+        member = ObservingMember(parts, self.broker, publisher, settled=settled, last_left=restore)
+        return member, ObservedBundles()
+
+    def answering(
+        self,
+        parts: Parts,
+        naming: Naming,
+        leader_line: LeaderLine,
+        leading: Leading,
+        *,
+        mode: LookupMode,
+        tuning: Tuning,
+        unready: Callable[[], Iterable[str]],
+    ) -> Answering:
+        """Return what answers as observed, else by the broker's word."""
+        return ObservedLookups(
+            self.broker,
+            parts,
+            naming,
+            leader_line,
+            leading,
+            mode=mode,
+            tuning=tuning,
+            unready=unready,
+        )
+
+    def stays(self, bundle: BundleId, /) -> bool:
+        """Say whether a bundle is Pulsar's own; what its topics keep in place is not looked at."""
+        return bool(Rules().why_stays(bundle, BundleTraffic()))
+
+    def term(self, parts: Parts, term: Term, /) -> PulsarTerm:
+        """Return what orders by admin REST."""
+        self._term = PulsarTerm(parts, term, self.broker, self.cluster)
+        return self._term
+
+
+def make_pulsar_broker(config: Config) -> PulsarBroker:
+    """Return the broker that the configuration names.
+
+    Raises:
+        TlsFilesUnusable: a file cannot be read or does not fit the others.
+    """
+    settings = config.pulsar
+    tls = None
+    if settings.ca_file or settings.certificate_file:
+        tls = client_context(
+            _path(settings.ca_file), _path(settings.certificate_file), _path(settings.key_file)
+        )
+    access = Access(token_file=_path(settings.token_file), tls=tls)
+    return PulsarBroker(
+        PulsarAdmin(access),
+        settings.admin_url or config.broker.http_url,
+        config.broker.id,
+        Rules().why_stays,
+    )
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None

@@ -1,0 +1,130 @@
+"""Lookups of bundles that brokers own by themselves: as observed, else by the broker's word."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import urlsplit
+
+from loadmanager.adapters.pulsar_admin import AnswerRefused, PulsarAdminError
+from loadmanager.adapters.pulsar_admin.lookups import (
+    read_boundaries,
+    read_lookup,
+    read_partitions,
+)
+from loadmanager.app.answering import Answering
+from loadmanager.app.changes import Changes
+from loadmanager.app.leading import Leading
+from loadmanager.app.naming import Naming
+from loadmanager.app.parts import Parts
+from loadmanager.app.tuning import Tuning
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker
+from loadmanager.core.lookup import LookupMode
+from loadmanager.ports import LeaderLine, NamespaceUnknown, Owner, Redirection, Unavailable
+from loadmanager.pulsar_sidecar.broker import PulsarBroker
+
+_NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
+
+
+class ObservedBundles:
+    """The bundles of this sidecar's own broker: it knows of them what everybody is told."""
+
+    def __init__(self) -> None:
+        self.changes = Changes()
+        self.handovers = _NO_HANDOVERS
+
+    def serves(self, _bundle: BundleId) -> bool:
+        """Say that the broker serves what it lists."""
+        return True
+
+
+class ObservedLookups(Answering):
+    """Answers lookups without a leader: nobody places bundles but Pulsar's brokers."""
+
+    def __init__(
+        self,
+        broker: PulsarBroker,
+        parts: Parts,
+        naming: Naming,
+        leader_line: LeaderLine,
+        leading: Leading,
+        *,
+        mode: LookupMode,
+        tuning: Tuning,
+        unready: Callable[[], Iterable[str]],
+    ) -> None:
+        super().__init__(
+            parts, naming, leader_line, leading, mode=mode, tuning=tuning, unready=unready
+        )
+        self._broker = broker
+
+    async def boundaries(self, namespace: Namespace) -> Boundaries:
+        """Return the namespace's bundles, by the broker's word if none of it were observed.
+
+        Raises:
+            NamespaceUnknown: it does not exist.
+            Unavailable: the broker gives no answer.
+        """
+        try:
+            return await super().boundaries(namespace)
+        except NamespaceUnknown:
+            with _as_refused(f"the bundles of {namespace}"):
+                found = await read_boundaries(self._broker.admin, self._broker.url, namespace)
+            if found is None:
+                raise
+            return found
+
+    async def partitions(self, topic: TopicName) -> int:
+        """Return how many partitions a topic has, by the broker's word; raises as `boundaries`."""
+        await self.boundaries(topic.namespace)
+        with _as_refused(f"the partitions of {topic}"):
+            return await read_partitions(self._broker.admin, self._broker.url, topic)
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Refuse: who first looks a bundle up at a broker has Pulsar place it."""
+        raise Unavailable(f"{bundle}: Pulsar's brokers place bundles by themselves")
+
+    async def _follow(
+        self,
+        topic: TopicName,
+        mode: LookupMode,  # noqa: ARG002 - the broker's word ends every chain
+        *,
+        authoritative: bool,  # noqa: ARG002
+    ) -> Owner | Redirection:
+        bundle = await self.bundle_of(topic)
+        known = self.owner_if_known(topic)
+        return known if known is not None else await self._ask_broker(topic, bundle)
+
+    async def _ask_broker(self, topic: TopicName, bundle: BundleId) -> Owner:
+        """Return the owner by the word of the broker beside this sidecar."""
+        with _as_refused(f"the owner of {topic}"):
+            urls = await read_lookup(self._broker.admin, self._broker.url, topic)
+        try:
+            broker = parse_broker(urlsplit(urls.http_url or urls.http_url_tls).netloc)
+        except InvalidName as error:
+            raise Unavailable(f"the owner of {topic} has no address: {error}") from None
+        leader = self.leader
+        return Owner(
+            bundle=bundle,
+            broker=broker,
+            urls=urls,
+            listeners={},
+            fencing_token=0,
+            epoch=leader.epoch if leader else 0,
+        )
+
+
+@contextmanager
+def _as_refused(what: str) -> Iterator[None]:
+    """Turn what a broker does not answer into what a lookup may be refused with."""
+    try:
+        yield
+    except AnswerRefused as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            raise NamespaceUnknown(f"{what}: {error}") from None
+        raise Unavailable(f"{what}: {error}") from None
+    except PulsarAdminError as error:
+        raise Unavailable(f"{what}: {error}") from None

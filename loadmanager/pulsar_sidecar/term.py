@@ -1,0 +1,118 @@
+"""One term of leadership over Pulsar's brokers: what is done beside the rounds."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from loadmanager.app.electing import Deposed, Term
+from loadmanager.app.parts import Parts
+from loadmanager.attach.discovery import discover
+from loadmanager.attach.mandate import Elected
+from loadmanager.attach.orders import PulsarOrders
+from loadmanager.attach.quiet import Quiet, disturbance
+from loadmanager.attach.shared_state import SharedState
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.pulsar_sidecar.broker import PulsarBroker
+from loadmanager.pulsar_sidecar.importing import Importing
+from loadmanager.pulsar_sidecar.owners import ObservedOwners
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S: Final = 5.0
+"""How often it is looked whether Pulsar's own balancer is still off."""
+
+
+class PulsarTerm:
+    """See `ForeignTerm`.
+
+    Args:
+        parts: of this sidecar.
+        term: the term.
+        broker: the one beside this sidecar, by which the cluster is asked.
+        cluster: our own name of the cluster.
+    """
+
+    def __init__(self, parts: Parts, term: Term, broker: PulsarBroker, cluster: str) -> None:
+        self._parts = parts
+        self._broker = broker
+        self._mandate = Elected(term, parts.coordination, parts.identity.broker)
+        self._quiet = quiet_of(parts, broker)
+        self._importing = Importing(parts, broker, cluster)
+        self._held = "it is not known yet whether Pulsar's own balancer is off"
+        self.owners = ObservedOwners(parts.picture, parts.clock)
+        self.orders = PulsarOrders(
+            broker.admin,
+            broker.address,
+            broker.cluster,
+            claims=broker.claims,
+            owners=self.owners,
+            topic_of=broker.topic_of,
+            mandate=self._mandate,
+            failed=lambda error: log.warning("bundle.order.failed", error=str(error)),
+        )
+
+    def held(self) -> str:
+        """Return why nothing may move now, "" if it may."""
+        return self._held
+
+    async def run(self, wanted: Callable[[], bool]) -> None:
+        """Import, and keep Pulsar's own balancer off while moves are ``wanted``."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._importing.run(), name="import")
+            await self._keep_quiet(wanted)
+
+    def close(self) -> None:
+        """End with the term."""
+        self.owners.close()
+
+    async def _keep_quiet(self, wanted: Callable[[], bool]) -> None:
+        quiet = False
+        while True:
+            try:
+                quiet = await self._look(wanted=wanted(), quiet=quiet)
+            except Deposed:
+                raise
+            except LoadManagerError as error:
+                self._hold(str(error))
+            await self._parts.clock.sleep(LOOK_EVERY_S)
+
+    async def _look(self, *, wanted: bool, quiet: bool) -> bool:
+        """Look, and switch it off or back if that is due; return whether it is off because of us.
+
+        Raises:
+            LoadManagerError: it is not certain that it is off.
+            Deposed: another one leads.
+        """
+        url = self._broker.url
+        if why := await self._mandate.confirm():
+            self._hold(why)
+            return quiet
+        if not wanted:
+            self._hold("moves are not wanted")
+            if await self._quiet.state.read() is not None:
+                tell(await self._quiet.restore(url))
+            return False
+        if not quiet:
+            cluster = await discover(self._broker.admin, url)
+            await self._quiet.begin(url, cluster, take_over=False)
+            log.info("pulsar.balancer.off", cluster=cluster.name)
+        self._hold(disturbance(await discover(self._broker.admin, url)))
+        return True
+
+    def _hold(self, why: str) -> None:
+        if why != self._held:
+            self._held = why
+            (log.warning if why else log.info)("balancing.held", why=why)
+
+
+def quiet_of(parts: Parts, broker: PulsarBroker) -> Quiet:
+    """Return what switches Pulsar's own balancer off and back; its state is in our chroot."""
+    return Quiet(broker.admin, SharedState(parts.coordination))
+
+
+def tell(done: tuple[str, ...]) -> None:
+    """Log what was done to Pulsar's settings."""
+    for line in done:
+        log.info("pulsar.balancer.restored", setting=line)

@@ -1,0 +1,89 @@
+"""What a Pulsar broker answers about topics, and what is none of its answers."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from fake_pulsar import FakePulsar, lies_in
+
+from loadmanager.adapters.pulsar_admin import Access, AnswerRefused, NotPulsar, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.lookups import (
+    read_boundaries,
+    read_lookup,
+    read_own_urls,
+    read_partitions,
+    read_topics,
+)
+from loadmanager.core.ids import Namespace, parse_broker, parse_bundle, parse_full_topic
+
+NAMESPACE = Namespace("bench/skew")
+TOPIC = parse_full_topic("persistent://bench/skew/topic-0")
+PARTITIONS = "/admin/v2/persistent/bench/skew/topic-0/partitions"
+BUNDLES = "/admin/v2/namespaces/bench/skew/bundles"
+
+
+@pytest.fixture
+async def admin() -> AsyncIterator[PulsarAdmin]:
+    made = PulsarAdmin(Access())
+    yield made
+    await made.close()
+
+
+def told(pulsar: FakePulsar, path: str, answer: object, status: int = 200) -> None:
+    async def instead(_request: web.Request) -> web.Response:
+        return web.json_response(answer, status=status)
+
+    pulsar.brokers[0].instead[path] = instead
+
+
+async def test_a_lookup_names_where_clients_go(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+    name = pulsar.brokers[0].name
+    urls = await read_lookup(admin, pulsar.url, TOPIC)
+    assert (urls.http_url, urls.broker_url) == (f"http://{name}", f"pulsar://binary-{name}")
+    assert await read_own_urls(admin, pulsar.url, parse_broker(name)) == urls
+    told(pulsar, "/lookup/v2/topic/persistent/bench/skew/topic-0", {"brokerUrl": "pulsar://x:1"})
+    with pytest.raises(NotPulsar, match="no httpUrl"):
+        await read_lookup(admin, pulsar.url, TOPIC)
+
+
+async def test_partitions_are_counted_and_a_missing_topic_has_none(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    assert await read_partitions(admin, pulsar.url, TOPIC) == 0
+    told(pulsar, PARTITIONS, {"partitions": 4})
+    assert await read_partitions(admin, pulsar.url, TOPIC) == 4
+    told(pulsar, PARTITIONS, {"partitions": True})
+    with pytest.raises(NotPulsar, match="expected a number of partitions"):
+        await read_partitions(admin, pulsar.url, TOPIC)
+    told(pulsar, PARTITIONS, {}, status=500)
+    with pytest.raises(AnswerRefused, match="500"):
+        await read_partitions(admin, pulsar.url, TOPIC)
+
+
+async def test_boundaries_are_read_and_what_is_none_is_refused(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    found = await read_boundaries(admin, pulsar.url, NAMESPACE)
+    assert found is not None
+    assert set(found.bundles) == {one for one in pulsar.brokers[0].owned if "skew" in one}
+    assert await read_boundaries(admin, pulsar.url, Namespace("bench/none")) is None
+    answers: tuple[object, ...] = ({"boundaries": ["0x0", "0xz"]}, {"boundaries": []}, [], {})
+    for answer in answers:
+        told(pulsar, BUNDLES, answer)
+        with pytest.raises(NotPulsar, match="expected the boundaries of bundles"):
+            await read_boundaries(admin, pulsar.url, NAMESPACE)
+    told(pulsar, BUNDLES, {}, status=500)
+    with pytest.raises(AnswerRefused, match="500"):
+        await read_boundaries(admin, pulsar.url, NAMESPACE)
+
+
+async def test_the_topics_of_a_bundle_are_those_that_lie_in_it(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    topics = list(pulsar.brokers[0].grows)
+    for bundle in [one for one in pulsar.brokers[0].owned if one.startswith(NAMESPACE)]:
+        expected = {topic for topic in topics if lies_in(topic, bundle)}
+        found = await read_topics(admin, pulsar.url, parse_bundle(bundle))
+        assert {str(one) for one in found} == expected
+    told(pulsar, "/admin/v2/persistent/bench/skew", ["no topic", 7])
+    assert await read_topics(admin, pulsar.url, parse_bundle(bundle)) == ()

@@ -1,0 +1,309 @@
+"""Sidecars beside Pulsar brokers that own their bundles by themselves."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from fake_pulsar import FakeBroker, FakePulsar, lies_in
+from pulsar_sidecars import PulsarSidecars, pulsar_sidecars
+from waiting import eventually
+
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.memory import MemoryCoordination
+from loadmanager.app.agreement import ClusterDisagrees, Conditions, agree
+from loadmanager.attach.quiet import SHEDDING, SWITCHES
+from loadmanager.core import znodes
+from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
+from loadmanager.core.wire.balancing import encode_balancing
+from loadmanager.ports import NamespaceUnknown
+
+OFF = dict.fromkeys(SWITCHES, "false")
+NAMESPACE = Namespace("bench/skew")
+OBSERVE = {"shedding": {"observe": True}}
+
+
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at brokers and at Pulsar's settings more often, so that no test has to wait."""
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.broker.FIRST_WINDOW_S", 0.2)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.member.OWNED_EVERY_S", 0.2)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.LOOK_EVERY_S", 0.3)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.importing.LOOK_EVERY_S", 0.3)
+
+
+@pytest.fixture
+async def sidecars(pulsar: FakePulsar) -> AsyncIterator[PulsarSidecars]:
+    async with pulsar_sidecars(pulsar) as cluster:
+        yield cluster
+
+
+async def start_all(sidecars: PulsarSidecars, **settings: object) -> None:
+    for broker in sidecars.pulsar.brokers:
+        await sidecars.start(broker, **settings)
+    await sidecars.ready()
+
+
+def most_bundles(pulsar: FakePulsar) -> int:
+    return max(len(one.grows) for one in pulsar.brokers)
+
+
+def put_all_on_the_first(pulsar: FakePulsar) -> None:
+    for bundle in [one for broker in pulsar.brokers[1:] for one in broker.owned]:
+        pulsar.hand_over(bundle, pulsar.brokers[0])
+
+
+async def test_traffic_on_one_broker_is_spread(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    await start_all(sidecars)
+    await eventually(lambda: most_bundles(pulsar) <= 4)
+    assert sum(len(one.grows) for one in pulsar.brokers) + len(pulsar.unserved) == 8
+    assert pulsar.dynamic == OFF
+    leader = sidecars.leader
+    assert leader is not None
+    desk = leader.application.leading.desk
+    assert desk is not None
+    await eventually(lambda: {one.state.value for one in desk.tasks.ended} == {"serving"})
+    # What was moved is seen where it is, and nothing is left under way.
+    await eventually(lambda: not list(desk.tasks.tasks))
+    await eventually(
+        lambda: (
+            {b: at.broker for b, at in leader.parts.picture.owners.items()}
+            == {
+                b: one.name
+                for one in pulsar.brokers
+                for b in one.owned
+                if not b.startswith("pulsar/")
+            }
+        )
+    )
+
+
+async def test_a_leader_that_only_observes_moves_nothing_and_leaves_pulsars_balancer_on(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    await start_all(sidecars, **OBSERVE)
+    leader = sidecars.leader
+    assert leader is not None
+    rounds = leader.parts.metrics.rounds.labels("observed")
+    await eventually(lambda: rounds._value.get() >= 3)
+    assert (pulsar.unloads, pulsar.dynamic) == ([], {})
+    reports = leader.parts.picture.loads.reports
+    first = reports[pulsar.brokers[0].name].report  # type: ignore[index]  # names of brokers
+    assert len(first.bundles) == 8
+    assert first.msgs_in_per_s > 0
+    assert first.cpu is not None
+    assert first.cpu.usage > 50
+    assert first.version == "4.0.7"
+    assert first.urls.broker_url == f"pulsar://binary-{pulsar.brokers[0].name}"
+    assert leader.parts.picture.known_boundaries(NAMESPACE) is not None
+
+
+async def test_pulsars_balancer_follows_the_mode_of_ours(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    pulsar.dynamic[SHEDDING] = "true"
+    await start_all(sidecars)
+    await eventually(lambda: pulsar.dynamic == OFF)
+    coordination = sidecars.living[0].coordination
+    paused = encode_balancing(Balancing(mode=BalancingMode.PAUSED, by="test"))
+    await coordination.create(znodes.BALANCING, paused)
+    await eventually(lambda: pulsar.dynamic == {SHEDDING: "true"})
+    await coordination.delete(znodes.BALANCING)
+    await eventually(lambda: pulsar.dynamic == OFF)
+
+
+async def test_after_a_crash_of_the_leader_another_one_goes_on_and_the_last_one_restores(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    pulsar.dynamic[SHEDDING] = "true"
+    await start_all(sidecars)
+    await eventually(lambda: most_bundles(pulsar) <= 4)
+    leader = sidecars.leader
+    assert leader is not None
+    sidecars.crash(leader)
+    await eventually(lambda: sidecars.leader is not None)
+    assert pulsar.dynamic == OFF
+    put_all_on_the_first(pulsar)
+    await sidecars.start(leader.beside)
+    await sidecars.ready()
+    await eventually(lambda: most_bundles(pulsar) <= 4)
+    for one in list(sidecars.living)[:2]:
+        await sidecars.stop(one)
+        assert pulsar.dynamic == OFF
+    await sidecars.stop(sidecars.living[0])
+    assert pulsar.dynamic == {SHEDDING: "true"}
+
+
+async def test_nothing_moves_while_somebody_has_switched_shedding_on(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    await start_all(sidecars)
+    await eventually(lambda: most_bundles(pulsar) <= 4)
+    leader = sidecars.leader
+    assert leader is not None
+    desk = leader.application.leading.desk
+    assert desk is not None
+    pulsar.dynamic[SHEDDING] = "true"
+    await eventually(lambda: "was switched on by somebody" in desk.look().balancing.reason)
+    assert desk.look().balancing.mode is BalancingMode.OBSERVING
+    before = len(pulsar.unloads)
+    put_all_on_the_first(pulsar)
+    observed = leader.parts.metrics.rounds.labels("observed")
+    seen = observed._value.get()
+    await eventually(lambda: observed._value.get() >= seen + 2)
+    assert len(pulsar.unloads) == before
+    assert pulsar.dynamic[SHEDDING] == "true"
+    pulsar.dynamic[SHEDDING] = "false"
+    await eventually(lambda: most_bundles(pulsar) <= 4)
+
+
+async def test_lookups_name_the_observed_owner_and_else_whom_the_broker_names(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    await start_all(sidecars, **OBSERVE)
+    asked = sidecars.living[2]
+    lookups, beside = asked.application.answering, asked.beside
+    topic = parse_full_topic(next(iter(pulsar.brokers[0].grows)))
+    leader = sidecars.leader
+    assert leader is not None
+    await eventually(lambda: leader.parts.picture.known_boundaries(NAMESPACE))
+    owner = await lookups.find_owner(topic)
+    assert owner.urls.broker_url == f"pulsar://binary-{pulsar.brokers[0].name}"
+    assert owner.fencing_token > 0
+    assert not [path for path in beside.asked if path.startswith("/lookup") and "skew" in path]
+    # Nobody serves it: the broker's own lookup has Pulsar place it.
+    bundle = next(one for one in pulsar.brokers[0].owned if lies_in(str(topic), one))
+    pulsar.hand_over(bundle, None)
+    pulsar.unloaded.append(bundle)
+    await eventually(lambda: lookups.owner_if_known(topic) is None)
+    owner = await lookups.find_owner(topic)
+    assert (owner.broker, bundle in beside.owned) == (beside.name, True)
+    with pytest.raises(NamespaceUnknown):
+        await lookups.find_owner(parse_full_topic("persistent://bench/none/t"))
+
+
+async def test_what_must_stay_is_listed_and_not_reported_so_that_nobody_moves_it(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    first = pulsar.brokers[0]
+    stays = BundleId("public/functions/0x00000000_0xffffffff")
+    volatile = BundleId("bench/volatile/0x00000000_0xffffffff")
+    first.owned += [stays, volatile]
+    first.topics["non-persistent://bench/volatile/t"] = [0.0, 0.0, 0.0, 0.0]
+    first.grows["non-persistent://bench/volatile/t"] = (900.0, 900.0, 900.0, 900.0)
+    await start_all(sidecars)
+    await eventually(lambda: most_bundles(pulsar) <= 4)
+    leader = sidecars.leader
+    assert leader is not None
+    assert {stays, volatile} <= leader.parts.picture.owners.keys()
+    desk = leader.application.leading.desk
+    assert desk is not None
+    assert not {stays, volatile} & desk.tasks.assigned.keys()
+    assert not {stays, volatile} & {bundle for bundle, _ in pulsar.unloads}
+
+
+async def test_a_drained_broker_is_emptied_by_moves(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    await start_all(sidecars, **OBSERVE)
+    first = pulsar.brokers[0]
+    await sidecars.living[1].coordination.create(znodes.draining(first.name), b"{}")  # type: ignore[arg-type]  # the name of a broker
+    await eventually(lambda: not first.grows and not pulsar.unserved)
+    assert all(bundle.startswith("pulsar/") for bundle in first.owned)
+
+
+async def test_a_broker_that_does_not_answer_is_taken_out_until_it_does(
+    sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.member.LOST_AFTER_S", 0.5)
+    await start_all(sidecars, **OBSERVE)
+    mute = sidecars.living[2]
+
+    async def unwell(_request: web.Request) -> web.Response:
+        return web.Response(status=500)
+
+    mute.beside.instead["/admin/v2/brokers/ready"] = unwell
+    picture = sidecars.living[0].parts.picture
+    await eventually(lambda: mute.beside.name not in picture.brokers)
+    assert any("500" in why for why in mute.application.member.unready())
+    mute.beside.instead.clear()
+    await eventually(lambda: mute.beside.name in picture.brokers)
+    assert not list(mute.application.member.unready())
+
+
+async def test_boundaries_follow_a_split_that_somebody_makes(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    await start_all(sidecars, **OBSERVE)
+    assert sidecars.leader is not None
+    picture = sidecars.leader.parts.picture
+    await eventually(lambda: picture.known_boundaries(NAMESPACE))
+    first = pulsar.brokers[0]
+    whole = next(one for one in first.owned if one.startswith(NAMESPACE))
+    lower = whole.rpartition("/")[2].partition("_")[0]
+    upper = whole.rpartition("_")[2]
+    cut = f"0x{(int(lower, 16) + int(upper, 16)) // 2:08x}"
+    first.owned.remove(whole)
+    first.owned += [f"{NAMESPACE}/{lower}_{cut}", f"{NAMESPACE}/{cut}_{upper}"]
+
+    def follows() -> bool:
+        known = picture.known_boundaries(NAMESPACE)
+        return known is not None and int(cut, 16) in known.bounds
+
+    await eventually(follows)
+
+
+async def test_groups_and_isolation_policies_are_entered_as_pulsar_has_them(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    pulsar.groups[NAMESPACE] = "apart"
+    pulsar.isolation["alone"] = {
+        "namespaces": ["bench/.*"],
+        "primary": [pulsar.brokers[0].name.replace(".", "\\.")],
+        "secondary": [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "1", "usage_threshold": "100"},
+        },
+    }
+    await start_all(sidecars)
+    leader = sidecars.leader
+    assert leader is not None
+    desk = leader.application.leading.desk
+    assert desk is not None
+    await eventually(lambda: desk.look().view.policies.anti_affinity.get(NAMESPACE) == "apart")
+    assert "alone" in desk.look().view.policies.isolation
+    rounds = leader.parts.metrics.rounds.labels("quiet")
+    await eventually(lambda: rounds._value.get() >= 2)
+    assert pulsar.unloads == []
+
+
+async def test_sidecars_of_another_kind_are_refused_in_the_same_chroot(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    one = await sidecars.start(pulsar.brokers[0])
+    await eventually(lambda: one.application.member.registered)
+    with pytest.raises(ClusterDisagrees, match="kind = 'pulsar'"):
+        await agree(one.coordination, one.parts.clock, Conditions(kind="contract"))
+    # That is how `attach --restore --config` comes to what a leader stored.
+    assert await agree(one.coordination, one.parts.clock, Conditions()) == "crc32"
+
+
+async def test_a_cluster_of_commanded_brokers_is_refused_beside_pulsar() -> None:
+    async with pulsar_sidecars(FakePulsar([])) as cluster:
+        session = MemoryCoordination(cluster.service, chroot="/lm")
+        await session.start()
+        await agree(session, SystemClock(), Conditions(kind="contract"))
+        with pytest.raises(ClusterDisagrees, match="kind = 'contract'"):
+            await agree(session, SystemClock(), Conditions("crc32", kind="pulsar"))
+        await session.close()
+
+
+async def test_a_broker_id_that_pulsar_does_not_know_is_named(pulsar: FakePulsar) -> None:
+    stranger = FakeBroker(name="127.0.0.1:1")
+    async with pulsar_sidecars(pulsar) as cluster:
+        one = await cluster.start(stranger, pulsar={"admin_url": pulsar.url})
+        why = "[broker] id 127.0.0.1:1 is no active broker of research"
+        await eventually(lambda: any(why in one for one in one.application.member.unready()))

@@ -1,0 +1,212 @@
+"""Sidecars beside brokers of a fake Pulsar, all in one process, on real clocks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from fake_pulsar import FakeBroker, FakePulsar
+from prometheus_client import CollectorRegistry
+from waiting import eventually
+
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.memory import MemoryCoordination, MemoryService
+from loadmanager.app.identity import Identity
+from loadmanager.app.parts import Parts
+from loadmanager.app.picture import ClusterPicture
+from loadmanager.app.service import Sidecar
+from loadmanager.config import Config
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import BrokerUrls, HostUsage, ResourceUsage
+from loadmanager.faults.agent import OpenDoor
+from loadmanager.joining import Application, join
+from loadmanager.ports import LeaderInfo, Unavailable
+from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
+from loadmanager.telemetry.metrics import Metrics
+from loadmanager.wiring import conditions_of
+
+SETTINGS: Mapping[str, Any] = {
+    "report": {"sample_interval_s": 0.3, "min_interval_s": 0.3, "max_interval_s": 2},
+    "leader": {"tick_interval_s": 0.3, "round_interval_s": 0.6, "settle_s": 0.5},
+    "shedding": {
+        "strategy": "uniform",
+        "grace_period_s": 2,
+        "settings": {"min_msgs_per_s": 1, "min_bytes_per_s": 1, "max_share": 0.5},
+    },
+}
+
+
+class BusyProbe:
+    """A host whose CPU is as busy as its broker has traffic."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+
+    def sample(
+        self,
+        *,
+        broker_process_id: int | None = None,
+        broker_port: int = 0,
+        neighbour_ports: Collection[int] = (),
+    ) -> HostUsage:
+        """See `HostProbe`."""
+        del broker_process_id, broker_port, neighbour_ports
+        msgs = sum(one[0] + one[1] for one in self._broker.grows.values())
+        return HostUsage(
+            window_s=1.0,
+            cpu=ResourceUsage(5 + msgs / 20, 100),
+            memory=ResourceUsage(10, 100),
+            bandwidth_in=ResourceUsage(1, 100),
+            bandwidth_out=ResourceUsage(1, 100),
+        )
+
+
+class NoLine:
+    """No sidecar asks a leader to place anything."""
+
+    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
+        """See `LeaderLine`."""
+        raise Unavailable(f"{leader.broker} was asked to place {bundle}")
+
+    async def close(self) -> None:
+        """See `LeaderLine`."""
+
+
+@dataclass
+class PulsarSidecar:
+    """One of them; ``beside`` is its broker."""
+
+    parts: Parts
+    application: Application
+    coordination: MemoryCoordination
+    beside: FakeBroker
+    stopping: asyncio.Event
+    task: asyncio.Task[None]
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the leader."""
+        return self.application.leading.desk is not None
+
+    def crash(self) -> None:
+        """End it without a last word, its session at once."""
+        self.coordination.suspend()
+        self.task.cancel()
+        self.coordination.expire()
+
+
+@dataclass
+class PulsarSidecars:
+    """A cluster of them."""
+
+    pulsar: FakePulsar
+    service: MemoryService = field(default_factory=MemoryService)
+    living: list[PulsarSidecar] = field(default_factory=list)
+
+    async def start(self, beside: FakeBroker, **settings: Any) -> PulsarSidecar:
+        """Start one."""
+        config = Config.model_validate(
+            {
+                "broker": {"id": beside.name, "kind": "pulsar"},
+                "zookeeper": {"chroot": "/lm"},
+                **SETTINGS,
+                **settings,
+            }
+        )
+        coordination = MemoryCoordination(self.service, timeout_s=6.0, chroot="/lm")
+        clock, metrics = SystemClock(), Metrics(CollectorRegistry())
+        broker = make_pulsar_broker(config)
+        parts = Parts(
+            identity=Identity(
+                broker=config.broker.id,
+                urls=BrokerUrls(http_url=config.broker.http_url),
+                sidecar_url=f"http://sidecar-{beside.name}",
+                instance=f"{beside.name}/{len(self.living)}",
+                started_at_ms=clock.wall_ms(),
+                version="",
+                host="here",
+                process_id=1,
+            ),
+            coordination=coordination,
+            picture=ClusterPicture(coordination, clock, metrics),
+            broker=broker,
+            clock=clock,
+            metrics=metrics,
+        )
+        ready: asyncio.Future[Application] = asyncio.get_running_loop().create_future()
+        stopping = asyncio.Event()
+
+        async def live() -> None:
+            async with asyncio.TaskGroup() as commands:
+                application = join(
+                    config,
+                    parts,
+                    probe=BusyProbe(beside),
+                    leader_line=NoLine(),
+                    commands=commands,
+                    rng=np.random.default_rng(7),
+                    kind=BesidePulsar(broker, config.cluster.name),
+                )
+                ready.set_result(application)
+                sidecar = Sidecar(
+                    parts,
+                    OpenDoor(),
+                    application.member,
+                    application.election,
+                    application.readiness,
+                    dynamic=application.dynamic,
+                    reachability=application.reachability,
+                    close=broker.close,
+                )
+                await sidecar.run(
+                    stopping,
+                    host="127.0.0.1",
+                    port=7750,
+                    conditions=conditions_of(config),
+                    leave_s=10.0,
+                )
+
+        task = asyncio.create_task(live())
+        one = PulsarSidecar(parts, await ready, coordination, beside, stopping, task)
+        self.living.append(one)
+        return one
+
+    async def stop(self, one: PulsarSidecar) -> None:
+        """End one in order."""
+        self.living.remove(one)
+        one.stopping.set()
+        await asyncio.wait_for(one.task, 30)
+
+    def crash(self, one: PulsarSidecar) -> None:
+        """End one as SIGKILL does."""
+        self.living.remove(one)
+        one.crash()
+
+    @property
+    def leader(self) -> PulsarSidecar | None:
+        """The one that leads."""
+        return next((one for one in self.living if one.leads), None)
+
+    async def ready(self) -> None:
+        """Wait until every sidecar sees all brokers and a leader."""
+        count = len(self.living)
+        await eventually(
+            lambda: (
+                self.leader is not None
+                and all(len(one.parts.picture.brokers) == count for one in self.living)
+            )
+        )
+
+
+@asynccontextmanager
+async def pulsar_sidecars(pulsar: FakePulsar) -> AsyncIterator[PulsarSidecars]:
+    """Give a cluster without sidecars, and end at the end all that were started."""
+    cluster = PulsarSidecars(pulsar)
+    try:
+        yield cluster
+    finally:
+        for one in list(cluster.living):
+            await cluster.stop(one)
+        await asyncio.sleep(0.05)  # Connections that were closed end in the loop's next turns.
