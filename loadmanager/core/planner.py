@@ -107,9 +107,12 @@ class Planner:
         Without one, or where the settings or the mode do not let it, with traffic shares.
         """
         learned = self.settings.learned_costs and self.settings.mode is Mode.SAFE
-        if document is None or not learned:
-            return replace(self, cost=TrafficShare())
-        return replace(self, cost=LearnedCost(document))
+        used = document if learned else None
+        cost = TrafficShare() if used is None else LearnedCost(used)
+        shedder = self.shedder
+        if isinstance(shedder, Deciding):
+            shedder = shedder.beginning_with(used)
+        return replace(self, cost=cost, shedder=shedder)
 
     def round(
         self,

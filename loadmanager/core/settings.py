@@ -113,7 +113,7 @@ def with_arithmetic(value: T, *, like_java: bool) -> T:
     changed = {name: with_arithmetic(one, like_java=like_java) for name, one in found.items()}
     if "like_java" in changed:
         changed["like_java"] = like_java
-    changed = {name: one for name, one in changed.items() if one != found[name]}
+    changed = {name: one for name, one in changed.items() if one is not found[name]}
     return replace(value, **changed) if changed else value
 
 

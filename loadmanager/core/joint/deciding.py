@@ -11,6 +11,7 @@ from loadmanager.core.joint.persistence import Persistence
 from loadmanager.core.joint.search import EVEN, Search, Stuck
 from loadmanager.core.joint.standing import URGENT, Standing, shares, standing
 from loadmanager.core.joint.state import JointState
+from loadmanager.core.joint.unit_costs import PublishedCosts
 from loadmanager.core.limits import Limits
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import ResourceWeights
@@ -20,9 +21,12 @@ _MOST_SHARE: Final = 0.6
 """A round moves as much as is misplaced, at least and at most so much of the traffic."""
 
 
-def learned_from(view: ClusterView, former: JointState | None) -> JointState:
-    """Return the state after the reports of ``view``."""
-    learned = (former.learned if former else Learned.nothing(view)).after(view)
+def learned_from(
+    view: ClusterView, former: JointState | None, published: PublishedCosts | None = None
+) -> JointState:
+    """Return the state after the reports of ``view``; ``published`` are costs to begin with."""
+    learned = former.learned if former else Learned.nothing(view, published)
+    learned = learned.after(view, published)
     persistence = former.persistence if former else Persistence()
     short, long = shares(view, learned)
     persistence = persistence.after(view.now_s, view.bundles.names, short, long)

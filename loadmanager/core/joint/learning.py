@@ -16,8 +16,8 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Mask
 from loadmanager.core.joint.broker_figures import BrokerFigures
-from loadmanager.core.joint.served import KINDS, RATES, fractions, served_by
-from loadmanager.core.joint.unit_costs import CostSums, solved
+from loadmanager.core.joint.served import RATES, fractions, served_by
+from loadmanager.core.joint.unit_costs import CostSums, PublishedCosts, solved
 from loadmanager.core.scores import RESOURCES, FloatArray
 
 FULL: Final = 0.97
@@ -47,12 +47,13 @@ class Learned:
     brokers: BrokerFigures
 
     @classmethod
-    def nothing(cls, view: ClusterView) -> "Learned":
+    def nothing(cls, view: ClusterView, published: PublishedCosts | None = None) -> "Learned":
         """Return what is known before the first report."""
+        sums = CostSums.nothing()
         return cls(
             at_s=view.now_s,
-            unit_costs=np.zeros((len(RESOURCES), len(KINDS))),
-            sums=CostSums.nothing(),
+            unit_costs=solved(sums, published),
+            sums=sums,
             noise=np.full(len(RESOURCES), _MOST_NOISE**2),
             looks=np.zeros(len(RESOURCES)),
             brokers=BrokerFigures.nothing(),
@@ -62,13 +63,16 @@ class Learned:
         """Return (brokers, `RESOURCES`): what ``work`` uses at speed 1, fractions."""
         return fractions(work @ self.unit_costs.T, limit)
 
-    def after(self, view: ClusterView) -> "Learned":
-        """Return what is known after the reports of ``view``, its brokers those of the view."""
+    def after(self, view: ClusterView, published: PublishedCosts | None = None) -> "Learned":
+        """Return what is known after the reports of ``view``, its brokers those of the view.
+
+        ``published`` is what costs are as far as reports do not say more.
+        """
         columns = view.brokers.reported
         known = replace(self, brokers=self.brokers.of(columns), at_s=view.now_s)
         minutes = max(view.now_s - self.at_s, 0.0) / 60.0
         fresh = columns.seen_s > known.brokers.seen_s
-        known = known.regressed(columns, fresh, _KEPT_PER_MIN**minutes)
+        known = known.regressed(columns, fresh, _KEPT_PER_MIN**minutes, published)
         usage = fractions(columns.usage, columns.limit)
         varying = known.varying(served_by(columns), columns.limit)
         surprise = usage - known.brokers.expected(varying)
@@ -87,7 +91,13 @@ class Learned:
             brokers=brokers.seen(columns.seen_s, fresh),
         )
 
-    def regressed(self, columns: BrokerColumns, fresh: Mask, kept: float) -> "Learned":
+    def regressed(
+        self,
+        columns: BrokerColumns,
+        fresh: Mask,
+        kept: float,
+        published: PublishedCosts | None = None,
+    ) -> "Learned":
         """Return it with the unit costs after these reports."""
         work, brokers = served_by(columns), self.brokers
         usage = fractions(columns.usage, columns.limit)
@@ -104,7 +114,7 @@ class Learned:
         target = (usage - brokers.background) / np.maximum(brokers.speed, _LEAST_SPEED)
         scaled = fractions(work[:, np.newaxis, :], columns.limit[:, :, np.newaxis])
         sums = self.sums.after(kept, weight, scaled, target, usage)
-        return replace(self, sums=sums, unit_costs=solved(sums))
+        return replace(self, sums=sums, unit_costs=solved(sums, published))
 
 
 def measured_error(columns: BrokerColumns) -> FloatArray:

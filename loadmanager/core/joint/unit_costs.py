@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
+from loadmanager.core.columns import Mask
 from loadmanager.core.joint.served import CONNECTIONS, KINDS, TOPICS
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
@@ -23,6 +24,20 @@ from loadmanager.core.scores import (
 
 _KBIT_PER_BYTE: Final = 8e-3
 _LEAST_USUAL: Final = 1e-6
+_LEAST_SD: Final = 0.02
+"""No published cost is surer than this, of what is usually used."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PublishedCosts:
+    """Mean and deviation (`RESOURCES`, kinds) of unit costs, in the units of load reports.
+
+    Resources that are not ``known`` have none: no class of brokers is sure enough of them.
+    """
+
+    mean: FloatArray
+    sd: FloatArray
+    known: Mask
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -69,19 +84,28 @@ class CostSums:
         )
 
 
-def solved(sums: CostSums) -> FloatArray:
-    """Return (R, F): the unit costs that explain the sums best, none of them negative."""
-    return np.stack([_solved_one(sums, resource) for resource in range(len(RESOURCES))])
+def solved(sums: CostSums, published: PublishedCosts | None = None) -> FloatArray:
+    """Return (R, F): the unit costs that explain the sums best, none of them negative.
+
+    What is ``published`` stands in the place of the priors, of the resources that it knows.
+    """
+    return np.stack([_solved_one(sums, one, published) for one in range(len(RESOURCES))])
 
 
-def _solved_one(sums: CostSums, resource: int) -> FloatArray:
+def _solved_one(sums: CostSums, resource: int, published: PublishedCosts | None) -> FloatArray:
     gram, weight = sums.gram[resource], float(sums.weight[resource])
     found = np.zeros(len(KINDS))
+    if published is not None and not published.known[resource]:
+        published = None
     if weight <= 0:
-        return found
+        return found if published is None else published.mean[resource]
     size = np.sqrt(np.diag(gram) / weight)  # Of each kind, as it usually is.
     usual = max(float(sums.shown[resource]) / weight, _LEAST_USUAL)
-    mean, sd = _prior(resource, size, usual)
+    if published is None:
+        mean, sd = _prior(resource, size, usual)
+    else:
+        mean = published.mean[resource] * size
+        sd = published.sd[resource] * size + _LEAST_SD * usual
     scale = np.where(size > 0, size, 1.0)
     matrix = gram / np.outer(scale, scale) + np.diag(1.0 / sd**2)
     vector = sums.moment[resource] / scale + mean / sd**2

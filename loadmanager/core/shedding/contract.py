@@ -1,10 +1,10 @@
 """What a shedder is: a view and its memory in, offers and the next memory out."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import CostModel
+from loadmanager.core.cost import CostDocument, CostModel
 from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Offer, Refusal
@@ -51,6 +51,9 @@ class Deciding(Protocol):
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
         """Return what it remembers having seen a view in which nothing may move."""
+
+    def beginning_with(self, document: CostDocument | None) -> Self:
+        """Return the strategy that begins with the costs that are published, if any."""
 
     def costs(self, memory: Memory, otherwise: CostModel) -> CostModel:
         """Return by what costs moves are to be projected."""

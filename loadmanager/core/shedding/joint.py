@@ -8,9 +8,11 @@ from typing import Annotated, Final
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import CostModel
+from loadmanager.core.cost import CostDocument, CostModel
 from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.deciding import decided, learned_from
+from loadmanager.core.joint.prior import published_costs
+from loadmanager.core.joint.unit_costs import PublishedCosts
 from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.scores import ResourceWeights
@@ -63,10 +65,15 @@ class JointShedder:
         ),
     ] = True
     weights: ResourceWeights = field(default_factory=ResourceWeights)
+    published: PublishedCosts | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings outside their range."""
         check(self)
+
+    def beginning_with(self, document: CostDocument | None) -> "JointShedder":
+        """Return the strategy that begins with the costs that are published, if any."""
+        return replace(self, published=None if document is None else published_costs(document))
 
     def costs(self, memory: Memory, otherwise: CostModel) -> CostModel:
         """Return what it learned of costs, or the other ones before it learned any."""
@@ -74,7 +81,7 @@ class JointShedder:
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
         """Return the memory with what the reports of ``view`` teach."""
-        return replace(memory, joint=learned_from(view, memory.joint))
+        return replace(memory, joint=learned_from(view, memory.joint, self.published))
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
         """Return the moves of one round where nothing but the view restricts them."""
@@ -85,7 +92,7 @@ class JointShedder:
 
     def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed:
         """Return the moves of one round, each worth its price and within the limits."""
-        state = learned_from(view, memory.joint)
+        state = learned_from(view, memory.joint, self.published)
         free = replace(limits, movable=limits.movable & view.selectable)
         price = _PRICES[self.move_price]
         weights = replace(self.weights, memory=1.0) if self.heap else self.weights
