@@ -1,6 +1,7 @@
 """The Helm chart keeps up with the program; tests/helm has Helm render it."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from loadmanager.cli.attach import attach_command
+from loadmanager.cli.attached import _LAST_LOOK_S
 from loadmanager.config import Config
 
 SET_BY_THE_CHART = {
@@ -67,3 +69,15 @@ def test_the_version_is_the_programs(chart: Path, project: Path) -> None:
     version = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     told = yaml.safe_load((chart / "Chart.yaml").read_text("utf-8"))
     assert (told["version"], told["appVersion"]) == (version, version)
+
+
+def test_a_candidate_has_time_to_see_that_another_one_leads(
+    chart: Path, schema: dict[str, Any], project: Path
+) -> None:
+    least_s = _LAST_LOOK_S + 30
+    grace = "terminationGracePeriodSeconds"
+    values = yaml.safe_load((chart / "values.yaml").read_text("utf-8"))
+    assert values[grace] >= schema[grace]["minimum"] >= least_s
+    unit = (project / "deploy" / "systemd" / "loadmanager-attach.service").read_text("utf-8")
+    (stop,) = re.findall(r"^TimeoutStopSec=(\d+)s$", unit, re.MULTILINE)
+    assert int(stop) >= least_s
