@@ -14,6 +14,7 @@ from loadmanager.pipeline.reporting import (
     hottest,
     intake,
     namespaces,
+    optimality,
     pricing,
     replayed,
     speeds,
@@ -84,6 +85,7 @@ def cluster_parts(tables: Tables) -> list[Part]:
     """Return all parts of the report of a cluster; one whose job did not run says so."""
     return [
         _part(tables, "rollup", balance),
+        optimality.show(optimality.read(tables)),
         _part(tables, "moves", achieved),
         _part(tables, "rollup", hottest),
         *_of_sizes(tables),

@@ -1,12 +1,14 @@
 """What the report concludes of bundles and namespaces, by rows as the tables have them."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import small_report
 
 from loadmanager.core.splitting import SplitRules
-from loadmanager.pipeline.reporting import capacity
+from loadmanager.pipeline.reporting import capacity, optimality
 from loadmanager.pipeline.reporting.cutting import to_merge, to_split
 from loadmanager.pipeline.reporting.namespaces import judged
 from loadmanager.pipeline.reporting.parts import Finding, Weight, next_steps
@@ -30,6 +32,52 @@ def bundle(low: int, high: int, *, share: float = 0.001, **more: Any) -> dict[st
         **rates,
         **more,
     }
+
+
+def concluded(**changed: Any) -> list[str]:
+    """Return what is concluded of a total with some other figures, after its weight."""
+    found = small_report.distance()
+    shown = optimality.show(replace(found, total={**found.total, **changed}))
+    return [f"{one.weight.name} {one.text}" for one in shown.findings]
+
+
+def test_a_gap_is_judged_by_its_mean_and_by_what_policies_hold() -> None:
+    look = (
+        "LOOK The fullest broker used 50.0 % on average, where 40.0 % was possible: a mean gap "
+        "of 25 %"
+    )
+    assert concluded()[0] == f"{look}."
+    assert concluded(gap_within_policies=0.05)[0] == (
+        f"{look}, of which isolation policies and drains hold 20 %."
+    )
+    assert concluded(gap=0.5)[0].startswith("ACT The cluster was far from the best possible. ")
+    assert concluded(gap=0.1)[0].startswith("FINE The fullest broker used")
+    quiet = concluded(bound=0.02, gap=2.0)[0]
+    assert quiet.startswith("FINE The cluster has too little load to be uneven. ")
+
+
+def test_a_strategy_that_would_have_been_closer_is_named_with_its_moves() -> None:
+    assert concluded()[1] == (
+        "LOOK JointShedder would have been closer to the best: a mean gap of 5 % where "
+        "the cluster's was 25 %, with 1,310 moves instead of 960."
+    )
+    found = small_report.distance()
+    none = optimality.show(replace(found, shadows=[{**found.shadows[0], "regret": 0.04}]))
+    assert none.findings[1] == Finding(
+        Weight.FINE, "No strategy beside would have been closer to the best by more than 5 %."
+    )
+
+
+def test_without_data_the_part_says_so_and_draws_nothing() -> None:
+    empty = optimality.show(None)
+    assert "No leader told how far the cluster was" in empty.html("x")
+    assert (len(empty.body), empty.findings) == (1, ())
+    alone = optimality.show(replace(small_report.distance(), shadows=[], regrets=[]))
+    text = alone.html("x")
+    assert "[shedding] shadows names them" in text
+    assert text.count('class="plot"') == 1
+    assert "<table" not in text
+    assert len(alone.findings) == 1
 
 
 def test_what_exceeds_a_limit_of_the_leader_is_to_be_split() -> None:

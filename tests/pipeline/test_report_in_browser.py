@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 pytestmark = pytest.mark.browser
 
-CHARTS = 15
+CHARTS = 16
 
 MANY_COLOURS = 50
 """A chart that is not drawn has no more, the letters' edges included."""
@@ -71,6 +71,16 @@ def what_is_drawn_can_be_read(page: Page) -> None:
     expect(table.locator("tbody tr")).to_have_count(3)
 
 
+def other_strategies_are_beside_the_active_one(page: Page) -> None:
+    heading = page.get_by_role("heading", name="Distance from the best possible")
+    section = page.locator("section", has=heading)
+    expect(section.locator(".plot")).to_have_count(1)
+    names = section.locator("tbody tr th").all_inner_texts()
+    assert [name.split("\n")[0].split(" 4")[0] for name in names] == [
+        "the active one", "JointShedder", "ThresholdShedder",
+    ]  # fmt: skip
+
+
 def conclusions_come_first(page: Page) -> None:
     first = page.locator("section").first
     expect(first.get_by_role("heading")).to_have_text("What to do next")
@@ -93,6 +103,7 @@ def test_the_report_opens_alone_and_draws_every_chart(report: Path) -> None:
         conclusions_come_first(page)
         names_are_shown_and_nothing_else(page)
         what_is_drawn_can_be_read(page)
+        other_strategies_are_beside_the_active_one(page)
         a_part_that_was_not_made_says_how_to(page)
         fetches_nothing(heard, report)
 

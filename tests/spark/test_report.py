@@ -29,12 +29,13 @@ from loadmanager.pipeline.reporting import (
     balance,
     capacity,
     hottest,
+    optimality,
     pricing,
     replayed,
     speeds,
 )
 from loadmanager.pipeline.reporting.bundle_sizes import sizes
-from loadmanager.pipeline.reporting.sources import Tables
+from loadmanager.pipeline.reporting.sources import Tables, bounds_ms, sound
 from loadmanager.pipeline.rolling.tables import (
     BROKER_HOURS,
     BROKER_MINUTES,
@@ -42,6 +43,7 @@ from loadmanager.pipeline.rolling.tables import (
     CLUSTER_MINUTES,
 )
 from loadmanager.pipeline.store import Store
+from loadmanager.pipeline.tables import INGESTED
 from loadmanager.pipeline.what_if.tables import REPLAY_SCORES, REPLAY_TRUST
 
 if TYPE_CHECKING:
@@ -288,6 +290,43 @@ def test_a_clock_that_was_years_ahead_once_spoils_no_part(
     assert lately is not None
     assert as_ever is not None
     assert lately.count == as_ever.count > 1
+
+
+def test_the_distance_from_the_best_is_read_with_the_strategies_beside(
+    spark: "SparkSession", full: Store
+) -> None:
+    tables = Tables(full, CLUSTER)
+    assert optimality.read(tables) is None
+    began_ms, _ = bounds_ms(sound(tables.table("broker_load")), "at") or (0, 0)
+    now = datetime.fromtimestamp(began_ms / 1000, UTC)
+    of_round = {"at": now, "date": now.date(), "active_gap": 0.25, "active_moves": 3}
+    gaps = [
+        {**of_round, "largest": 0.5 + use, "bound": 0.4, "gap": 0.25 + use / 0.4}
+        for use in (0.0, 0.04)
+    ]
+    shadows = [
+        {**of_round, "strategy": strategy, "gap": gap, "moves": 2, "moved": 0.1}
+        for strategy, gap in (("A", 0.3), ("B", 0.05), ("B", 0.15))
+    ]
+    late = {"at": AHEAD, "date": AHEAD.date(), "gap": 99.0, "bound": 0.4}
+    given = {
+        "optimality": rows(spark, INGESTED["optimality"], [*gaps, late]),
+        "shadows": rows(spark, INGESTED["shadows"], [*shadows, {**late, "strategy": "B"}]),
+    }
+    found = optimality.read(Tables(GivenStore(spark, full.out, given), CLUSTER))
+    assert found is not None
+    assert (found.total["rounds"], found.total["gap"]) == (2, pytest.approx(0.3))
+    assert [row["largest"] for row in found.points] == [pytest.approx(0.52)]
+    assert [(row["strategy"], row["rounds"], row["moves"]) for row in found.shadows] == [
+        ("B", 2, 4),
+        ("A", 1, 2),
+    ]
+    assert [row["regret"] for row in found.shadows] == pytest.approx([0.15, -0.05])
+    assert [(row["strategy"], row["regret"]) for row in found.regrets] == [
+        ("A", pytest.approx(-0.05)),
+        ("B", pytest.approx(0.15)),
+    ]
+    assert 'class="plot"' in optimality.show(found).html("x")
 
 
 def test_capacity_is_read_of_the_scarcest_resource(found: Found) -> None:
