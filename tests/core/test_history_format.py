@@ -312,6 +312,15 @@ def test_a_number_that_json_does_not_know_is_never_written() -> None:
         encode(Record("report", 1, {"window_s": float("nan")}), ORIGIN, 1)
 
 
+def test_fields_stay_in_their_order_and_those_of_a_later_version_come_last_as_null() -> None:
+    assert list(read_line("x", json.dumps(LINE).encode())) == list(LINE)
+    added = KINDS["report"].added
+    former = {name: value for name, value in LINE.items() if name not in added}
+    found = read_line("x", json.dumps(former).encode())
+    assert list(found) == [*former, *added]
+    assert {found[name] for name in added} == {None}
+
+
 def test_a_field_that_a_later_writer_added_is_let_through() -> None:
     line = json.dumps({**LINE, "colour": "red"}).encode()
     assert read_line("x", line)["colour"] == "red"

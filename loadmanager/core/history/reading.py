@@ -30,7 +30,9 @@ def read_line(where: str, line: bytes) -> Mapping[str, Any]:
     kind = KINDS.get(fields.text("kind"))
     if kind is None:
         fields.refuse("kind", f"one of {', '.join(KINDS)}")
-    values = {**kind.added, **fields.values()}
+    values = dict(fields.values())
+    for name in kind.added:
+        values.setdefault(name, None)
     for known in (*ENVELOPE, *kind.fields):
         if isinstance(known, Columns):
             _check_columns(where, fields, known)

@@ -80,9 +80,9 @@ class Kind:
     meaning: str
 
     @cached_property
-    def added(self) -> Mapping[str, None]:
-        """What is read where a line was written before fields were added."""
-        return {one.name: None for one in self.fields if isinstance(one, Field) and one.added}
+    def added(self) -> tuple[str, ...]:
+        """The fields that lines of earlier versions lack; they are read as null."""
+        return tuple(one.name for one in self.fields if isinstance(one, Field) and one.added)
 
 
 def text(name: str, meaning: str, *, nullable: bool = False) -> Field:
