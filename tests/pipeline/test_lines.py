@@ -62,7 +62,7 @@ def test_an_unusual_line_is_taken_with_all_it_says(change: Spoil) -> None:
     assert (told["file"], told["line"], told["told"]["fault"]) == (FILE, 1, None)
     plain = json.loads(told["told"]["text"])
     assert plain.pop("bundle_count") == len(found["bundles"]["bundle"])
-    known = {**KINDS["report"].added, **report(1)}
+    known = {*KINDS["report"].added, *report(1)}
     assert plain == {name: found[name] for name in known if name != "bundles"}
     bundles = [row for row in rows if row["part"] == "bundle_load"]
     for name, values in found["bundles"].items():
