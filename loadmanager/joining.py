@@ -1,7 +1,7 @@
 """Joins the parts of the application to one another, on whatever adapters they are given."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -76,18 +76,9 @@ class Kind(Protocol):
     ) -> tuple[Agent, OwnBundles]:
         """Return the agent of this sidecar's broker, and the bundles that it serves."""
 
-    def answering(
-        self,
-        parts: Parts,
-        naming: Naming,
-        leader_line: LeaderLine,
-        leading: Leading,
-        *,
-        mode: LookupMode,
-        tuning: Tuning,
-        unready: Callable[[], Iterable[str]],
-    ) -> Answering:
-        """Return what answers lookups."""
+    @property
+    def answering(self) -> Callable[..., Answering]:
+        """Make what answers lookups, of the arguments of `Answering`."""
 
     def stays(self, bundle: BundleId, /) -> bool:
         """Say whether a bundle never moves, by its name."""
@@ -111,21 +102,10 @@ class Commanded:
         ownerships = make_ownerships(parts, commands)
         return make_member(config, parts, ownerships, publisher, tuning), ownerships
 
-    def answering(
-        self,
-        parts: Parts,
-        naming: Naming,
-        leader_line: LeaderLine,
-        leading: Leading,
-        *,
-        mode: LookupMode,
-        tuning: Tuning,
-        unready: Callable[[], Iterable[str]],
-    ) -> Answering:
+    @property
+    def answering(self) -> Callable[..., Answering]:
         """See `Kind`."""
-        return Answering(
-            parts, naming, leader_line, leading, mode=mode, tuning=tuning, unready=unready
-        )
+        return Answering
 
     def stays(self, bundle: BundleId, /) -> bool:
         """See `Kind`."""

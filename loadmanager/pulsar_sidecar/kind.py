@@ -1,8 +1,9 @@
 """The kind of sidecar that stands beside a real Pulsar broker."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -11,8 +12,7 @@ from loadmanager.adapters.http.security.tls import client_context
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.app.answering import Answering
 from loadmanager.app.electing import Term
-from loadmanager.app.leading import Leading
-from loadmanager.app.naming import Naming, OwnBundles
+from loadmanager.app.naming import OwnBundles
 from loadmanager.app.parts import Parts
 from loadmanager.app.publishing import Publisher
 from loadmanager.app.service import Agent
@@ -22,8 +22,6 @@ from loadmanager.config import Config
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId
-from loadmanager.core.lookup import LookupMode
-from loadmanager.ports import LeaderLine
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.lookups import ObservedBundles, ObservedLookups
 from loadmanager.pulsar_sidecar.member import ObservingMember
@@ -63,28 +61,10 @@ class BesidePulsar:
         member = ObservingMember(parts, self.broker, publisher, settled=settled, last_left=restore)
         return member, ObservedBundles()
 
-    def answering(
-        self,
-        parts: Parts,
-        naming: Naming,
-        leader_line: LeaderLine,
-        leading: Leading,
-        *,
-        mode: LookupMode,
-        tuning: Tuning,
-        unready: Callable[[], Iterable[str]],
-    ) -> Answering:
-        """Return what answers as observed, else by the broker's word."""
-        return ObservedLookups(
-            self.broker,
-            parts,
-            naming,
-            leader_line,
-            leading,
-            mode=mode,
-            tuning=tuning,
-            unready=unready,
-        )
+    @property
+    def answering(self) -> Callable[..., Answering]:
+        """Make what answers as observed, else by the broker's word."""
+        return partial(ObservedLookups, self.broker)
 
     def stays(self, bundle: BundleId, /) -> bool:
         """Say whether a bundle is Pulsar's own; what its topics keep in place is not looked at."""

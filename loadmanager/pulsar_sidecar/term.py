@@ -50,7 +50,7 @@ class PulsarTerm:
             owners=self.owners,
             topic_of=broker.topic_of,
             mandate=self._mandate,
-            failed=lambda error: log.warning("bundle.order.failed", error=str(error)),
+            failed=self._failed,
         )
 
     def held(self) -> str:
@@ -100,6 +100,12 @@ class PulsarTerm:
             log.info("pulsar.balancer.off", cluster=cluster.name)
         self._hold(disturbance(await discover(self._broker.admin, url)))
         return True
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, LoadManagerError):
+            log.warning("bundle.order.failed", error=str(error))
+        else:
+            self._parts.unexpected.caught("orders", error)
 
     def _hold(self, why: str) -> None:
         if why != self._held:
