@@ -3,7 +3,7 @@
 import asyncio
 
 
-def heed_cancellation() -> None:
+def raise_if_cancelled() -> None:
     """Go on with a cancellation that came together with an error.
 
     A `TaskGroup` that is cancelled while a task of it fails raises the failure alone.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from loadmanager.app.endings import first_leaf, heed_cancellation, leaves
+from loadmanager.app.endings import first_leaf, leaves, raise_if_cancelled
 from loadmanager.app.former_locks import FormerLocks
 from loadmanager.app.health import HealthWatch
 from loadmanager.app.leasing import (
@@ -132,7 +132,7 @@ class Member:
                 self._membership = None
                 self._former_locks.add(self._ownerships.records.tokens)
                 self._ownerships.session_lost()
-            heed_cancellation()
+            raise_if_cancelled()
             await self._parts.clock.sleep(self._pause_s())
 
     def _pause_s(self) -> float:

@@ -140,7 +140,7 @@ class PulsarOrders:
         """Know that nothing else stands."""
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
-        """Return that nobody's orders were changed."""
+        """Return none: no other process changes them."""
         return ()
 
     async def write(self, changes: OrderChanges, _rider: SetData | None = None) -> bool:

@@ -127,7 +127,7 @@ class Planned:
         """Return why nothing is to be decided on these samples, "" if it is."""
         shows_since_s = min((one.shows_since_s for one in look.samples.values()), default=0.0)
         if shows_since_s < self._last_end_s:
-            return "what brokers tell of their hosts began before the last move ended"
+            return "the figures of hosts began before the last move ended"
         every_s = look.cluster.host_interval_s if self.hosts is not None else 0.0
         left_s = self._decided_s + every_s - self.tallied.now_s
         if left_s > _SLACK_S:

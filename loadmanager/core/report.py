@@ -57,7 +57,7 @@ class ReportRules:
         float,
         Interval(ge=0.0, le=100.0),
         Doc(
-            "Change of message rate or throughput, relative to the last report, to tell of.",
+            "Change of message rate or throughput, relative to the last report, that is reported.",
             "fraction",
             "loadBalancerReportUpdateThresholdPercentage",
             pulsar_divisor=100.0,
@@ -66,7 +66,7 @@ class ReportRules:
     change_points: Annotated[
         float,
         Interval(ge=0.0, le=1.0),
-        Doc("Change of any resource's usage, in points of capacity, to tell of.", "fraction"),
+        Doc("Change of any resource's usage, in points of capacity, that is reported.", "fraction"),
     ] = 0.10
     floor_msgs_per_s: Annotated[
         float,

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from loadmanager.app.endings import first_leaf, heed_cancellation, leaves
+from loadmanager.app.endings import first_leaf, leaves, raise_if_cancelled
 from loadmanager.app.leasing import BrokerLost, Displaced, MembershipEnded
 from loadmanager.app.membership import Membership
 from loadmanager.app.parts import Parts
@@ -104,7 +104,7 @@ class ObservingMember:
             finally:
                 self._membership = None
                 self._parts.metrics.broker_leased.set(0)
-            heed_cancellation()
+            raise_if_cancelled()
             await self._parts.clock.sleep(_PAUSE_S)
 
     def _ended(self, ended: BaseExceptionGroup[Exception]) -> None:

@@ -314,7 +314,7 @@ async def test_what_pulsar_is_not_asked_for_fails_with_its_reason(
     assert term.orders.assigned[bundle] == term.brokers[0]
 
 
-async def test_a_missing_right_fails_the_task_and_is_told_to_whoever_has_the_orders(
+async def test_a_missing_right_fails_the_task_and_is_reported_to_the_one_that_ordered(
     term: Term,
 ) -> None:
     async def refuse(_: web.Request) -> web.Response:

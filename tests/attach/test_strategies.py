@@ -28,7 +28,7 @@ MIB = 1024.0 * 1024.0
 
 
 def load_report(cpu_fraction: float) -> dict[str, object]:
-    """Return what the modular manager of 4.0.7 tells of a host with two cores."""
+    """Return what the modular manager of 4.0.7 reports of a host with two cores."""
     unknown = {"usage": 0.0, "limit": -1.0}
     return {
         "webServiceUrl": "http://127.0.0.1:8081",
