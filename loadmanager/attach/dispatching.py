@@ -8,17 +8,17 @@ from time import monotonic
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import PulsarAdmin
-from loadmanager.app.task_controller import TaskController
-from loadmanager.app.tuning import TaskBounds
 from loadmanager.attach.discovery import Addresses, PulsarCluster
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.orders import PulsarOrders
 from loadmanager.attach.sampled_owners import SampledOwners
 from loadmanager.attach.tasks import TaskLog, proposed_move, proposed_split
+from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskKind, TaskState
 from loadmanager.core.ids import BundleId
 from loadmanager.core.move_limits import MoveBudget
+from loadmanager.leader.task_controller import TaskController
 
 
 @dataclass(slots=True, kw_only=True)

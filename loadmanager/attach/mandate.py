@@ -4,8 +4,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from loadmanager.app.electing import Deposed, Term
 from loadmanager.core import znodes
+from loadmanager.leader.election import Deposed, Term
 from loadmanager.ports import (
     Check,
     CommitRejected,

@@ -18,7 +18,7 @@ from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.even_rates import CLOSE_ENOUGH, GREEDY_RATE, RatePlan
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.plan import Cause, Refusal
-from loadmanager.core.telling import REASONS
+from loadmanager.core.reason_texts import REASONS
 from loadmanager.core.wire.policies import isolation_to_json
 
 GREEDY: Final = GreedyRate()

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from loadmanager.adapters.pulsar_admin import PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.moves import BundleMover, Move, Outcome, OutcomeState
 from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
-from loadmanager.app.picture import OwnerView
 from loadmanager.attach.mandate import Mandate
+from loadmanager.common.cluster_state import OwnerView
 from loadmanager.core.bundle_task import TaskEvent
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName

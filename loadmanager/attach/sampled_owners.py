@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping
 
-from loadmanager.app.changes import Changes
-from loadmanager.app.picture import Holding
 from loadmanager.attach.sampling import BrokerSample
+from loadmanager.common.cluster_state import Holding
+from loadmanager.common.subscriptions import Changes
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_full_topic
 

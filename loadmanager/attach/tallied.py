@@ -10,9 +10,9 @@ from loadmanager.attach.sampling import BrokerSample
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import LoadReport
+from loadmanager.core.load_tracker import LoadTally
 from loadmanager.core.policies import Policies
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.tally import LoadTally
 
 
 @dataclass(slots=True)

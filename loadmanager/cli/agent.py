@@ -34,12 +34,12 @@ def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
 
     Example: loadmanager agent --config /etc/loadmanager.toml
     """
-    from loadmanager.app.leasing import Displaced
+    from loadmanager.agent.lease import Displaced
     from loadmanager.cli.garbage import spare_what_stays
     from loadmanager.config import ConfigError, load_config
     from loadmanager.core.errors import LoadManagerError
     from loadmanager.telemetry.logging import configure_logging
-    from loadmanager.wiring import run_sidecar
+    from loadmanager.wiring.sidecar import run_sidecar
 
     try:
         config = load_config(config_file, os.environ, overrides)

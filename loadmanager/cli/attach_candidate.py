@@ -16,25 +16,25 @@ from prometheus_client import CollectorRegistry
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import PulsarAdminError
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination
-from loadmanager.app.agreement import agree
-from loadmanager.app.chroot import ChrootRefused
-from loadmanager.app.electing import Deposed, Election, Term, TermGivenUp
-from loadmanager.app.identity import Identity
-from loadmanager.app.picture import ClusterPicture
-from loadmanager.app.unexpected import Unexpected
 from loadmanager.attach.mandate import Elected
 from loadmanager.attach.prior_settings import StateUnusable
 from loadmanager.attach.shared_state import SharedState
 from loadmanager.cli.simulated_history import warnings_alone
+from loadmanager.common.chroot import ChrootRefused
+from loadmanager.common.cluster_conditions import agree
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.identity import Identity
+from loadmanager.common.unexpected import Unexpected
 from loadmanager.config import load_config
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.leadership import Incumbent
 from loadmanager.core.load import BrokerUrls
+from loadmanager.leader.election import Deposed, Election, Term, TermGivenUp
 from loadmanager.ports import Clock, Coordination, CoordinationError
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.wiring import conditions_of, zookeeper_options
+from loadmanager.wiring.sidecar import conditions_of, zookeeper_options
 
 _REGISTER_S: Final = 2.0
 _RETRY_S: Final = 0.2

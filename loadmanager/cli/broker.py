@@ -133,14 +133,14 @@ def broker(
     import asyncio
     import sys
 
-    from loadmanager.adapters.broker.broker_process import (
+    from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
+    from loadmanager.cli.garbage import spare_what_stays
+    from loadmanager.telemetry.logging import configure_logging
+    from loadmanager.testbed.broker.broker_process import (
         BrokerSettings,
         PulsarSettings,
         run_broker,
     )
-    from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
-    from loadmanager.cli.garbage import spare_what_stays
-    from loadmanager.telemetry.logging import configure_logging
 
     configure_logging("auto", "info", sys.stderr)
     pulsar = None

@@ -11,8 +11,8 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.planner import Planner
 from loadmanager.core.projection import has_capacities, loads
+from loadmanager.core.reason_texts import sentence
 from loadmanager.core.snapshot import Round
-from loadmanager.core.telling import sentence
 
 
 def round_document(number: int, one: Round, planner: Planner) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import click
 from loadmanager.cli.stopping import interrupted
 
 if TYPE_CHECKING:
-    from loadmanager.demo.figures import Evidence, Summary
-    from loadmanager.demo.scene import Show
-    from loadmanager.demo.settings import DemoSettings
+    from loadmanager.testbed.demo.figures import Evidence, Summary
+    from loadmanager.testbed.demo.scene import Show
+    from loadmanager.testbed.demo.settings import DemoSettings
 
 MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} is missing)"
 
@@ -112,7 +112,7 @@ def demo_command(
     """
     show = _show(as_json=as_json)
     try:
-        from loadmanager.demo.settings import DemoSettings, Kill
+        from loadmanager.testbed.demo.settings import DemoSettings, Kill
 
         parsed = tuple(Kill.parse(text) for text in kills)
         settings = DemoSettings(data_dir=data_dir or Path(), kills=parsed, **numbers)  # type: ignore[arg-type] # click made int and float
@@ -180,14 +180,14 @@ def _data_dir(chosen: Path | None) -> Path:
 
 def _show(*, as_json: bool) -> "Show":
     """Return the live table on a terminal, else plain lines."""
-    from loadmanager.demo.scene import PlainShow
+    from loadmanager.testbed.demo.scene import PlainShow
 
     if as_json:
         return PlainShow(sys.stderr)
     try:
         from rich.console import Console
 
-        from loadmanager.demo.screen import LiveShow
+        from loadmanager.testbed.demo.screen import LiveShow
     except ModuleNotFoundError as error:
         raise click.ClickException(MISSING_EXTRA.format(error.name)) from None
     console = Console()
@@ -197,9 +197,9 @@ def _show(*, as_json: bool) -> "Show":
 def _run(settings: "DemoSettings", show: "Show") -> "Summary":
     import asyncio
 
-    from loadmanager.demo.children import DemoFailed
-    from loadmanager.demo.run import run_demo
-    from loadmanager.demo.scene import PlainShow, Shows
+    from loadmanager.testbed.demo.children import DemoFailed
+    from loadmanager.testbed.demo.run import run_demo
+    from loadmanager.testbed.demo.scene import PlainShow, Shows
 
     try:
         with (settings.data_dir / "demo.log").open("w") as log:
@@ -218,11 +218,11 @@ def read_records(records: Mapping[Path, float | None]) -> "Evidence":
     ``records`` maps each broker's record to when it was surely dead, None if it was
     not killed.
     """
-    from loadmanager.adapters.broker.serving_record import (
+    from loadmanager.testbed.broker.serving_record import (
         read_record,
     )
-    from loadmanager.checker.serving import overlaps
-    from loadmanager.demo.figures import Evidence
+    from loadmanager.testbed.checker.serving import overlaps
+    from loadmanager.testbed.demo.figures import Evidence
 
     served = [
         interval for path, died_at_s in records.items() for interval in read_record(path, died_at_s)
@@ -239,6 +239,6 @@ def _print(summary: "Summary", *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from loadmanager.demo.screen import summary_table
+    from loadmanager.testbed.demo.screen import summary_table
 
     Console().print(summary_table(summary))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from loadmanager.faults.campaign import Totals
-    from loadmanager.faults.seed_run import SeedOutcome
+    from loadmanager.testbed.faults.campaign import Totals
+    from loadmanager.testbed.faults.seed_run import SeedOutcome
 
 _TOLD_LINES = 40
 
@@ -62,7 +62,7 @@ def faults_command(
       loadmanager faults --seeds 10000
       loadmanager faults --seeds 1 --first-seed 4711 --json
     """  # noqa: D301 - the backspace tells click not to wrap the examples
-    from loadmanager.faults.campaign import Totals, outcomes
+    from loadmanager.testbed.faults.campaign import Totals, outcomes
 
     jobs = min(jobs or len(os.sched_getaffinity(0)), seeds)
     totals = Totals()

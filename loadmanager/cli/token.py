@@ -157,11 +157,11 @@ async def _key(config: "Config", timeout_s: float, *, replace_key: bool) -> byte
         LoadManagerError: the key can be neither read nor made.
     """
     from loadmanager.adapters.zookeeper import ZooKeeperCoordination
-    from loadmanager.app.chroot import refuse_nodes_of_others
-    from loadmanager.app.cluster_key import key_of_cluster
+    from loadmanager.common.chroot import refuse_nodes_of_others
+    from loadmanager.common.cluster_key import key_of_cluster
     from loadmanager.core import znodes
     from loadmanager.ports import Connection, NodeMissing, SessionState
-    from loadmanager.wiring import conditions_of, zookeeper_options
+    from loadmanager.wiring.sidecar import conditions_of, zookeeper_options
 
     coordination = ZooKeeperCoordination(zookeeper_options(config))
     connected = asyncio.Event()

@@ -13,10 +13,10 @@ from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.plan import Cause
 from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.reason_texts import CAUSES, REASONS
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Setting, groups_of, settings_of
 from loadmanager.core.shedding import SHEDDERS
-from loadmanager.core.telling import CAUSES, REASONS
 
 _KINDS: Final[Mapping[type, str]] = {
     float: "number",

@@ -11,7 +11,7 @@ from loadmanager.core.averages import DEFAULT_RATES, Rates
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
-from loadmanager.core.moved import Moved
+from loadmanager.core.in_flight import Moved
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
 

@@ -8,18 +8,18 @@ import numpy as np
 from annotated_types import Interval
 from numpy.typing import NDArray
 
-from loadmanager.core.cluster import ClusterView
-from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.ids import BundleId, Domain, namespace_of
-from loadmanager.core.plan import Reason, Refusal
-from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.separation import (
+from loadmanager.core.anti_affinity import (
     bundles_on,
     fewest,
     fewest_by_domain,
     group_counts,
     isolated,
 )
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.ids import BundleId, Domain, namespace_of
+from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Doc, check
 
 _REASONS: Final = tuple(Reason)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Mask
 from loadmanager.core.filters import Filters
-from loadmanager.core.moved import Moved
+from loadmanager.core.in_flight import Moved
 
 
 @dataclass(slots=True)

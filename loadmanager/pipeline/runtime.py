@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from loadmanager.config.java import CHECK_TIMEOUT_S, NoJava, find_java
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.java import CHECK_TIMEOUT_S, NoJava, find_java
 
 HOW_TO_GET_IT: Final = "install Java 17 or newer, or: pip install 'loadmanager[pipeline]'"
 LEAST_JAVA: Final = 17

@@ -17,8 +17,8 @@ from loadmanager.adapters.pulsar_admin.policies import (
     read_anti_affinity_group,
     read_isolation_text,
 )
-from loadmanager.app.documents import Documents
-from loadmanager.app.parts import Parts
+from loadmanager.common.context import Parts
+from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent

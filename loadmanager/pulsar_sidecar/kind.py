@@ -10,21 +10,21 @@ import structlog
 
 from loadmanager.adapters.http.security.tls import client_context
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.app.answering import Answering
-from loadmanager.app.electing import Term
-from loadmanager.app.naming import OwnBundles
-from loadmanager.app.parts import Parts
-from loadmanager.app.publishing import Publisher
-from loadmanager.app.service import Agent
-from loadmanager.app.tuning import Tuning
+from loadmanager.agent.agent import Agent
+from loadmanager.agent.load_reports import Publisher
 from loadmanager.attach.observation import Rules
+from loadmanager.common.context import Parts
+from loadmanager.common.runtime_settings import Tuning
 from loadmanager.config import Config
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId
+from loadmanager.leader.election import Term
+from loadmanager.lookup.owner_resolver import OwnBundles
+from loadmanager.lookup.service import Answering
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.lookups import ObservedBundles, ObservedLookups
-from loadmanager.pulsar_sidecar.member import ObservingMember
+from loadmanager.pulsar_sidecar.observing_agent import ObservingMember
 from loadmanager.pulsar_sidecar.term import PulsarTerm, quiet_of, tell
 
 log = structlog.get_logger()

@@ -13,16 +13,16 @@ from loadmanager.adapters.pulsar_admin.lookups import (
     read_lookup,
     read_partitions,
 )
-from loadmanager.app.answering import Answering
-from loadmanager.app.changes import Changes
-from loadmanager.app.leading import Leading
-from loadmanager.app.naming import Naming
-from loadmanager.app.parts import Parts
-from loadmanager.app.tuning import Tuning
+from loadmanager.common.context import Parts
+from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.subscriptions import Changes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker
 from loadmanager.core.lookup import LookupMode
+from loadmanager.leader.leadership import Leading
+from loadmanager.lookup.owner_resolver import Naming
+from loadmanager.lookup.service import Answering
 from loadmanager.ports import LeaderLine, NamespaceUnknown, Owner, Redirection, Unavailable
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from loadmanager.app.changes import Changes
-from loadmanager.app.picture import ClusterPicture, Holding
+from loadmanager.common.cluster_state import ClusterPicture, Holding
+from loadmanager.common.subscriptions import Changes
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import Clock
 

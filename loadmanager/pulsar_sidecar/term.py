@@ -6,14 +6,14 @@ from typing import Final
 
 import structlog
 
-from loadmanager.app.electing import Deposed, Term
-from loadmanager.app.parts import Parts
 from loadmanager.attach.discovery import discover
 from loadmanager.attach.mandate import Elected
 from loadmanager.attach.orders import PulsarOrders
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.shared_state import SharedState
+from loadmanager.common.context import Parts
 from loadmanager.core.errors import LoadManagerError
+from loadmanager.leader.election import Deposed, Term
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.importing import Importing
 from loadmanager.pulsar_sidecar.owners import ObservedOwners

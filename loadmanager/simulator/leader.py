@@ -11,11 +11,11 @@ from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load_tracker import LoadTally
 from loadmanager.core.plan import Cause, Move, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.tally import LoadTally
 from loadmanager.simulator.absent import SESSION_S, Absent
 from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.reported import Reported

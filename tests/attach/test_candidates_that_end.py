@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
-from loadmanager.app.identity import Identity
-from loadmanager.app.picture import ClusterPicture
-from loadmanager.app.unexpected import Unexpected
 from loadmanager.cli.attach_candidate import Candidate
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.identity import Identity
+from loadmanager.common.unexpected import Unexpected
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls

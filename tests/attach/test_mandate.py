@@ -11,7 +11,6 @@ from waiting import eventually
 
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.app.electing import Deposed, Term
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import discover
 from loadmanager.attach.mandate import Elected, withdrawn
@@ -22,6 +21,7 @@ from loadmanager.attach.shared_state import SharedState
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import BundleTask, TaskState
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.leader.election import Deposed, Term
 from loadmanager.ports import Connection
 
 OFF = dict.fromkeys(SWITCHES, "false")

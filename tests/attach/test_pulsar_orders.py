@@ -12,18 +12,18 @@ from fake_pulsar import FakePulsar, answer, refused
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
-from loadmanager.app.electing import Deposed
-from loadmanager.app.task_controller import TaskController
-from loadmanager.app.tuning import TaskBounds
 from loadmanager.attach.orders import CUT_AT, CUT_EVENLY, PulsarOrders
 from loadmanager.attach.sampled_owners import SampledOwners
 from loadmanager.attach.sampling import BrokerSample
+from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting.merging import MERGE_WITH_NEXT
+from loadmanager.leader.election import Deposed
+from loadmanager.leader.task_controller import TaskController
 
 
 @dataclass

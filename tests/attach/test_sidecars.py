@@ -10,8 +10,8 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination
-from loadmanager.app.agreement import ClusterDisagrees, Conditions, agree
 from loadmanager.attach.quiet import SHEDDING, SWITCHES
+from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
@@ -27,7 +27,7 @@ OBSERVE = {"shedding": {"observe": True}}
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at brokers and at Pulsar's settings more often, so that no test has to wait."""
     monkeypatch.setattr("loadmanager.pulsar_sidecar.broker.FIRST_WINDOW_S", 0.2)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.member.OWNED_EVERY_S", 0.2)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.observing_agent.OWNED_EVERY_S", 0.2)
     monkeypatch.setattr("loadmanager.pulsar_sidecar.term.LOOK_EVERY_S", 0.3)
     monkeypatch.setattr("loadmanager.pulsar_sidecar.importing.LOOK_EVERY_S", 0.3)
 
@@ -217,7 +217,7 @@ async def test_a_drained_broker_is_emptied_by_moves(
 async def test_a_broker_that_does_not_answer_is_taken_out_until_it_does(
     sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.member.LOST_AFTER_S", 0.5)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.observing_agent.LOST_AFTER_S", 0.5)
     await start_all(sidecars, **OBSERVE)
     mute = sidecars.living[2]
 

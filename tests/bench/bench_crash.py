@@ -28,13 +28,13 @@ from faults import victim
 from figures import emit
 
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
-from loadmanager.checker.availability import Disturbance, gaps, recovery_s
-from loadmanager.checker.serving import overlaps
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, TopicName
-from loadmanager.demo.client import topic_path
-from loadmanager.demo.cluster import HASH, NAMESPACE
-from loadmanager.demo.weights import topic_names
+from loadmanager.testbed.checker.availability import Disturbance, gaps, recovery_s
+from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.testbed.demo.client import topic_path
+from loadmanager.testbed.demo.cluster import HASH, NAMESPACE
+from loadmanager.testbed.demo.weights import topic_names
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 

@@ -22,10 +22,10 @@ from kazoo.client import KazooClient
 from ordering_leader import OrderingLeader
 from waiting import eventually
 
-from loadmanager.adapters.broker.serving_record import ServingInterval
-from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import OrderChanges
+from loadmanager.testbed.broker.serving_record import ServingInterval
+from loadmanager.testbed.checker.serving import overlaps
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(180)]
 

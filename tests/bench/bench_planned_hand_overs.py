@@ -29,13 +29,13 @@ from cluster_processes import ProcessCluster, process_cluster
 from figures import TooSlow, emit, percentile, summary_ms
 from planned_hand_overs import HTTP_OK, HandOver, Refusals, hand_overs_in, refusals_in
 
-from loadmanager.checker.serving import overlaps
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, parse_topic
-from loadmanager.demo.children import Child
-from loadmanager.demo.cluster import HASH, NAMESPACE, Member
-from loadmanager.demo.counts import TrafficReport
-from loadmanager.demo.traffic import TrafficSettings
+from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.testbed.demo.children import Child
+from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, Member
+from loadmanager.testbed.demo.counts import TrafficReport
+from loadmanager.testbed.demo.traffic import TrafficSettings
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 
@@ -80,7 +80,7 @@ class Clients:
             record=str(record),
         ).save(file)
         child = await processes.children.start(
-            "traffic", "-m", "loadmanager.demo.traffic", str(file)
+            "traffic", "-m", "loadmanager.testbed.demo.traffic", str(file)
         )
         clients = cls(child, record)
         async with asyncio.timeout(PLACED_BOUND_S):

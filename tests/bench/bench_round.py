@@ -21,6 +21,7 @@ from synthetic_cluster import BUNDLES_PER_BROKER, NOW_S, SHAPES, Shape, syntheti
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.load import LoadReport
+from loadmanager.core.load_tracker import LoadTally
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.plan import Reason
@@ -28,7 +29,6 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.core.shedding import JointShedder, Shed, ThresholdShedder
-from loadmanager.core.tally import LoadTally
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(120)]
 

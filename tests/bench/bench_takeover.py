@@ -17,9 +17,9 @@ import pytest
 from cluster_processes import ProcessCluster, process_cluster
 from figures import emit
 
-from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import BrokerId
-from loadmanager.demo.cluster import TICK_MS, Member
+from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.testbed.demo.cluster import TICK_MS, Member
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(180)]
 

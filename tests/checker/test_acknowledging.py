@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_spells import NAMESPACE, TOPIC, WHOLE, PlainSpell, publish, quarters, spell
 
-from loadmanager.checker.acknowledging import Misplaced, Why, misplaced
-from loadmanager.checker.publishing import Publish
 from loadmanager.core.ids import BundleId
+from loadmanager.testbed.checker.acknowledging import Misplaced, Why, misplaced
+from loadmanager.testbed.checker.publishing import Publish
 
 
 def why(spells: list[PlainSpell], message: Publish) -> Why | None:

@@ -4,15 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_spells import PlainSpell, quarters, spell
 
-from loadmanager.checker.availability import (
+from loadmanager.core.ids import BundleId, range_of
+from loadmanager.testbed.checker.availability import (
     Disturbance,
     Gap,
     gaps,
     recovery_s,
     unaccounted,
 )
-from loadmanager.checker.ring import Segment
-from loadmanager.core.ids import BundleId, range_of
+from loadmanager.testbed.checker.ring import Segment
 
 WHOLE = quarters(0, 4)
 

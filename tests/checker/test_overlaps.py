@@ -4,10 +4,10 @@ from itertools import combinations, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager.adapters.broker.changes import EndReason
-from loadmanager.adapters.broker.serving_record import ServingInterval
-from loadmanager.checker.serving import Overlap, overlaps
 from loadmanager.core.ids import Namespace, bundle_id, namespace_of, range_of
+from loadmanager.testbed.broker.changes import EndReason
+from loadmanager.testbed.broker.serving_record import ServingInterval
+from loadmanager.testbed.checker.serving import Overlap, overlaps
 
 QUARTER = 0x40000000
 BOUNDS = [0, QUARTER, 2 * QUARTER, 3 * QUARTER, 0xFFFFFFFF]

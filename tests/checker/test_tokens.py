@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_spells import PlainSpell, publish, quarters, spell
 
-from loadmanager.checker.tokens import TokenFault, Use, token_faults
 from loadmanager.core.ids import range_of
+from loadmanager.testbed.checker.tokens import TokenFault, Use, token_faults
 
 
 def pairs(faults: list[TokenFault]) -> list[tuple[int, int]]:

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from plain_spells import WHOLE, publish, spell
 
-from loadmanager.checker.availability import Disturbance
-from loadmanager.checker.publishing import publishes_in
-from loadmanager.checker.verdict import History, judge
 from loadmanager.core.errors import MalformedContent
+from loadmanager.testbed.checker.availability import Disturbance
+from loadmanager.testbed.checker.publishing import publishes_in
+from loadmanager.testbed.checker.verdict import History, judge
 
 KILL = Disturbance(what="kill b1", began_s=8, healed_s=8, within_s=4)
 GOOD = History(

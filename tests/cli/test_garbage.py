@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner
 
-from loadmanager import wiring
-from loadmanager.adapters.broker import broker_process
 from loadmanager.cli import main
 from loadmanager.cli.garbage import spare_what_stays
+from loadmanager.testbed.broker import broker_process
+from loadmanager.wiring import sidecar as wiring
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from snapshot_samples import hot_and_idle
 from telling_desk import ASSESSMENT, AT_MS, B1, BUNDLE, BUNDLE_STORY, TellingDesk
 
 from loadmanager.adapters.http import HttpDoor
-from loadmanager.adapters.http.admin.accounts import Accounts
-from loadmanager.adapters.http.admin.plans import Plans
+from loadmanager.adapters.http.admin.decisions import Accounts
+from loadmanager.adapters.http.admin.plan import Plans
 from loadmanager.adapters.http.operations import Resource
 from loadmanager.cli import main
 from loadmanager.cli.decisions import decision_lines

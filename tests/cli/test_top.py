@@ -23,7 +23,7 @@ from snapshot_samples import hot_and_idle
 from telling_desk import TellingDesk
 
 from loadmanager.adapters.http import HttpDoor
-from loadmanager.adapters.http.admin.accounts import Accounts
+from loadmanager.adapters.http.admin.decisions import Accounts
 from loadmanager.cli import main
 from loadmanager.cli.cluster import broker_rows
 from loadmanager.cli.top_screen import Look, draw

@@ -14,7 +14,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BundleStats
-from loadmanager.core.tally import view_of
+from loadmanager.core.load_tracker import view_of
 
 # Their assertions tell what differs, as those of test files do.
 pytest.register_assert_rewrite("vector_strategies", "vector_bundles", "planner_promises")

@@ -48,6 +48,7 @@ from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
+from loadmanager.core.load_tracker import LoadTally, view_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import (
     PLACEMENTS,
@@ -71,7 +72,6 @@ from loadmanager.core.shedding import (
     TransferShedder,
     UniformLoadShedder,
 )
-from loadmanager.core.tally import LoadTally, view_of
 
 MakeView = Callable[..., ClusterView]
 NameBundle = Callable[..., BundleId]

@@ -15,6 +15,7 @@ from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BundleStats
+from loadmanager.core.load_tracker import view_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import LeastLongTermMessageRate, LeastResourceUsageWithWeight
 from loadmanager.core.shedding import (
@@ -34,7 +35,6 @@ from loadmanager.core.splitting import (
     TopicLoad,
     find_splits,
 )
-from loadmanager.core.tally import view_of
 
 MakeView = Callable[..., ClusterView]
 MIB = 1024.0 * 1024.0

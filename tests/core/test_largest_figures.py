@@ -24,6 +24,7 @@ from loadmanager.core.history import (
 from loadmanager.core.history.records import Origin, encode
 from loadmanager.core.ids import BrokerId, bundle_id, parse_namespace
 from loadmanager.core.load import LoadReport
+from loadmanager.core.load_tracker import LoadTally
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
@@ -31,7 +32,6 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
-from loadmanager.core.tally import LoadTally
 from loadmanager.core.wire import (
     Standby,
     decode_loads,

@@ -18,6 +18,7 @@ from loadmanager.core.cost.trust import distrust
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
+from loadmanager.core.load_tracker import view_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Cause, Offer, Reason
 from loadmanager.core.planner import Planner
@@ -26,7 +27,6 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import BANDWIDTH_IN, CPU, MEMORY
 from loadmanager.core.shedding import Shed
 from loadmanager.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
-from loadmanager.core.tally import view_of
 
 NameBundle = Callable[..., BundleId]
 A, B = BrokerId("a:1"), BrokerId("b:1")

@@ -6,6 +6,7 @@ import pytest
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load_tracker import view_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import (
     PLACEMENTS,
@@ -17,7 +18,6 @@ from loadmanager.core.placement import (
     RoundRobin,
     choose,
 )
-from loadmanager.core.tally import view_of
 
 MakeView = Callable[..., ClusterView]
 BUNDLE = BundleId("t/n/0xf0000000_0xffffffff")

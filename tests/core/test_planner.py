@@ -12,6 +12,7 @@ from loadmanager.core.columns import Indices, Listing
 from loadmanager.core.cost import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BundleStats
+from loadmanager.core.load_tracker import LoadTally
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Ranking
 from loadmanager.core.plan import Cause, Move, Offer, Reason
@@ -22,7 +23,6 @@ from loadmanager.core.projection import loads, settled
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import Shed, ThresholdShedder
-from loadmanager.core.tally import LoadTally
 
 MakeView = Callable[..., ClusterView]
 NameBundle = Callable[..., BundleId]

@@ -11,9 +11,9 @@ from loadmanager.core.columns import Listing
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.load import BundleStats
+from loadmanager.core.load_tracker import LoadTally
 from loadmanager.core.seed import Expected
 from loadmanager.core.seeding import SEEDED_LONG_SAMPLES, SEEDED_SHORT_SAMPLES, seeded
-from loadmanager.core.tally import LoadTally
 
 NS = Namespace("t/n")
 HALVES, QUARTERS = Boundaries.even(NS, 2), Boundaries.even(NS, 4)

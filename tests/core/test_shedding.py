@@ -12,6 +12,7 @@ from loadmanager.core.averages import Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, TransferLimits
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
+from loadmanager.core.load_tracker import view_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Cause, Offer, Reason
 from loadmanager.core.shedding import (
@@ -25,7 +26,6 @@ from loadmanager.core.shedding import (
     UniformLoadShedder,
 )
 from loadmanager.core.shedding.offload import divided
-from loadmanager.core.tally import view_of
 
 MakeView = Callable[..., ClusterView]
 NameBundle = Callable[..., BundleId]

@@ -8,6 +8,7 @@ from synthetic_cluster import synthetic_brokers
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
+from loadmanager.core.load_tracker import LoadTally
 from loadmanager.core.plan import Cause, Move, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
@@ -22,7 +23,6 @@ from loadmanager.core.snapshot import (
     run_rounds,
     view_of_snapshot,
 )
-from loadmanager.core.tally import LoadTally
 
 WHERE = "cluster.json"
 

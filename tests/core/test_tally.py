@@ -13,8 +13,8 @@ from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.load_tracker import LoadTally, ema
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.tally import LoadTally, ema
 
 A, B = BrokerId("a:1"), BrokerId("b:1")
 MakeView = Callable[..., ClusterView]

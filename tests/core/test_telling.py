@@ -3,7 +3,7 @@ from enum import StrEnum
 import pytest
 
 from loadmanager.core.plan import Cause, Reason
-from loadmanager.core.telling import CAUSES, REASONS, sentence
+from loadmanager.core.reason_texts import CAUSES, REASONS, sentence
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from loadmanager.adapters.broker.changes import (
+from loadmanager.cli import main
+from loadmanager.cli.demo import read_records
+from loadmanager.core.ids import BundleId
+from loadmanager.testbed.broker.changes import (
     BundleLoaded,
     EndReason,
     LeaseGranted,
     ServingEnded,
     Started,
 )
-from loadmanager.adapters.broker.serving_record import RecordFile
-from loadmanager.cli import main
-from loadmanager.cli.demo import read_records
-from loadmanager.core.ids import BundleId
-from loadmanager.demo.figures import Evidence
+from loadmanager.testbed.broker.serving_record import RecordFile
+from loadmanager.testbed.demo.figures import Evidence
 
 X = BundleId("public/demo/0x00000000_0x80000000")
 Y = BundleId("public/demo/0x80000000_0xffffffff")

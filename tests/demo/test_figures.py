@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.demo.counts import TrafficReport
-from loadmanager.demo.figures import Evidence, Journal, KillStory, Move, Summary, imbalance
-from loadmanager.demo.observation import BrokerLook, ClusterLook
+from loadmanager.testbed.demo.counts import TrafficReport
+from loadmanager.testbed.demo.figures import Evidence, Journal, KillStory, Move, Summary, imbalance
+from loadmanager.testbed.demo.observation import BrokerLook, ClusterLook
 
 B1, B2, B3 = BrokerId("b1:80"), BrokerId("b2:80"), BrokerId("b3:80")
 X, Y = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")

@@ -8,13 +8,20 @@ import pytest
 from rich.console import Console, RenderableType
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.demo.counts import TrafficReport
-from loadmanager.demo.figures import Evidence, Journal, KillStory, Summary
-from loadmanager.demo.invitation import Invitation
-from loadmanager.demo.observation import BrokerLook, ClusterLook
-from loadmanager.demo.scene import PlainShow, Scene
-from loadmanager.demo.screen import BAR_WIDTH, LiveShow, clock, draw, load_bar, summary_table
-from loadmanager.demo.settings import DemoSettings
+from loadmanager.testbed.demo.counts import TrafficReport
+from loadmanager.testbed.demo.figures import Evidence, Journal, KillStory, Summary
+from loadmanager.testbed.demo.invitation import Invitation
+from loadmanager.testbed.demo.observation import BrokerLook, ClusterLook
+from loadmanager.testbed.demo.scene import PlainShow, Scene
+from loadmanager.testbed.demo.screen import (
+    BAR_WIDTH,
+    LiveShow,
+    clock,
+    draw,
+    load_bar,
+    summary_table,
+)
+from loadmanager.testbed.demo.settings import DemoSettings
 
 B1, B2 = BrokerId("127.0.0.1:8081"), BrokerId("127.0.0.1:8082")
 X = BundleId("public/demo/0x00000000_0x80000000")

@@ -9,8 +9,8 @@ from fault_hosts import Place, build
 from fault_outcomes import drawn_from
 from faults import inject
 
-from loadmanager.checker.acknowledging import Why
-from loadmanager.checker.serving import Overlap, overlaps
+from loadmanager.testbed.checker.acknowledging import Why
+from loadmanager.testbed.checker.serving import Overlap, overlaps
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 

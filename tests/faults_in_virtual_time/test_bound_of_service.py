@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from stories import place_all
 
-from loadmanager.faults.agent import SESSION_S
-from loadmanager.faults.availability_watch import served_again_within_s
-from loadmanager.faults.cluster import Cluster, make_config, play
+from loadmanager.testbed.faults.agent import SESSION_S
+from loadmanager.testbed.faults.availability_watch import served_again_within_s
+from loadmanager.testbed.faults.cluster import Cluster, make_config, play
 
 
 @pytest.mark.parametrize("return_wait_s", [10.0, 20.0])

@@ -4,9 +4,9 @@ import asyncio
 
 from stories import story
 
-from loadmanager.faults.answers_watch import LAGS_IN_A_CHAIN
-from loadmanager.faults.cluster import Cluster
 from loadmanager.ports import Node
+from loadmanager.testbed.faults.answers_watch import LAGS_IN_A_CHAIN
+from loadmanager.testbed.faults.cluster import Cluster
 
 
 @story(2)

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from loadmanager.faults.campaign import Totals, outcomes
-from loadmanager.faults.seed_run import HAPPENINGS, run_seed
+from loadmanager.testbed.faults.campaign import Totals, outcomes
+from loadmanager.testbed.faults.seed_run import HAPPENINGS, run_seed
 
 QUICK_SEEDS = range(8)
 MANY_SEEDS = range(1000, 1300)

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from loadmanager.faults.service import TimedService
-from loadmanager.faults.session import ClientSession
-from loadmanager.faults.virtual_time import run
-from loadmanager.faults.wires import Gate, Losses
+from loadmanager.testbed.faults.service import TimedService
+from loadmanager.testbed.faults.session import ClientSession
+from loadmanager.testbed.faults.virtual_time import run
+from loadmanager.testbed.faults.wires import Gate, Losses
 
 SESSION_S = 10.0
 HALF_TICK_S = 1.0

@@ -9,12 +9,12 @@ from loadmanager.core import znodes
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire import LockRecord, encode_lock
-from loadmanager.faults.cluster import Cluster
-from loadmanager.faults.monitor import Monitor
-from loadmanager.faults.seed_run import HAPPENINGS, run_seed
-from loadmanager.faults.trace import Trace
-from loadmanager.faults.violation import Invariant
 from loadmanager.ports import Create, Node
+from loadmanager.testbed.faults.cluster import Cluster
+from loadmanager.testbed.faults.monitor import Monitor
+from loadmanager.testbed.faults.seed_run import HAPPENINGS, run_seed
+from loadmanager.testbed.faults.trace import Trace
+from loadmanager.testbed.faults.violation import Invariant
 
 OFTEN = ("copy the ensemble's data", "restore older data")
 

@@ -13,14 +13,14 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire import LockRecord, encode_lock
-from loadmanager.faults.availability_watch import LAGS_TO_A_NEW_OWNER
-from loadmanager.faults.cluster import Cluster, make_config
-from loadmanager.faults.host import Host
-from loadmanager.faults.monitor import Monitor
-from loadmanager.faults.trace import Trace
-from loadmanager.faults.violation import Invariant
-from loadmanager.faults.virtual_time import run
 from loadmanager.ports import Create, Owner
+from loadmanager.testbed.faults.availability_watch import LAGS_TO_A_NEW_OWNER
+from loadmanager.testbed.faults.cluster import Cluster, make_config
+from loadmanager.testbed.faults.host import Host
+from loadmanager.testbed.faults.monitor import Monitor
+from loadmanager.testbed.faults.trace import Trace
+from loadmanager.testbed.faults.violation import Invariant
+from loadmanager.testbed.faults.virtual_time import run
 
 WHOLE = BundleId("acme/orders/0x00000000_0xffffffff")
 HALF = BundleId("acme/orders/0x00000000_0x80000000")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
 
-from loadmanager.checker.serving import overlaps
 from loadmanager.cli.agent import DISPLACED
-from loadmanager.demo.children import Child, free_ports
-from loadmanager.demo.cluster import HOST, Member
+from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.testbed.demo.children import Child, free_ports
+from loadmanager.testbed.demo.cluster import HOST, Member
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

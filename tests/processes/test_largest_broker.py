@@ -17,10 +17,10 @@ import pytest
 from cluster_processes import ProcessCluster, process_cluster
 from figures import emit
 
-from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import TopicName
-from loadmanager.demo.cluster import HASH, NAMESPACE, Member
-from loadmanager.demo.weights import topic_names
+from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, Member
+from loadmanager.testbed.demo.weights import topic_names
 
 BUNDLES: Final = int(os.environ.get("LOADMANAGER_LARGEST_BROKER", "2000"))
 CLIENTS: Final = 500

@@ -16,13 +16,13 @@ from cluster_processes import ProcessCluster
 from kazoo.client import KazooClient
 from waiting import eventually
 
-from loadmanager.adapters.broker.serving_record import ServingInterval, read_record
-from loadmanager.checker.serving import overlaps
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
-from loadmanager.demo.children import Child, Children, no_listener
-from loadmanager.demo.cluster import NAMESPACE, READY_BOUND_S, TICK_MS, Cluster, Member
-from loadmanager.demo.settings import DemoSettings
+from loadmanager.testbed.broker.serving_record import ServingInterval, read_record
+from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.testbed.demo.children import Child, Children, no_listener
+from loadmanager.testbed.demo.cluster import NAMESPACE, READY_BOUND_S, TICK_MS, Cluster, Member
+from loadmanager.testbed.demo.settings import DemoSettings
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

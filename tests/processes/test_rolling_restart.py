@@ -10,11 +10,11 @@ import aiohttp
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
 
-from loadmanager.adapters.broker.serving_record import ServingInterval, read_record
-from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import TopicName
-from loadmanager.demo.cluster import HASH, Member
-from loadmanager.demo.weights import topic_names
+from loadmanager.testbed.broker.serving_record import ServingInterval, read_record
+from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.testbed.demo.cluster import HASH, Member
+from loadmanager.testbed.demo.weights import topic_names
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 

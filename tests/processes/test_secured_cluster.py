@@ -12,14 +12,14 @@ import jwt
 import pytest
 from tls_files import Files
 
-from loadmanager.adapters.broker.serving_record import read_record
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
-from loadmanager.demo.children import Children
-from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member, Table
-from loadmanager.demo.settings import DemoSettings
-from loadmanager.demo.weights import topic_names
+from loadmanager.testbed.broker.serving_record import read_record
+from loadmanager.testbed.demo.children import Children
+from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, Cluster, Member, Table
+from loadmanager.testbed.demo.settings import DemoSettings
+from loadmanager.testbed.demo.weights import topic_names
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

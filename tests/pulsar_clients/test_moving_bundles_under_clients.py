@@ -11,11 +11,11 @@ from cluster_processes import ProcessCluster
 from pulsar_cluster import Stream, pulsar_cluster
 from waiting import eventually
 
-from loadmanager.checker.serving import overlaps
 from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName
 from loadmanager.core.ids import BundleId
-from loadmanager.demo.cluster import Member
-from loadmanager.demo.weights import topic_names
+from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.testbed.demo.cluster import Member
+from loadmanager.testbed.demo.weights import topic_names
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 

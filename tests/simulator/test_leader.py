@@ -8,8 +8,8 @@ from modelled_cluster import BROKERS, BUNDLES, NOISE, Cluster, planner, settled
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
+from loadmanager.core.load_tracker import LoadTally
 from loadmanager.core.plan import Cause, Reason
-from loadmanager.core.tally import LoadTally
 from loadmanager.simulator.reported import Reported
 
 

@@ -18,8 +18,8 @@ from loadmanager.core.cost import CostDocument, LearnedCost, TrafficShare
 from loadmanager.core.cost.document import RATES, ClassCosts, Quality, Term
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
+from loadmanager.core.load_tracker import LoadTally
 from loadmanager.core.scores import CPU, RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
-from loadmanager.core.tally import LoadTally
 from loadmanager.pipeline.moving.predictions import LEARNED, SHARE, with_predictions
 from loadmanager.pipeline.moving.windows import TRAFFIC, USED, loads, weights_in_force
 from loadmanager.pipeline.reporting.predicted import broker_hours

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from loadmanager.app.parts import Parts
 from loadmanager.cli import main
+from loadmanager.common.context import Parts
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import TopicTraffic
-from loadmanager.faults import campaign
-from loadmanager.faults.seed_run import run_seed
 from loadmanager.ports import BrokerControl, BrokerState, BrokerStats
+from loadmanager.testbed.faults import campaign
+from loadmanager.testbed.faults.seed_run import run_seed
 
 _FOR_EVER_S = 1e9
 

@@ -9,16 +9,12 @@ from typing import Any, Self
 from prometheus_client import CollectorRegistry
 from waiting import eventually
 
-from loadmanager.adapters.broker.in_process import InProcessBroker
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
-from loadmanager.app.electing import Term
-from loadmanager.app.identity import Identity
-from loadmanager.app.order_book import OrderBook
-from loadmanager.app.parts import Parts
-from loadmanager.app.picture import ClusterPicture
-from loadmanager.app.retuning import tuned_by
-from loadmanager.app.task_controller import TaskController
-from loadmanager.app.tuning import Tuning
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.context import Parts
+from loadmanager.common.identity import Identity
+from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.settings_watch import tuned_by
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
@@ -28,9 +24,13 @@ from loadmanager.core.load import BrokerUrls, LoadReport
 from loadmanager.core.orders import Orders, decode_orders, encode_orders, encode_owned
 from loadmanager.core.plan import Cause
 from loadmanager.core.wire import encode_registration
-from loadmanager.faults.virtual_time import VirtualClock, run
+from loadmanager.leader.election import Term
+from loadmanager.leader.order_book import OrderBook
+from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports import Disconnected, Operation, TooLarge
 from loadmanager.telemetry.metrics import Metrics
+from loadmanager.testbed.broker.in_process import InProcessBroker
+from loadmanager.testbed.faults.virtual_time import VirtualClock, run
 
 BUNDLES = Boundaries.even(Namespace("t/n"), 1024).bundles
 BROKERS = tuple(BrokerId(f"b{number}:8080") for number in (1, 2, 3))

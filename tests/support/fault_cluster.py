@@ -18,15 +18,15 @@ from fault_stalls import Stalls
 from zookeeper_proxy import ZooKeeperProxy
 from zookeeper_servers import PORTS_PER_MEMBER, Servers, ensemble, standalone
 
-from loadmanager.adapters.broker.serving_record import ServingInterval, read_record
-from loadmanager.checker.availability import Disturbance
-from loadmanager.checker.publishing import Publish
-from loadmanager.checker.verdict import History
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
-from loadmanager.demo.children import Child, Children, free_ports
-from loadmanager.demo.cluster import HASH, NAMESPACE, to_toml
-from loadmanager.demo.counts import TrafficReport
+from loadmanager.testbed.broker.serving_record import ServingInterval, read_record
+from loadmanager.testbed.checker.availability import Disturbance
+from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.checker.verdict import History
+from loadmanager.testbed.demo.children import Child, Children, free_ports
+from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, to_toml
+from loadmanager.testbed.demo.counts import TrafficReport
 
 HAND_OVER_S = 0.5
 """How long a bundle may be free that is handed over; some ten milliseconds are usual."""

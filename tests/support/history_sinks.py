@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadmanager.app.parts import Parts
+from loadmanager.common.context import Parts
 from loadmanager.core.history import KINDS, Origin, Record, Stream, encode, read_line
 from loadmanager.core.ids import BrokerId
 

@@ -11,8 +11,8 @@ from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.limits import Limits
 from loadmanager.core.load import BundleStats
+from loadmanager.core.load_tracker import view_of
 from loadmanager.core.planner import Plan
-from loadmanager.core.tally import view_of
 
 CPU_PER_MSG = 2e-3
 """Percent of a core for a message per second: 20 microseconds."""

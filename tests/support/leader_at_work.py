@@ -9,19 +9,14 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 from waiting import eventually
 
-from loadmanager.adapters.broker.in_process import InProcessBroker
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
-from loadmanager.app.accounting import Accounting
-from loadmanager.app.agreement import TopicHash
-from loadmanager.app.desk import Desk
-from loadmanager.app.electing import Term
-from loadmanager.app.identity import Identity
-from loadmanager.app.leading import Leading
-from loadmanager.app.parts import Parts
-from loadmanager.app.picture import ClusterPicture
-from loadmanager.app.retuning import tuned_by
-from loadmanager.app.tuning import Rhythm, Tuning
+from loadmanager.common.cluster_conditions import TopicHash
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.context import Parts
+from loadmanager.common.identity import Identity
+from loadmanager.common.runtime_settings import Rhythm, Tuning
+from loadmanager.common.settings_watch import tuned_by
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -36,8 +31,13 @@ from loadmanager.core.wire import (
     encode_loads,
     encode_registration,
 )
+from loadmanager.leader.election import Term
+from loadmanager.leader.explain import Accounting
+from loadmanager.leader.leadership import Leading
+from loadmanager.leader.term import Desk
 from loadmanager.ports import NoSeed, SeedSource
 from loadmanager.telemetry.metrics import Metrics
+from loadmanager.testbed.broker.in_process import InProcessBroker
 
 ME = BrokerId("b1:8080")
 

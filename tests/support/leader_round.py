@@ -19,10 +19,10 @@ from synthetic_cluster import NOW_S, SHAPES, Shape, SyntheticBroker, synthetic_b
 from loadmanager.core import znodes
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.load import LoadReport, registration_of
+from loadmanager.core.load_tracker import LoadTally
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.core.tally import LoadTally
 from loadmanager.core.wire import decode_loads, encode_loads
 
 CHANGED_EVERY = 10

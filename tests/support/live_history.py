@@ -12,7 +12,7 @@ from loadmanager.adapters.history import recorded
 from loadmanager.core.history import KINDS, Origin
 from loadmanager.core.ids import TopicName
 from loadmanager.core.orders import SplitOrder
-from loadmanager.faults.cluster import NAMESPACE, Cluster, make_config, play
+from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play
 
 SECTIONS: Final[dict[str, Any]] = {
     "split": {"enabled": False},

@@ -10,16 +10,16 @@ from waiting import eventually
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.app.electing import Election, Term
-from loadmanager.app.identity import Identity
-from loadmanager.app.order_book import OrderBook
-from loadmanager.app.parts import Parts
-from loadmanager.app.picture import ClusterPicture
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.context import Parts
+from loadmanager.common.identity import Identity
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
-from loadmanager.demo.cluster import READY_BOUND_S
+from loadmanager.leader.election import Election, Term
+from loadmanager.leader.order_book import OrderBook
 from loadmanager.ports import BrokerControl
 from loadmanager.telemetry.metrics import Metrics
+from loadmanager.testbed.demo.cluster import READY_BOUND_S
 
 NOBODY = "127.0.0.1:1"
 """Its broker: the leader serves nothing, is not registered, and is never asked anything."""

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 from secured_pulsar import Secured
 from zookeeper_servers import mortal
 
-from loadmanager.java import NoJava, find_java
+from loadmanager.config.java import NoJava, find_java
 
 POM: Final = Path(__file__).parents[1] / "real_pulsar" / "pom.xml"
 READY_S: Final = 180.0

@@ -13,19 +13,19 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
-from loadmanager.app.identity import Identity
-from loadmanager.app.parts import Parts
-from loadmanager.app.picture import ClusterPicture
-from loadmanager.app.service import Sidecar
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.context import Parts
+from loadmanager.common.identity import Identity
 from loadmanager.config import Config
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, HostUsage, ResourceUsage
-from loadmanager.faults.agent import OpenDoor
-from loadmanager.joining import Application, join
 from loadmanager.ports import LeaderInfo, Unavailable
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.wiring import conditions_of
+from loadmanager.testbed.faults.agent import OpenDoor
+from loadmanager.wiring.application import Application, join
+from loadmanager.wiring.lifecycle import Sidecar
+from loadmanager.wiring.sidecar import conditions_of
 
 SETTINGS: Mapping[str, Any] = {
     "report": {"sample_interval_s": 0.3, "min_interval_s": 0.3, "max_interval_s": 2},

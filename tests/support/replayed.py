@@ -13,7 +13,6 @@ from stories import place_all
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.history import KINDS, Stream
-from loadmanager.faults.cluster import Cluster, make_config, play
 from loadmanager.pipeline.what_if.events import Event, events_of
 from loadmanager.pipeline.what_if.frames import Frame, Frames, Refused
 from loadmanager.pipeline.what_if.grid import Combination, combinations
@@ -23,6 +22,7 @@ from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import WRITER, Recording
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.strategies import Strategy, planner_for
+from loadmanager.testbed.faults.cluster import Cluster, make_config, play
 
 Line = Mapping[str, Any]
 Lines = Mapping[str, Column]

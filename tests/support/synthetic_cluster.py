@@ -16,7 +16,7 @@ from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
-from loadmanager.core.tally import LoadTally
+from loadmanager.core.load_tracker import LoadTally
 
 Shape = Literal["hot5pct", "spread"]
 """One broker in twenty far above the others, or all of them anywhere from 5 to 95 %."""

@@ -11,6 +11,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, crc32, position
 from loadmanager.core.ids import BrokerId, BundleId, bundle_id, namespace_of, parse_topic
+from loadmanager.core.load_tracker import LoadTally
 from loadmanager.core.plan import Reason
 from loadmanager.core.scores import ResourceWeights, max_usage, percent_usage, weighted_max_usage
 from loadmanager.core.settings import from_pulsar, with_arithmetic
@@ -27,7 +28,6 @@ from loadmanager.core.splitting import (
     find_splits,
     split,
 )
-from loadmanager.core.tally import LoadTally
 from loadmanager.core.top_k import top_bundles
 
 DEFAULT_STATS = dict(msgRateIn=50.0, msgRateOut=50.0, msgThroughputIn=5e4, msgThroughputOut=5e4)  # noqa: C408 - one line

@@ -11,8 +11,8 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
+from loadmanager.core.load_tracker import view_of
 from loadmanager.core.plan import Offer
-from loadmanager.core.tally import view_of
 
 Json = dict[str, Any]
 RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")

@@ -9,6 +9,7 @@ from vector_inputs import Count, Json, by_source, rates, same, views
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, TransferLimits, UnknownBroker
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load_tracker import view_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import (
     LeastAverageUsage,
@@ -20,7 +21,6 @@ from loadmanager.core.placement.round_robin import take_turn
 from loadmanager.core.plan import Reason
 from loadmanager.core.settings import from_pulsar, with_arithmetic
 from loadmanager.core.shedding import AvgShedder, Shedder, Spread, TransferShedder
-from loadmanager.core.tally import view_of
 
 _SOME_BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
 

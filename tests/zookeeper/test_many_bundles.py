@@ -7,22 +7,22 @@ from coordination_worlds import ZooKeeperWorld, connected
 from prometheus_client import CollectorRegistry
 from waiting import eventually
 
-from loadmanager.adapters.broker.in_process import InProcessBroker
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.app.electing import Term
-from loadmanager.app.identity import Identity
-from loadmanager.app.order_book import OrderBook
-from loadmanager.app.parts import Parts
-from loadmanager.app.picture import ClusterPicture
-from loadmanager.app.registration import register
-from loadmanager.app.succession import Succession
+from loadmanager.agent.registration import register
+from loadmanager.agent.takeover import Succession
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.context import Parts
+from loadmanager.common.identity import Identity
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
 from loadmanager.core.orders import OrderChanges, decode_orders, encode_owned
 from loadmanager.core.wire import encode_loads
+from loadmanager.leader.election import Term
+from loadmanager.leader.order_book import OrderBook
 from loadmanager.telemetry.metrics import Metrics
+from loadmanager.testbed.broker.in_process import InProcessBroker
 
 pytestmark = pytest.mark.zookeeper
 

@@ -13,8 +13,8 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from loadmanager.adapters.http.admission import Admission
-from loadmanager.adapters.http.express import Express, KnownReply
 from loadmanager.adapters.http.failures import Failures, refusal_for
+from loadmanager.adapters.http.fast_path import Express, KnownReply
 from loadmanager.adapters.http.heads import Heads, is_whole_request
 from loadmanager.adapters.http.replies import Refused, raw_refusal, refusal_reply
 from loadmanager.adapters.http.security.origin import is_loopback_peer

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from loadmanager.adapters.http.admin.accounts import Accounts
 from loadmanager.adapters.http.admin.anti_affinity import AntiAffinity
 from loadmanager.adapters.http.admin.brokers import Brokers
 from loadmanager.adapters.http.admin.configuration import Configuration
 from loadmanager.adapters.http.admin.cost_models import CostModels
+from loadmanager.adapters.http.admin.decisions import Accounts
 from loadmanager.adapters.http.admin.drains import Drains
 from loadmanager.adapters.http.admin.failure_domains import FailureDomains
 from loadmanager.adapters.http.admin.health import Health
@@ -14,7 +14,7 @@ from loadmanager.adapters.http.admin.isolation import Isolation
 from loadmanager.adapters.http.admin.merges import Merges
 from loadmanager.adapters.http.admin.namespaces import Namespaces
 from loadmanager.adapters.http.admin.partitions import Partitions
-from loadmanager.adapters.http.admin.plans import Plans
+from loadmanager.adapters.http.admin.plan import Plans
 from loadmanager.adapters.http.admin.quotas import Quotas
 from loadmanager.adapters.http.admin.splits import Splits
 from loadmanager.adapters.http.admin.steering import Steers

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from loadmanager import java
+from loadmanager.config import java
 from loadmanager.core.errors import LoadManagerError
 
 HOW_TO_GET_IT: Final = "install Java 17 or newer, or: pip install 'loadmanager[demo]'"
@@ -34,7 +34,7 @@ class EmbeddedZooKeeperError(LoadManagerError):
 
 
 def find_java() -> Path:
-    """Return the first Java that runs; see `loadmanager.java.find_java`.
+    """Return the first Java that runs; see `loadmanager.config.java.find_java`.
 
     Raises:
         EmbeddedZooKeeperError: there is none, or none that runs.

@@ -14,10 +14,10 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import CostDocument
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import LoadReport
+from loadmanager.core.load_tracker import view_of
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights, usage_rows, weighted_max_with_memory
-from loadmanager.core.tally import view_of
 
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 _NAN: Final = float("nan")

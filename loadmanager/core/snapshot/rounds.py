@@ -10,12 +10,12 @@ from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.load_tracker import ema
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.projection import after_move, settled
 from loadmanager.core.scores import RESOURCES, ResourceWeights
 from loadmanager.core.snapshot.document import RunningLoad, Snapshot, running_load, view_of_snapshot
-from loadmanager.core.tally import ema
 
 ROUND_INTERVAL_S: Final = 60.0
 _SAMPLES_PER_ROUND: Final = 6

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from loadmanager.adapters.broker.changes import Change
-from loadmanager.adapters.broker.running_broker import RunningBroker
-from loadmanager.adapters.broker.server import ServerOptions, serve
+from loadmanager.testbed.broker.changes import Change
+from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.server import ServerOptions, serve
 
 
 @dataclass(slots=True)

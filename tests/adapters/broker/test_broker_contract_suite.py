@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import pytest
 
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
-from loadmanager.adapters.broker.in_process import InProcessBroker
-from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
-from loadmanager.adapters.broker.serving_set import Ticket
 from loadmanager.core.ids import TopicName, parse_bundle, parse_topic, topic_from_parts
 from loadmanager.core.load import BundleStats, TopicTraffic
 from loadmanager.ports import BrokerControl, BrokerRefused, BrokerState, StaleAgent
+from loadmanager.testbed.broker.in_process import InProcessBroker
+from loadmanager.testbed.broker.outcomes import Accepted, PublishRefused
+from loadmanager.testbed.broker.serving_set import Ticket
 
 LOWER = parse_bundle("t/n/0x00000000_0x80000000")
 UPPER = parse_bundle("t/n/0x80000000_0xffffffff")

@@ -14,10 +14,10 @@ from statistics import median
 import aiohttp
 import pytest
 
-from loadmanager.adapters.broker.changes import EndReason
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
-from loadmanager.adapters.broker.serving_record import read_record
 from loadmanager.core.ids import parse_bundle
+from loadmanager.testbed.broker.changes import EndReason
+from loadmanager.testbed.broker.serving_record import read_record
 
 pytestmark = pytest.mark.processes
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.adapters.broker.traffic import BundleTraffic, Clients
 from loadmanager.core.ids import parse_topic
 from loadmanager.core.load import BundleStats, TopicTraffic
+from loadmanager.testbed.broker.traffic import BundleTraffic, Clients
 
 
 def add(traffic: BundleTraffic, now_s: float, topic: str = "t", producer: str = "p") -> None:

@@ -7,12 +7,12 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from loadmanager.adapters.broker.contract import PREFIX
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
-from loadmanager.adapters.broker.running_broker import RunningBroker
 from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
-from loadmanager.adapters.broker.server import ServerOptions, broker_application
 from loadmanager.config import BrokerSettings
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import BrokerRefused, StaleAgent
+from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.server import ServerOptions, broker_application
 
 SHOWN = "a-secret-of-some-length"
 BUNDLE = f"{PREFIX}/bundles/t/n/0x00000000_0xffffffff"

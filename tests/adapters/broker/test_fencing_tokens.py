@@ -2,11 +2,11 @@
 
 import pytest
 
-from loadmanager.adapters.broker.changes import Change
-from loadmanager.adapters.broker.memory_broker import MemoryBroker
-from loadmanager.adapters.broker.outcomes import NotNow, StaleToken
-from loadmanager.adapters.broker.serving_set import Ticket
 from loadmanager.core.ids import parse_bundle, parse_topic
+from loadmanager.testbed.broker.changes import Change
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
+from loadmanager.testbed.broker.outcomes import NotNow, StaleToken
+from loadmanager.testbed.broker.serving_set import Ticket
 
 WHOLE = parse_bundle("t/n/0x00000000_0xffffffff")
 LOWER = parse_bundle("t/n/0x00000000_0x80000000")

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from loadmanager.adapters.broker.changes import EndReason
-from loadmanager.adapters.broker.in_process import Fault, InProcessBroker
-from loadmanager.adapters.broker.outcomes import Accepted, PublishRefused
-from loadmanager.checker.serving import overlaps
 from loadmanager.core.ids import parse_bundle, parse_topic
 from loadmanager.ports import BrokerRefused, BrokerUnreachable
+from loadmanager.testbed.broker.changes import EndReason
+from loadmanager.testbed.broker.in_process import Fault, InProcessBroker
+from loadmanager.testbed.broker.outcomes import Accepted, PublishRefused
+from loadmanager.testbed.checker.serving import overlaps
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 TOPIC = parse_topic("t/n/orders")

@@ -2,7 +2,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from loadmanager.adapters.broker.changes import (
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import BundleId, TopicName, parse_bundle, parse_topic
+from loadmanager.core.load import BundleStats
+from loadmanager.ports import BrokerState, StaleAgent
+from loadmanager.testbed.broker.changes import (
     BundleLoaded,
     Change,
     EndReason,
@@ -13,18 +17,14 @@ from loadmanager.adapters.broker.changes import (
     Stopped,
     UnloadBegun,
 )
-from loadmanager.adapters.broker.memory_broker import MemoryBroker
-from loadmanager.adapters.broker.outcomes import (
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
+from loadmanager.testbed.broker.outcomes import (
     Accepted,
     NotNow,
     PublishRefusal,
     PublishRefused,
 )
-from loadmanager.adapters.broker.serving_set import Ticket
-from loadmanager.core.hashing import position
-from loadmanager.core.ids import BundleId, TopicName, parse_bundle, parse_topic
-from loadmanager.core.load import BundleStats
-from loadmanager.ports import BrokerState, StaleAgent
+from loadmanager.testbed.broker.serving_set import Ticket
 
 WHOLE = parse_bundle("t/n/0x00000000_0xffffffff")
 LOWER = parse_bundle("t/n/0x00000000_0x80000000")

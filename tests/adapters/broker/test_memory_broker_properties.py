@@ -8,13 +8,13 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager.adapters.broker.changes import Change
-from loadmanager.adapters.broker.memory_broker import MemoryBroker
-from loadmanager.adapters.broker.outcomes import Accepted
-from loadmanager.adapters.broker.serving_record import intervals_of
-from loadmanager.adapters.broker.serving_set import Ticket
 from loadmanager.core.ids import BundleId, parse_bundle, parse_topic
 from loadmanager.ports import BrokerRefused
+from loadmanager.testbed.broker.changes import Change
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
+from loadmanager.testbed.broker.outcomes import Accepted
+from loadmanager.testbed.broker.serving_record import intervals_of
+from loadmanager.testbed.broker.serving_set import Ticket
 
 BUNDLES: Final = [
     parse_bundle(f"t/n/{bounds}")

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.adapters.broker.changes import (
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import parse_bundle
+from loadmanager.testbed.broker.changes import (
     BundleLoaded,
     Change,
     EndReason,
@@ -16,15 +18,13 @@ from loadmanager.adapters.broker.changes import (
     Stopped,
     UnloadBegun,
 )
-from loadmanager.adapters.broker.memory_broker import MemoryBroker
-from loadmanager.adapters.broker.serving_record import (
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
+from loadmanager.testbed.broker.serving_record import (
     RecordFile,
     ServingInterval,
     intervals_of,
     read_record,
 )
-from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import parse_bundle
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 STARTED = Started(at_s=1.0, broker="b1:8080", incarnation="i1")

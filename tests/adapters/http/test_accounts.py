@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from telling_desk import AT_MS, B1, B3, BUNDLE, TellingDesk
 
-from loadmanager.adapters.http.admin.accounts import Accounts
+from loadmanager.adapters.http.admin.decisions import Accounts
 from loadmanager.adapters.http.admin.tasks import TasksQuery
 from loadmanager.core.bundle_task import TaskKind, TaskState
 from loadmanager.core.planner import Planner

@@ -17,20 +17,19 @@ from loadmanager.adapters.http.admin.brokers import Brokers
 from loadmanager.adapters.http.admin.configuration import Configuration
 from loadmanager.adapters.http.admin.failure_domains import FailureDomains
 from loadmanager.adapters.http.admin.isolation import Isolation
-from loadmanager.adapters.http.admin.plans import Plans
+from loadmanager.adapters.http.admin.plan import Plans
 from loadmanager.adapters.http.admin.quotas import Quotas
 from loadmanager.adapters.http.admin.steering import Steers
 from loadmanager.adapters.http.admin.topics import Topics
-from loadmanager.adapters.http.topic_line import HttpTopicLine, topics_from, topics_to_json
-from loadmanager.app.affinity_requests import AffinityRequests
-from loadmanager.app.broker_requests import BrokerRequests
-from loadmanager.app.domain_requests import DomainRequests
-from loadmanager.app.dynamic_settings import DynamicSettings
-from loadmanager.app.isolation_requests import IsolationRequests
-from loadmanager.app.previewing import PreviewRequests
-from loadmanager.app.quota_requests import QuotaRequests
-from loadmanager.app.steering import SteeringRequests
-from loadmanager.app.topic_requests import PartitionRequests, TopicRequests
+from loadmanager.adapters.http.topics_client import HttpTopicLine, topics_from, topics_to_json
+from loadmanager.admin.anti_affinity import AffinityRequests
+from loadmanager.admin.brokers import BrokerRequests
+from loadmanager.admin.failure_domains import DomainRequests
+from loadmanager.admin.isolation import IsolationRequests
+from loadmanager.admin.quotas import QuotaRequests
+from loadmanager.admin.topics import PartitionRequests, TopicRequests
+from loadmanager.common.balancing_mode import SteeringRequests
+from loadmanager.common.dynamic_settings import DynamicSettings
 from loadmanager.config import load_config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -40,6 +39,7 @@ from loadmanager.core.load import TopicTraffic
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.wire.fields import parse_fields
+from loadmanager.leader.preview import PreviewRequests
 from loadmanager.ports import Unavailable
 from tests.adapters.http.conftest import OpenADoor, OpenDoor, Reply
 

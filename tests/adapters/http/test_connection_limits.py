@@ -14,11 +14,11 @@ from tls_files import Files
 
 from loadmanager.adapters.http import ConnectionLimits, DoorSettings
 from loadmanager.adapters.http.admission import Admission
+from loadmanager.adapters.http.connections import DoorServer
 from loadmanager.adapters.http.heads import Heads
 from loadmanager.adapters.http.protocol import DoorProtocol
 from loadmanager.adapters.http.replies import Refused
 from loadmanager.adapters.http.security import TlsFiles
-from loadmanager.adapters.http.server import DoorServer
 from tests.adapters.http.conftest import (
     FakeLookup,
     OpenADoor,

@@ -15,12 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from waiting import eventually
 
 from loadmanager.adapters.http import HttpDoor
-from loadmanager.adapters.http.admin.accounts import Accounts
 from loadmanager.adapters.http.admin.brokers import Brokers
-from loadmanager.adapters.http.admin.plans import Plans
-from loadmanager.app.broker_requests import BrokerRequests
-from loadmanager.app.previewing import PreviewRequests
-from loadmanager.app.topic_requests import TopicRequests
+from loadmanager.adapters.http.admin.decisions import Accounts
+from loadmanager.adapters.http.admin.plan import Plans
+from loadmanager.admin.brokers import BrokerRequests
+from loadmanager.admin.topics import TopicRequests
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
@@ -29,6 +28,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode
 from loadmanager.core.snapshot import decode_snapshot
 from loadmanager.core.wire import encode_loads
+from loadmanager.leader.preview import PreviewRequests
 from loadmanager.ports import Unavailable
 from loadmanager.simulator.strategies import every_pair
 from tests.adapters.http.conftest import FakeLookup, OpenDoor

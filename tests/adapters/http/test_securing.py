@@ -20,11 +20,11 @@ from loadmanager.adapters.http.security import (
 )
 from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.adapters.http.security.tokens import Tokens
-from loadmanager.adapters.http.topic_line import HttpTopicLine
+from loadmanager.adapters.http.topics_client import HttpTopicLine
 from loadmanager.config import Config
 from loadmanager.core.ids import Namespace
 from loadmanager.ports import Unavailable
-from loadmanager.securing import make_leader_line
+from loadmanager.wiring.security import make_leader_line
 from tests.adapters.http.conftest import FakeLookup, OpenADoor, OpenDoor
 from tests.adapters.http.test_leader_line import BUNDLE, leader_at
 

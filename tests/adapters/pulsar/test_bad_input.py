@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_wire import House, Wire, metadata, open_house
 
-from loadmanager.adapters.pulsar.connection import Connection
-from loadmanager.adapters.pulsar.fields import FIELDS, Command
-from loadmanager.adapters.pulsar.frames import MAX_FRAME_BYTES, encode_frame, encode_payload
-from loadmanager.adapters.pulsar.protocol import ServerError, encode
+from loadmanager.testbed.pulsar_protocol.connection import Connection
+from loadmanager.testbed.pulsar_protocol.fields import FIELDS, Command
+from loadmanager.testbed.pulsar_protocol.frames import MAX_FRAME_BYTES, encode_frame, encode_payload
+from loadmanager.testbed.pulsar_protocol.protocol import ServerError, encode
 
 
 async def still_serves(house: House) -> None:

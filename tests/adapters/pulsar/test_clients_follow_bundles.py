@@ -7,9 +7,9 @@ from fake_sidecar import FakeSidecar, holds
 from pulsar_wire import BUNDLE, House, Wire
 from waiting import eventually
 
-from loadmanager.adapters.pulsar.fields import Command
-from loadmanager.adapters.pulsar.protocol import UNASKED, ServerError
 from loadmanager.core.ids import BundleId, TopicName, parse_topic
+from loadmanager.testbed.pulsar_protocol.fields import Command
+from loadmanager.testbed.pulsar_protocol.protocol import UNASKED, ServerError
 
 Opening = Callable[..., House]
 ASKED = {"topic": "t", "subscription": "s", "sub_type": 0}

@@ -8,17 +8,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pulsar_wire import BUNDLE
 
-from loadmanager.adapters.broker.changes import Change, ServingEnded
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
-from loadmanager.adapters.broker.in_process import InProcessBroker
-from loadmanager.adapters.broker.running_broker import RunningBroker
-from loadmanager.adapters.broker.server import ServerOptions, serve
-from loadmanager.app.membership import Membership
-from loadmanager.app.owning import Ownerships
+from loadmanager.agent.membership import Membership
+from loadmanager.agent.ownership_worker import Ownerships
 from loadmanager.core.ids import BundleId, parse_broker
 from loadmanager.core.orders import Orders
 from loadmanager.ports import BrokerRefused
 from loadmanager.telemetry.metrics import Metrics
+from loadmanager.testbed.broker.changes import Change, ServingEnded
+from loadmanager.testbed.broker.in_process import InProcessBroker
+from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.server import ServerOptions, serve
 
 NEXT = "pulsar+ssl://next:6651"
 

@@ -10,7 +10,7 @@ from loadmanager.adapters.http.operations import Call, Reply, Resource, operatio
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role
-from loadmanager.adapters.http.topic_line import TOPICS_PATH, topics_to_json
+from loadmanager.adapters.http.topics_client import TOPICS_PATH, topics_to_json
 from loadmanager.core.ids import parse_namespace
 from loadmanager.ports import BrokerService, TopicService
 

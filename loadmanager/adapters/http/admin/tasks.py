@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from loadmanager.adapters.http.parameters import Flag, Query, Whole
 from loadmanager.core.averages import Rates
 from loadmanager.core.bundle_task import BundleTask
-from loadmanager.core.telling import sentence
+from loadmanager.core.reason_texts import sentence
 from loadmanager.ports import TaskList
 
 _DEFAULT_LIMIT: Final = 100

@@ -3,8 +3,8 @@
 import asyncio
 import sys
 
-from loadmanager.app.ownership_effects import OwnershipEffects
-from loadmanager.app.ownership_records import Ownership
+from loadmanager.agent.ownership_effects import OwnershipEffects
+from loadmanager.agent.ownership_records import Ownership
 from loadmanager.core.ownership import Event, Phase
 
 LATE_S = 0.5

@@ -2,7 +2,7 @@
 
 import sys
 
-from loadmanager.adapters.broker.memory_broker import MemoryBroker
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 
 
 def _expire(self: MemoryBroker, now_s: float) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from loadmanager.app.leasing import LeaseKeeper
+from loadmanager.agent.lease import LeaseKeeper
 
 
 async def _extend(self: LeaseKeeper) -> bool:

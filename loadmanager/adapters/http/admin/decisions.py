@@ -1,0 +1,257 @@
+"""What the leader tells of its decisions; other sidecars send those who ask to it."""
+
+from typing import Any, Final, Literal
+
+from aiohttp import web
+from pydantic import Field
+
+from loadmanager.adapters.http.admin.optimality import AssessmentDocument, assessment_to_json
+from loadmanager.adapters.http.admin.shadows import ShadowsDocument, shadows_to_json
+from loadmanager.adapters.http.admin.steering import balancing_to_json
+from loadmanager.adapters.http.admin.tasks import TasksDocument, TasksQuery, tasks_to_json
+from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.parameters import Query, Whole
+from loadmanager.adapters.http.replies import bytes_reply, json_reply
+from loadmanager.adapters.http.routes import Role
+from loadmanager.core.explaining import Candidate, Decision, Ground
+from loadmanager.core.plan import Reason
+from loadmanager.core.reason_texts import REASONS, sentence
+from loadmanager.core.snapshot import in_force_to_json
+from loadmanager.ports import Account, LeaderDesk, LedgerWish, TaskWish
+
+_TAG: Final = "decisions"
+_DEFAULT_LIMIT: Final = 100
+_MOST: Final = 10_000
+
+
+class ExplainQuery(Query):
+    """Of what the place is to be explained."""
+
+    subject: str = Field(
+        min_length=1, description="A bundle, `tenant/namespace/0x.._0x..`, or a broker."
+    )
+
+
+class DecisionsQuery(Query):
+    """Which decisions are told."""
+
+    limit: Whole = Field(_DEFAULT_LIMIT, ge=1, le=_MOST, description="At most so many.")
+    before: Whole = Field(
+        0, ge=0, le=2**62, description="Only earlier ones: `next` of the page before; 0 for all."
+    )
+    subject: str = Field("", description="Only those about this bundle or broker.")
+    broker: str = Field("", description="Only moves from or to this broker.")
+    namespace: str = Field("", description="Only those about bundles of this `tenant/namespace`.")
+    kinds: list[Literal["move", "observed", "placement", "drain", "unload", "left_alone"]] = Field(
+        [],
+        alias="kind",
+        description="Only those of this kind: a `move` of a round, one that was only `observed`, "
+        "the `placement` of a bundle without an owner, a `drain` of its broker, an `unload` by "
+        "hand, or something `left_alone`; repeatable.",
+    )
+    since_ms: Whole = Field(
+        0, alias="sinceMs", ge=0, le=2**62, description="Only those made at this time or later."
+    )
+    outcome: Literal["", "moved", "observed", "placed", "left_alone"] = Field(
+        "", description="Only those with this outcome."
+    )
+    round: Whole = Field(0, ge=0, le=2**62, description="Only those of this round; 0 for all.")
+
+
+class Accounts(Resource):
+    """Answers under ``/admin/v2/loadmanager``."""
+
+    def __init__(self, desk: LeaderDesk) -> None:
+        self._desk = desk
+
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/snapshot",
+        tag=_TAG,
+        summary="The cluster as the leader sees it, as one document.",
+        role=Role.READ,
+        replies=(Reply(200, "`loadmanager decide` takes it.", dict[str, Any]),),
+        leader=True,
+    )
+    async def snapshot(self, _call: Call) -> web.StreamResponse:
+        """Give the cluster as one document, to decide on elsewhere.
+
+        Its format is told in `docs/snapshot-format.md`.
+        """
+        return bytes_reply(await self._desk.snapshot(), "application/json")
+
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/explain",
+        tag=_TAG,
+        summary="Why a bundle or a broker is where it is.",
+        role=Role.READ,
+        replies=(
+            Reply(200, "The account.", dict[str, Any]),
+            Reply(404, "The leader knows no such bundle or broker."),
+            Reply(412, "The subject is neither a bundle's name nor a broker's."),
+        ),
+        query=ExplainQuery,
+        leader=True,
+    )
+    async def explain(self, call: Call) -> web.StreamResponse:
+        """Tell why a bundle or a broker is where it is."""
+        query: ExplainQuery = call.query
+        return json_reply(account_to_json(self._desk.explain(query.subject)))
+
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/optimality",
+        tag=_TAG,
+        summary="How far the cluster was from the best possible at the leader's last round.",
+        role=Role.READ,
+        replies=(Reply(200, "The figures.", AssessmentDocument),),
+        leader=True,
+    )
+    async def optimality(self, _call: Call) -> web.StreamResponse:
+        """Return the figures that the leader computed last.
+
+        The bound is proven: no assignment of the present bundles to the present brokers is below
+        it. The metrics `loadmanager_optimality_*` show the same.
+        """
+        return json_reply({"optimality": assessment_to_json(self._desk.assessment())})
+
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/shadows",
+        tag=_TAG,
+        summary="What strategies beside the active one would have had.",
+        role=Role.READ,
+        replies=(Reply(200, "The strategies of `[shedding] shadows`.", ShadowsDocument),),
+        leader=True,
+    )
+    async def shadows(self, _call: Call) -> web.StreamResponse:
+        """Return what each strategy of `[shedding] shadows` would have had since the term began.
+
+        Each decides on the same views as the active one and moves nothing.
+        """
+        return json_reply(shadows_to_json(self._desk.shadows()))
+
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/decisions",
+        tag=_TAG,
+        summary="The last decisions of the leader, newest first.",
+        role=Role.READ,
+        replies=(Reply(200, "The decisions.", dict[str, Any]),),
+        query=DecisionsQuery,
+        leader=True,
+    )
+    async def decisions(self, call: Call) -> web.StreamResponse:
+        """Tell every move and every bundle or round that was left alone, page by page.
+
+        Told are those of this leader's term, the last 2000. `next` is null on the last
+        page; what a round says of each broker comes with `subject`.
+        """
+        query: DecisionsQuery = call.query
+        told = self._desk.decisions(LedgerWish(**query.model_dump()))
+        more = told[-1].number if len(told) == query.limit else None
+        return json_reply({"decisions": [decision_to_json(one) for one in told], "next": more})
+
+    @operation(
+        "GET",
+        "/admin/v2/loadmanager/tasks",
+        tag=_TAG,
+        summary="The placements, moves, splits and merges under way, and those that ended last.",
+        role=Role.READ,
+        replies=(Reply(200, "The tasks.", TasksDocument),),
+        query=TasksQuery,
+        leader=True,
+    )
+    async def tasks(self, call: Call) -> web.StreamResponse:
+        """List the bundle tasks of this leader's term.
+
+        The live tasks come first, the oldest at the top. The last 200 that ended follow, the
+        latest at the top. A new leader follows what its predecessor ordered as tasks of its own.
+        """
+        query: TasksQuery = call.query
+        return json_reply(tasks_to_json(self._desk.tasks(TaskWish(**query.model_dump()))))
+
+
+def account_to_json(account: Account) -> dict[str, Any]:
+    """Return an account as a JSON object; scores are fractions, 1.0 is a full broker."""
+    told = account.explanation
+    return {
+        "subject": told.subject,
+        "kind": told.kind,
+        "leader": account.leader,
+        "epoch": account.epoch,
+        "atMs": account.at_ms,
+        "lastRound": account.last_round,
+        "lastRoundAtMs": account.last_round_at_ms,
+        "owner": told.owner,
+        "target": told.target,
+        "msgsPerS": told.msgs_per_s,
+        "bytesPerS": told.bytes_per_s,
+        "bundles": told.bundles,
+        "scores": {
+            "own": told.score,
+            "mean": told.mean,
+            "highest": told.highest,
+            "lowest": told.lowest,
+        },
+        "decisions": [decision_to_json(one) for one in told.decisions],
+        "tasks": tasks_to_json(account.tasks)["tasks"],
+        "optimality": assessment_to_json(account.assessment),
+        "grounds": [_ground_to_json(one) for one in told.grounds],
+        "candidates": [_candidate_to_json(one) for one in told.candidates],
+        "inForce": in_force_to_json(account.in_force),
+        "balancing": balancing_to_json(account.balancing),
+    }
+
+
+def decision_to_json(decision: Decision) -> dict[str, Any]:
+    """Return a decision as a JSON object, its code put into words."""
+    return {
+        "atMs": decision.at_ms,
+        "epoch": decision.epoch,
+        "round": decision.round,
+        "subject": decision.subject,
+        "kind": decision.kind.value,
+        "outcome": decision.outcome.value,
+        "code": decision.code.value,
+        "meaning": sentence(decision.code),
+        "takes": _takes(decision.code),
+        "detail": decision.detail,
+        "source": decision.source,
+        "target": decision.target,
+        "number": decision.number,
+        "task": _task(decision),
+    }
+
+
+def _task(decision: Decision) -> dict[str, Any] | None:
+    state = decision.task_state
+    if not decision.task:
+        return None
+    return {"number": decision.task, "state": None if state is None else state.value}
+
+
+def _ground_to_json(ground: Ground) -> dict[str, Any]:
+    return {
+        "about": ground.about,
+        "reason": ground.reason.value,
+        "meaning": sentence(ground.reason),
+        "takes": _takes(ground.reason),
+        "detail": ground.detail,
+    }
+
+
+def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
+    refused = candidate.refused
+    return {
+        "broker": candidate.broker,
+        "score": candidate.score,
+        "scoreWith": candidate.score_with,
+        "refused": None if refused is None else refused.value,
+        "meaning": "" if refused is None else sentence(refused),
+    }
+
+
+def _takes(code: object) -> str:
+    return REASONS[code].takes if isinstance(code, Reason) else ""

@@ -1,0 +1,201 @@
+"""The asking side of the line to the leader's sidecar."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+
+from loadmanager.adapters.http.assign import ASSIGN_PATH
+from loadmanager.adapters.http.security.tls import ClientTls
+from loadmanager.core.bounds import EPOCH
+from loadmanager.core.errors import InvalidName
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker
+from loadmanager.ports import LeaderInfo, NamespaceUnknown, NotLeader, Unavailable
+
+_MOST_BYTES_OF_A_DECISION: Final = 65_536
+_SECONDS: Final = re.compile(r"[0-9]{1,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a question to a sidecar carries to prove who asks.
+
+    ``withheld`` says why it carries no token, if there is one.
+    """
+
+    token: str = ""
+    withheld: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A sidecar's answer, read whole; ``retry_after`` and ``withheld`` are "" for none."""
+
+    status: int
+    retry_after: str
+    text: str
+    withheld: str
+
+
+class AnswerTooLong(ValueError):
+    """An answer of more bytes than any sidecar has to say."""
+
+
+class HttpLeaderLine:
+    """`LeaderLine` over HTTP, with connections kept open between questions.
+
+    Args:
+        timeout_s: for a whole question; the leader may have to wait for a bundle that
+            is under way.
+        connect_timeout_s: for opening a connection: a dead host is found out soon.
+        max_connections: questions asked at once; further ones wait for a turn, within
+            their timeout.
+        tls: for leaders that speak TLS, looked after before each question; None trusts
+            whom the system trusts.
+        proof: returns what the sidecar at a URL is shown of who asks; may raise OSError.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float = 5.0,
+        connect_timeout_s: float = 1.0,
+        max_connections: int = 64,
+        tls: ClientTls | None = None,
+        proof: Callable[[str], Proof] = lambda _: Proof(),
+    ) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
+        self._max_connections = max_connections
+        self._tls = tls
+        self._proof = proof
+        self._session: aiohttp.ClientSession | None = None
+
+    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
+        """Have the leader decide on ``bundle`` and return who is to own it.
+
+        Raises:
+            NotLeader: it does not lead, or answers as the leader of an older epoch.
+            NamespaceUnknown: the bundle is in no namespace's boundaries.
+            Unavailable: no broker can take the bundle, or the leader gave no answer
+                that can be used.
+        """
+        url = leader.sidecar_url.rstrip("/") + ASSIGN_PATH
+        try:
+            answer = await self.ask(
+                "POST",
+                leader.sidecar_url,
+                ASSIGN_PATH,
+                {"bundle": bundle},
+                most_bytes=_MOST_BYTES_OF_A_DECISION,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            what = str(error) or type(error).__name__
+            raise Unavailable(f"the leader at {leader.sidecar_url} does not answer: {what}") from (
+                error
+            )
+        if answer.status == 200:  # noqa: PLR2004 - HTTP
+            return _decision(answer.text, url, leader)
+        raise _refusal(answer, url)
+
+    async def close(self) -> None:
+        """Give back connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def ask(
+        self,
+        method: str,
+        sidecar_url: str,
+        path: str,
+        value: dict[str, str] | None = None,
+        *,
+        most_bytes: int,
+    ) -> Answer:
+        """Return what the sidecar at a URL answers under a path.
+
+        Raises:
+            AnswerTooLong: its body has more than ``most_bytes``.
+            aiohttp.ClientError, OSError, ValueError: there is none.
+        """
+        if self._session is None:
+            # Made late: a session belongs to the event loop it is made in.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=self._max_connections,
+                    ssl=True if self._tls is None else self._tls.context,
+                ),
+                timeout=self._timeout,
+                # What is counted is what arrives.
+                auto_decompress=False,
+                headers={"Accept-Encoding": "identity"},
+            )
+        if self._tls is not None:
+            self._tls.refresh()
+        base = sidecar_url.rstrip("/")
+        proof = self._proof(base)
+        headers = {"Authorization": f"Bearer {proof.token}"} if proof.token else {}
+        # A leader never redirects; following one would ask somebody else.
+        async with self._session.request(
+            method, base + path, json=value, headers=headers, allow_redirects=False
+        ) as response:
+            body = await _read(response, most_bytes)
+            retry_after = response.headers.get("Retry-After", "")
+            text = body.decode(errors="replace")
+            return Answer(response.status, retry_after, text, proof.withheld)
+
+
+async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > most_bytes:
+            response.close()
+            raise AnswerTooLong(f"its answer has more than {most_bytes} bytes")
+    return bytes(body)
+
+
+def _decision(text: str, url: str, leader: LeaderInfo) -> BrokerId:
+    try:
+        answer = json.loads(text)
+        broker, epoch = parse_broker(answer["broker"]), answer["epoch"]
+    except (ValueError, TypeError, KeyError, RecursionError, InvalidName):
+        raise Unavailable(f"{url}: answered {text[:120]!r}; expected broker and epoch") from None
+    if not EPOCH.holds(epoch):
+        raise Unavailable(f"{url}: epoch = {epoch!a:.80}; expected {EPOCH.expected}")
+    if epoch < leader.epoch:
+        raise NotLeader(f"{url}: answered for epoch {epoch}; the leader's is {leader.epoch}")
+    return broker
+
+
+def _refusal(answer: Answer, url: str) -> NotLeader | NamespaceUnknown | Unavailable:
+    reason = _reason(answer.text)
+    match answer.status:
+        case 404 if reason is not None:
+            return NamespaceUnknown(reason)
+        case 409:
+            return NotLeader(reason or f"{url}: does not lead")
+        case 503:
+            asked_s = answer.retry_after
+            wait_s = float(asked_s) if _SECONDS.fullmatch(asked_s) else 1.0
+            return Unavailable(reason or f"{url}: has no broker for the bundle", wait_s)
+        case _:
+            return Unavailable(told_refusal(url, answer))
+
+
+def told_refusal(url: str, answer: Answer) -> str:
+    """Return what a refusal says, for an error."""
+    said = f"{url}: answered {answer.status}: {_reason(answer.text) or answer.text[:120]!r}"
+    return f"{said}; asked without a token, {answer.withheld}" if answer.withheld else said
+
+
+def _reason(text: str) -> str | None:
+    try:
+        answer: Any = json.loads(text)
+    except ValueError:
+        return None
+    reason = answer.get("reason") if isinstance(answer, dict) else None
+    return reason if isinstance(reason, str) else None

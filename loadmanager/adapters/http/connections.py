@@ -1,0 +1,73 @@
+"""aiohttp's server with our protocol, and the look after its connections."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from loadmanager.adapters.http.admission import Admission
+from loadmanager.adapters.http.failures import Failures
+from loadmanager.adapters.http.fast_path import Express
+from loadmanager.adapters.http.protocol import HEADER_OVER_URL_BYTES, DoorProtocol
+
+_LOOK_EVERY_S: Final = 1.0
+
+
+class DoorServer(web.Server):
+    """Makes a `DoorProtocol` for each connection."""
+
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        express: Express,
+        admission: Admission,
+        *,
+        max_body_bytes: int,
+        max_url_bytes: int,
+        keepalive_s: float,
+        count_failure: Callable[[], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+
+        def request_of(
+            message: Any, payload: Any, protocol: Any, writer: Any, task: Any
+        ) -> web.BaseRequest:
+            if message.chunked:
+                # The parser takes the last trailer for the first header of what comes next.
+                message = message._replace(should_close=True)
+            protocol.begun()
+            return web.BaseRequest(
+                message, payload, protocol, writer, task, loop, client_max_size=max_body_bytes
+            )
+
+        super().__init__(handler, request_factory=request_of, loop=loop)
+        self._express = express
+        self._admission = admission
+        self._failures = Failures(loop.time, count_failure)
+        self._event_loop = loop
+        self._keepalive_s = keepalive_s
+        self._max_url_bytes = max_url_bytes
+
+    def __call__(self) -> DoorProtocol:
+        """Return the protocol of a new connection."""
+        return DoorProtocol(
+            self,
+            self._express,
+            self._admission,
+            self._failures,
+            self._event_loop,
+            keepalive_timeout=self._keepalive_s,
+            access_log=None,
+            max_line_size=self._max_url_bytes,
+            max_field_size=self._max_url_bytes + HEADER_OVER_URL_BYTES,
+            lingering_time=2.0,
+        )
+
+    async def watch(self) -> None:
+        """Close connections whose clients have had their time; never returns."""
+        limits = self._admission.limits
+        every_s = min(_LOOK_EVERY_S, limits.head_s / 4, limits.write_s / 4)
+        while True:
+            await asyncio.sleep(every_s)
+            self._admission.look(self._event_loop.time())

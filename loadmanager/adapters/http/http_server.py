@@ -1,0 +1,244 @@
+"""The HTTP door: one server for lookups, admin calls, the leader's line and metrics."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from loadmanager.adapters.host.listeners import listener_on
+from loadmanager.adapters.http.admin.health import Health
+from loadmanager.adapters.http.admission import Admission, ConnectionLimits
+from loadmanager.adapters.http.answers import Answers
+from loadmanager.adapters.http.assign import Leading
+from loadmanager.adapters.http.connections import DoorServer
+from loadmanager.adapters.http.describing import Describing
+from loadmanager.adapters.http.fast_path import Express
+from loadmanager.adapters.http.health_listener import HealthListener
+from loadmanager.adapters.http.listening import TimedSite, listening_sockets
+from loadmanager.adapters.http.lookups import DoorMode, Lookups
+from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
+from loadmanager.adapters.http.routes import Role, Route, RouteTable, target_of
+from loadmanager.adapters.http.security.guard import Guard
+from loadmanager.adapters.http.security.tls import TlsFiles, TlsFilesUnusable
+from loadmanager.adapters.http.watching import Watching
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.ports import LookupService
+from loadmanager.telemetry.lookups import LookupMetrics
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorSettings:
+    """How the door behaves.
+
+    Attributes:
+        mode: ``answer`` always answers by itself; ``redirect`` sends clients on to who
+            decides, as Pulsar's brokers do.
+        max_concurrent: lookups that may wait for an owner at once; more get 503.
+        retry_after_s: when those are told to come back, and up to 4 s later.
+        max_body_bytes: a longer request body gets 413.
+        max_url_bytes: a longer URL gets 414.
+        keepalive_s: how long an idle connection stays open. Longer than the idle time
+            of a proxy in front, or it will send into closed connections.
+        stop_s: how long requests under way may take when the door closes.
+        backlog: connections the kernel holds until they are accepted.
+        max_remembered_answers: bound on the memory of answers given.
+        limits: what connections may cost.
+    """
+
+    mode: DoorMode = "answer"
+    max_concurrent: int = 50_000
+    retry_after_s: float = 1.0
+    max_body_bytes: int = 1_048_576
+    max_url_bytes: int = 8_190
+    keepalive_s: float = 75.0
+    stop_s: float = 5.0
+    backlog: int = 1_024
+    max_remembered_answers: int = 65_536
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+
+
+class HttpDoor:
+    """Serves one `LookupService` over HTTP.
+
+    Args:
+        lookup: the application.
+        metrics: told of each lookup's outcome.
+        registry: what ``/metrics`` exposes.
+        version: what ``/admin/v2/brokers/version`` and the API's description tell.
+        settings: see `DoorSettings`.
+        more_routes: routes of others, such as a dashboard's; the door's own come first.
+        guard: says who may do what; without it everybody may do everything.
+        tls: the files to speak TLS with; without them it is plain HTTP.
+        tls_refresh_s: how often those are looked at for changes.
+        health: answers probes beside the door, for as long as it is open.
+        count_failure: called for each request that failed unexpectedly.
+        refused: called with why, for each connection or request that is turned away.
+    """
+
+    def __init__(
+        self,
+        lookup: LookupService,
+        *,
+        metrics: LookupMetrics,
+        registry: CollectorRegistry,
+        version: str,
+        settings: DoorSettings | None = None,
+        more_routes: Sequence[Route] = (),
+        guard: Guard | None = None,
+        tls: TlsFiles | None = None,
+        tls_refresh_s: float = 60.0,
+        health: HealthListener | None = None,
+        count_failure: Callable[[], None] = lambda: None,
+        refused: Callable[[str], None] = lambda _why: None,
+    ) -> None:
+        self._refused = refused
+        self._watching: asyncio.Task[None] | None = None
+        self._health = health
+        self._count_failure = count_failure
+        self._guard = guard
+        self._tls = tls
+        self._tls_refresh_s = tls_refresh_s
+        self._refreshing: asyncio.Task[None] | None = None
+        self._settings = settings = settings or DoorSettings()
+        answers = Answers(lookup, settings.max_remembered_answers)
+        self._express = Express(answers, metrics)
+        self._lookups = Lookups(
+            lookup,
+            answers,
+            self._express,
+            metrics,
+            mode=settings.mode,
+            max_concurrent=settings.max_concurrent,
+            retry_after_s=settings.retry_after_s,
+        )
+        self._table = RouteTable(
+            [
+                *self._lookups.routes(),
+                *Health(lookup, version).routes(),
+                *Describing(version).routes(),
+                *Leading(lookup).routes(),
+                *Watching(lookup, registry).routes(),
+                *more_routes,
+            ]
+        )
+        self._runner: web.ServerRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on ``host``, "" for all addresses; return the port: a free one for 0.
+
+        Raises:
+            OSError: the address, or the port for probes, cannot be listened on.
+            TlsFilesUnusable: TLS cannot be spoken with the files given.
+        """
+        server = DoorServer(
+            self._handle,
+            self._express,
+            Admission(self._settings.limits, self._refused),
+            max_body_bytes=self._settings.max_body_bytes,
+            max_url_bytes=self._settings.max_url_bytes,
+            keepalive_s=self._settings.keepalive_s,
+            count_failure=self._count_failure,
+        )
+        runner = web.ServerRunner(server, shutdown_timeout=self._settings.stop_s)
+        await runner.setup()
+        try:
+            context = None if self._tls is None else self._tls.context()
+            backlog = self._settings.backlog
+            for one in _sockets(host, port, backlog):
+                await TimedSite(
+                    *(runner, one),
+                    server=server,
+                    backlog=backlog,
+                    ssl_context=context,
+                    handshake_s=self._settings.limits.head_s,
+                ).start()
+        except (OSError, TlsFilesUnusable):
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self._watching = asyncio.create_task(server.watch(), name="connections")
+        if self._health is not None:
+            try:
+                self._health.start()
+            except OSError:
+                await self.stop()
+                raise
+        if self._tls is not None:
+            self._refreshing = asyncio.create_task(self._refresh(self._tls), name="tls files")
+        bound = int(runner.addresses[0][1])
+        log.info("http.door.opened", host=host or "*", port=bound, mode=self._settings.mode)
+        return bound
+
+    def tune(self, *, max_concurrent: int, retry_after_s: float) -> None:
+        """Change how many lookups may wait, and when one more is told to come back."""
+        self._lookups.max_concurrent = max_concurrent
+        self._lookups.retry_after_s = retry_after_s
+
+    async def stop(self) -> None:
+        """Take no more connections, let requests under way finish within ``stop_s``, close."""
+        runner, self._runner = self._runner, None
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        if runner is not None:
+            await runner.cleanup()
+            if self._watching is not None:
+                self._watching.cancel()
+            log.info("http.door.closed")
+        if self._health is not None:
+            await self._health.stop()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            _check_proofs(request)
+            known = self._lookups.remembered(request)
+            if known is not None:
+                if self._guard is not None:
+                    known.until_s = self._guard.admit(request, Role.LOOKUP).until_s
+                return known
+            route, target = self._table.find(request.method, target_of(request.raw_path))
+            if self._guard is None or route.role is Role.NOBODY:
+                return await route.handler(request, target)
+            return await self._guard.through(
+                request, route.role, lambda: route.handler(request, target)
+            )
+        except LoadManagerError as error:
+            return refusal_reply(refusal_of(error))
+
+    async def _refresh(self, tls: TlsFiles) -> None:
+        while True:
+            await asyncio.sleep(self._tls_refresh_s)
+            tls.refresh()
+
+
+def _check_proofs(request: web.BaseRequest) -> None:
+    """Refuse a request with two proofs: a proxy may have looked at the other one."""
+    if "Authorization" not in request.headers:
+        return
+    count = len(request.headers.getall("Authorization"))
+    if count > 1:
+        raise Refused(400, f"the request has {count} Authorization headers; expected one")
+
+
+def _sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Return the listening sockets.
+
+    Raises:
+        OSError: there are none; it names the keys, and who has the port if that is known.
+    """
+    try:
+        return listening_sockets(host, port, backlog)
+    except OSError as error:
+        keys, expected, holder = "listen_host or listen_port", "an address of this host", None
+        if error.errno == errno.EADDRINUSE:
+            keys, expected, holder = "listen_port", "a free port", listener_on(port)
+        by = f", by {holder.name} (process {holder.process_id})" if holder else ""
+        raise OSError(
+            error.errno, f"{error.strerror}{by}; expected {expected} as [sidecar] {keys}"
+        ) from error

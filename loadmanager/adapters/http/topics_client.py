@@ -1,0 +1,90 @@
+"""The asking side of the line on which sidecars tell one another their brokers' topics."""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote
+
+import aiohttp
+
+from loadmanager.adapters.http.assign_client import HttpLeaderLine, told_refusal
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_bundle, parse_full_topic
+from loadmanager.core.load import TopicTraffic
+from loadmanager.core.wire.fields import Fields, parse_fields
+from loadmanager.ports import Unavailable
+
+TOPICS_PATH: Final = "/admin/v2/broker-stats/topics"
+# Some 400,000 topics of one broker.
+_MOST_BYTES: Final = 64 * 1024 * 1024
+
+
+class HttpTopicLine:
+    """`TopicLine` over HTTP, on the connections of another line."""
+
+    def __init__(self, line: HttpLeaderLine) -> None:
+        self._line = line
+
+    async def topics(
+        self, sidecar_url: str, namespace: Namespace
+    ) -> Mapping[BundleId, Mapping[TopicName, TopicTraffic]]:
+        """Return the topics that another sidecar's broker has open; see `TopicLine`."""
+        path = f"{TOPICS_PATH}?namespace={quote(namespace, safe='')}"
+        url = sidecar_url.rstrip("/") + path
+        try:
+            answer = await self._line.ask("GET", sidecar_url, path, most_bytes=_MOST_BYTES)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            what = str(error) or type(error).__name__
+            raise Unavailable(f"the sidecar at {sidecar_url} does not answer: {what}") from error
+        if answer.status != 200:  # noqa: PLR2004 - HTTP
+            raise Unavailable(told_refusal(url, answer))
+        try:
+            return topics_from(parse_fields(url, answer.text.encode()))
+        except (MalformedContent, InvalidName, json.JSONDecodeError) as error:
+            raise Unavailable(f"{url}: {error}") from error
+
+
+def topics_to_json(
+    topics: Mapping[BundleId, Mapping[TopicName, TopicTraffic]],
+) -> dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]]:
+    """Return topics in Pulsar's form: namespace, range, domain, name, rates."""
+    document: dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]] = {}
+    for bundle, inner in sorted(topics.items()):
+        namespace, _, hash_range = bundle.rpartition("/")
+        domains = document.setdefault(namespace, {}).setdefault(hash_range, {})
+        for topic, traffic in sorted(inner.items(), key=lambda one: str(one[0])):
+            domains.setdefault(topic.domain, {})[str(topic)] = {
+                "msgRateIn": traffic.msgs_in_per_s,
+                "msgRateOut": traffic.msgs_out_per_s,
+                "msgThroughputIn": traffic.bytes_in_per_s,
+                "msgThroughputOut": traffic.bytes_out_per_s,
+            }
+    return document
+
+
+def topics_from(document: Fields) -> Mapping[BundleId, Mapping[TopicName, TopicTraffic]]:
+    """Return the topics in a document of that form.
+
+    Raises:
+        MalformedContent, InvalidName: it is not of that form.
+    """
+    found: dict[BundleId, dict[TopicName, TopicTraffic]] = {}
+    for namespace in document.names():
+        ranges = document.inner(namespace)
+        for hash_range in ranges.names():
+            domains = ranges.inner(hash_range)
+            found[parse_bundle(f"{namespace}/{hash_range}")] = {
+                parse_full_topic(name): _traffic(domains.inner(domain).inner(name))
+                for domain in domains.names()
+                for name in domains.inner(domain).names()
+            }
+    return found
+
+
+def _traffic(fields: Fields) -> TopicTraffic:
+    return TopicTraffic(
+        msgs_in_per_s=fields.rate("msgRateIn"),
+        msgs_out_per_s=fields.rate("msgRateOut"),
+        bytes_in_per_s=fields.rate("msgThroughputIn"),
+        bytes_out_per_s=fields.rate("msgThroughputOut"),
+    )

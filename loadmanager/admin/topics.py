@@ -1,0 +1,156 @@
+"""Topics as the brokers have them open, and where they lie; and how many partitions they have."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+from urllib.parse import unquote
+
+import structlog
+
+from loadmanager.common.bundle_names import boundaries_of, bundle_in
+from loadmanager.common.context import Parts
+from loadmanager.common.documents import Documents
+from loadmanager.core import znodes
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import DOMAINS, BrokerId, BundleId, Namespace, TopicName, namespace_of
+from loadmanager.core.load import TopicTraffic
+from loadmanager.core.wire import decode_partitions, encode_partitions
+from loadmanager.ports import (
+    BrokerError,
+    Conflict,
+    Missing,
+    TopicLine,
+    TopicMode,
+    Unavailable,
+    Unfit,
+)
+
+log = structlog.get_logger()
+
+_ASKED_AT_ONCE: Final = 16
+
+_Topics = Mapping[BundleId, Mapping[TopicName, TopicTraffic]]
+
+
+class TopicRequests:
+    """The application's side of `TopicService`."""
+
+    def __init__(self, parts: Parts, line: TopicLine) -> None:
+        self._parts = parts
+        self._line = line
+        self._documents = Documents(parts.coordination)
+
+    async def own(self, namespace: Namespace | None) -> _Topics:
+        """Return the topics of this broker's bundles; see `TopicService`."""
+        me = self._parts.identity.broker
+        found: dict[BundleId, Mapping[TopicName, TopicTraffic]] = {}
+        for bundle, holding in list(self._parts.picture.owners.items()):
+            if holding.broker != me or namespace not in {None, namespace_of(bundle)}:
+                continue
+            try:
+                found[bundle] = await self._parts.broker.topics(bundle)
+            except BrokerError as error:
+                # It has just left, or the broker has: then so have its topics.
+                log.debug("broker.topics.unread", bundle=bundle, error=str(error))
+        return found
+
+    async def of_namespace(self, namespace: Namespace, mode: TopicMode) -> Sequence[TopicName]:
+        """Return the topics of a namespace; see `TopicService`."""
+        boundaries = await boundaries_of(self._parts.picture, namespace)
+        found = set(await self._partitions(namespace))
+        for topics in await self._everywhere(namespace, boundaries.bundles):
+            found |= {topic for inner in topics.values() for topic in inner}
+        return sorted((topic for topic in found if _is_of(mode, topic)), key=str)
+
+    async def positions(
+        self, namespace: Namespace, range_text: str, topics: Sequence[TopicName]
+    ) -> Mapping[TopicName, int]:
+        """Return where topics of a bundle lie; see `TopicService`."""
+        boundaries = await boundaries_of(self._parts.picture, namespace)
+        bundle = bundle_in(boundaries, range_text)
+        elsewhere = [topic for topic in topics if topic.namespace != namespace]
+        if elsewhere:
+            raise Unfit(f"topic {elsewhere[0]} is not in namespace {namespace}")
+        if not topics:
+            told_by = await self._everywhere(namespace, (bundle,))
+            topics = [topic for found in told_by for topic in found.get(bundle, ())]
+        where = {topic: self._parts.topic_hash.position(topic) for topic in topics}
+        return {topic: at for topic, at in where.items() if boundaries.at(at) == bundle}
+
+    async def _everywhere(self, namespace: Namespace, bundles: Iterable[BundleId]) -> list[_Topics]:
+        """Return what each broker with some of the bundles says of its topics."""
+        picture, me = self._parts.picture, self._parts.identity.broker
+        holdings = (picture.live_owner(bundle) for bundle in bundles)
+        owners = sorted({holding.broker for holding in holdings if holding})
+        turns = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+        async def ask(owner: BrokerId) -> _Topics:
+            if owner == me:
+                return await self.own(namespace)
+            known = picture.brokers.get(owner)
+            url = known.registration.sidecar_url if known else ""
+            if not url:
+                raise Unavailable(f"broker {owner} has no sidecar to ask for its topics")
+            async with turns:
+                return await self._line.topics(url, namespace)
+
+        return list(await asyncio.gather(*map(ask, owners)))
+
+    async def _partitions(self, namespace: Namespace) -> list[TopicName]:
+        """Return every partition of the partitioned topics, open or not."""
+        found = []
+        for domain in DOMAINS:
+            folder = f"{znodes.partitioned_topics(namespace)}/{domain}"
+            for name in await self._documents.names(folder):
+                path = f"{folder}/{name}"
+                data = await self._documents.read(path)
+                try:
+                    count = decode_partitions(path, data) if data else 0
+                    local = unquote(name, errors="strict")
+                except (MalformedContent, UnicodeDecodeError) as error:
+                    log.warning("znode.content.refused", path=path, error=str(error))
+                    continue
+                found += [
+                    TopicName(domain, namespace, f"{local}-partition-{number}")
+                    for number in range(count)
+                ]
+        return found
+
+
+class PartitionRequests:
+    """The application's side of `PartitionService`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._picture = parts.picture
+        self._documents = Documents(parts.coordination)
+
+    async def create(self, topic: TopicName, partitions: int) -> None:
+        """Make a topic a partitioned one; see `PartitionService`."""
+        await boundaries_of(self._picture, topic.namespace)
+
+        def edit(data: bytes | None) -> bytes:
+            if data is not None:
+                raise Conflict(f"topic {topic} is partitioned already")
+            return encode_partitions(partitions)
+
+        await self._documents.change(_checked(znodes.partitions(topic), topic), edit)
+
+    async def delete(self, topic: TopicName) -> None:
+        """Forget the partitions of a topic; see `PartitionService`."""
+        path = _checked(znodes.partitions(topic), topic)
+        if await self._documents.read(path) is None:
+            raise Missing(f"topic {topic} is not partitioned")
+        await self._documents.change(path, lambda _: None)
+
+
+def _checked(path: str, topic: TopicName) -> str:
+    """Return the path unless its last part is one that no node can have."""
+    if path.rpartition("/")[2] in {".", ".."}:
+        raise InvalidName("topic", str(topic), "a local name other than . and ..")
+    return path
+
+
+def _is_of(mode: TopicMode, topic: TopicName) -> bool:
+    if mode == "ALL":
+        return True
+    return (topic.domain == "non-persistent") == (mode == "NON_PERSISTENT")

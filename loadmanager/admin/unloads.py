@@ -1,0 +1,145 @@
+"""Bundles taken off their brokers because somebody asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from loadmanager.common.bundle_names import boundaries_of, bundle_in
+from loadmanager.common.context import Parts
+from loadmanager.common.runtime_settings import Tuning
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.leader.leadership import Leading, unavailable
+from loadmanager.leader.term import Desk
+from loadmanager.ports import Unavailable, Unloaded, UnloadRefused
+
+_INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
+_REASONS_TOLD: Final = 5
+
+
+@dataclass(slots=True, eq=False)
+class UnloadRequests:
+    """The application's side of `UnloadService`.
+
+    Args:
+        parts: of this sidecar.
+        leading: has the leader's desk.
+        tuning: a destination whose report is older than its planner's filters allow gets
+            nothing; of one request no more move at the same time than with one broker.
+        wait_s: how long those may take to arrive.
+    """
+
+    parts: Parts
+    leading: Leading
+    tuning: Tuning
+    wait_s: float
+
+    async def unload(
+        self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
+    ) -> Sequence[Unloaded]:
+        """Have bundles move, a few at a time, and wait for them; see `UnloadService`."""
+        self.leading.require_desk()
+        boundaries = await boundaries_of(self.parts.picture, namespace)
+        whole = range_text is None
+        bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
+        staying: dict[BundleId, str] = {}
+        unloaded: list[Unloaded] = []
+        most = self.tuning.now.task_bounds.most_per_broker
+        for first in range(0, len(bundles), most):
+            if destination is not None:
+                self._check(destination)
+            batch = bundles[first : first + most]
+            staying |= await self._unload(batch, destination, unloaded)
+        if staying:
+            raise Unavailable(_told(staying))
+        return unloaded
+
+    def _check(self, destination: BrokerId) -> None:
+        known = self.parts.picture.brokers.get(destination)
+        if known is None:
+            raise UnloadRefused(f"{_INACTIVE}: {destination} is not registered")
+        if known.registration.draining:
+            raise UnloadRefused(f"{_INACTIVE}: {destination} is draining")
+        loads = self.parts.picture.loads.reports.get(destination)
+        if loads is None:
+            raise UnloadRefused(f"{_INACTIVE}: {destination} has published no loads")
+        age_s = self.parts.clock.monotonic_s() - loads.seen_at_s
+        oldest_s = self.tuning.now.planner.filters.max_report_age_s
+        if age_s > oldest_s:
+            raise UnloadRefused(
+                f"{_INACTIVE}: {destination} last reported {age_s:.0f} s ago; "
+                f"expected at most {oldest_s:g} s"
+            )
+
+    async def _unload(
+        self,
+        bundles: Sequence[BundleId],
+        destination: BrokerId | None,
+        unloaded: list[Unloaded],
+    ) -> Mapping[BundleId, str]:
+        """Move these at the same time; return why some stay, and add the others to ``unloaded``."""
+        desk, began_s = self.leading.require_desk(), self.parts.clock.monotonic_s()
+        with unavailable("the orders that stand are not known"):
+            await desk.tasks.confirm()
+        holdings = {bundle: self.parts.picture.live_owner(bundle) for bundle in bundles}
+        owners = {bundle: holding.broker for bundle, holding in holdings.items() if holding}
+        # What is on its way to its first owner is that one's already.
+        coming = {bundle: desk.planned(bundle) for bundle in bundles if bundle not in owners}
+        owners |= {bundle: planned for bundle, planned in coming.items() if planned is not None}
+        leaving = {b: o for b, o in owners.items() if _is_to_leave(desk, b, o, destination)}
+        with unavailable("the order to unload was not written"):
+            staying = await desk.order_unload(leaving, destination) if leaving else {}
+        moving = {bundle: owner for bundle, owner in owners.items() if bundle not in staying}
+        unloaded.extend(Unloaded(bundle=bundle) for bundle in bundles if bundle not in owners)
+        unloaded.extend(await self._until_arrived(moving, destination, began_s))
+        return staying
+
+    async def _until_arrived(
+        self, moving: Mapping[BundleId, BrokerId], destination: BrokerId | None, began_s: float
+    ) -> Sequence[Unloaded]:
+        picture, clock = self.parts.picture, self.parts.clock
+        arrived: list[Unloaded] = []
+        waiting = dict(moving)
+
+        def all_arrived() -> bool:
+            for bundle, source in list(waiting.items()):
+                holding = picture.serving_owner(bundle)
+                owner = holding.broker if holding else None
+                cut = self._was_cut(bundle)
+                if cut or _arrived(owner, source, destination):
+                    del waiting[bundle]
+                    took_s, target = clock.monotonic_s() - began_s, None if cut else owner
+                    arrived.append(
+                        Unloaded(bundle=bundle, source=source, target=target, took_s=took_s)
+                    )
+            return not waiting
+
+        if not await picture.changes.until(all_arrived, clock, self.wait_s):
+            where = f" at {destination}" if destination else " elsewhere"
+            first = next(iter(waiting))
+            raise Unavailable(f"{first} did not arrive{where} within {self.wait_s:g} s")
+        return arrived
+
+    def _was_cut(self, bundle: BundleId) -> bool:
+        boundaries = self.parts.picture.known_boundaries(namespace_of(bundle))
+        return boundaries is not None and bundle not in boundaries
+
+
+def _is_to_leave(
+    desk: Desk, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
+) -> bool:
+    """Say whether a new order is needed; what is on its way already needs none."""
+    planned = desk.planned(bundle)
+    if destination is None:
+        return planned in {None, owner}
+    return destination != (planned or owner)
+
+
+def _arrived(owner: BrokerId | None, source: BrokerId, destination: BrokerId | None) -> bool:
+    return owner is not None and (owner == destination if destination else owner != source)
+
+
+def _told(staying: Mapping[BundleId, str]) -> str:
+    some = list(staying.items())[:_REASONS_TOLD]
+    more = f"; and {len(staying) - len(some)} more" if len(staying) > len(some) else ""
+    told = "; ".join(f"no other broker can take {bundle} ({why})" for bundle, why in some)
+    return f"{told}{more}"

@@ -1,0 +1,1 @@
+"""This broker's side: membership, lease, ownership and locks, load reports, shutdown."""

@@ -1,0 +1,48 @@
+"""Whether this broker is to take nothing more and give away what it has."""
+
+import structlog
+
+from loadmanager.common.subscriptions import Changes
+from loadmanager.ports import Node
+
+log = structlog.get_logger()
+
+
+class Intention:
+    """Draining because somebody marked the broker, its sidecar stops, or it is unhealthy.
+
+    What the mark says is for people: that it stands is enough, so a mark with spoilt
+    content drains too.
+    """
+
+    def __init__(self) -> None:
+        self._marked = False
+        self._stopping = False
+        self._let_off = False
+        self.healthy = True
+        self.changes = Changes()
+
+    @property
+    def draining(self) -> bool:
+        """Whether the load report is to say so."""
+        return self._marked or self._stopping or self._let_off
+
+    def mark_read(self, node: Node | None) -> None:
+        """Take up the mark as just read, None for no mark."""
+        before, self._marked = self._marked, node is not None
+        if self._marked is not before:
+            log.info("broker.mark.read", draining=self._marked)
+            self.changes.tell()
+
+    def health_found(self, *, healthy: bool, let_off: bool) -> None:
+        """Take up the broker's health, and whether it is to give its bundles away for it."""
+        before = self.healthy, self._let_off
+        self.healthy, self._let_off = healthy, let_off
+        if before != (healthy, let_off):
+            self.changes.tell()
+
+    def stop(self) -> None:
+        """Drain until the end of this process."""
+        if not self._stopping:
+            self._stopping = True
+            self.changes.tell()

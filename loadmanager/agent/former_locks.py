@@ -1,0 +1,264 @@
+"""The locks of this broker that memberships before left, and what it serves under them.
+
+They are deleted, once the broker serves nothing under them, except those of bundles that it
+is to own: the lock worker replaces these in one commit, so that no other broker comes
+between and the broker serves them all the time. One that it does not replace after all,
+because its order or its namespace went meanwhile, is deleted as soon as that is seen: its
+session may live for ever.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+import structlog
+
+from loadmanager.agent.membership import Membership
+from loadmanager.agent.ownership_effects import PARALLEL
+from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.registration import listed_in
+from loadmanager.common.context import Parts
+from loadmanager.core import znodes
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BundleId
+from loadmanager.core.orders import encode_owned
+from loadmanager.core.ownership import Phase, holds_lock
+from loadmanager.core.wire import decode_lock
+from loadmanager.ports import (
+    BrokerError,
+    Check,
+    CommitRejected,
+    CoordinationError,
+    Delete,
+    Node,
+    Operation,
+    SetData,
+)
+
+log = structlog.get_logger()
+
+_ATTEMPTS = 10
+_LOOK_S = 0.5
+
+
+class FormerLocks:
+    """The locks that were left by memberships that have ended, with their tokens."""
+
+    def __init__(self, parts: Parts, ownerships: Ownerships) -> None:
+        self._coordination = parts.coordination
+        self._control = parts.broker
+        self._broker = parts.identity.broker
+        self._clock = parts.clock
+        self._ownerships = ownerships
+        self._tokens: dict[BundleId, int] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._tokens)
+
+    def add(self, tokens: Mapping[BundleId, int]) -> None:
+        """Add what an earlier session listed, or the membership that has just ended held."""
+        for bundle, token in tokens.items():
+            self._tokens[bundle] = max(token, self._tokens.get(bundle, 0))
+
+    async def release(self, leased_until_s: float) -> None:
+        """Delete those of this session once nothing is served under them.
+
+        A broker that takes no command of this agent does not say so: the end of its lease does.
+
+        Raises:
+            CoordinationError: some may stand; to release them again is safe.
+        """
+        coordination = self._coordination
+        # Also what a commit took that was under way when that membership ended. It is applied
+        # when the heartbeat is, or never.
+        await coordination.heartbeat()
+        node = await coordination.get(znodes.owned(self._broker))
+        if node is not None and node.stat.ephemeral_owner == coordination.session.session_id:
+            self.add(listed_in(node, self._broker))
+        if self._tokens and self._clock.monotonic_s() > leased_until_s:
+            await self._release_all()
+            self._tokens = {}
+            self._ownerships.broker_lost()
+
+    async def clear(self, membership: Membership, serving: Mapping[BundleId, int]) -> None:
+        """Stop what the broker serves without a lock, and delete the locks that are not wanted.
+
+        The broker obeys this membership's epoch by now, so no earlier agent can have it
+        load them again; it stops serving each one before its lock goes.
+
+        Raises, alone or in a group:
+            BrokerError: the broker did not confirm that it stopped.
+            StaleAgent: a newer agent commands the broker.
+        """
+        for bundle, token in serving.items():
+            if bundle not in self._tokens:
+                # Such as one that was split: the locks of its parts protect it, so it has to
+                # stop before one of them is given away.
+                await self._unload(membership, bundle, token)
+        orders = self._ownerships.orders
+        wanted = orders.bundles if orders else frozenset()
+        # All at once: one after the other, they would wait for the service as often as there
+        # are locks.
+        parallel = asyncio.Semaphore(PARALLEL)
+        clearing = [
+            self._clear(membership, bundle, token, parallel)
+            for bundle, token in self._tokens.items()
+            if bundle not in wanted
+        ]
+        # No `TaskGroup`: one that is only waited for leaves this task marked as being cancelled if
+        # a part fails. All are waited for, so that none deletes what the next membership takes.
+        outcomes = await asyncio.gather(*clearing, return_exceptions=True)
+        errors = [one for one in outcomes if isinstance(one, Exception)]
+        if errors:
+            raise ExceptionGroup("former locks could not be cleared", errors)
+        self._tokens = {b: token for b, token in self._tokens.items() if b in wanted}
+
+    async def run(self, membership: Membership) -> None:
+        """Delete those that were wanted and are not taken over after all, until cancelled."""
+        parallel = asyncio.Semaphore(PARALLEL)
+        while True:
+            await self._clock.sleep(_LOOK_S)
+            untaken = self._untaken()
+            clearing = [self._try_to_clear(membership, b, t, parallel) for b, t in untaken.items()]
+            await asyncio.gather(*clearing)
+
+    def _untaken(self) -> dict[BundleId, int]:
+        """Forget those that were taken over, and return those that are not about to be."""
+        untaken: dict[BundleId, int] = {}
+        for bundle, token in tuple(self._tokens.items()):
+            phase = self._ownerships.records.phase(bundle)
+            if phase is Phase.FREE:
+                untaken[bundle] = token
+            elif holds_lock(phase):
+                del self._tokens[bundle]
+        return untaken
+
+    async def _try_to_clear(
+        self, membership: Membership, bundle: BundleId, token: int, parallel: asyncio.Semaphore
+    ) -> None:
+        async with parallel:
+            try:
+                if await self._clear_untaken(membership, bundle, token):
+                    self._tokens.pop(bundle, None)
+            except (BrokerError, CoordinationError) as error:
+                log.debug("bundle.lock.uncleared", bundle=bundle, why=str(error))
+
+    async def _clear_untaken(self, membership: Membership, bundle: BundleId, token: int) -> bool:
+        """Delete a lock unless it is being taken over, and return whether it is gone."""
+        folder = await self._coordination.get(znodes.lock_folder(bundle))
+        # Read before: the lock worker may begin to take it over at any time from here on, and
+        # that changes the folder.
+        if self._ownerships.records.phase(bundle) is not Phase.FREE:
+            return False
+        if folder is not None:
+            await self._unload(membership, bundle, token)
+            await self._delete(membership, bundle, folder)
+        return True
+
+    async def _unload(self, membership: Membership, bundle: BundleId, token: int) -> None:
+        epoch = membership.agent_epoch
+        await self._control.unload(bundle, agent_epoch=epoch, fencing_token=token)
+
+    async def _clear(
+        self, membership: Membership, bundle: BundleId, token: int, parallel: asyncio.Semaphore
+    ) -> None:
+        async with parallel:
+            await self._unload(membership, bundle, token)
+            for _ in range(_ATTEMPTS):
+                try:
+                    await self._delete(membership, bundle, None)
+                except CommitRejected as rejected:
+                    # Any lock of the namespace may have been taken since, this one or another.
+                    why = str(rejected)
+                else:
+                    return
+            log.warning("bundle.lock.left", bundle=bundle, why=why)
+
+    async def _delete(self, membership: Membership, bundle: BundleId, beside: Node | None) -> None:
+        """Delete a lock if it is still one of this broker.
+
+        ``beside`` the lock worker, that is the folder as it was before: what is taken since stays.
+
+        Raises:
+            CommitRejected: it may be that of another broker, or have been taken over, by now.
+        """
+        path, folder_path = znodes.lock(bundle), znodes.lock_folder(bundle)
+        folder = beside or await self._coordination.get(folder_path)
+        node = await self._coordination.get(path)
+        if node is None or folder is None:
+            return
+        try:
+            if decode_lock(path, node.data).broker != membership.broker:
+                return
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=path, error=str(error))
+            return
+        if beside is None and node.stat.ephemeral_owner == membership.session_id:
+            # Only another agent of this broker, which deletes our mark, would replace it.
+            unchanged = Check(znodes.agent(membership.broker, membership.session_id), 0)
+        else:
+            # A lock that another broker has taken since has the same version, and every
+            # taking changes the folder: so that one is not deleted.
+            unchanged = Check(folder_path, folder.stat.version)
+        await self._coordination.commit([unchanged, Delete(path, node.stat.version)])
+        log.info("bundle.lock.cleared", bundle=bundle)
+
+    async def _release_all(self) -> None:
+        """Delete those locks that this session holds, and empty its list.
+
+        The lease that this agent gave is over, and the broker takes no command of it. Its
+        registration goes with the first locks: lookups name a registered broker by its list.
+        """
+        coordination, broker = self._coordination, self._broker
+        session_id = coordination.session.session_id
+        mark = znodes.agent(broker, session_id)
+        marked = await coordination.get(mark) is not None
+        ordered, released = sorted(self._tokens), 0
+        for first in range(0, len(ordered), PARALLEL):
+            batch = ordered[first : first + PARALLEL]
+            unchanged = [Check(mark, 0)] if marked else await self._folders_unchanged(batch)
+            listing = () if first else (znodes.registration(broker), znodes.loads(broker))
+            unlisted, deletes, emptied = await asyncio.gather(
+                self._deletes_of(session_id, listing),
+                self._deletes_of(session_id, list(map(znodes.lock, batch))),
+                # Only with the last: no agent deletes a lock that no list names.
+                self._emptied_list(session_id, last=batch[-1] == ordered[-1]),
+            )
+            if unlisted or deletes or emptied:
+                await coordination.commit([*unchanged, *unlisted, *deletes, *emptied])
+            released += len(deletes)
+        log.info("bundle.locks.released", broker=broker, bundles=released)
+
+    async def _emptied_list(self, session_id: int, *, last: bool) -> list[Operation]:
+        """Return what empties the list of this session, if this is the last commit.
+
+        The others take no lock of a bundle that it names.
+        """
+        path = znodes.owned(self._broker)
+        node = await self._coordination.get(path) if last else None
+        if node is None or node.stat.ephemeral_owner != session_id:
+            return []
+        return [SetData(path, encode_owned({}), node.stat.version)]
+
+    async def _folders_unchanged(self, bundles: Collection[BundleId]) -> list[Operation]:
+        """Return what fails if one of these locks, which are read next, was replaced by then.
+
+        Another agent of this broker, which alone replaces them, deleted our mark when it
+        registered.
+        """
+        paths = sorted({znodes.lock_folder(bundle) for bundle in bundles})
+        folders = await asyncio.gather(*map(self._coordination.get, paths))
+        return [
+            Check(path, folder.stat.version)
+            for path, folder in zip(paths, folders, strict=True)
+            if folder is not None
+        ]
+
+    async def _deletes_of(self, session_id: int, paths: Sequence[str]) -> list[Operation]:
+        """Return what deletes those of the nodes that the session holds."""
+        nodes = await asyncio.gather(*map(self._coordination.get, paths))
+        return [
+            Delete(path, node.stat.version)
+            for path, node in zip(paths, nodes, strict=True)
+            if node is not None and node.stat.ephemeral_owner == session_id
+        ]

@@ -1,0 +1,265 @@
+"""From samples to the broker's registration and loads in ZooKeeper."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from loadmanager.agent.drain_intent import Intention
+from loadmanager.agent.membership import Membership
+from loadmanager.common.context import Parts
+from loadmanager.common.runtime_settings import Tuning, wait_out
+from loadmanager.core import znodes
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
+from loadmanager.core.report import Due, Published, due
+from loadmanager.core.usage_samples import UsageSamples
+from loadmanager.core.wire import encode_loads, encode_registration
+from loadmanager.ports import (
+    BrokerError,
+    BrokerStats,
+    Check,
+    CommitRejected,
+    Create,
+    Disconnected,
+    HostProbe,
+    NodeMissing,
+    offer_report,
+)
+
+log = structlog.get_logger()
+
+_RETRY_S = 0.2
+_MOST_LOGGED = 5
+_LARGEST_BYTES = 900_000
+"""ZooKeeper takes a megabyte at once, and the first loads go with the registration."""
+_HEADERS_BYTES = 500
+_TELL_EVERY_S = 60.0
+
+
+@dataclass(slots=True)
+class Sampler:
+    """Makes a load report of what the probe and the broker say now.
+
+    ``broker_class`` is a word for brokers like this one. ``window_s`` is over how long the
+    rates of the last sample are means.
+    """
+
+    parts: Parts
+    probe: HostProbe
+    intention: Intention
+    broker_class: str = ""
+    window_s: float | None = field(default=None, init=False)
+    _samples: UsageSamples = field(default_factory=UsageSamples, init=False)
+    _left_out: tuple[str, ...] = field(default=(), init=False)
+
+    async def sample(self) -> LoadReport:
+        """Return the report as of now.
+
+        Raises:
+            BrokerError: the broker gave no stats.
+        """
+        stats = await self.parts.broker.stats()
+        self.window_s = stats.window_s
+        self._tell_left_out(stats.left_out)
+        host, port = _place(self.parts.identity.broker)
+        others = (_place(broker) for broker in self.parts.picture.brokers)
+        usage = self.probe.sample(
+            broker_process_id=stats.process_id,
+            broker_port=port,
+            neighbour_ports={at for name, at in others if name == host and at != port},
+        )
+        self._samples = self._samples.after(usage, frozenset(stats.bundles))
+        return self._report(stats, self._samples.last())
+
+    def _tell_left_out(self, left_out: tuple[str, ...]) -> None:
+        """Count figures that are outside their bounds at each sample, log them when they change."""
+        for _ in left_out:
+            self.parts.metrics.malformed("stats")
+        if left_out and left_out != self._left_out:
+            log.warning(
+                "broker.stats.figures_refused", count=len(left_out), first=left_out[:_MOST_LOGGED]
+            )
+        self._left_out = left_out
+
+    def _report(self, stats: BrokerStats, usage: HostUsage) -> LoadReport:
+        identity = self.parts.identity
+        return LoadReport(
+            broker=identity.broker,
+            urls=stats.urls or identity.urls,
+            sidecar_url=identity.sidecar_url,
+            reported_at_ms=self.parts.clock.wall_ms(),
+            started_at_ms=identity.started_at_ms,
+            version=identity.version or stats.version,
+            cpu=usage.cpu,
+            memory=usage.memory,
+            bandwidth_in=usage.bandwidth_in,
+            bandwidth_out=usage.bandwidth_out,
+            # Rounded here, so that the node and the history have the same figures.
+            bundles={name: one.rounded() for name, one in stats.bundles.items()},
+            draining=self.intention.draining,
+            healthy=self.intention.healthy,
+            broker_class=self.broker_class,
+        )
+
+
+class Publisher:
+    """Publishes the reports of one membership when they say something new."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        sampler: Sampler,
+        tuning: Tuning,
+        *,
+        draw: Callable[[], float],
+    ) -> None:
+        self._coordination = parts.coordination
+        self.sampler = sampler
+        self._intention = sampler.intention
+        self._tuning = tuning
+        self._clock = parts.clock
+        self._metrics = parts.metrics
+        self._draw = draw
+        self._history = parts.history
+        self._tell_again_s = -math.inf
+
+    def fitting(self, report: LoadReport) -> LoadReport:
+        """Return the report a broker may register with: without its bundles if they do not fit."""
+        if self._encoded(report) is not None:
+            return report
+        return replace(report, bundles=NO_BUNDLES)
+
+    async def run(self, membership: Membership, registered: LoadReport) -> None:
+        """Sample and publish until cancelled; ``registered`` is what the nodes hold.
+
+        Raises:
+            SessionLost: the session is gone, and the registration with it.
+        """
+        last = Published(registered, self._clock.monotonic_s())
+        jitter = self._draw()
+        behind = False  # Whether the registration was written, and not yet the loads with it.
+        self._remember(registered, Due.FIRST, None)
+        while True:
+            try:
+                report = await self._next(last.report)
+            except BrokerError as error:
+                log.warning("broker.stats.missing", error=str(error))
+                continue
+            except Exception as error:  # noqa: BLE001 - the next sample may be sound
+                # Without any, the report grows old, and the leader gives the bundles away.
+                self.sampler.parts.unexpected.caught("report", error)
+                await self._clock.sleep(_RETRY_S)
+                continue
+            self._metrics.show_usage(report)
+            now_s = self._clock.monotonic_s()
+            rules = self._tuning.now.report_rules
+            reason = due(rules, last, report, now_s, jitter, forced=behind)
+            if reason is None:
+                continue
+            report = _with_changes(report, last.report)
+            try:
+                if reason is Due.REGISTRATION:
+                    content = encode_registration(report)
+                    await self._coordination.set(znodes.registration(membership.broker), content)
+                    last = replace(last, report=with_registration(last.report, report))
+                    behind = True
+                written = await self._publish_loads(membership, report)
+            except (Disconnected, NodeMissing) as error:
+                # That the registration is missing is for its guard to deal with.
+                self._metrics.report_failures.labels("not_written").inc()
+                log.warning("report.publish.failed", error=str(error))
+                await self._clock.sleep(_RETRY_S)
+                continue
+            if written:
+                self._metrics.report_publishes.labels(reason.value).inc()
+                self._remember(report, reason, now_s - last.at_s)
+                last, jitter, behind = Published(report, now_s), self._draw(), False
+
+    async def _publish_loads(self, membership: Membership, report: LoadReport) -> bool:
+        """Write the loads; return whether they were not too large to be written.
+
+        Raises:
+            Disconnected: they may or may not be written.
+            NodeMissing: the node was deleted, and could not be made again.
+        """
+        content = self._encoded(report)
+        if content is None:
+            return False
+        path = znodes.loads(membership.broker)
+        try:
+            await self._coordination.set(path, content)
+        except NodeMissing as missing:
+            # Not beside a newer agent of this broker, who deletes our mark.
+            mark = Check(znodes.agent(membership.broker, membership.session_id), 0)
+            try:
+                await self._coordination.commit([mark, Create(path, content, ephemeral=True)])
+            except CommitRejected as rejected:
+                raise missing from rejected
+        self._metrics.report_bytes.set(len(content))
+        return True
+
+    def _encoded(self, report: LoadReport) -> bytes | None:
+        """Return the content of the loads node, None if ZooKeeper would not take it."""
+        content = encode_loads(report)
+        limit_bytes = min(_LARGEST_BYTES, self._coordination.max_request_bytes - _HEADERS_BYTES)
+        if len(content) <= limit_bytes:
+            return content
+        self._metrics.report_failures.labels("too_large").inc()
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._tell_again_s:
+            self._tell_again_s = now_s + _TELL_EVERY_S
+            log.error(
+                "report.publish.refused",
+                path=znodes.loads(report.broker),
+                size_bytes=len(content),
+                limit_bytes=limit_bytes,
+                bundles=len(report.bundles),
+            )
+        return None
+
+    def _remember(self, report: LoadReport, reason: Due, interval_s: float | None) -> None:
+        offer_report(
+            self._history,
+            report,
+            self._clock.wall_ms(),
+            due=reason.value,
+            interval_s=interval_s,
+            window_s=self.sampler.window_s,
+        )
+
+    async def _next(self, before: LoadReport) -> LoadReport:
+        """Return the next sample, or at once the last one with a new intention.
+
+        Raises:
+            BrokerError: the broker gave no stats.
+        """
+        intention = self._intention
+        if not _intends_otherwise(intention, before):
+            await wait_out(
+                self._clock, lambda: self._tuning.now.sample_interval_s, intention.changes.wait
+            )
+        if not _intends_otherwise(intention, before):
+            return await self.sampler.sample()
+        return replace(
+            before,
+            draining=intention.draining,
+            healthy=intention.healthy,
+            reported_at_ms=self.sampler.parts.clock.wall_ms(),
+        )
+
+
+def _place(broker: BrokerId) -> tuple[str, int]:
+    host, _, port = broker.rpartition(":")
+    return host, int(port)
+
+
+def _intends_otherwise(intention: Intention, report: LoadReport) -> bool:
+    return (intention.draining, intention.healthy) != (report.draining, report.healthy)
+
+
+def _with_changes(report: LoadReport, before: LoadReport) -> LoadReport:
+    """Return the report with the bundles gained and lost since the one before."""
+    now, then = frozenset(report.bundles), frozenset(before.bundles)
+    return replace(report, gains=now - then, losses=then - now)

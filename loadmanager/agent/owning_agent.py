@@ -1,0 +1,254 @@
+"""The agent's life: register, lease, own, publish; and again after every lost session."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import structlog
+
+from loadmanager.agent.accepted_orders import Obedience
+from loadmanager.agent.broker_health import HealthWatch
+from loadmanager.agent.former_locks import FormerLocks
+from loadmanager.agent.lease import (
+    BrokerLost,
+    Displaced,
+    LeaseKeeper,
+    LeaseLapsed,
+    LeaseTerms,
+    MembershipEnded,
+)
+from loadmanager.agent.load_reports import Publisher
+from loadmanager.agent.membership import Membership
+from loadmanager.agent.membership_tasks import MembershipTasks
+from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.registrar import Registrar
+from loadmanager.agent.shutdown import Leaving
+from loadmanager.agent.splits import Splitter
+from loadmanager.agent.takeover import StandingBy, Succession
+from loadmanager.agent.unleased import Unleased
+from loadmanager.common.context import Parts
+from loadmanager.common.task_groups import first_leaf, leaves, raise_if_cancelled
+from loadmanager.core import znodes
+from loadmanager.core.lease import Heartbeats
+from loadmanager.core.load import LoadReport
+from loadmanager.ports import (
+    BrokerError,
+    CoordinationError,
+    NotTheContract,
+    StaleAgent,
+)
+
+log = structlog.get_logger()
+
+_LEAST_PAUSE_S = 0.5
+
+
+class Member:
+    """Keeps this broker in the cluster as well as the broker and the session allow."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        ownerships: Ownerships,
+        *,
+        publisher: Publisher,
+        splitter: Splitter,
+        lease_terms: LeaseTerms,
+        health: HealthWatch,
+        leaving: Leaving,
+    ) -> None:
+        self._parts = parts
+        self._ownerships = ownerships
+        self._publisher = publisher
+        self._lease_terms = lease_terms
+        self._intention = publisher.sampler.intention
+        self._health = health
+        self._leaving = leaving
+        self._succession = Succession(parts.identity, parts.coordination, parts.clock)
+        self._registrar = Registrar(parts, self._succession)
+        self._unleased = Unleased(parts, self._succession)
+        self._membership: Membership | None = None
+        self._lapsed: Membership | None = None
+        self._lease: LeaseKeeper | None = None
+        self._obedience = Obedience(parts, ownerships.obey, ownerships.doubt)
+        # Before the first session, which begins when this runs.
+        self._heartbeats = Heartbeats(parts.clock.monotonic_s())
+        self._former_locks = FormerLocks(parts, ownerships)
+        self._tasks = MembershipTasks(
+            parts,
+            ownerships,
+            registrar=self._registrar,
+            publisher=publisher,
+            splitter=splitter,
+            obedience=self._obedience,
+            leaving=leaving,
+            former_locks=self._former_locks,
+        )
+        parts.picture.owner_changes.subscribe(ownerships.retry_refused)
+
+    @property
+    def registered(self) -> bool:
+        """Whether the broker is registered and leased in the present session."""
+        return self._membership is not None
+
+    def unready(self) -> Iterator[str]:
+        """Yield why the broker cannot serve what it is ordered to."""
+        if self._membership is None or self._lease is None:
+            yield f"the broker holds no lease: {self._unleased.why}"
+        elif self._lease.leased_until_s <= self._parts.clock.monotonic_s():
+            yield "the broker holds no lease: it could not be renewed in time"
+        if self._obedience.refused:
+            yield f"the orders are not obeyed: {self._obedience.refused}"
+
+    async def run(self) -> None:
+        """Live until cancelled, or until a membership ends after `leave`.
+
+        Raises:
+            ExceptionGroup: with `Displaced`: another sidecar took over this broker.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(self._health.run(), name="health")
+            await self._live()
+            asking.cancel()
+
+    async def _live(self) -> None:
+        while not self._leaving.begun:
+            try:
+                await self._one_membership()
+            except* Displaced as displaced:
+                self._ownerships.displaced()
+                await self._give_way(displaced)
+            except* StandingBy as waiting:
+                self._unleased.standing_by(str(first_leaf(waiting)))
+            except* (CoordinationError, BrokerError, MembershipEnded) as ended:
+                self._tell_end("broker.membership.ended", ended)
+            except* Exception as unexpected:  # noqa: BLE001 - no error ends the sidecar
+                # Whatever it works on may be half done: all of it begins anew from what
+                # ZooKeeper and the broker say.
+                for error in leaves(unexpected):
+                    self._parts.unexpected.caught("membership", error)
+                self._tell_end("broker.membership.ended", unexpected)
+            finally:
+                self._membership = None
+                self._former_locks.add(self._ownerships.records.tokens)
+                self._ownerships.session_lost()
+            raise_if_cancelled()
+            await self._parts.clock.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Return how long to wait, not much beyond the moment when locks can be released."""
+        pause_s = self._unleased.pause_s
+        if not self._former_locks or self._lease is None:
+            return pause_s
+        left_s = self._lease.leased_until_s - self._parts.clock.monotonic_s()
+        return min(pause_s, max(left_s, _LEAST_PAUSE_S))
+
+    def _tell_end(self, event: str, ended: BaseExceptionGroup[Exception]) -> None:
+        tell = log.debug if self._unleased.refused else log.warning
+        for error in leaves(ended):
+            why = str(error) or type(error).__name__
+            unasked = self._membership is None and isinstance(error, BrokerError)
+            (log.debug if unasked else tell)(event, why=why)
+            self._unleased.ended(why, no_contract=isinstance(error, NotTheContract))
+
+    async def drain(self) -> None:
+        """Tell the leader that this broker stops, and wait while it hands everything over."""
+        self._intention.stop()
+        if self._membership is not None:
+            await self._leaving.drain()
+
+    async def leave(self, within_s: float) -> None:
+        """Give everything back in order, so that no client waits for the session to expire."""
+        self._leaving.begun = True
+        if self._membership is not None:
+            await self._leaving.leave(self._membership, within_s)
+
+    async def serving_ended(self) -> None:
+        """Return when the broker surely serves nothing that this session's locks protect."""
+        if self._lease:
+            await self._leaving.serving_ended(self._lease.leased_until_s)
+
+    async def _give_way(self, displaced: BaseExceptionGroup[Displaced]) -> None:
+        """End, unless the sidecar that took over is gone by now: then this agent registers again.
+
+        Raises:
+            Displaced: another sidecar has this broker; the message says which.
+        """
+        self._tell_end("broker.membership.displaced", displaced)
+        self._unleased.refusal()
+        with contextlib.suppress(CoordinationError):  # The next registration finds out.
+            await self._succession.insist()
+
+    async def _one_membership(self) -> None:
+        parts, registrar = self._parts, self._registrar
+        await registrar.ready()
+        if self._lease:
+            await self._former_locks.release(self._lease.leased_until_s)
+            await self._stay_out(self._lease)
+        mark = znodes.draining(parts.identity.broker)
+        drained, _ = await asyncio.gather(parts.coordination.get(mark), self._obedience.learn())
+        self._intention.mark_read(drained)
+        report = self._publisher.fitting(await self._first_report())
+        membership, former = await registrar.register(report)
+        # Not before: they may change while it waits for its turn, and by former ones it would
+        # stop what it serves and is to go on serving.
+        await self._obedience.read()
+        self._unleased.registered()
+        earlier_end_s = self._lease.leased_until_s if self._lease else parts.clock.monotonic_s()
+        lease = LeaseKeeper(
+            parts,
+            self._ownerships,
+            self._lease_terms,
+            membership,
+            earlier_end_s=earlier_end_s,
+            heartbeats=self._heartbeats,
+            has_heirs=self._leaving.has_heirs,
+        )
+        self._lease = lease
+        self._ownerships.registered(membership)
+        self._former_locks.add(former)
+        try:
+            serving = await lease.begin()
+            self._unleased.leased()
+            await self._former_locks.clear(membership, serving)
+            self._membership = membership
+            parts.picture.changes.tell()  # This sidecar may be eligible to lead now.
+            await self._tasks.run(membership, report, lease)
+        except* StaleAgent as stale:
+            raise Displaced(f"the broker obeys a newer agent: {first_leaf(stale)}") from stale
+        except* Displaced:
+            if self._membership is None:
+                await registrar.give_up(membership)
+            raise
+        except* (BrokerError, BrokerLost):
+            self._unleased.refusal()
+            await registrar.give_up(membership)
+            raise
+        except* LeaseLapsed:
+            self._lapsed = membership
+            raise
+        except* (CoordinationError, MembershipEnded):
+            raise
+        except* Exception:
+            await registrar.give_up(membership)
+            raise
+
+    async def _first_report(self) -> LoadReport:
+        """Return the report to register with, once the broker may be expected to take a lease."""
+        try:
+            report = await self._publisher.sampler.sample()
+            if self._unleased.refused:
+                await self._unleased.ask()
+        except BrokerError as error:
+            if isinstance(error, NotTheContract):
+                self._unleased.refusal()
+            await self._registrar.take_back()
+            raise
+        return report
+
+    async def _stay_out(self, lease: LeaseKeeper) -> None:
+        """Register no broker whose lease lapsed before a lease could be held again."""
+        if self._lapsed is not None:
+            await self._registrar.give_up(self._lapsed)
+            await lease.provable()
+            self._lapsed = None

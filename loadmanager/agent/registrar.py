@@ -1,0 +1,87 @@
+"""Keeping one broker registered: in each session anew, and taken out where it cannot serve."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from loadmanager.agent.lease import Displaced, MembershipEnded
+from loadmanager.agent.membership import Membership
+from loadmanager.agent.registration import deregister, register
+from loadmanager.agent.takeover import Succession
+from loadmanager.common.context import Parts
+from loadmanager.core import znodes
+from loadmanager.core.ids import BundleId
+from loadmanager.core.load import LoadReport
+from loadmanager.ports import Connection, Node
+
+_CONNECT_POLL_S = 0.1
+
+
+class Registrar:
+    """Registers the broker of one sidecar and takes it out again, whatever replies are lost."""
+
+    def __init__(self, parts: Parts, succession: Succession) -> None:
+        self._parts = parts
+        self._succession = succession
+        self._given_up: Membership | None = None
+
+    async def ready(self) -> None:
+        """Return once a session stands and nothing is registered that was given up."""
+        parts = self._parts
+        while parts.coordination.session.connection is not Connection.CONNECTED:
+            await parts.clock.sleep(_CONNECT_POLL_S)
+        await self._deregister_given_up()
+
+    async def register(self, report: LoadReport) -> tuple[Membership, Mapping[BundleId, int]]:
+        """Register with a first report; see `register`."""
+        parts = self._parts
+        return await register(parts.coordination, parts.identity, report, self._succession)
+
+    async def until_deleted(self, membership: Membership, leaving: Callable[[], bool]) -> None:
+        """Return when the registration was deleted by another hand, not while ``leaving``.
+
+        Raises:
+            MembershipEnded: its session was replaced.
+            Displaced: another session registered the same broker after us.
+        """
+        seen: asyncio.Queue[Node | None] = asyncio.Queue()
+        coordination = self._parts.coordination
+        watch = coordination.watch(znodes.registration(membership.broker), seen.put_nowait)
+        try:
+            while True:
+                node = await seen.get()
+                if coordination.session.session_id != membership.session_id:
+                    raise MembershipEnded("the session was replaced")
+                if leaving():
+                    continue
+                if node is None:
+                    return
+                if node.stat.ephemeral_owner != membership.session_id:
+                    raise Displaced(
+                        f"session {node.stat.ephemeral_owner:#x} registered {membership.broker} too"
+                    )
+        finally:
+            watch.close()
+
+    async def give_up(self, membership: Membership) -> None:
+        """Take a broker out that cannot serve; again later, where the write is lost.
+
+        The session lives on, and with it a registration that no other agent may delete.
+        """
+        self._given_up = membership
+        await self._deregister_given_up()
+
+    async def _deregister_given_up(self) -> None:
+        if self._given_up is not None:
+            await deregister(self._parts.coordination, self._given_up)
+            self._given_up = None
+
+    async def take_back(self) -> None:
+        """Take out a broker that cannot be asked, if it is registered by this session.
+
+        So it is where the reply to a registration was lost: no other agent may delete that.
+        """
+        coordination, broker = self._parts.coordination, self._parts.identity.broker
+        session_id = coordination.session.session_id
+        node = await coordination.get(znodes.registration(broker))
+        if node is not None and node.stat.ephemeral_owner == session_id:
+            await self.give_up(Membership(broker, session_id, node.stat.czxid))

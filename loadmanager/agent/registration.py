@@ -1,0 +1,138 @@
+"""Registering a broker in this session, and taking it out of the cluster again.
+
+An ephemeral of an earlier session still stands until that session expires. It must
+not be trusted (it vanishes at any moment) nor waited for (a restarted broker would be
+away for a whole session timeout). So it is deleted and created anew in one commit:
+the folder's watchers never see a gap, and the czxid of the new node, the agent epoch,
+is higher than that of any earlier registration of this broker.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from loadmanager.agent.membership import Membership
+from loadmanager.agent.takeover import Succession
+from loadmanager.common.identity import Identity
+from loadmanager.core import znodes
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load import LoadReport
+from loadmanager.core.orders import decode_owned, encode_owned
+from loadmanager.core.wire import encode_agent, encode_loads, encode_registration
+from loadmanager.ports import (
+    CommitRejected,
+    Coordination,
+    Create,
+    Delete,
+    Node,
+    NodeExists,
+    NodeMissing,
+    Operation,
+    SessionLost,
+    SetData,
+    VersionMismatch,
+)
+
+log = structlog.get_logger()
+
+_ATTEMPTS = 10
+
+
+async def register(
+    coordination: Coordination, identity: Identity, report: LoadReport, succession: Succession
+) -> tuple[Membership, Mapping[BundleId, int]]:
+    """Register the broker with its first report and an empty owned list.
+
+    Return the membership, and the bundles that an earlier session of this broker still
+    lists as owned, with their tokens: their locks may be cleared once the broker
+    confirmed the new epoch.
+
+    Raises:
+        Displaced: another agent registered the broker after this one had.
+        StandingBy: another agent has the broker, and must be gone first.
+        SessionLost: the session ended meanwhile.
+        Disconnected: the reply was lost; to register again is safe.
+    """
+    session_id = coordination.session.session_id
+    broker = identity.broker
+    folders = (znodes.BROKERS, znodes.LOADS, znodes.OWNED, znodes.LOCKS, znodes.agents(broker))
+    for folder in folders:
+        await coordination.ensure(folder)
+    mark = znodes.agent(broker, session_id)
+    contents = {
+        znodes.registration(broker): encode_registration(report),
+        znodes.loads(broker): encode_loads(report),
+        znodes.owned(broker): encode_owned({}),
+    }
+    for _ in range(_ATTEMPTS):
+        # Read before all else: its version shows that no agent registered since.
+        turn = await _turn(coordination, broker)
+        marks, rivals = await succession.marks()
+        contents[mark] = encode_agent(succession.record(rivals))
+        former = await coordination.get(znodes.owned(broker))
+        operations = [turn, *await _replacing(coordination, contents, marks)]
+        before = succession.tried(rivals)
+        try:
+            await coordination.commit(operations)
+        except CommitRejected as rejected:
+            succession.untried(before)
+            if not isinstance(rejected.cause, NodeExists | NodeMissing | VersionMismatch):
+                raise rejected.cause from rejected
+            continue
+        membership = await _confirmed(coordination, identity, session_id)
+        succession.registered(membership.agent_epoch)
+        return membership, listed_in(former, broker)
+    raise SessionLost(f"{znodes.registration(broker)} changed at each of {_ATTEMPTS} attempts")
+
+
+async def _turn(coordination: Coordination, broker: BrokerId) -> Operation:
+    """Return what fails if another agent of the broker registers first."""
+    folder = znodes.agents(broker)
+    node = await coordination.get(folder)
+    return SetData(folder, b"", 0 if node is None else node.stat.version)
+
+
+async def _replacing(
+    coordination: Coordination, contents: Mapping[str, bytes], marks: Sequence[str]
+) -> list[Operation]:
+    """Return what puts ``contents`` in the place of what stands, and deletes all ``marks``."""
+    operations: list[Operation] = [Delete(mark) for mark in marks if mark not in contents]
+    for path, content in contents.items():
+        node = await coordination.get(path)
+        if node is not None:
+            operations.append(Delete(path, node.stat.version))
+        operations.append(Create(path, content, ephemeral=True))
+    return operations
+
+
+async def _confirmed(coordination: Coordination, identity: Identity, session_id: int) -> Membership:
+    node = await coordination.get(znodes.registration(identity.broker))
+    if node is None or node.stat.ephemeral_owner != session_id:
+        raise SessionLost(f"{znodes.registration(identity.broker)} is not of this session any more")
+    log.info("broker.registration.created", broker=identity.broker, agent_epoch=node.stat.czxid)
+    return Membership(identity.broker, session_id, node.stat.czxid)
+
+
+def listed_in(former: Node | None, broker: str) -> Mapping[BundleId, int]:
+    """Return the bundles that an owned list names, with tokens; none if it cannot be read."""
+    if former is None:
+        return {}
+    try:
+        listed = decode_owned(f"{znodes.OWNED}/{broker}", former.data, former.stat.mzxid)
+    except MalformedContent as error:
+        log.warning("znode.content.refused", path=error.where, error=str(error))
+        return {}
+    return listed.tokens
+
+
+async def deregister(coordination: Coordination, membership: Membership) -> None:
+    """Take the broker out of the cluster while the session lives on.
+
+    Its owned list stays, for as long as locks are held it must name them.
+    """
+    for path in (znodes.registration(membership.broker), znodes.loads(membership.broker)):
+        node = await coordination.get(path)
+        if node is not None and node.stat.ephemeral_owner == membership.session_id:
+            await coordination.delete(path, version=node.stat.version)
+    log.info("broker.registration.deleted", broker=membership.broker)

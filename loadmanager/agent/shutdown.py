@@ -1,0 +1,96 @@
+"""How a broker's bundles leave it when its sidecar stops."""
+
+from collections.abc import Callable
+
+import structlog
+
+from loadmanager.agent.membership import Membership
+from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.registration import deregister
+from loadmanager.common.context import Parts
+from loadmanager.common.runtime_settings import Tuning
+from loadmanager.core.ids import belongs_to_a_broker
+from loadmanager.ports import CoordinationError
+
+log = structlog.get_logger()
+
+_POLL_S = 0.02
+
+
+class Leaving:
+    """Waits while bundles go, and gives back what does not go by itself.
+
+    ``drain_deadline_s`` of the tuning is how long the leader has to hand everything over.
+    """
+
+    def __init__(self, parts: Parts, ownerships: Ownerships, tuning: Tuning) -> None:
+        self._parts = parts
+        self._ownerships = ownerships
+        self._tuning = tuning
+        self.begun = False
+
+    async def drain(self) -> None:
+        """Wait while the leader hands everything over, as the report asks it to.
+
+        That ends at once where no broker could take anything: without the service, and
+        where no other broker stays.
+        """
+        if not self.has_heirs():
+            return
+        bundles, begun_s = self._ownerships.records.count, self._parts.clock.monotonic_s()
+        # A broker's own bundles never move, so it does not wait for them.
+        await self.let_go(
+            begun_s + self._tuning.now.drain_deadline_s,
+            while_true=lambda: (
+                self.has_heirs() and not all(map(belongs_to_a_broker, self._ownerships.phases))
+            ),
+        )
+        log.info(
+            "broker.drain.ended",
+            bundles=bundles,
+            left=self._ownerships.records.count,
+            took_s=round(self._parts.clock.monotonic_s() - begun_s, 3),
+        )
+
+    async def leave(self, membership: Membership, within_s: float) -> None:
+        """Give everything back in order, so that no client waits for the session to expire.
+
+        The registration goes first: the leader then plans new owners while this broker
+        still serves, and recalls each bundle when it has. What is not recalled after
+        half of ``within_s``, or has no broker to go to, is given back all the same.
+        """
+        try:
+            await deregister(self._parts.coordination, membership)
+        except CoordinationError as error:
+            log.warning("broker.registration.kept", why=str(error))
+        begun_s = self._parts.clock.monotonic_s()
+        await self.let_go(begun_s + within_s / 2, while_true=self.has_heirs)
+        self._ownerships.recall_all()
+        await self.let_go(begun_s + within_s)
+
+    async def serving_ended(self, leased_until_s: float) -> None:
+        """Return when the broker surely serves nothing that this session's locks protect.
+
+        To be awaited before the session is closed, which frees the locks at once: what
+        the broker was not seen to stop, it serves until its lease runs out.
+        """
+        records = self._ownerships.records
+        if records.may_be_served:
+            log.warning("broker.lease.awaited", bundles=records.count)
+            await self.let_go(leased_until_s, while_true=lambda: records.may_be_served)
+
+    async def let_go(
+        self, deadline_s: float, *, while_true: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Return when nothing is left, at the deadline, or when the condition ends."""
+        clock = self._parts.clock
+        while self._ownerships.records.count and while_true() and clock.monotonic_s() < deadline_s:
+            await clock.sleep(_POLL_S)
+
+    def has_heirs(self) -> bool:
+        """Return whether another broker could take the bundles of this one."""
+        me, picture = self._parts.identity.broker, self._parts.picture
+        return picture.current and any(
+            broker != me and not known.registration.draining
+            for broker, known in picture.brokers.items()
+        )

@@ -1,0 +1,175 @@
+"""Splitting and merging bundles of this broker where the leader ordered it.
+
+Boundaries, the locks of what is made and of what goes change in one commit, so at no
+moment does a lookup find a range without an owner or with two. Where to split is found
+here, because only the broker knows its topics. The two bundles of a merge are unloaded
+first, so that no request of theirs is in service any more; lookups wait meanwhile, as they
+do while a bundle moves.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+import structlog
+
+from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.range_changes import RangeChange
+from loadmanager.common.context import Parts
+from loadmanager.common.runtime_settings import Tuning
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import LoadManagerError, MalformedContent
+from loadmanager.core.ids import BundleId, namespace_of, range_of
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.ownership import Phase
+from loadmanager.core.splitting import (
+    SPLIT_ALGORITHMS,
+    CannotMerge,
+    CannotSplit,
+    Merge,
+    NoPositions,
+    SplitAsk,
+    TopicLoad,
+    merge,
+    merges_in,
+    split,
+    whole_ordered,
+)
+from loadmanager.core.wire import decode_boundaries, encode_boundaries
+from loadmanager.ports import BrokerError, CoordinationError, SetData
+
+log = structlog.get_logger()
+
+_LOOK_S = 0.5
+_TRY_AGAIN_S = 10.0
+_STOP_WITHIN_S = 5.0
+
+
+class Splitter:
+    """Carries out the orders of this agent to split and to merge."""
+
+    def __init__(self, parts: Parts, ownerships: Ownerships, tuning: Tuning) -> None:
+        self._parts = parts
+        self._ownerships = ownerships
+        self._tuning = tuning
+        self._not_before_s: dict[BundleId, float] = {}
+
+    async def run(self) -> None:
+        """Begin what is ordered and can be made now, until cancelled."""
+        while True:
+            orders = self._ownerships.orders
+            ways = self._ways(orders.splits if orders else {})
+            self._not_before_s = {b: at_s for b, at_s in self._not_before_s.items() if b in ways}
+            for whole, begin in ways.items():
+                if self._parts.clock.monotonic_s() >= self._not_before_s.get(whole, 0.0):
+                    await begin()
+            await self._parts.clock.sleep(_LOOK_S)
+
+    def _ways(
+        self, ordered: Mapping[BundleId, SplitOrder]
+    ) -> dict[BundleId, Callable[[], Awaitable[None]]]:
+        """Return how to begin each merge and split that is ordered, by its whole bundle."""
+        merges = {both.whole: partial(self._merge, both) for both in merges_in(ordered)}
+        splits = {
+            bundle: partial(self._split, bundle, order)
+            for bundle, order in ordered.items()
+            if whole_ordered(bundle, order) is None
+        }
+        return {**merges, **splits}
+
+    def _wait(self, whole: BundleId) -> None:
+        self._not_before_s[whole] = self._parts.clock.monotonic_s() + _TRY_AGAIN_S
+
+    async def _split(self, bundle: BundleId, order: SplitOrder) -> None:
+        if self._ownerships.records.phase(bundle) is not Phase.OWNED:
+            return
+        self._wait(bundle)
+        try:
+            before, data = await self._boundaries(bundle)
+            if bundle not in before:
+                return  # It was made already.
+            after = split(before, bundle, await self._cuts(bundle, order))
+            write = _write(before, after, data)
+        except (BrokerError, CoordinationError, CannotSplit, NoPositions, MalformedContent) as why:
+            log.warning("bundle.split.refused", bundle=bundle, why=str(why))
+            return
+        parts = tuple(part for part in after.bundles if part not in before)
+        self._ownerships.begin_split(RangeChange((bundle,), parts, write))
+
+    def _can_merge(self, both: Merge) -> bool:
+        """Say whether both are served, and the whole is not still stopping after a split."""
+        own = self._ownerships
+        served = all(own.serves(half) for half in both.halves)
+        free = own.records.phase(both.whole) is Phase.FREE
+        return served and free and both.whole not in own.range_changes.merges
+
+    async def _merge(self, both: Merge) -> None:
+        if not self._can_merge(both):
+            return
+        self._wait(both.whole)
+        try:
+            before, data = await self._boundaries(both.lower)
+            write = _write(before, merge(before, both), data)
+        except (CoordinationError, CannotMerge, MalformedContent) as why:
+            log.warning("bundle.merge.refused", bundle=both.whole, why=str(why))
+            return
+        if self._can_merge(both):
+            log.info("bundle.merge.begun", bundle=both.whole, halves=both.halves)
+            until_s = self._parts.clock.monotonic_s() + _STOP_WITHIN_S
+            self._ownerships.begin_merge(RangeChange(both.halves, (both.whole,), write, until_s))
+
+    async def _boundaries(self, bundle: BundleId) -> tuple[Boundaries, bytes]:
+        """Return the boundaries of a bundle's namespace, and what their node holds.
+
+        Raises:
+            MalformedContent: the node is missing, or holds no boundaries.
+            CoordinationError: it cannot be read now.
+        """
+        namespace = namespace_of(bundle)
+        path = znodes.local_policies(namespace)
+        node = await self._parts.coordination.get(path)
+        if node is None:
+            raise MalformedContent(path, "it is missing", "a namespace that exists")
+        return decode_boundaries(path, namespace, node.data, node.stat.version), node.data
+
+    async def _cuts(self, bundle: BundleId, order: SplitOrder) -> tuple[int, ...]:
+        algorithm = SPLIT_ALGORITHMS.get(order.algorithm)
+        if algorithm is None:
+            known = ", ".join(sorted(SPLIT_ALGORITHMS))
+            raise CannotSplit(bundle, f"algorithm {order.algorithm!r}", f"one of {known}")
+        lower, upper = range_of(bundle)
+        traffic = await self._parts.broker.topics(bundle)
+        topics = [
+            TopicLoad(self._parts.topic_hash.position(topic), load.msgs_per_s, load.bytes_per_s)
+            for topic, load in traffic.items()
+        ]
+        cuts = algorithm(
+            SplitAsk(lower, upper, topics, order.positions), self._tuning.now.split_limits
+        )
+        if not cuts:
+            raise CannotSplit(
+                bundle,
+                f"{order.algorithm} finds no place among {len(topics)} topics",
+                "two topics or more that can be told apart",
+            )
+        return cuts
+
+
+def _write(before: Boundaries, after: Boundaries, data: bytes) -> SetData:
+    """Return what replaces boundaries as they were read."""
+    path = znodes.local_policies(before.namespace)
+    return SetData(path, encode_boundaries(after, data), before.version)
+
+
+def parts_of(whole: BundleId, boundaries: Boundaries) -> tuple[BundleId, ...]:
+    """Return the bundles that a bundle no longer among ``boundaries`` was split into.
+
+    Raises:
+        LoadManagerError: it is still among them, or they do not tile its range.
+    """
+    lower, upper = range_of(whole)
+    inside = [b for b in boundaries.bundles if lower <= range_of(b)[0] and range_of(b)[1] <= upper]
+    tiled = bool(inside) and range_of(inside[0])[0] == lower and range_of(inside[-1])[1] == upper
+    if not tiled or inside == [whole]:
+        raise LoadManagerError(f"{whole} is not a bundle that was cut; boundaries {boundaries}")
+    return tuple(inside)

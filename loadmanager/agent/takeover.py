@@ -1,0 +1,117 @@
+"""Which other agents command this broker, and whether this one may."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import structlog
+
+from loadmanager.agent.lease import Displaced, MembershipEnded
+from loadmanager.common.identity import Identity
+from loadmanager.core import znodes
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.succession import Rival, Verdict, judge, take_overs
+from loadmanager.core.wire import AgentRecord, decode_agent
+from loadmanager.ports import Clock, Coordination
+
+log = structlog.get_logger()
+
+
+class StandingBy(MembershipEnded):
+    """Another sidecar has this broker, and is not to be taken over from while it lives."""
+
+
+class Succession:
+    """Remembers what this agent has tried, and judges what it finds by that."""
+
+    def __init__(self, identity: Identity, coordination: Coordination, clock: Clock) -> None:
+        self._identity = identity
+        self._coordination = coordination
+        self._clock = clock
+        self._own_epoch: int | None = None
+        self._registered_epoch = 0
+
+    def record(self, rivals: Collection[Rival]) -> AgentRecord:
+        """Return this agent's mark, if it may register over those of ``rivals``.
+
+        Raises:
+            Displaced: one of them registered after this agent.
+            StandingBy: one of them must be gone first.
+        """
+        me = self._me()
+        verdict, rival = judge(me, self._own_epoch, rivals)
+        if verdict is Verdict.END and rival is not None:
+            raise Displaced(
+                f"{rival.record} took broker {self._identity.broker} over from this one; "
+                "expected one sidecar for each broker id"
+            )
+        if verdict is Verdict.STAND_BY and rival is not None:
+            raise StandingBy(
+                f"{rival.record} has broker {self._identity.broker} and lives; "
+                "expected one sidecar for each broker id, so this one waits until it ends"
+            )
+        return replace(me, take_overs=take_overs(me, rivals))
+
+    async def marks(self) -> tuple[tuple[str, ...], tuple[Rival, ...]]:
+        """Return the paths of all marks of this broker, and the other runs among them."""
+        folder = znodes.agents(self._identity.broker)
+        paths = [f"{folder}/{name}" for name in await self._coordination.children(folder)]
+        rivals = []
+        for path in paths:
+            node = await self._coordination.get(path)
+            if node is not None:
+                record = _read(path, node.data)
+                ours = node.stat.ephemeral_owner == self._coordination.session.session_id
+                if not ours and record.instance != self._identity.instance:
+                    rivals.append(Rival(record, node.stat.czxid))
+        return tuple(paths), tuple(rivals)
+
+    def tried(self, rivals: Collection[Rival]) -> int | None:
+        """Note that a registration over these is on its way; return what `untried` takes."""
+        before = self._own_epoch
+        seen = max((rival.epoch for rival in rivals), default=0)
+        self._own_epoch = max(seen, before or 0)
+        return before
+
+    def untried(self, before: int | None) -> None:
+        """Note that it was surely not applied."""
+        self._own_epoch = before
+
+    def registered(self, agent_epoch: int) -> None:
+        """Note the epoch that it got."""
+        if agent_epoch < self._registered_epoch:
+            log.error(
+                "zookeeper.data.replaced",
+                why="its transaction ids went back",
+                agent_epoch=agent_epoch,
+                former=self._registered_epoch,
+            )
+        self._own_epoch = self._registered_epoch = agent_epoch
+
+    async def insist(self) -> None:
+        """Return if no other agent commands the broker any more, so that this agent may again.
+
+        Raises:
+            Displaced: one does that registered after this agent.
+            StandingBy: one does, and this agent never registered.
+            CoordinationError: it cannot be read now.
+        """
+        _, rivals = await self.marks()
+        self.record(rivals)
+
+    def _me(self) -> AgentRecord:
+        identity = self._identity
+        return AgentRecord(
+            instance=identity.instance,
+            host=identity.host,
+            process_id=identity.process_id,
+            sidecar_url=identity.sidecar_url,
+            registered_at_ms=self._clock.wall_ms(),
+        )
+
+
+def _read(path: str, data: bytes) -> AgentRecord:
+    try:
+        return decode_agent(path, data)
+    except MalformedContent as error:
+        log.warning("znode.content.refused", path=path, error=str(error))
+        return AgentRecord()

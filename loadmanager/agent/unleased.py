@@ -1,0 +1,114 @@
+"""A broker that holds no lease: why, what is told of it, and how its agent asks again.
+
+The broker may refuse the agent: it obeys a higher agent epoch than this agent has, which
+a stranger may have sent it, or which comes from before the service's data were replaced.
+Registering it again would list it for a moment each time, and the leader would give
+it bundles. So the agent asks it first, under the newest transaction id of the service:
+the epoch of the registration that follows can only be higher. A broker that was
+restarted, or one whose newest epoch the service has passed meanwhile, takes it.
+"""
+
+import math
+from typing import Final
+
+import structlog
+
+from loadmanager.agent.takeover import Succession
+from loadmanager.common.context import Parts
+from loadmanager.core import znodes
+from loadmanager.ports import BrokerError
+
+log = structlog.get_logger()
+
+TELL_EVERY_S: Final = 60.0
+_TELL_STANDING_BY_EVERY_S: Final = 30.0
+_RETRY_S: Final = 0.5
+_MOST_DOUBLINGS: Final = 4
+
+
+class Unleased:
+    """Why the broker holds no lease now, and how often it refused one in a row."""
+
+    def __init__(self, parts: Parts, succession: Succession) -> None:
+        self._parts = parts
+        self._succession = succession
+        self._refusals = 0
+        self._tell_again_s = -math.inf
+        self._told_no_contract = False
+        self._tell_standing_by_s = -math.inf
+        self.why = "it is being registered"
+        parts.metrics.broker_leased.set(0)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the last attempt to lease the broker failed."""
+        return self._refusals > 0
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next attempt."""
+        return _RETRY_S * 2.0 ** min(max(self._refusals - 1, 0), _MOST_DOUBLINGS)
+
+    def leased(self) -> None:
+        """Take note that the broker took a lease."""
+        self._refusals = 0
+        self._told_no_contract = False
+        self._tell_again_s = -math.inf
+        self._parts.metrics.broker_leased.set(1)
+
+    def refusal(self) -> None:
+        """Count an attempt that the broker refused."""
+        self._refusals += 1
+
+    def ended(self, why: str, *, no_contract: bool) -> None:
+        """Tell why the broker has no registration now: at once, then once a minute.
+
+        That it does not speak the contract is told at once, whatever was told before: a
+        broker that is being started answers nothing first.
+        """
+        self.why = why
+        self._parts.metrics.broker_leased.set(0)
+        now_s = self._parts.clock.monotonic_s()
+        new = no_contract and not self._told_no_contract
+        self._told_no_contract |= no_contract
+        if new or now_s >= self._tell_again_s:
+            self._tell_again_s = now_s + TELL_EVERY_S
+            log.error("broker.lease.missing", why=why, refusals=self._refusals)
+
+    def standing_by(self, why: str) -> None:
+        """Tell that another agent has the broker, at once and then twice a minute."""
+        now_s = self._parts.clock.monotonic_s()
+        self.why = why
+        self._parts.metrics.standing_by.set(1)
+        if now_s >= self._tell_standing_by_s:
+            self._tell_standing_by_s = now_s + _TELL_STANDING_BY_EVERY_S
+            log.error("broker.registration.awaited", why=why)
+
+    def registered(self) -> None:
+        """Take note that no other agent has the broker."""
+        self._parts.metrics.standing_by.set(0)
+        self._tell_standing_by_s = -math.inf
+
+    async def ask(self) -> None:
+        """Ask the broker for its state under the newest epoch there is, registering nothing.
+
+        Raises:
+            StaleAgent: it obeys a higher one.
+            BrokerError: it does not answer as it should.
+            Displaced, StandingBy: another agent has the broker.
+            CoordinationError: another agent registers now, or it cannot be read.
+        """
+        coordination, folder = self._parts.coordination, znodes.agents(self._parts.identity.broker)
+        await coordination.ensure(folder)
+        node = await coordination.get(folder)
+        await self._succession.insist()
+        # Fails if another agent registered since the version was read: its epoch is older.
+        version = 0 if node is None else node.stat.version
+        stat = await coordination.set(folder, b"", version=version)
+        try:
+            await self._parts.broker.renew_lease(
+                agent_epoch=stat.mzxid, until_s=None, incarnation=None
+            )
+        except BrokerError:
+            self.refusal()
+            raise

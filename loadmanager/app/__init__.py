@@ -1,1 +1,0 @@
-"""The application: what a sidecar does, on ports alone."""

@@ -1,0 +1,112 @@
+"""Pausing the leader: the mode in ZooKeeper, for those who set it and for the leader."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.common.documents import Documents, told
+from loadmanager.common.subscriptions import Changes
+from loadmanager.core import znodes
+from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.wire.balancing import decode_balancing, encode_balancing
+from loadmanager.ports import Node, Watch
+
+log = structlog.get_logger()
+
+_READ_POLL_S = 1.0
+
+
+class SteeringRequests:
+    """The application's side of `SteeringService`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._documents = Documents(parts.coordination)
+        self._clock = parts.clock
+
+    async def state(self) -> Balancing:
+        """Return the mode that stands; see `SteeringService`."""
+        data = await self._documents.read(znodes.BALANCING)
+        with told(znodes.BALANCING, "read"):
+            return decode_balancing(znodes.BALANCING, data) if data else Balancing()
+
+    async def put(self, mode: BalancingMode, *, by: str, reason: str) -> None:
+        """Set the mode; see `SteeringService`."""
+        wanted = Balancing(mode=mode, since_ms=self._clock.wall_ms(), by=by, reason=reason)
+
+        def edit(data: bytes | None) -> bytes | None:
+            stands = _mode_in(data)
+            return data if data and stands is mode else encode_balancing(wanted)
+
+        await self._documents.change(znodes.BALANCING, edit)
+        log.info("balancing.mode.set", mode=mode.value, by=by, reason=reason)
+
+
+class Steering:
+    """The mode as one leader sees it for one term.
+
+    Content that cannot be read leaves the mode as it was, and pauses a leader that never
+    read any other: somebody meant to say something, and moving bundles can wait.
+    ``held`` returns why nothing may move now whatever the mode is, "" if it may.
+    """
+
+    def __init__(self, parts: Parts, held: Callable[[], str] = lambda: "") -> None:
+        self._held = held
+        self._coordination = parts.coordination
+        self._metrics = parts.metrics
+        self._read: Balancing | None = None
+        self._watch: Watch | None = None
+        self._changes = Changes()
+
+    @property
+    def balancing(self) -> Balancing:
+        """The mode now; only after `read`."""
+        read = self.wanted
+        if read.mode is BalancingMode.ACTIVE and (why := self._held()):
+            return replace(read, mode=BalancingMode.OBSERVING, reason=why)
+        return read
+
+    @property
+    def wanted(self) -> Balancing:
+        """The mode that people want."""
+        return self._read or Balancing(mode=BalancingMode.PAUSED)
+
+    def open(self) -> None:
+        """Begin watching."""
+        self._watch = self._coordination.watch(znodes.BALANCING, self._told)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._watch:
+            self._watch.close()
+        self._metrics.balancing_changed(None)
+
+    async def read(self) -> None:
+        """Return once the mode was read: nobody may decide without."""
+        while self._read is None:
+            await self._changes.wait(_READ_POLL_S)
+
+    def _told(self, node: Node | None) -> None:
+        before = self._read
+        if node is None:
+            self._read = Balancing()
+        else:
+            try:
+                self._read = decode_balancing(znodes.BALANCING, node.data)
+            except MalformedContent as error:
+                log.warning("znode.content.refused", path=znodes.BALANCING, error=str(error))
+                self._metrics.malformed("balancing")
+                self._read = before or Balancing(mode=BalancingMode.PAUSED)
+        if before is None or before.mode is not self._read.mode:
+            log.info("balancing.mode.read", mode=self._read.mode.value)
+        self._metrics.balancing_changed(self._read.mode.value)
+        self._changes.tell()
+
+
+def _mode_in(data: bytes | None) -> BalancingMode | None:
+    try:
+        return decode_balancing(znodes.BALANCING, data).mode if data else None
+    except MalformedContent:
+        return None

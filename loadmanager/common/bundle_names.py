@@ -1,0 +1,59 @@
+"""Bundles and clusters as people name them: a range that a namespace has now, this cluster."""
+
+from typing import Final
+
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import BundleId, Namespace, parse_bundle
+from loadmanager.ports import (
+    BundleUnknown,
+    CoordinationError,
+    Missing,
+    NamespaceUnknown,
+    Unavailable,
+)
+
+_RANGES_NAMED: Final = 8
+
+
+async def boundaries_of(picture: ClusterPicture, namespace: Namespace) -> Boundaries:
+    """Return the bundles of a namespace.
+
+    Raises:
+        NamespaceUnknown: there is no such namespace.
+        Unavailable: its bundles cannot be read now.
+    """
+    try:
+        boundaries = await picture.boundaries(namespace)
+    except (CoordinationError, MalformedContent) as error:
+        raise Unavailable(f"the bundles of {namespace} cannot be read: {error}") from error
+    if boundaries is None:
+        raise NamespaceUnknown(f"namespace {namespace} does not exist")
+    return boundaries
+
+
+def bundle_in(boundaries: Boundaries, range_text: str) -> BundleId:
+    """Return the bundle with this range (``0xLLLLLLLL_0xUUUUUUUU``).
+
+    Raises:
+        BundleUnknown: the namespace has none, or the text is no range.
+    """
+    try:
+        bundle = parse_bundle(f"{boundaries.namespace}/{range_text.lower()}")
+    except InvalidName as error:
+        raise BundleUnknown(str(error)) from error
+    if bundle not in boundaries:
+        known = boundaries.bundles
+        ranges = ", ".join(one.rpartition("/")[2] for one in known[:_RANGES_NAMED])
+        more = ", ..." if len(known) > _RANGES_NAMED else ""
+        raise BundleUnknown(
+            f"bundle range {range_text} not found in {boundaries.namespace}; it has {ranges}{more}"
+        )
+    return bundle
+
+
+def check_cluster(cluster: str, ours: str) -> None:
+    """Raise `Missing` for a cluster that is not this one."""
+    if cluster != ours:
+        raise Missing(f"cluster {cluster} does not exist here; this one is {ours}")

@@ -1,0 +1,113 @@
+"""The key that tokens of the cluster are signed with, where nothing else is configured.
+
+It stands in ZooKeeper, so everyone who can read it there can sign. The first who needs it
+makes it; all sidecars watch it, so that a replaced one counts at once, and make it
+again when it was deleted.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from loadmanager.common.subscriptions import Changes
+from loadmanager.core import znodes
+from loadmanager.core.errors import MalformedContent
+from loadmanager.ports import (
+    Clock,
+    Coordination,
+    CoordinationError,
+    Disconnected,
+    Node,
+    NodeExists,
+    SessionLost,
+)
+
+log = structlog.get_logger()
+
+KEY_BYTES: Final = 32
+_MOST_BYTES: Final = 4_096
+_RETRY_S: Final = 1.0
+_RECHECK_S: Final = 30.0
+
+
+def new_key() -> bytes:
+    """Return a random key."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+async def key_of_cluster(coordination: Coordination, make: Callable[[], bytes] = new_key) -> bytes:
+    """Return the key, made now if the cluster has none.
+
+    Raises:
+        CoordinationError: it can be neither read nor made now.
+        MalformedContent: what stands in its place is no key.
+    """
+    while True:
+        node = await coordination.get(znodes.KEY)
+        if node is not None:
+            return _decoded(node)
+        await _create(coordination, make())
+
+
+class ClusterKey:
+    """The key as ZooKeeper has it."""
+
+    def __init__(
+        self, coordination: Coordination, clock: Clock, make: Callable[[], bytes] = new_key
+    ) -> None:
+        self._coordination = coordination
+        self._clock = clock
+        self._make = make
+        self._changes = Changes()
+        self.value: bytes | None = None
+        """None while it is not known; after a lost connection the last one that was."""
+
+    async def run(self) -> None:
+        """Keep the key current, and make it when there is none, until cancelled."""
+        watch = self._coordination.watch(znodes.KEY, self._read)
+        try:
+            while True:
+                if self.value is None and not await self._makes_sure():
+                    await self._clock.sleep(_RETRY_S)
+                else:
+                    await self._changes.wait(_RECHECK_S)
+        finally:
+            watch.close()
+
+    async def _makes_sure(self) -> bool:
+        """Have a key be there, which the watch then shows; return whether it is."""
+        try:
+            await key_of_cluster(self._coordination, self._make)
+        except (Disconnected, SessionLost):
+            return False  # The session's state says so.
+        except CoordinationError as error:
+            log.warning("cluster.key.unread", path=znodes.KEY, error=str(error))
+            return False
+        except MalformedContent:
+            return True  # The watch says so, and shows it when it is replaced.
+        return True
+
+    def _read(self, node: Node | None) -> None:
+        self.value = None
+        try:
+            self.value = None if node is None else _decoded(node)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=znodes.KEY, error=str(error))
+        self._changes.tell()
+
+
+async def _create(coordination: Coordination, key: bytes) -> None:
+    try:
+        await coordination.create(znodes.KEY, key, private=True)
+    except NodeExists:
+        return  # Somebody else was quicker: theirs is the cluster's.
+    log.info("cluster.key.created", path=znodes.KEY)
+
+
+def _decoded(node: Node) -> bytes:
+    if not KEY_BYTES <= len(node.data) <= _MOST_BYTES:
+        found, expected = f"{len(node.data)} bytes", f"a key of {KEY_BYTES} to {_MOST_BYTES} bytes"
+        raise MalformedContent(znodes.KEY, found, f"{expected}; delete the node to get a new one")
+    return node.data

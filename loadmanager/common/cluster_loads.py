@@ -1,0 +1,113 @@
+"""What the brokers carry, as far as this sidecar watches it.
+
+Only a leader decides by loads, and everybody else would read each of them for nothing: so
+they are watched from `open` to `close`, which belong to a term.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from loadmanager.common.watched_folder import WatchedFolder
+from loadmanager.core import znodes
+from loadmanager.core.ids import BrokerId, parse_broker
+from loadmanager.core.load import BrokerUrls, LoadReport, Registration, with_registration
+from loadmanager.core.wire import decode_loads
+from loadmanager.ports import Clock, Coordination, Node
+from loadmanager.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLoads:
+    """A broker's last report, and when this sidecar saw the loads in it change.
+
+    ``seen_at_s`` is on this sidecar's monotonic clock, so that no host's wall clock
+    decides how old a report is. ``mzxid`` is that of the loads.
+    """
+
+    report: LoadReport
+    seen_at_s: float
+    mzxid: int
+
+
+class ClusterLoads:
+    """The loads of all brokers, each under the registration that the broker has now.
+
+    ``registered`` returns a broker's registration; ``changed`` is called after each change.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        registered: Callable[[BrokerId], Registration | None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._coordination = coordination
+        self._clock = clock
+        self._metrics = metrics
+        self._registered = registered
+        self._changed = changed
+        self._folder: WatchedFolder[KnownLoads] | None = None
+        self._reports: dict[BrokerId, KnownLoads] = {}
+
+    def open(self) -> None:
+        """Begin watching, unless it is watched already."""
+        if self._folder is not None:
+            return
+        self._folder = WatchedFolder(
+            self._coordination,
+            znodes.LOADS,
+            read=self._read,
+            changed=lambda name, _before, _after: self._broker_changed(BrokerId(name)),
+            malformed=lambda: self._metrics.malformed("loads"),
+            completed=self._changed,
+        )
+        self._folder.open()
+
+    def close(self) -> None:
+        """Stop watching, and forget what was known."""
+        if self._folder is not None:
+            self._folder.close()
+        self._folder = None
+        self._reports.clear()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the loads of every broker were read since `open`."""
+        return self._folder is not None and self._folder.complete
+
+    @property
+    def reports(self) -> Mapping[BrokerId, KnownLoads]:
+        """The report of every registered broker whose loads can be read."""
+        return self._reports
+
+    def registration_changed(self, broker: BrokerId) -> None:
+        """Join a broker's loads with what its registration says now."""
+        known = self._folder.values.get(broker) if self._folder else None
+        registration = self._registered(broker)
+        if known is None or registration is None:
+            self._reports.pop(broker, None)
+        else:
+            report = with_registration(known.report, registration)
+            self._reports[broker] = KnownLoads(report, known.seen_at_s, known.mzxid)
+
+    def _broker_changed(self, broker: BrokerId) -> None:
+        self.registration_changed(broker)
+        self._changed()
+
+    def _read(self, name: str, node: Node) -> KnownLoads:
+        broker = parse_broker(name)
+        before = self._folder.values.get(broker) if self._folder else None
+        if before and before.mzxid == node.stat.mzxid:
+            return before
+        report = decode_loads(znodes.loads(broker), node.data, _unregistered(broker))
+        return KnownLoads(report, self._clock.monotonic_s(), node.stat.mzxid)
+
+
+def _unregistered(broker: BrokerId) -> Registration:
+    """Return what stands for a registration that may not have been read yet."""
+    return Registration(
+        broker=broker, urls=BrokerUrls(http_url=""), sidecar_url="", started_at_ms=0
+    )

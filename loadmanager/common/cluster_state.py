@@ -1,0 +1,323 @@
+"""What this sidecar knows of the cluster, kept current by watches.
+
+Every list in it may be stale: that costs a client one more hop, never a second owner,
+because only the lock in ZooKeeper decides who serves.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from loadmanager.common.cluster_loads import ClusterLoads
+from loadmanager.common.subscriptions import Changes
+from loadmanager.common.watched_folder import WatchedFolder
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
+from loadmanager.core.leadership import Incumbent, successors
+from loadmanager.core.load import Registration
+from loadmanager.core.orders import OwnedList, decode_owned
+from loadmanager.core.wire import decode_boundaries, decode_leader, decode_registration
+from loadmanager.ports import Clock, Connection, Coordination, LeaderInfo, Node, SessionState, Watch
+from loadmanager.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+_OWNS_NOTHING: Final = OwnedList({})
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBroker:
+    """A registered broker; ``registered_as`` is the czxid of the registration."""
+
+    registration: Registration
+    registered_as: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Who lists a bundle as owned, with the fencing token of the lock.
+
+    ``serving`` is False while the broker has the lock and not loaded the bundle yet.
+    """
+
+    broker: BrokerId
+    fencing_token: int
+    serving: bool = True
+
+
+class OwnerView(Protocol):
+    """What is seen of brokers and of the bundles that they own."""
+
+    @property
+    def brokers(self) -> Collection[BrokerId]:
+        """The registered brokers."""
+
+    @property
+    def owners(self) -> Mapping[BundleId, Holding]:
+        """Which broker lists each bundle as owned."""
+
+    @property
+    def owner_changes(self) -> Changes:
+        """Tells that owners changed."""
+
+    def listed_owner(self, bundle: BundleId) -> BrokerId | None:
+        """Return the broker that lists ``bundle`` as owned, registered or not."""
+
+
+class ClusterPicture:
+    """Brokers, owners, boundaries and leader, as one sidecar sees them."""
+
+    def __init__(self, coordination: Coordination, clock: Clock, metrics: Metrics) -> None:
+        self._coordination = coordination
+        self._clock = clock
+        self._metrics = metrics
+        self.changes = Changes()
+        self.owner_changes = Changes()
+        self.version = 0
+        self.connected_at_s = clock.monotonic_s()
+        """Since when this sidecar's connection stands, or when it broke last."""
+        self.leader: LeaderInfo | None = None
+        self.incumbent: Incumbent | None = None
+        self._leader_read = False
+        self._owners: dict[BundleId, Holding] = {}
+        self._boundaries: dict[Namespace, Boundaries] = {}
+        self._boundary_watches: dict[Namespace, Watch] = {}
+        self._watches: list[Watch] = []
+        self._brokers = WatchedFolder(
+            coordination,
+            znodes.BROKERS,
+            read=self._read_registration,
+            changed=self._broker_changed,
+            malformed=lambda: metrics.malformed("registration"),
+            completed=self.changes.tell,
+        )
+        self.loads = ClusterLoads(
+            coordination,
+            clock,
+            metrics,
+            registered=self._registration,
+            changed=self.changes.tell,
+        )
+        self._owned = WatchedFolder(
+            coordination,
+            znodes.OWNED,
+            read=lambda name, node: decode_owned(
+                f"{znodes.OWNED}/{parse_broker(name)}", node.data, node.stat.mzxid
+            ),
+            changed=self._owned_changed,
+            malformed=lambda: metrics.malformed("owned"),
+            completed=self.changes.tell,
+        )
+
+    def open(self) -> None:
+        """Begin watching."""
+        self._brokers.open()
+        self._owned.open()
+        self._watches.append(self._coordination.watch(znodes.LEADER, self.leader_read))
+        self._watches.append(self._coordination.on_session(self._session_changed))
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._brokers.close()
+        self._owned.close()
+        self.loads.close()
+        for watch in (*self._watches, *self._boundary_watches.values()):
+            watch.close()
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was read at least once."""
+        return self._brokers.complete and self._owned.complete and self._leader_read
+
+    @property
+    def current(self) -> bool:
+        """Whether the picture is complete and watches can still change it."""
+        return self.complete and self._coordination.session.connection is Connection.CONNECTED
+
+    @property
+    def brokers(self) -> Mapping[BrokerId, KnownBroker]:
+        """Every registered broker whose registration can be read."""
+        return self._brokers.values  # type: ignore[return-value]  # names were parsed on reading
+
+    def advertises(self, sidecar_url: str) -> bool:
+        """Return whether a registered broker's sidecar says that it is reached there."""
+        return any(
+            known.registration.sidecar_url.rstrip("/") == sidecar_url
+            for known in self.brokers.values()
+        )
+
+    @property
+    def successors(self) -> frozenset[BrokerId]:
+        """Who keeps ready to lead when the leader is gone."""
+        leader = self.leader.broker if self.leader else None
+        return successors({one: known.registered_as for one, known in self.brokers.items()}, leader)
+
+    @property
+    def owners(self) -> Mapping[BundleId, Holding]:
+        """Who lists each bundle as owned."""
+        return self._owners
+
+    def listed_owner(self, bundle: BundleId) -> BrokerId | None:
+        """Return the broker that lists ``bundle`` as owned, registered or not."""
+        holding = self._owners.get(bundle)
+        return holding.broker if holding else None
+
+    def live_owner(self, bundle: BundleId) -> Holding | None:
+        """Return the owner of ``bundle`` if that broker is registered."""
+        holding = self._owners.get(bundle)
+        return holding if holding and holding.broker in self._brokers.values else None
+
+    def serving_owner(self, bundle: BundleId) -> Holding | None:
+        """Return the owner of ``bundle`` if that broker is registered and serves it."""
+        holding = self.live_owner(bundle)
+        return holding if holding and holding.serving else None
+
+    @property
+    def namespaces(self) -> int:
+        """How many namespaces' bundles are known here."""
+        return len(self._boundaries)
+
+    def known_boundaries(self, namespace: Namespace) -> Boundaries | None:
+        """Return the namespace's bundles if they were read before: no waiting."""
+        return self._boundaries.get(namespace)
+
+    async def boundaries(self, namespace: Namespace) -> Boundaries | None:
+        """Return the namespace's bundles, None if it does not exist.
+
+        The first caller reads and watches; later ones are told by the watch.
+
+        Raises:
+            CoordinationError: they were not read before and cannot be now.
+        """
+        if namespace in self._boundaries:
+            return self._boundaries[namespace]
+        return await self.reread_boundaries(namespace)
+
+    async def reread_boundaries(self, namespace: Namespace) -> Boundaries | None:
+        """Return the namespace's bundles as they stand in ZooKeeper now; raises as `boundaries`."""
+        path = znodes.local_policies(namespace)
+        node = await self._coordination.get(path)
+        if node is None:
+            return None
+        try:
+            boundaries = decode_boundaries(path, namespace, node.data, node.stat.version)
+        except MalformedContent:
+            self._metrics.malformed("boundaries")
+            raise
+        known = self._boundaries.get(namespace)
+        if known is None or known.version < boundaries.version:
+            self._boundaries[namespace] = boundaries
+            self._answers_changed()
+        if namespace not in self._boundary_watches:
+            self._boundary_watches[namespace] = self._coordination.watch(
+                path, lambda node: self._boundaries_changed(namespace, node)
+            )
+        return self._boundaries.get(namespace)
+
+    def _registration(self, broker: BrokerId) -> Registration | None:
+        known = self.brokers.get(broker)
+        return known.registration if known else None
+
+    def _read_registration(self, name: str, node: Node) -> KnownBroker:
+        broker = parse_broker(name)
+        path = znodes.registration(broker)
+        registration = decode_registration(path, node.data)
+        if registration.broker != broker:
+            what = f"broker {registration.broker!r}"
+            raise MalformedContent(path, what, f"the node's own name {broker!r}")
+        return KnownBroker(registration, node.stat.czxid)
+
+    def _broker_changed(
+        self, name: str, before: KnownBroker | None, after: KnownBroker | None
+    ) -> None:
+        self.loads.registration_changed(BrokerId(name))
+        if before is None or after is None or _address(before) != _address(after):
+            self._answers_changed()
+        self.changes.tell()
+
+    def _owned_changed(self, name: str, before: OwnedList | None, after: OwnedList | None) -> None:
+        broker = BrokerId(name)
+        former, now = before or _OWNS_NOTHING, after or _OWNS_NOTHING
+        for bundle in [bundle for bundle in former.tokens if bundle not in now.tokens]:
+            holding = self._owners.get(bundle)
+            if holding and holding.broker == broker:
+                del self._owners[bundle]
+                self._take_from_other_lists(bundle)
+        for bundle, token in now.tokens.items():
+            loading = bundle in now.loading
+            if former.tokens.get(bundle) == token and loading == (bundle in former.loading):
+                continue  # As most entries of a long list: nothing changed for it.
+            holding = self._owners.get(bundle)
+            # Two lists may name a bundle for a moment; the later lock is the owner.
+            if holding is None or holding.broker == broker or holding.fencing_token < token:
+                self._owners[bundle] = Holding(broker, token, not loading)
+        self._answers_changed()
+        self.owner_changes.tell()
+        self.changes.tell()
+
+    def _take_from_other_lists(self, bundle: BundleId) -> None:
+        claims = [
+            Holding(BrokerId(name), listed.tokens[bundle], bundle not in listed.loading)
+            for name, listed in self._owned.values.items()
+            if bundle in listed.tokens
+        ]
+        if claims:
+            self._owners[bundle] = max(claims, key=lambda claim: claim.fencing_token)
+
+    def leader_read(self, node: Node | None) -> None:
+        """Take up the election node as just read."""
+        self._leader_read = True
+        self.leader, self.incumbent = None, None
+        if node is not None:
+            session_id = node.stat.ephemeral_owner
+            try:
+                record = decode_leader(znodes.LEADER, node.data)
+            except MalformedContent as error:
+                log.warning("znode.content.refused", path=znodes.LEADER, error=str(error))
+                self._metrics.malformed("leader")
+                self.incumbent = Incumbent(None, "", session_id)
+            else:
+                self.incumbent = Incumbent(record.broker, record.instance, session_id)
+                self.leader = LeaderInfo(
+                    broker=record.broker,
+                    service_url=record.service_url,
+                    sidecar_url=record.sidecar_url,
+                    instance=record.instance,
+                    epoch=record.epoch,
+                )
+        self._answers_changed()
+        self.changes.tell()
+
+    def _boundaries_changed(self, namespace: Namespace, node: Node | None) -> None:
+        path = znodes.local_policies(namespace)
+        if node is None:
+            self._boundaries.pop(namespace, None)
+            self._boundary_watches.pop(namespace).close()
+        else:
+            try:
+                self._boundaries[namespace] = decode_boundaries(
+                    path, namespace, node.data, node.stat.version
+                )
+            except MalformedContent as error:
+                # The former boundaries stay: without any, no topic would find its owner.
+                log.warning("znode.content.refused", path=path, error=str(error))
+                self._metrics.malformed("boundaries")
+                return
+        self._answers_changed()
+        self.changes.tell()
+
+    def _session_changed(self, _state: SessionState) -> None:
+        self.connected_at_s = self._clock.monotonic_s()
+        self.changes.tell()
+
+    def _answers_changed(self) -> None:
+        self.version += 1
+
+
+def _address(known: KnownBroker) -> tuple[object, ...]:
+    registration = known.registration
+    return registration.urls, registration.advertised_listeners, registration.sidecar_url

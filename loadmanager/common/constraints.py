@@ -1,0 +1,186 @@
+"""Isolation policies, anti-affinity groups and failure domains, kept current by watches.
+
+What cannot be read is left out, counted and named in the log; an isolation policy that
+became unreadable stays as it was, because without it a namespace could go anywhere.
+"""
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.common.subscriptions import Changes
+from loadmanager.common.watched_folder import WatchedFolder
+from loadmanager.core import znodes
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BrokerId, Namespace, parse_namespace
+from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.wire import decode_anti_affinity, decode_failure_domain
+from loadmanager.core.wire.fields import parse_fields
+from loadmanager.core.wire.policies import isolation_from
+from loadmanager.ports import Node, Watch
+
+log = structlog.get_logger()
+
+_READ_POLL_S = 1.0
+
+
+class Constraints:
+    """What operators decreed, as one leader sees it for one term."""
+
+    def __init__(self, parts: Parts, cluster: str) -> None:
+        self._coordination = parts.coordination
+        self._metrics = parts.metrics
+        self._isolation_path = znodes.isolation_policies(cluster)
+        self._isolation: dict[str, IsolationPolicy] = {}
+        self._isolation_read = False
+        self._isolation_watch: Watch | None = None
+        self._domains = WatchedFolder[tuple[BrokerId, ...]](
+            parts.coordination,
+            znodes.failure_domains(cluster),
+            read=lambda name, node: decode_failure_domain(
+                f"{znodes.failure_domains(cluster)}/{name}", node.data
+            ),
+            changed=self._anything_changed,
+            completed=self._anything_changed,
+            malformed=lambda: self._refused("failure_domain"),
+        )
+        self._groups = _Groups(parts, self._anything_changed, self._refused)
+        self._policies: Policies | None = None
+        self._changes = Changes()
+
+    def open(self) -> None:
+        """Begin watching."""
+        self._isolation_watch = self._coordination.watch(self._isolation_path, self._isolation_told)
+        self._domains.open()
+        self._groups.open()
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._isolation_watch:
+            self._isolation_watch.close()
+        self._domains.close()
+        self._groups.close()
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was read at least once."""
+        return self._isolation_read and self._domains.complete and self._groups.complete
+
+    async def read(self) -> None:
+        """Return once everything was read: nobody may decide without."""
+        while not self.complete:
+            await self._changes.wait(_READ_POLL_S)
+
+    @property
+    def policies(self) -> Policies:
+        """All of them now. A broker in two failure domains counts to the first by name."""
+        if self._policies is None:
+            self._policies = Policies(
+                isolation=dict(self._isolation),
+                anti_affinity=self._groups.values,
+                domains={
+                    broker: name
+                    for name, brokers in sorted(self._domains.values.items(), reverse=True)
+                    for broker in brokers
+                },
+            )
+        return self._policies
+
+    def _anything_changed(self, *_: object) -> None:
+        self._policies = None
+        self._changes.tell()
+
+    def _isolation_told(self, node: Node | None) -> None:
+        self._isolation_read = True
+        if node is None or not node.data:
+            self._isolation = {}
+        else:
+            try:
+                self._isolation = self._readable(node.data)
+            except MalformedContent as error:
+                self._refuse(error)
+        self._anything_changed()
+
+    def _readable(self, data: bytes) -> dict[str, IsolationPolicy]:
+        fields = parse_fields(self._isolation_path, data)
+        found: dict[str, IsolationPolicy] = {}
+        for name in fields.names():
+            try:
+                found[name] = isolation_from(fields.inner(name))
+            except MalformedContent as error:
+                self._refuse(error)
+                if name in self._isolation:
+                    found[name] = self._isolation[name]
+        return found
+
+    def _refuse(self, error: MalformedContent) -> None:
+        log.warning("znode.content.refused", path=self._isolation_path, error=str(error))
+        self._refused("isolation")
+
+    def _refused(self, kind: str) -> None:
+        self._metrics.malformed(kind)
+        self._anything_changed()
+
+
+class _Groups:
+    """The anti-affinity group of every namespace that has one, in its local policies."""
+
+    def __init__(
+        self, parts: Parts, changed: Callable[..., None], refused: Callable[[str], None]
+    ) -> None:
+        self._coordination = parts.coordination
+        self._changed = changed
+        self._refused = refused
+        self._tenants: dict[str, WatchedFolder[str]] = {}
+        self._tenants_watch: Watch | None = None
+        self._listed = False
+
+    def open(self) -> None:
+        self._tenants_watch = self._coordination.watch_children(
+            znodes.LOCAL_POLICIES, self._tenants_changed
+        )
+
+    def close(self) -> None:
+        if self._tenants_watch:
+            self._tenants_watch.close()
+        for folder in self._tenants.values():
+            folder.close()
+
+    @property
+    def complete(self) -> bool:
+        return self._listed and all(folder.complete for folder in self._tenants.values())
+
+    @property
+    def values(self) -> Mapping[Namespace, str]:
+        return {
+            Namespace(f"{tenant}/{name}"): group
+            for tenant, folder in self._tenants.items()
+            for name, group in folder.values.items()
+            if group
+        }
+
+    def _tenants_changed(self, names: tuple[str, ...]) -> None:
+        self._listed = True
+        for tenant in self._tenants.keys() - set(names):
+            self._tenants.pop(tenant).close()
+        for tenant in names:
+            if tenant not in self._tenants:
+                self._tenants[tenant] = folder = self._folder(tenant)
+                folder.open()
+        self._changed()
+
+    def _folder(self, tenant: str) -> WatchedFolder[str]:
+        def read(name: str, node: Node) -> str:
+            path = znodes.local_policies(parse_namespace(f"{tenant}/{name}"))
+            # A folder of the older, cluster-qualified names holds nothing itself.
+            return decode_anti_affinity(path, node.data) if node.data else ""
+
+        return WatchedFolder[str](
+            self._coordination,
+            f"{znodes.LOCAL_POLICIES}/{tenant}",
+            read=read,
+            changed=self._changed,
+            completed=self._changed,
+            malformed=lambda: self._refused("local_policies"),
+        )

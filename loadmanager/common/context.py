@@ -1,0 +1,41 @@
+"""What every part of the application works with, joined once by the wiring."""
+
+from dataclasses import dataclass, field
+
+from loadmanager.common.cluster_conditions import TopicHash
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.identity import Identity
+from loadmanager.common.oversized import Oversized
+from loadmanager.common.unexpected import Unexpected
+from loadmanager.ports import (
+    BrokerControl,
+    Clock,
+    Coordination,
+    HistorySink,
+    NoHistory,
+    NoSeed,
+    SeedSource,
+)
+from loadmanager.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """One sidecar's own name and its doors to the world."""
+
+    identity: Identity
+    coordination: Coordination
+    picture: ClusterPicture
+    broker: BrokerControl
+    clock: Clock
+    metrics: Metrics
+    topic_hash: TopicHash = field(default_factory=TopicHash)
+    history: HistorySink = field(default_factory=NoHistory)
+    seeds: SeedSource = field(default_factory=NoSeed)
+    unexpected: Unexpected = field(init=False)
+    oversized: Oversized = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make what counts unexpected errors, and writes that are too large."""
+        object.__setattr__(self, "unexpected", Unexpected(self.clock, self.metrics))
+        object.__setattr__(self, "oversized", Oversized(self.clock, self.metrics))

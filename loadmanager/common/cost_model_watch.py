@@ -1,0 +1,118 @@
+"""The published cost model: for those who publish it, and for the leader that decides by it."""
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.common.documents import Documents, told
+from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.subscriptions import Changes
+from loadmanager.core import znodes
+from loadmanager.core.cost import CostDocument, LearnedCost
+from loadmanager.core.cost.document import decode_costs, pack_costs
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.planner import Planner
+from loadmanager.ports import Conflict, Missing, Node, Unfit, Watch
+
+log = structlog.get_logger()
+
+_READ_POLL_S = 1.0
+
+
+class CostModelRequests:
+    """The application's side of `CostModelService`."""
+
+    def __init__(self, parts: Parts, cluster: str) -> None:
+        self._documents = Documents(parts.coordination)
+        self._cluster = cluster
+
+    async def published(self) -> CostDocument:
+        """Return what is published; see `CostModelService`."""
+        data = await self._documents.read(znodes.COST_MODEL)
+        if not data:
+            raise Missing("no cost model is published")
+        with told(znodes.COST_MODEL, "read"):
+            return decode_costs(znodes.COST_MODEL, data)
+
+    async def publish(self, document: CostDocument, *, force: bool) -> None:
+        """Put a document in the place of the one before; see `CostModelService`."""
+        if document.cluster != self._cluster and not force:
+            learned = f"the costs were learned from cluster {document.cluster!r}"
+            raise Conflict(f"{learned}, this one is {self._cluster!r}; force publishes them anyway")
+        try:
+            content = pack_costs(document)
+        except MalformedContent as error:
+            raise Unfit(str(error)) from error
+        await self._documents.change(znodes.COST_MODEL, lambda _before: content)
+        log.info("cost_model.document.published", made_at_ms=document.made_at_ms)
+
+    async def remove(self) -> None:
+        """Remove what is published; see `CostModelService`."""
+
+        def edit(before: bytes | None) -> bytes | None:
+            if before is None:
+                raise Missing("no cost model is published")
+            return None
+
+        await self._documents.change(znodes.COST_MODEL, edit)
+        log.info("cost_model.document.removed")
+
+
+class Costing:
+    """The cost model as one leader sees it for one term, and the planner that decides by it.
+
+    Content that cannot be read leaves the model as it was: nobody meant to take it back.
+    """
+
+    def __init__(self, parts: Parts, tuning: Tuning) -> None:
+        self._coordination = parts.coordination
+        self._metrics = parts.metrics
+        self._tuning = tuning
+        self._watch: Watch | None = None
+        self._read = self._unusable = False
+        self._changes = Changes()
+        self._made: tuple[Planner, CostDocument | None, Planner] | None = None
+        self.document: CostDocument | None = None
+
+    @property
+    def planner(self) -> Planner:
+        """The planner as it is configured now, with the costs that are published."""
+        configured, document = self._tuning.now.planner, self.document
+        if self._made is None or self._made[0] is not configured or self._made[1] is not document:
+            self._made = (configured, document, configured.costing(document))
+            self._show()
+        return self._made[2]
+
+    def _show(self) -> None:
+        cost = self.planner.cost
+        made_at_ms = cost.document.made_at_ms if isinstance(cost, LearnedCost) else None
+        self._metrics.learning.cost_model_used(made_at_ms, unusable=self._unusable)
+
+    def open(self) -> None:
+        """Begin watching."""
+        self._watch = self._coordination.watch(znodes.COST_MODEL, self._told)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._watch:
+            self._watch.close()
+        self._metrics.learning.not_leading()
+
+    async def read(self) -> None:
+        """Return once it is known what is published, if anything."""
+        while not self._read:
+            await self._changes.wait(_READ_POLL_S)
+
+    def _told(self, node: Node | None) -> None:
+        before, unusable = self.document, False
+        try:
+            self.document = decode_costs(znodes.COST_MODEL, node.data) if node else None
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=znodes.COST_MODEL, error=str(error))
+            self._metrics.malformed("cost_model")
+            unusable = True
+        if self.document != before:
+            made_at_ms = self.document and self.document.made_at_ms
+            log.info("cost_model.document.read", made_at_ms=made_at_ms)
+        self._unusable, self._read = unusable, True
+        self._show()
+        self._changes.tell()

@@ -1,0 +1,50 @@
+"""Noticing that the other sidecars cannot reach this one at the URL it advertises."""
+
+from collections.abc import Iterator
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.core.hosts import unreachable
+
+log = structlog.get_logger()
+
+_RECHECK_S = 30.0
+_TELL_EVERY_S = 60.0
+
+
+class Reachability:
+    """Whether this sidecar may be sent anybody, and may lead: the others ask the leader."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._identity = parts.identity
+        self._picture = parts.picture
+        self._clock = parts.clock
+        self._logged_at_s: float | None = None
+
+    def unready(self) -> Iterator[str]:
+        """Yield why the others cannot reach this sidecar."""
+        why = self.why
+        if why:
+            yield why
+
+    @property
+    def why(self) -> str:
+        """Why the others cannot reach this sidecar, empty if they can."""
+        return unreachable(self._identity.sidecar_url, self._picture.brokers)
+
+    async def run(self) -> None:
+        """Log it when it begins, and again while it lasts, until cancelled."""
+        while True:
+            self._tell(self._clock.monotonic_s())
+            await self._picture.changes.wait(_RECHECK_S)
+
+    def _tell(self, now_s: float) -> None:
+        why = self.why
+        if not why:
+            if self._logged_at_s is not None:
+                log.info("sidecar.url.reachable", url=self._identity.sidecar_url)
+            self._logged_at_s = None
+        elif self._logged_at_s is None or now_s - self._logged_at_s >= _TELL_EVERY_S:
+            self._logged_at_s = now_s
+            log.error("sidecar.url.unreachable", why=why)

@@ -1,0 +1,82 @@
+"""Following the settings that are changed for the whole cluster while it runs."""
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from loadmanager.common.runtime_settings import Rhythm, SplitPolicy, Tuned, Tuning
+from loadmanager.config import Config
+from loadmanager.config.dynamic import override
+from loadmanager.config.planning import planner_of, shadows_of, split_limits_of, split_rules_of
+from loadmanager.core.report import ReportRules
+
+log = structlog.get_logger()
+
+
+class Retuning:
+    """Turns this sidecar's configuration and the cluster's settings over it into a tuning.
+
+    Settings that this sidecar cannot take, alone or with its own, are left out and told
+    in the log, once for each time they change.
+    """
+
+    def __init__(self, config: Config, tuning: Tuning) -> None:
+        self._config = config
+        self._tuning = tuning
+        self._faults: Mapping[str, str] = {}
+        self._followers: list[Callable[[Config], None]] = []
+        self._last = config
+
+    def follow(self, follower: Callable[[Config], None]) -> None:
+        """Call ``follower`` with the whole configuration after each change of it."""
+        self._followers.append(follower)
+
+    def changed(self, values: Mapping[str, str]) -> None:
+        """Take the settings of the cluster as they are now: all of them, by name."""
+        result = override(self._config, values)
+        for name, why in result.faults.items():
+            if self._faults.get(name) != why:
+                log.warning("configuration.key.refused", name=name, error=why)
+        self._faults = result.faults
+        if result.config == self._last:
+            return
+        self._last = result.config
+        self._tuning.now = tuned_by(result.config)
+        for follower in self._followers:
+            follower(result.config)
+        log.info("configuration.taken", names=sorted(values.keys() - result.faults.keys()))
+
+
+def tuned_by(config: Config) -> Tuned:
+    """Return what a configuration says of all that may change.
+
+    Raises:
+        ConfigError: a strategy or one of its settings does not exist.
+    """
+    report, split, leader = config.report, config.split, config.leader
+    return Tuned(
+        planner=planner_of(config.shedding, config.placement, config.planner, leader),
+        shadows=shadows_of(config.shedding, config.placement, config.planner, leader),
+        rhythm=Rhythm(
+            tick_interval_s=leader.tick_interval_s,
+            round_interval_s=leader.round_interval_s,
+            return_wait_s=leader.return_wait_s,
+        ),
+        split_policy=SplitPolicy(
+            enabled=split.enabled,
+            rules=split_rules_of(split, config.planner),
+            algorithm=split.algorithm,
+            most_per_round=split.max_splits_per_round,
+        ),
+        split_limits=split_limits_of(split, config.planner),
+        report_rules=ReportRules(
+            min_interval_s=report.min_interval_s,
+            max_interval_s=report.max_interval_s,
+            change_fraction=report.change_fraction,
+            change_points=report.change_points,
+            jitter_fraction=report.jitter_fraction,
+        ),
+        sample_interval_s=report.sample_interval_s,
+        lookup_wait_s=config.lookup.wait_s,
+        drain_deadline_s=config.ownership.drain_deadline_s,
+    )

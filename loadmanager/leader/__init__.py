@@ -1,0 +1,1 @@
+"""The leader's side: election, term, task controller, rounds, placement, reconciliation."""

@@ -1,0 +1,176 @@
+"""What became of splits and merges: bundles are replaced by their parts, or by their whole.
+
+The owner of a bundle splits or merges it, and the boundaries of its namespace show it; the
+standing orders follow here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from loadmanager.agent.splits import parts_of
+from loadmanager.common.context import Parts
+from loadmanager.core.averages import BundleAverages, scaled, summed
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import LoadManagerError, MalformedContent
+from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
+from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.orders import OrderChanges
+from loadmanager.core.splitting import merged_by_order
+from loadmanager.leader.history_recorder import Chronicle
+from loadmanager.leader.task_controller import TaskController
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the boundaries of some namespaces say of the standing orders."""
+
+    boundaries: Mapping[Namespace, Boundaries]
+    parts: dict[BundleId, tuple[BundleId, ...]] = field(default_factory=dict)
+    whole: dict[BundleId, BundleId] = field(default_factory=dict)
+    settled: dict[Namespace, frozenset[BundleId]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Adoption:
+    """Enters splits and merges that were made in the orders, for one term."""
+
+    parts: Parts
+    tasks: TaskController
+    tally: LoadTally
+    chronicle: Chronicle
+    # Not their versions: those of a namespace that is made again begin at 0 again.
+    _checked: dict[Namespace, Boundaries] = field(default_factory=dict, init=False)
+    _settled: dict[Namespace, frozenset[BundleId]] = field(default_factory=dict, init=False)
+
+    async def adopt(self) -> tuple[tuple[BundleId, ...], ...]:
+        """Replace what was split by its parts, in the orders; return the parts of each whole.
+
+        The parts stay where the whole was: that is where their locks are. What was merged
+        is replaced by its whole.
+
+        Raises:
+            CoordinationError: boundaries cannot be read, or the orders not be written.
+        """
+        known = {name: await self.boundaries(name) for name in sorted(self._changed_namespaces())}
+        if not known:
+            return ()
+        found = _Found({name: one for name, one in known.items() if one is not None})
+        await self.tasks.change(lambda: self._changes(found), lambda: self._adopted(found))
+        return tuple(found.parts.values())
+
+    async def boundaries(self, namespace: Namespace) -> Boundaries | None:
+        """Return the boundaries of a namespace, None if it has none that can be read."""
+        try:
+            return await self.parts.picture.boundaries(namespace)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=error.where, error=str(error))
+            return None
+
+    def is_foreign(self, bundle: BundleId, boundaries: Boundaries) -> bool:
+        """Say whether it is none of these bundles, and was not found split or merged into some."""
+        namespace = boundaries.namespace
+        compared = self._checked.get(namespace) == boundaries and bundle in self._settled[namespace]
+        return compared and bundle not in boundaries
+
+    def _changed_namespaces(self) -> set[Namespace]:
+        """Return the namespaces of bundles that were not compared with the boundaries yet."""
+        found: set[Namespace] = set()
+        for bundle in self.tasks.assigned:
+            namespace = namespace_of(bundle)
+            boundaries = self.parts.picture.known_boundaries(namespace)
+            current = boundaries is not None and self._checked.get(namespace) == boundaries
+            if not current or bundle not in self._settled[namespace]:
+                found.add(namespace)
+        return found
+
+    def _changes(self, found: _Found) -> OrderChanges:
+        """Compare the standing orders with the boundaries; return what is to be written."""
+        assigned = self.tasks.assigned
+        bundles: dict[Namespace, set[BundleId]] = {name: set() for name in found.boundaries}
+        for bundle in assigned:
+            bundles.get(namespace_of(bundle), set()).add(bundle)
+        for namespace, boundaries in found.boundaries.items():
+            self._compare(found, boundaries, bundles[namespace])
+        placed = {
+            part: assigned[bundle]
+            for bundle, parts in found.parts.items()
+            for part in parts
+            if part not in assigned
+        }
+        for half, whole in found.whole.items():
+            # Where its lock is, else where it was ordered to be made.
+            holding = self.parts.picture.live_owner(whole)
+            if whole not in assigned:
+                placed[whole] = holding.broker if holding else assigned[half]
+        return OrderChanges(placed, gone=(*found.parts, *found.whole))
+
+    def _compare(self, found: _Found, boundaries: Boundaries, bundles: set[BundleId]) -> None:
+        now = set(boundaries.bundles)
+        for bundle in sorted(bundles - now):
+            around = self._whole_of(bundle, boundaries)
+            if around is not None:
+                found.whole[bundle] = around
+                continue
+            try:
+                found.parts[bundle] = parts_of(bundle, boundaries)
+            except LoadManagerError as error:
+                log.warning("bundle.range.unknown", bundle=bundle, error=str(error))
+        # What an order brings back that was decided before the split is looked at again;
+        # what cannot be told, only when the boundaries change.
+        found.settled[boundaries.namespace] = frozenset(
+            now | (bundles - found.parts.keys() - found.whole.keys())
+        )
+
+    def _adopted(self, found: _Found) -> None:
+        """Take note of what stands in the orders now."""
+        self._checked |= found.boundaries
+        self._settled |= found.settled
+        if found.parts or found.whole:
+            self._seed_averages(found)
+        self.parts.metrics.bundles_split(len(found.parts))
+        for bundle, parts in found.parts.items():
+            log.info("bundle.split.adopted", bundle=bundle, parts=parts)
+            self.chronicle.cut("split", bundle, parts)
+        for one in sorted(set(found.whole.values())):
+            log.info("bundle.merge.adopted", bundle=one)
+            halves = sorted(half for half, into in found.whole.items() if into == one)
+            self.chronicle.cut("merge", one, halves)
+
+    def _whole_of(self, half: BundleId, boundaries: Boundaries) -> BundleId | None:
+        """Return the bundle that ``half``, which is none any more, was merged into.
+
+        That is the one around it, if it was ordered or somebody has its lock: the
+        boundaries alone may be those of another namespace of the same name.
+        """
+        whole = merged_by_order(half, self.tasks.splits, boundaries)
+        if whole is not None:
+            return whole
+        around = boundaries.at(range_of(half)[0])
+        low, high = range_of(around)
+        wider = low <= range_of(half)[0] and range_of(half)[1] <= high
+        return around if wider and self.parts.picture.live_owner(around) else None
+
+    def _seed_averages(self, found: _Found) -> None:
+        """Give each part its share of the whole's traffic, by width, until it is measured.
+
+        A whole has the sum of its halves.
+        """
+        known = self.tally.averages()
+        for whole, parts in found.parts.items():
+            if whole in known:
+                width = _width(whole)
+                self.tally.seed({b: scaled(known[whole], _width(b) / width) for b in parts})
+        halves: dict[BundleId, list[BundleAverages]] = {}
+        for half, whole in sorted(found.whole.items()):
+            if half in known:
+                halves.setdefault(whole, []).append(known[half])
+        self.tally.seed({whole: summed(averages) for whole, averages in halves.items()})
+
+
+def _width(bundle: BundleId) -> int:
+    lower, upper = range_of(bundle)
+    return upper - lower

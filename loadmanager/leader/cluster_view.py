@@ -1,0 +1,104 @@
+"""The leader's view of the cluster: what was reported, and what is ordered."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from loadmanager.common.cluster_loads import KnownLoads
+from loadmanager.common.constraints import Constraints
+from loadmanager.common.context import Parts
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.balancing import Balancing, steered
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost import CostDocument
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.planner import Planner
+from loadmanager.core.policies import Policies
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.leader.harmful_reports import HarmfulReports
+from loadmanager.leader.history_recorder import Chronicle
+from loadmanager.leader.task_controller import TaskController
+from loadmanager.leader.untaken_orders import Untaken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the leader of ``epoch`` sees and remembers at one moment, by its own clock.
+
+    ``unowned`` are the bundles it is about to place, ``left_out`` the brokers that it decides
+    without, with the error that their report caused. ``planner`` is what it decides
+    with, as far as ``balancing`` lets it. ``costs`` is the cost model that is published.
+    """
+
+    epoch: int
+    view: ClusterView
+    averages: Mapping[BundleId, BundleAverages]
+    memory: RoundMemory
+    planner: Planner
+    balancing: Balancing
+    costs: CostDocument | None
+    unowned: tuple[BundleId, ...]
+    left_out: Mapping[BrokerId, str] = field(default_factory=dict)
+
+    @property
+    def steered(self) -> Planner:
+        """The planner as far as it may go by itself now."""
+        return steered(self.planner, self.balancing.mode)
+
+
+@dataclass(slots=True, eq=False)
+class Viewing:
+    """Keeps the tally of one term up to date with the reports in the picture."""
+
+    parts: Parts
+    tasks: TaskController
+    constraints: Constraints
+    tally: LoadTally
+    chronicle: Chronicle
+    harmful: HarmfulReports
+    untaken: Untaken
+    _taken: dict[BrokerId, KnownLoads] = field(default_factory=dict, init=False)
+
+    def take_reports(self) -> None:
+        """Count what was reported since the last time; forget who left or is left out."""
+        left_out = self.harmful.current()
+        known_reports = self.parts.picture.loads.reports
+        reports = {name: known for name, known in known_reports.items() if name not in left_out}
+        for broker, known in reports.items():
+            if self._taken.get(broker) is not known:
+                self._taken[broker] = known
+                self.tally.report(known.report, known.seen_at_s)
+                self.chronicle.took(broker, known.report.reported_at_ms)
+        for broker in self._taken.keys() - reports.keys():
+            del self._taken[broker]
+            self.tally.forget(broker, self.parts.clock.monotonic_s())
+            self.chronicle.forgot(broker)
+
+    @property
+    def policies(self) -> Policies:
+        """What operators decreed, as far as it was read."""
+        return self.constraints.policies
+
+    def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
+        """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""
+        self.take_reports()
+        ordered = self.tasks.assigned
+        if afresh:
+            ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
+        view = self.tally.view(
+            self.parts.clock.monotonic_s(),
+            in_flight=ordered,
+            policies=self.constraints.policies,
+        )
+        return self._without_passed_over(view)
+
+    def _without_passed_over(self, view: ClusterView) -> ClusterView:
+        """Return the view in which brokers that take no lock are given none, as draining ones."""
+        passed_over = self.untaken.passed_over
+        if not passed_over:
+            return view
+        brokers = view.brokers
+        out = np.array([name in passed_over for name in brokers.names], dtype=np.bool_)
+        return replace(view, brokers=brokers.having(draining=brokers.draining | out))

@@ -1,0 +1,182 @@
+"""What one leader decides by: the planner, and what it remembers from decision to decision."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from loadmanager.common.balancing_mode import Steering
+from loadmanager.common.cost_model_watch import Costing
+from loadmanager.core.arbitration import Dispatched
+from loadmanager.core.averages import Rates
+from loadmanager.core.balancing import steered
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Cause, Move, Reason, Refusal
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.leader.cluster_view import Viewing
+from loadmanager.leader.decision_log import Recollection
+from loadmanager.leader.history_recorder import Chronicle
+from loadmanager.leader.task_controller import TaskController
+from loadmanager.ports import SetData
+
+_MUSTS: Final = frozenset(
+    {Reason.DRAINING, Reason.REPORT_STALE, Reason.DOMAIN_UNSUPPORTED, Reason.ISOLATED}
+)
+_NOBODY: Mapping[BundleId, BrokerId] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The move of each bundle to its next owner, and why the others have none."""
+
+    moves: tuple[Move, ...]
+    refusals: Mapping[BundleId, tuple[Refusal, ...]]
+    view: ClusterView
+
+
+@dataclass(slots=True, eq=False)
+class Deciding:
+    """The planner of one term, on the view and with the memory of that term."""
+
+    costing: Costing
+    viewing: Viewing
+    tasks: TaskController
+    recollection: Recollection
+    steering: Steering
+    rng: np.random.Generator
+    chronicle: Chronicle
+    memory: RoundMemory = field(default_factory=RoundMemory, init=False)
+
+    @property
+    def planner(self) -> Planner:
+        """The planner as it is configured now, with the costs that are published."""
+        return self.costing.planner
+
+    @property
+    def steered(self) -> Planner:
+        """The planner as far as it may go by itself now."""
+        return steered(self.planner, self.steering.balancing.mode)
+
+    def round(self, view: ClusterView, *, session_doubtful: bool) -> Plan:
+        """Return what one round would do; its moves are remembered by `order_round`."""
+        former, planner = self.memory, self.steered
+        plan = planner.round(
+            view, former, self.rng, session_doubtful=session_doubtful, draining=False
+        )
+        self.chronicle.decided(
+            view,
+            former,
+            plan,
+            planner=planner,
+            steering=self.steering.balancing.mode.value,
+            doubtful=session_doubtful,
+        )
+        self.memory = plan.memory_before_orders(former)
+        self.recollection.round_done(plan, view.brokers.names)
+        return plan
+
+    async def order_round(self, plan: Plan, view: ClusterView, rider: SetData) -> Dispatched:
+        """Have the moves of a round ordered; raises as `TaskController.dispatch`.
+
+        What was ordered is remembered as soon as it is known, which may be after a lost reply.
+        """
+
+        def known(found: Dispatched) -> None:
+            self.memory = plan.memory_after_orders(self.memory, found.ordered)
+            self.recollection.moved(move for move in plan.moves if move.bundle in found.ordered)
+            self.chronicle.orders_known(found.ordered)
+
+        proposals = self._proposals(plan.moves, view, AskedBy.BALANCING)
+        return await self.tasks.dispatch(proposals, rider=rider, known=known)
+
+    async def order(
+        self, choices: Choices, asked_by: AskedBy, rider: SetData | None = None
+    ) -> Dispatched:
+        """Have what was chosen between two rounds ordered; raises and remembers as `order_round`.
+
+        What people ask for rests afterwards, as what a round moves.
+        """
+
+        def known(found: Dispatched) -> None:
+            stand = [move for move in choices.moves if move.bundle in found.ordered]
+            if asked_by is AskedBy.PEOPLE:
+                self.memory = self.rested(found.ordered, choices.view.now_s)
+            self.recollection.placed(stand)
+            self.chronicle.placed(stand, choices.view, self.planner)
+
+        proposals = self._proposals(choices.moves, choices.view, asked_by)
+        return await self.tasks.dispatch(proposals, rider=rider, known=known)
+
+    def _proposals(
+        self, moves: Iterable[Move], view: ClusterView, asked_by: AskedBy
+    ) -> list[BundleTask]:
+        """Return moves as proposals to the task controller, decided on the orders as they are."""
+        assigned = self.tasks.assigned
+        return [
+            BundleTask(
+                kind=TaskKind.PLACE if move.source is None else TaskKind.MOVE,
+                bundles=(move.bundle,),
+                source=move.source,
+                target=move.target,
+                cause=move.cause,
+                asked_by=asked_by,
+                planned={b: assigned[b] for b in (move.bundle,) if b in assigned},
+                influence=Rates(*view.short_rates(move.bundle).tolist()),
+            )
+            for move in moves
+        ]
+
+    def choose(
+        self,
+        bundles: Collection[BundleId],
+        leaving: Mapping[BundleId, BrokerId] = _NOBODY,
+        cause: Cause = Cause.UNOWNED,
+    ) -> Choices:
+        """Return a next owner for each bundle, or why there is none.
+
+        None goes to the broker that it is ``leaving`` for ``cause``.
+        """
+        view = seen = self.viewing.view(afresh=bundles)
+        moves: list[Move] = []
+        refusals: dict[BundleId, tuple[Refusal, ...]] = {}
+        for bundle in bundles:
+            answer = self.planner.place(
+                view,
+                bundle,
+                self.memory,
+                self.rng,
+                leaving=leaving.get(bundle),
+                cause=cause,
+            )
+            view, self.memory = answer.view, answer.memory
+            if answer.move is None:
+                refusals[bundle] = answer.refusals
+                self.recollection.unplaced(answer.refusals)
+            else:
+                moves.append(answer.move)
+        return Choices(tuple(moves), refusals, seen)
+
+    def barred(
+        self, bundles: Collection[BundleId], brokers: Collection[BrokerId]
+    ) -> Mapping[BrokerId, str]:
+        """Return which of these brokers may not have all of the bundles, and why.
+
+        Only what is a must counts: who has which for the sake of evenness does not.
+        """
+        view = self.viewing.view(afresh=bundles)
+        return {
+            BrokerId(refusal.subject): refusal.reason.value
+            for bundle in bundles
+            for refusal in self.planner.filters.eligible(view, bundle).refusals()
+            if refusal.reason in _MUSTS and refusal.subject in brokers
+        }
+
+    def rested(self, bundles: Collection[BundleId], now_s: float) -> RoundMemory:
+        """Return the memory with these left alone from ``now_s`` on, as after a round."""
+        moved_at_s = {**self.memory.moved_at_s, **dict.fromkeys(bundles, now_s)}
+        return replace(self.memory, moved_at_s=moved_at_s)

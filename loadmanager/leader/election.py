@@ -1,0 +1,286 @@
+"""Standing for election, and noticing when the term is over."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.identity import Identity
+from loadmanager.common.task_groups import first_leaf
+from loadmanager.common.unexpected import Unexpected
+from loadmanager.core import znodes
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.leadership import Candidate, Standing, judge
+from loadmanager.ports import (
+    Check,
+    Clock,
+    CommitRejected,
+    Connection,
+    Coordination,
+    CoordinationError,
+    Create,
+    Delete,
+    Disconnected,
+    NodeMissing,
+    SetData,
+)
+
+log = structlog.get_logger()
+
+_RECHECK_S = 30.0
+_RETRY_S = 0.2
+_AFTER_ERROR_S = 1.0
+STAND_BACK_S: Final = 30.0
+_HEAD_START_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One leadership: its epoch, and the session that holds the election node.
+
+    ``epoch`` is the version of ``/loadbalance/epoch``; every write of the term is
+    committed under a check of it.
+    """
+
+    epoch: int
+    session_id: int
+
+
+class Deposed(LoadManagerError):
+    """The epoch has moved on: somebody else leads."""
+
+
+class TermGivenUp(LoadManagerError):
+    """This leader cannot do its work, and another may be able to."""
+
+
+class Elector(Protocol):
+    """What the election needs of one who takes part: a sidecar's `Parts` have it."""
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is."""
+
+    @property
+    def coordination(self) -> Coordination:
+        """Its session."""
+
+    @property
+    def picture(self) -> ClusterPicture:
+        """What it sees of the election node and of other brokers."""
+
+    @property
+    def clock(self) -> Clock:
+        """Its clock."""
+
+    @property
+    def unexpected(self) -> Unexpected:
+        """Where errors that no code expected are counted."""
+
+
+class Election:
+    """Takes part in the election for as long as it runs.
+
+    ``eligible`` says whether this agent may lead now: one whose broker is not
+    registered leaves it to others. ``lead`` runs for the length of a term and is
+    cancelled at its end. ``barred`` says whether it has to give up the lead, if it has it,
+    because the others could not reach it.
+    """
+
+    def __init__(
+        self,
+        parts: Elector,
+        *,
+        eligible: Callable[[], bool],
+        lead: Callable[[Term], Awaitable[None]],
+        barred: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._coordination = parts.coordination
+        self._picture = parts.picture
+        self._identity = parts.identity
+        self._clock = parts.clock
+        self._eligible = eligible
+        self._lead = lead
+        self._barred = barred
+        self._won: Term | None = None
+        self._unexpected = parts.unexpected
+        self._held_back_until_s = -math.inf
+
+    async def run(self) -> None:
+        """Campaign, lead and follow until cancelled."""
+        while True:
+            try:
+                await self._next_turn()
+            except CoordinationError as error:
+                log.debug("election.turn.failed", error=str(error) or type(error).__name__)
+                await self._clock.sleep(_RETRY_S)
+            except Exception as error:  # noqa: BLE001 - no error of one turn ends the sidecar
+                self._unexpected.caught("election", error)
+                await self._clock.sleep(_AFTER_ERROR_S)
+
+    async def resign(self) -> None:
+        """Give up the election node, so that others need not wait for the session to end."""
+        self._eligible = lambda: False
+        if self._won is not None and self._standing() is Standing.LEAD:
+            await self._vacate(self._won)
+
+    def _standing(self) -> Standing:
+        session = self._coordination.session
+        candidate = Candidate(self._identity.broker, self._identity.instance, session.session_id)
+        connected = session.connection is Connection.CONNECTED and self._picture.complete
+        standing = judge(candidate, self._picture.incumbent, connected=connected)
+        if standing is Standing.LEAD and self._won and self._is_ahead_of(self._won.epoch):
+            return Standing.CLEAR
+        return standing
+
+    def _is_ahead_of(self, epoch: int) -> bool:
+        """Say whether the election node tells of a later epoch: another hand wrote it."""
+        leader = self._picture.leader
+        return leader is not None and leader.epoch > epoch
+
+    async def _next_turn(self) -> None:
+        standing = self._standing()
+        held_back_s = self._held_back_until_s - self._clock.monotonic_s()
+        if standing is Standing.CAMPAIGN and held_back_s > 0:
+            await self._picture.changes.wait(min(held_back_s, _RECHECK_S))
+        elif standing is Standing.CAMPAIGN and self._eligible() and not self._barred():
+            first = self._picture.successors
+            if first and self._identity.broker not in first:
+                # Others have read the loads already, and can decide at once.
+                await self._clock.sleep(_HEAD_START_S)
+            if self._standing() is Standing.CAMPAIGN and self._eligible():
+                await self._campaign()
+        elif standing is Standing.CLEAR or (standing is Standing.LEAD and held_back_s > 0):
+            await self._clear()
+        elif standing is Standing.LEAD and self._won is None:
+            # The commit that elected us lost its reply: the epoch node knows.
+            await self._recover()
+        elif standing is Standing.LEAD and self._won is not None and self._barred():
+            await self._give_up(self._won)
+        elif standing is Standing.LEAD and self._won is not None:
+            await self._lead_while_elected(self._won)
+        elif not await self._picture.changes.wait(_RECHECK_S):
+            # A watch that was never told would leave a cluster without a leader for ever.
+            self._picture.leader_read(await self._coordination.get(znodes.LEADER))
+
+    async def _campaign(self) -> None:
+        await self._coordination.ensure(znodes.EPOCH)
+        node = await self._coordination.get(znodes.EPOCH)
+        if node is None:
+            raise NodeMissing(znodes.EPOCH)
+        epoch = node.stat.version + 1
+        leader = Create(znodes.LEADER, self._identity.leader_content(epoch), ephemeral=True)
+        mark = SetData(znodes.EPOCH, self._identity.instance.encode(), node.stat.version)
+        session_id = self._coordination.session.session_id
+        try:
+            await self._coordination.commit([leader, mark])
+        except CommitRejected as rejected:
+            log.debug("election.race.lost", why=str(rejected))
+            await self._picture.changes.wait(_RETRY_S)
+            return
+        except Disconnected:
+            self._won = None
+            raise
+        self._won = Term(epoch, session_id)
+        await self._until_seen()
+
+    async def _recover(self) -> None:
+        node = await self._coordination.get(znodes.EPOCH)
+        ours = node is not None and node.data == self._identity.instance.encode()
+        if node is not None and ours and not self._is_ahead_of(node.stat.version):
+            self._won = Term(node.stat.version, self._coordination.session.session_id)
+        else:
+            await self._clear()
+
+    async def _vacate(self, term: Term) -> None:
+        # Not the node of whoever may have been elected meanwhile.
+        check = Check(znodes.EPOCH, term.epoch)
+        await self._coordination.commit([check, Delete(znodes.LEADER)])
+
+    async def _give_up(self, term: Term) -> None:
+        try:
+            await self._vacate(term)
+            log.warning("leadership.term.given_up", epoch=term.epoch)
+        except CommitRejected as rejected:
+            log.debug("election.node.changed", error=str(rejected))
+        await self._picture.changes.wait(_RETRY_S)
+
+    async def _clear(self) -> None:
+        # Whose node is judged to be ours: the picture may show another's before it is read.
+        incumbent = self._picture.incumbent
+        epoch = await self._coordination.get(znodes.EPOCH)
+        node = await self._coordination.get(znodes.LEADER)
+        if epoch and node and incumbent and node.stat.ephemeral_owner == incumbent.session_id:
+            # A node that was created anew has the same version; another epoch it has not.
+            check = Check(znodes.EPOCH, epoch.stat.version)
+            try:
+                await self._coordination.commit([check, Delete(znodes.LEADER)])
+                log.info("election.node.cleared", session=incumbent.session_id)
+            except CommitRejected as rejected:
+                log.debug("election.node.changed", error=str(rejected))
+        await self._picture.changes.wait(_RETRY_S)
+
+    async def _until_seen(self) -> None:
+        """Wait until the picture shows our own election node, or somebody else's.
+
+        A node that vanishes before it is read changes nothing that a watch would tell: so
+        it is read here, too, and if it is gone there is another turn.
+        """
+        while self._standing() is Standing.CAMPAIGN:
+            if not await self._picture.changes.wait(_RETRY_S):
+                node = await self._coordination.get(znodes.LEADER)
+                self._picture.leader_read(node)
+                if node is None:
+                    self._won = None
+                    return
+
+    async def _lead_while_elected(self, term: Term) -> None:
+        """Lead until the node is not ours any more; a suspended session only pauses.
+
+        Whoever writes for the term checks the connection and the epoch at each write,
+        so a term that ended without our knowing does no harm until we notice.
+        """
+        log.info("leadership.term.begun", epoch=term.epoch)
+        leading = asyncio.ensure_future(self._lead(term))
+        try:
+            while not leading.done():
+                session_id = self._coordination.session.session_id
+                if session_id != term.session_id:
+                    break
+                if self._standing() not in {Standing.LEAD, Standing.DOUBT} or self._barred():
+                    break
+                changed = asyncio.ensure_future(self._picture.changes.wait(_RECHECK_S))
+                await asyncio.wait({leading, changed}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+        finally:
+            leading.cancel()
+            await asyncio.wait({leading})
+            self._won = None
+            log.info("leadership.term.ended", epoch=term.epoch)
+        if not leading.cancelled():
+            self._tell_end(leading.exception())
+            await self._clock.sleep(_RETRY_S)
+
+    def _tell_end(self, error: BaseException | None) -> None:
+        """Log why a term ended early; a leader that cannot do its work stands back for a while.
+
+        The next turn deletes its election node, so that others may campaign at once.
+        """
+        if error is None:
+            return
+        group = BaseExceptionGroup("term", [error])
+        expected, rest = group.split((Deposed, CoordinationError))
+        if expected is not None:
+            log.warning("leadership.term.broken", why=str(expected.exceptions))
+        if rest is None:
+            return
+        given_up, unexpected = rest.split(TermGivenUp)
+        if unexpected is not None:
+            self._unexpected.caught("term", first_leaf(unexpected))
+        self._held_back_until_s = self._clock.monotonic_s() + STAND_BACK_S
+        why = str(first_leaf(given_up or rest))
+        log.error("leadership.term.given_up", why=why, stand_back_s=STAND_BACK_S)

@@ -1,0 +1,153 @@
+"""Finding the load reports that make a decision fail, and leaving their brokers out.
+
+A report that passes every check of its figures and still makes a sample, a view or a
+decision raise would stop balancing for the whole cluster, under this leader and the next.
+The leader tries decisions on parts of the reports, finds those that fail, and decides
+without their brokers until they report something else.
+"""
+
+import asyncio
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.planner import Planner
+from loadmanager.core.policies import Policies
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.wire import Standby, encode_standby
+
+log = structlog.get_logger()
+
+MOST_LEFT_OUT: Final = 8
+MOST_TRIALS: Final = 60
+SEARCH_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a decision is tried with, besides the reports."""
+
+    planner: Planner
+    memory: RoundMemory
+    assigned: Mapping[BundleId, BrokerId]
+    policies: Policies
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    mzxid: int
+    why: str
+
+
+@dataclass(slots=True)
+class HarmfulReports:
+    """The brokers of one term that are left out of decisions, and why."""
+
+    parts: Parts
+    _left_out: dict[BrokerId, _LeftOut] = field(default_factory=dict)
+    _not_before_s: float = -math.inf
+
+    @property
+    def brokers(self) -> Mapping[BrokerId, str]:
+        """Each broker that is left out, with the error that its report caused."""
+        return {broker: one.why for broker, one in self._left_out.items()}
+
+    def current(self) -> frozenset[BrokerId]:
+        """Return who is left out now: not who reported something else, or is gone."""
+        known = self.parts.picture.loads.reports
+        for broker, one in list(self._left_out.items()):
+            if broker not in known or known[broker].mzxid != one.mzxid:
+                del self._left_out[broker]
+                log.info("broker.report.tried_again", broker=broker)
+        self._show()
+        return frozenset(self._left_out)
+
+    def leave_out(self, broker: BrokerId, error: Exception) -> None:
+        """Leave a broker out until it reports something else."""
+        why = f"{type(error).__name__}: {error}"
+        self._left_out[broker] = _LeftOut(self.parts.picture.loads.reports[broker].mzxid, why)
+        log.error("broker.report.left_out", broker=broker, error=why)
+        self._show()
+
+    def end(self) -> None:
+        """Show nothing any more: the term is over."""
+        self._left_out.clear()
+        self._show()
+
+    def _show(self) -> None:
+        self.parts.metrics.brokers_left_out.set(len(self._left_out))
+
+    async def search(self, trial: Trial) -> bool:
+        """Leave out the brokers whose reports make a decision fail; return whether any was found.
+
+        A failure without any report is no report's fault. Where more than a quarter of the
+        brokers would have to be left out the program is at fault, and none is.
+        """
+        now_s = self.parts.clock.monotonic_s()
+        if now_s < self._not_before_s:
+            return False
+        self._not_before_s = now_s + SEARCH_EVERY_S  # Unless this search finds something.
+        left_out = self.current()
+        brokers = sorted(
+            broker for broker in self.parts.picture.loads.reports if broker not in left_out
+        )
+        if not brokers or self._fails(trial, ()) is not None:
+            return False
+        most = min(MOST_LEFT_OUT, max(1, len(brokers) // 4))
+        found: dict[BrokerId, Exception] = {}
+        trials = iter(range(MOST_TRIALS))
+        while brokers and (error := self._fails(trial, brokers)) is not None:
+            culprit = await self._last_of_shortest(trial, brokers, trials)
+            if culprit is None or len(found) == most:
+                log.error("broker.report.not_found", brokers=len(brokers), error=repr(error))
+                return False
+            brokers.remove(culprit)
+            found[culprit] = error
+        known = self.parts.picture.loads.reports
+        for broker, error in found.items():
+            if broker in known:
+                self.leave_out(broker, error)
+        if found:
+            self._not_before_s = now_s
+        return bool(found)
+
+    async def _last_of_shortest(
+        self, trial: Trial, brokers: Sequence[BrokerId], trials: Iterator[int]
+    ) -> BrokerId | None:
+        """Return the broker that completes the shortest failing beginning of ``brokers``."""
+        sound, failing = 0, len(brokers)
+        while failing - sound > 1:
+            if next(trials, None) is None:
+                return None
+            await asyncio.sleep(0)  # Others work between two trials.
+            middle = (sound + failing) // 2
+            if self._fails(trial, brokers[:middle]) is None:
+                sound = middle
+            else:
+                failing = middle
+        return brokers[failing - 1]
+
+    def _fails(self, trial: Trial, brokers: Sequence[BrokerId]) -> Exception | None:
+        """Return what a decision on the reports of these brokers raises."""
+        known, now_s = self.parts.picture.loads.reports, self.parts.clock.monotonic_s()
+        tally = LoadTally(weights=trial.planner.weights)
+        try:
+            for broker in brokers:
+                if broker in known:
+                    tally.report(known[broker].report, known[broker].seen_at_s)
+            tally.sample()
+            view = tally.view(now_s, in_flight=trial.assigned, policies=trial.policies)
+            # All brokers are new to this tally, which would close the gate before the shedder.
+            view = replace(view, membership_changed_s=-math.inf, departures_s=())
+            plan = trial.planner.round(view, trial.memory, np.random.default_rng(0), draining=False)
+            encode_standby(Standby(plan.memory, tally.averages(), tally.running()))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+            return error
+        return None

@@ -1,0 +1,277 @@
+"""What one leader tells history of its term: what it saw, decided, and what came of it."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from loadmanager.common.context import Parts
+from loadmanager.core.bundle_task import BundleTask
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.history import (
+    Record,
+    RoundTold,
+    Stream,
+    bundles_records,
+    cut_record,
+    move_record,
+    optimality_record,
+    round_records,
+    shadow_record,
+    task_records,
+    term_record,
+    tick_record,
+)
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.optimality import Optimality
+from loadmanager.core.plan import Move
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.policies import Policies
+from loadmanager.core.round_memory import RoundMemory, shifted
+from loadmanager.core.shadow import Shadowed
+
+
+@dataclass(slots=True)
+class _Decided:
+    """A round: ``ordered`` are its moves that stand as orders, None while that is not known."""
+
+    told: RoundTold
+    view: ClusterView
+    plan: Plan
+    ordered: frozenset[BundleId] | None = None
+    over: bool = False
+
+
+class Chronicle:
+    """Offers the records of one term to the sink; does nothing where no history is kept.
+
+    Every `base_every_rounds`-th round is a base, and so is the first one, and one after
+    settings, constraints or bundle ranges changed.
+    """
+
+    def __init__(
+        self, parts: Parts, epoch: int, tally: LoadTally, *, base_every_rounds: int
+    ) -> None:
+        self.on = parts.history.wants(Stream.ROUNDS)
+        self._parts = parts
+        self._epoch = epoch
+        self._tally = tally
+        self._base_every_rounds = base_every_rounds
+        self._began = False
+        self._ticks = 0
+        self._rounds = 0
+        self._moves = 0
+        self._taken: dict[BrokerId, int] = {}
+        self._left: set[BrokerId] = set()
+        self._decided: _Decided | None = None
+        self._based_on: tuple[Planner, Policies] | None = None
+
+    def began(self) -> None:
+        """Record that the term begins."""
+        if self.on:
+            self._began = True
+            self._tell(lambda at_ms: [term_record(at_ms, self._epoch, "began")])
+
+    def ended(self) -> None:
+        """Record that it is over, and a round of which it is not known what was ordered."""
+        if self._began:
+            self._began = False
+            self._write_round()
+            self._tell(lambda at_ms: [term_record(at_ms, self._epoch, "ended")])
+
+    # --- reports and samples -----------------------------------------------------------
+
+    def took(self, broker: BrokerId, reported_at_ms: int) -> None:
+        """Take note that a report counts from now on."""
+        if self.on:
+            self._taken[broker] = reported_at_ms
+
+    def forgot(self, broker: BrokerId) -> None:
+        """Take note that a broker left."""
+        if self.on:
+            self._left.add(broker)
+
+    def ticked(self) -> None:
+        """Record that a sample was added to all averages."""
+        if self.on:
+            self._ticks += 1
+            self._tell_taken(sampled=True)
+
+    def _tell_taken(self, *, sampled: bool) -> None:
+        taken, self._taken = self._taken, {}
+        left, self._left = self._left, set()
+        tick, number = self._ticks, self._rounds
+        self._tell(
+            lambda at_ms: [
+                tick_record(
+                    at_ms,
+                    epoch=self._epoch,
+                    number=number,
+                    tick=tick,
+                    sampled=sampled,
+                    taken=taken,
+                    left=left,
+                )
+            ]
+        )
+
+    # --- decisions -----------------------------------------------------------------------
+
+    def decided(
+        self,
+        view: ClusterView,
+        memory: RoundMemory,
+        plan: Plan,
+        *,
+        planner: Planner,
+        steering: str,
+        doubtful: bool,
+    ) -> None:
+        """Take note of a round's plan, made with ``memory``; `round_over` records it."""
+        if not self.on:
+            return
+        self._write_round()
+        if self._taken or self._left:
+            self._tell_taken(sampled=False)
+        self._rounds += 1
+        told = RoundTold(
+            at_ms=self._parts.clock.wall_ms(),
+            epoch=self._epoch,
+            number=self._rounds,
+            outcome="",
+            took_s=None,
+            tick=self._ticks,
+            planner=planner,
+            steering=steering,
+            session_doubtful=doubtful,
+            reported_at_ms=self._reported_at_ms(view),
+        )
+        if self._is_base(view, planner):
+            offset_s = told.at_ms / 1000 - view.now_s
+            memory = shifted(memory, offset_s)
+            told = replace(told, memory=memory, averages=self._tally.averages())
+            # Told at once: ticks that come before the round is over count on top of these.
+            bundles = told
+            self._parts.history.offer(
+                Stream.ROUNDS, told.at_ms, lambda: bundles_records(bundles, view)
+            )
+        self._decided = _Decided(told, view, plan)
+
+    def orders_known(self, ordered: Collection[BundleId]) -> None:
+        """Take note of which moves of the round that was decided last stand as orders."""
+        decided = self._decided
+        if decided is not None:
+            decided.ordered = frozenset(ordered)
+            if decided.over:
+                self._write_round()
+
+    def round_over(
+        self,
+        outcome: str,
+        *,
+        took_s: float,
+        tick_interval_s: float,
+        unowned: Callable[[], Sequence[BundleId]],
+    ) -> None:
+        """Record the round that was decided last, and how it ended.
+
+        If the reply to its orders was lost, it is recorded once `orders_known`.
+        """
+        decided = self._decided
+        if decided is None:
+            return
+        decided.over = True
+        decided.told = replace(
+            decided.told,
+            outcome=outcome,
+            took_s=took_s,
+            tick_interval_s=tick_interval_s,
+            unowned=unowned(),
+        )
+        if outcome != "failed" or decided.ordered is not None:
+            self._write_round()
+
+    def _write_round(self) -> None:
+        decided, self._decided = self._decided, None
+        if decided is None:
+            return
+        plan, view, first_move = decided.plan, decided.view, self._moves + 1
+        self._moves += len(plan.moves) + len(plan.observed)
+        ordered = decided.ordered or frozenset()
+        told = replace(
+            decided.told,
+            outcome="moved" if ordered else decided.told.outcome or "failed",
+            not_ordered={move.bundle for move in plan.moves} - ordered,
+        )
+        self._parts.history.offer(
+            Stream.ROUNDS, told.at_ms, lambda: round_records(told, view, plan, first_move)
+        )
+
+    def assessed(self, found: Optimality) -> None:
+        """Record how far the cluster was from the best possible at the round decided last."""
+        if self.on:
+            epoch, number = self._epoch, self._rounds
+            self._tell(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
+
+    def shadowed(self, strategy: str, told: Shadowed) -> None:
+        """Record what a strategy beside the active one would have had at that round."""
+        if self.on:
+            epoch, number = self._epoch, self._rounds
+            self._tell(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, told)])
+
+    def placed(self, moves: Sequence[Move], view: ClusterView, planner: Planner) -> None:
+        """Record moves that were decided on this view between two rounds, and ordered."""
+        if not self.on or not moves:
+            return
+        first_move = self._moves + 1
+        self._moves += len(moves)
+        self._tell(
+            lambda at_ms: [
+                move_record(
+                    move,
+                    "placed" if move.source is None else "moved",
+                    view=view,
+                    planner=planner,
+                    at_ms=at_ms,
+                    epoch=self._epoch,
+                    number=0,
+                    move_number=number,
+                )
+                for number, move in enumerate(moves, start=first_move)
+            ]
+        )
+
+    def task_changed(self, task: BundleTask) -> None:
+        """Record a task in its new state, and how it ended if it moved a bundle."""
+        if not self._began:
+            return
+        now_s = self._parts.clock.monotonic_s()
+        self._tell(lambda at_ms: task_records(at_ms, task, now_s))
+
+    def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
+        """Tell that a bundle was split into parts, or made of them."""
+        if not self.on:
+            return
+        # Averages were shared out or added up: a replay has to begin anew.
+        self._based_on = None
+        self._tell(
+            lambda at_ms: [
+                cut_record(at_ms, epoch=self._epoch, action=action, whole=whole, parts=parts)
+            ]
+        )
+
+    # --- within ----------------------------------------------------------------------------
+
+    def _is_base(self, view: ClusterView, planner: Planner) -> bool:
+        former, self._based_on = self._based_on, (planner, view.policies)
+        changed = former is None or former[0] != planner or former[1] is not view.policies
+        return changed or (self._rounds - 1) % self._base_every_rounds == 0
+
+    def _reported_at_ms(self, view: ClusterView) -> dict[BrokerId, int]:
+        known = self._parts.picture.loads.reports
+        return {
+            name: known[name].report.reported_at_ms for name in view.brokers.names if name in known
+        }
+
+    def _tell(self, make: Callable[[int], Iterable[Record]]) -> None:
+        at_ms = self._parts.clock.wall_ms()
+        self._parts.history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))

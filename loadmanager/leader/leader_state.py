@@ -1,0 +1,127 @@
+"""What a leader leaves to the next one, in ``/loadbalance/state``.
+
+The leader's times are on its own monotonic clock, which means nothing to another
+process. They are stored by the wall clock and turned back on reading: good to a
+second or so between hosts that keep time, and the planner forgets what a clock set
+back shows in the future.
+"""
+
+from dataclasses import dataclass, replace
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.core import znodes
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.joint.document import decode_joint, encode_joint
+from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.round_memory import RoundMemory, shifted
+from loadmanager.core.wire import Standby, decode_standby, encode_standby
+from loadmanager.leader.election import Deposed, Term
+from loadmanager.leader.splits import Splits
+from loadmanager.ports import Check, CommitRejected, SetData, TooLarge
+
+log = structlog.get_logger()
+
+_LARGEST_BYTES = 900_000
+
+
+@dataclass(slots=True, eq=False)
+class Inheritance:
+    """Reads the former leader's state, and keeps this one's for the next."""
+
+    parts: Parts
+    term: Term
+    tally: LoadTally
+    splits: Splits
+
+    async def take(self) -> RoundMemory:
+        """Carry on from what the former leader left, and return what it remembered.
+
+        Without anything that can be used the memory is empty.
+
+        Raises:
+            Disconnected: it cannot be read now.
+        """
+        standby = await self._stored()
+        now_s = self.parts.clock.monotonic_s()
+        departed_at_s = dict(standby.departed_at_s)
+        # Whoever was there and is not any more left while nobody watched.
+        brokers = self.parts.picture.brokers
+        for broker in standby.memory.started_at_ms.keys() - brokers.keys():
+            departed_at_s.setdefault(broker, now_s)
+        self.tally.inherit(standby.running, departed_at_s, now_s)
+        self.tally.seed(standby.averages)
+        self.splits.inherit(standby.split_rests_s)
+        return self._with_joint(standby, now_s)
+
+    async def leave(self, memory: RoundMemory) -> None:
+        """Store this leader's state for the next one.
+
+        Raises:
+            Deposed: somebody else leads.
+            Disconnected: it may or may not be stored.
+        """
+        epoch = Check(znodes.EPOCH, self.term.epoch)
+        try:
+            await self.parts.coordination.commit((epoch, self.write(memory)))
+        except TooLarge as error:
+            self.parts.oversized.refused("state", znodes.STATE, error)
+        except CommitRejected as rejected:
+            if rejected.index == 0:
+                raise Deposed(f"epoch {self.term.epoch} is over") from rejected
+            # Somebody deleted it by hand: the next round stores again.
+            await self.parts.coordination.ensure(znodes.STATE)
+
+    def write(self, memory: RoundMemory) -> SetData:
+        """Return the operation that stores this leader's state, with ``memory`` in it."""
+        offset_s = self._wall_offset_s()
+        standby = Standby(
+            shifted(memory, offset_s),
+            self.tally.averages(),
+            self.tally.running(),
+            {broker: at_s + offset_s for broker, at_s in self.tally.departed_at_s.items()},
+            {bundle: at_s + offset_s for bundle, at_s in self.splits.rests_s.items()},
+            b"" if memory.shedder.joint is None else encode_joint(memory.shedder.joint),
+        )
+        content = encode_standby(standby)
+        if len(content) > _LARGEST_BYTES:
+            content = encode_standby(standby, most_bundles=500)
+        return SetData(znodes.STATE, content)
+
+    async def _stored(self) -> Standby:
+        await self.parts.coordination.ensure(znodes.STATE)
+        node = await self.parts.coordination.get(znodes.STATE)
+        if node is None or not node.data:
+            return Standby(RoundMemory(), {})
+        try:
+            standby = decode_standby(znodes.STATE, node.data)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
+            self.parts.metrics.malformed("state")
+            return Standby(RoundMemory(), {})
+        log.info("leadership.state.inherited", bundles=len(standby.averages))
+        by_s = -self._wall_offset_s()
+        return replace(
+            standby,
+            memory=shifted(standby.memory, by_s),
+            departed_at_s={b: at_s + by_s for b, at_s in standby.departed_at_s.items()},
+            split_rests_s={b: at_s + by_s for b, at_s in standby.split_rests_s.items()},
+        )
+
+    def _with_joint(self, standby: Standby, now_s: float) -> RoundMemory:
+        """Return the memory with what the joint strategy learned, if that can be read."""
+        memory = standby.memory
+        if not standby.joint:
+            return memory
+        try:
+            joint = decode_joint(f"{znodes.STATE}: joint", standby.joint, now_s)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
+            self.parts.metrics.malformed("state")
+            return memory
+        return replace(memory, shedder=replace(memory.shedder, joint=joint))
+
+    def _wall_offset_s(self) -> float:
+        """Return what turns a time on this leader's clock into one by the wall clock."""
+        return self.parts.clock.wall_ms() / 1000 - self.parts.clock.monotonic_s()

@@ -1,0 +1,100 @@
+"""Leading for as long as elected, and saying so when asked at another time."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.leader.election import Deposed, Term
+from loadmanager.leader.term import Desk
+from loadmanager.ports import CoordinationError, LeaderElsewhere, NotLeader, Unavailable
+
+log = structlog.get_logger()
+
+_LOADS_WAIT_S = 10.0
+_LOOK_S = 0.2
+
+
+class Leading:
+    """Opens a desk for each term this agent wins."""
+
+    def __init__(self, open_desk: Callable[[Term], Desk], parts: Parts) -> None:
+        self._open_desk = open_desk
+        self._identity = parts.identity
+        self._picture = parts.picture
+        self._clock = parts.clock
+        self._metrics = parts.metrics
+        self._desk: Desk | None = None
+        self.elected = False
+        """Whether a term is under way, be it ready for work or not."""
+
+    @property
+    def desk(self) -> Desk | None:
+        """The desk of the present term, None while this agent does not lead."""
+        return self._desk
+
+    def require_desk(self) -> Desk:
+        """Return the desk of the present term, for what only the leader can answer.
+
+        Raises:
+            LeaderElsewhere: another sidecar leads.
+            Unavailable: no leader is at work.
+        """
+        if self._desk is not None:
+            return self._desk
+        leader = self._picture.leader
+        if leader is None or leader.instance == self._identity.instance:
+            raise Unavailable("no leader is at work")
+        if not leader.sidecar_url:
+            raise Unavailable(f"the leader {leader.broker} has no sidecar to ask")
+        raise LeaderElsewhere(leader.sidecar_url)
+
+    async def lead(self, term: Term) -> None:
+        """Lead until cancelled at the term's end; raises as `Desk.run`."""
+        self.elected = True
+        self._metrics.is_leader.set(1)
+        self._metrics.leader_changes.labels("gained").inc()
+        try:
+            await self._read_loads()
+            self._desk = self._open_desk(term)
+            await self._desk.run()
+        finally:
+            self._desk, self.elected = None, False
+            self._metrics.is_leader.set(0)
+            self._metrics.leader_changes.labels("lost").inc()
+
+    async def _read_loads(self) -> None:
+        """Watch the loads, and wait until all were read: nothing is decided without them.
+
+        Not for ever: with some of them, a leader can place what nobody serves.
+        """
+        loads = self._picture.loads
+        loads.open()
+        give_up_s = self._clock.monotonic_s() + _LOADS_WAIT_S
+        while not loads.complete:
+            if self._clock.monotonic_s() >= give_up_s:
+                log.warning("leadership.loads.incomplete", brokers=len(loads.reports))
+                return
+            await self._picture.changes.wait(_LOOK_S)
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Decide who is to own ``bundle``.
+
+        Raises:
+            NotLeader: this agent does not lead.
+            Unavailable: no broker can take the bundle.
+        """
+        if self._desk is None:
+            raise NotLeader("this sidecar does not lead now")
+        return await self._desk.assign(bundle)
+
+
+@contextmanager
+def unavailable(what: str) -> Iterator[None]:
+    """Say ``what`` failed, as `Unavailable`, where orders are neither read nor written now."""
+    try:
+        yield
+    except (CoordinationError, Deposed) as error:
+        raise Unavailable(f"{what}: {error}") from error

@@ -1,0 +1,77 @@
+"""How far the cluster is from the best possible: computed after each round of the leader.
+
+And how far it would be with the strategies that decide beside the active one.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from loadmanager.common.context import Parts
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.optimality import Optimality
+from loadmanager.core.planner import Plan
+from loadmanager.core.shadow import Seen
+from loadmanager.leader.decisions import Deciding
+from loadmanager.leader.history_recorder import Chronicle
+from loadmanager.leader.shadows import Shadowing
+from loadmanager.ports import Assessment
+
+_SHARE_OF_TIME: Final = 0.05
+"""So much of a leader's time this may take; what follows too soon is left out."""
+
+
+@dataclass(slots=True)
+class Assessing:
+    """Computes it once the orders of a round are written, so that no move waits for it.
+
+    Shown as metrics, recorded in history, and kept as ``last`` until the term ends.
+    """
+
+    parts: Parts
+    deciding: Deciding
+    chronicle: Chronicle
+    shadowing: Shadowing
+    last: Assessment | None = None
+    _round: tuple[ClusterView, Plan] | None = None
+    _not_before_s: float = float("-inf")
+
+    def decided(self, view: ClusterView, plan: Plan) -> None:
+        """Keep the view and the plan of a round until that is over."""
+        self._round = (view, plan)
+
+    async def round_over(self) -> None:
+        """Compute it for the round, unless that is too soon."""
+        done, self._round = self._round, None
+        began_s = self.parts.clock.monotonic_s()
+        if done is None or began_s < self._not_before_s:
+            return
+        seen = self._seen(*done)
+        self._show(None if seen is None else seen.optimality)
+        if seen is not None:
+            await self.shadowing.round_over(seen)
+        ended_s = self.parts.clock.monotonic_s()
+        self._not_before_s = ended_s + (ended_s - began_s) / _SHARE_OF_TIME
+
+    def _seen(self, view: ClusterView, plan: Plan) -> Seen | None:
+        planner, memory = self.deciding.planner, self.deciding.memory
+        try:
+            found, parts = planner.optimality(view, memory), planner.divided(view, memory)
+        except Exception as error:  # noqa: BLE001 - the round was done, whatever is said of it
+            self.parts.unexpected.caught("round", error)
+            return None
+        if found is None or parts is None:
+            return None
+        return Seen(view=view, divided=parts, optimality=found, moves=plan.moves)
+
+    def _show(self, found: Optimality | None) -> None:
+        self.parts.metrics.optimality.found(found)
+        past = self.deciding.recollection
+        self.last = None
+        if found is not None:
+            self.last = Assessment(found, round=past.rounds, at_ms=past.last_round_at_ms)
+            self.chronicle.assessed(found)
+
+    def end(self) -> None:
+        """Show nothing: the term is over."""
+        self.shadowing.end()
+        self.parts.metrics.optimality.found(None)

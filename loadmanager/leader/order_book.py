@@ -1,0 +1,294 @@
+"""The orders of one term as they stand in ZooKeeper: which broker is to own which bundle.
+
+The book is the contents of ``/loadbalance/orders/*``, kept in memory. The task controller
+alone reads and writes it, one call at a time. Orders are written in full per broker and
+always under a check of the epoch, so that a leader that was replaced changes nothing.
+Additions go before removals: if the writing is cut in two, a bundle stands in two brokers'
+orders for a moment, and the one that holds the lock keeps it; it never stands in none.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.core import znodes
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker
+from loadmanager.core.orders import (
+    OrderChanges,
+    Orders,
+    SplitOrder,
+    decode_orders,
+    encode_orders,
+    largest_orders_bytes,
+    next_chunk,
+)
+from loadmanager.leader.election import Deposed, Term
+from loadmanager.ports import (
+    Check,
+    CommitRejected,
+    Create,
+    Node,
+    NodeExists,
+    NodeMissing,
+    Operation,
+    Reported,
+    SetData,
+    TooLarge,
+)
+
+log = structlog.get_logger()
+
+_NOTHING: Mapping[BundleId, BrokerId] = MappingProxyType({})
+_READ_TOGETHER = 64
+
+
+class OrderBook:
+    """The standing orders of one term."""
+
+    def __init__(self, parts: Parts, term: Term) -> None:
+        self._coordination = parts.coordination
+        self._picture = parts.picture
+        self._metrics = parts.metrics
+        self._oversized = parts.oversized
+        self._term = term
+        self._assigned: dict[BundleId, BrokerId] = {}
+        self._splits: dict[BundleId, SplitOrder] = {}
+        self._nodes: set[BrokerId] = set()
+        self._spoilt: set[BrokerId] = set()
+        self._read = False
+
+    @property
+    def assigned(self) -> Mapping[BundleId, BrokerId]:
+        """Who should own each bundle that was ever placed."""
+        return self._assigned
+
+    @property
+    def splits(self) -> Mapping[BundleId, SplitOrder]:
+        """Which bundles are ordered to be cut, and how."""
+        return self._splits
+
+    @property
+    def known(self) -> bool:
+        """Whether the standing orders are known: not at first, nor after a lost reply."""
+        return self._read
+
+    def follow(self, reported: Reported) -> None:
+        """Report nothing: what becomes of these orders, the lists of owners show."""
+
+    def close(self) -> None:
+        """Do nothing: each commit checks the epoch."""
+
+    async def write(self, changes: OrderChanges, rider: SetData | None = None) -> bool:
+        """Order several things at once; the standing orders must be `known`.
+
+        Returns whether the ``rider`` was written with them, in the last commit if there are
+        several: not if that has no room for it, or its node is not there.
+
+        Raises:
+            Deposed: somebody else leads; nothing was changed.
+            Disconnected: the reply was lost; nothing is known until `read`.
+            TooLarge: orders of a broker do not fit its node; those that fit are written.
+        """
+        if not changes and not self._spoilt:
+            return False
+        error: TooLarge | None = None
+        most_bytes = largest_orders_bytes(self._coordination.max_request_bytes)
+        while True:
+            assigned, splits = changes.apply(self._assigned, self._splits)
+            contents = self._contents(assigned, splits, self._touched(changes))
+            full = {b: len(c) for b, c in contents.items() if len(c) > most_bytes}
+            if not full:
+                break
+            error = error or self._too_large(full, most_bytes)
+            changes, former = changes.less(full, self._assigned), changes
+            if changes == former:
+                raise error
+        self._read = False
+        rode = await self._write(contents, rider)
+        self._spoilt.clear()
+        self._assigned, self._splits, self._read = assigned, splits, True
+        if error is not None:
+            raise error
+        return rode
+
+    def _touched(self, changes: OrderChanges) -> list[BrokerId]:
+        """Return the brokers whose orders change, those that get something first."""
+        additions = set(changes.assigned.values())
+        touched = {*changes.assigned, *changes.splits, *changes.gone}
+        others = {self._assigned[bundle] for bundle in touched if bundle in self._assigned}
+        # The broker that still holds a lock learns which one comes after it.
+        holders = {self._picture.listed_owner(bundle) for bundle in changes.assigned}
+        others |= {broker for broker in holders if broker and broker in self._picture.brokers}
+        others |= self._spoilt
+        return [*sorted(additions), *sorted(others - additions)]
+
+    def _too_large(self, sizes_bytes: Mapping[BrokerId, int], most_bytes: int) -> TooLarge:
+        """Count the brokers whose orders do not fit, and return the error of the last one."""
+        errors = {b: TooLarge(znodes.orders(b), n, most_bytes) for b, n in sizes_bytes.items()}
+        for broker, error in sorted(errors.items()):
+            self._oversized.refused("orders", broker, error)
+        return errors[max(errors)]
+
+    async def rewrite_changed(self) -> tuple[BrokerId, ...]:
+        """Write orders again that are not as they were written here; return whose they were.
+
+        Raises as `write`.
+        """
+        bundles: dict[BrokerId, set[BundleId]] = defaultdict(set)
+        for bundle, planned in self._assigned.items():
+            bundles[planned].add(bundle)
+        stored = await self._stored(self._nodes | bundles.keys())
+        changed = tuple(
+            broker
+            for broker, orders in stored.items()
+            if orders is None
+            or orders.bundles != bundles[broker]
+            or orders.splits != {b: self._splits[b] for b in self._splits.keys() & bundles[broker]}
+            or orders.epoch > self._term.epoch  # No agent obeys one of an epoch to come.
+        )
+        self._spoilt.update(changed)
+        await self.write(OrderChanges())
+        return changed
+
+    async def _stored(self, brokers: Collection[BrokerId]) -> dict[BrokerId, Orders | None]:
+        """Read the orders of brokers: without bundles if there are none, None if not legible."""
+        found: dict[BrokerId, Orders | None] = {}
+        every = sorted(brokers)
+        for first in range(0, len(every), _READ_TOGETHER):
+            some = every[first : first + _READ_TOGETHER]
+            nodes = await asyncio.gather(*(self._coordination.get(znodes.orders(b)) for b in some))
+            for broker, node in zip(some, nodes, strict=True):
+                self._nodes.discard(broker)
+                if node is not None:
+                    self._nodes.add(broker)
+                found[broker] = Orders(0) if node is None else self._decoded(broker, node)
+        return found
+
+    async def _write(self, contents: dict[BrokerId, bytes], rider: SetData | None) -> bool:
+        most_bytes = self._coordination.max_request_bytes // 2
+        rode = False
+        while contents:
+            chunk = next_chunk(contents, most_bytes)
+            operations: list[Operation] = [Check(znodes.EPOCH, self._term.epoch)]
+            for broker in chunk:
+                make = SetData if broker in self._nodes else Create
+                operations.append(make(znodes.orders(broker), contents[broker]))
+            left = most_bytes - sum(len(contents[broker]) for broker in chunk)
+            if rider is not None and chunk == [*contents] and len(rider.data) <= left:
+                operations.append(rider)
+                rode = True
+            try:
+                await self._coordination.commit(operations)
+            except CommitRejected as rejected:
+                if rejected.index > len(chunk):
+                    rider, rode = None, False  # Its node was deleted by hand.
+                else:
+                    await self._give_way(rejected, chunk)
+                continue
+            self._nodes.update(chunk)
+            contents = {b: content for b, content in contents.items() if b not in chunk}
+        return rode
+
+    async def _give_way(self, rejected: CommitRejected, chunk: list[BrokerId]) -> None:
+        if rejected.index == 0:
+            raise Deposed(f"epoch {self._term.epoch} is over: {rejected.cause}") from rejected
+        broker = chunk[rejected.index - 1]
+        if isinstance(rejected.cause, NodeExists):
+            self._nodes.add(broker)
+        elif isinstance(rejected.cause, NodeMissing):
+            self._nodes.discard(broker)
+            await self._coordination.ensure(znodes.ORDERS)
+        else:
+            raise rejected.cause
+
+    def _contents(
+        self,
+        assigned: Mapping[BundleId, BrokerId],
+        splits: Mapping[BundleId, SplitOrder],
+        brokers: Sequence[BrokerId],
+    ) -> dict[BrokerId, bytes]:
+        bundles: dict[BrokerId, set[BundleId]] = {broker: set() for broker in brokers}
+        handovers: dict[BrokerId, dict[BundleId, BrokerId]] = defaultdict(dict)
+        for bundle, broker in assigned.items():
+            if broker in bundles:
+                bundles[broker].add(bundle)
+            owner = self._picture.listed_owner(bundle)
+            if owner and owner != broker:
+                handovers[owner][bundle] = broker
+        return {
+            broker: self._encoded(
+                Orders(
+                    self._term.epoch,
+                    frozenset(bundles[broker]),
+                    handovers[broker],
+                    {bundle: splits[bundle] for bundle in splits.keys() & bundles[broker]},
+                )
+            )
+            for broker in brokers
+        }
+
+    def _encoded(self, orders: Orders) -> bytes:
+        content = encode_orders(orders)
+        if len(content) > largest_orders_bytes(self._coordination.max_request_bytes):
+            # Clients can do without being sent on.
+            content = encode_orders(replace(orders, handovers=_NOTHING))
+        return content
+
+    async def read(self) -> None:
+        """Read what is ordered, by this leader or the ones before; raises `Disconnected`."""
+        await self._coordination.ensure(znodes.ORDERS)
+        # What was written before must be seen, whoever wrote it and to whatever server.
+        await self._coordination.heartbeat()
+        names = await self._coordination.children(znodes.ORDERS)
+        claims: dict[BundleId, set[BrokerId]] = defaultdict(set)
+        splits: dict[BundleId, SplitOrder] = {}
+        self._nodes.clear()
+        self._spoilt.clear()
+        brokers: list[BrokerId] = []
+        for name in names:
+            try:
+                brokers.append(parse_broker(name))
+            except InvalidName as error:
+                log.warning("znode.name.refused", path=f"{znodes.ORDERS}/{name}", error=str(error))
+        for broker, stored in (await self._stored(brokers)).items():
+            orders = stored or self._kept(broker)
+            splits |= orders.splits
+            if not orders.splits.keys() <= orders.bundles:
+                self._spoilt.add(broker)
+            for bundle in sorted(orders.bundles):
+                claims[bundle].add(broker)
+        self._assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
+        # Writing that was cut in two left a bundle in two brokers' orders.
+        for bundle, claiming in claims.items():
+            self._spoilt |= claiming - {self._assigned[bundle]}
+        self._splits = {bundle: one for bundle, one in splits.items() if bundle in claims}
+        self._read = True
+
+    def _decoded(self, broker: BrokerId, node: Node) -> Orders | None:
+        path = znodes.orders(broker)
+        try:
+            return decode_orders(path, node.data)
+        except MalformedContent as error:
+            log.warning("znode.content.refused", path=path, error=str(error))
+            self._metrics.malformed("orders")
+            return None
+
+    def _kept(self, broker: BrokerId) -> Orders:
+        """Return what a broker owns, as its orders, which are not legible.
+
+        Its agent keeps to the orders it read before; taking the garbage for "nothing" would
+        recall everything.
+        """
+        self._spoilt.add(broker)
+        owned = (b for b, at in self._picture.owners.items() if at.broker == broker)
+        return Orders(self._term.epoch, frozenset(owned))
+
+    def _preferred(self, bundle: BundleId, claims: set[BrokerId]) -> BrokerId:
+        owner = self._picture.listed_owner(bundle)
+        return owner if owner in claims else min(claims)

@@ -1,0 +1,141 @@
+"""Placing what nobody owns and what has to leave, between the rounds."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.common.subscriptions import Changes
+from loadmanager.core.bundle_task import AskedBy
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Cause
+from loadmanager.leader.absent_brokers import Absences
+from loadmanager.leader.decisions import Deciding
+from loadmanager.leader.drain import Emptying
+from loadmanager.leader.election import Deposed
+from loadmanager.leader.placement_queue import Wanted
+from loadmanager.leader.task_controller import TaskController
+from loadmanager.leader.untaken_orders import Untaken
+from loadmanager.ports import CoordinationError
+
+log = structlog.get_logger()
+
+_POLL_S = 5.0
+_UNTAKEN_POLL_S = 1.0
+_RETRY_S = 0.2
+_AFTER_ERROR_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Placing:
+    """Finds owners for bundles as soon as they need one, for one term.
+
+    Where ``brokers_own`` bundles by themselves, only draining brokers are emptied.
+    """
+
+    parts: Parts
+    tasks: TaskController
+    absences: Absences
+    deciding: Deciding
+    wanted: Wanted
+    emptying: Emptying
+    untaken: Untaken
+    brokers_own: bool = False
+    _work: Changes = field(default_factory=Changes, init=False)
+
+    @property
+    def unowned(self) -> tuple[BundleId, ...]:
+        """What is to be placed, now or when its broker was waited for long enough."""
+        return tuple(dict.fromkeys([*self.wanted, *self.absences.orphans()]))
+
+    def planned(self, bundle: BundleId) -> BrokerId | None:
+        """Return the registered broker that is to own ``bundle``."""
+        planned = self.tasks.assigned.get(bundle)
+        passed_over = planned in self.untaken.passed_over
+        return planned if planned in self.parts.picture.brokers and not passed_over else None
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Decide who is to own ``bundle``; see `Desk.assign`."""
+        answer, new = self.wanted.ask(bundle)
+        if new:
+            self._work.tell()
+        return await asyncio.shield(answer)
+
+    async def run(self) -> None:
+        """Place what lookups ask for, and what the brokers that left have left behind.
+
+        Raises:
+            Deposed: somebody else leads.
+        """
+        self.parts.picture.changes.subscribe(self._work.tell)
+        try:
+            while True:
+                try:
+                    await self._turn()
+                except Deposed:
+                    raise
+                except Exception as error:  # noqa: BLE001 - who waits is told, and it goes on
+                    self.parts.unexpected.caught("placing", error)
+                    self.wanted.refuse_all("the leader failed unexpectedly; its log says how")
+                    await self.parts.clock.sleep(_AFTER_ERROR_S)
+        finally:
+            self.parts.picture.changes.unsubscribe(self._work.tell)
+
+    def end(self, epoch: int) -> None:
+        """Tell all who wait that this leader is none any more."""
+        self.wanted.end(epoch)
+
+    async def _turn(self) -> None:
+        if self.brokers_own:
+            await self._empty_or_wait()
+        else:
+            await self._place_or_wait()
+
+    async def _empty_or_wait(self) -> None:
+        try:
+            if not await self._empty_draining():
+                await self._work.wait(_POLL_S)
+        except CoordinationError as error:
+            log.warning("broker.drain.failed", error=str(error))
+            await self.parts.clock.sleep(_RETRY_S)
+
+    async def _place_or_wait(self) -> None:
+        self.wanted.answer_planned(self.planned)
+        orphans = self.absences.orphans()
+        awaited = self.absences.awaited(orphans)
+        # What has a plan goes to nobody else, unless its broker is surely not there: while
+        # the picture is being completed nobody can tell.
+        planless = [bundle for bundle in self.wanted if bundle not in self.tasks.assigned]
+        try:
+            await self.untaken.look()
+            everything = dict.fromkeys([*planless, *orphans, *self.untaken.bundles()])
+            bundles = [bundle for bundle in everything if bundle not in awaited]
+            emptied = await self._empty_draining()
+            if not bundles:
+                if not emptied:
+                    poll_s = _UNTAKEN_POLL_S if self.untaken.waiting else _POLL_S
+                    await self._work.wait(min([poll_s, *awaited.values()]))
+                return
+            choices = self.deciding.choose(bundles)
+            found = await self.deciding.order(choices, AskedBy.UNOWNED)
+        except CoordinationError as error:
+            self.wanted.refuse_all(f"the order could not be written: {error}")
+            await self.parts.clock.sleep(_RETRY_S)
+            return
+        self.wanted.answer(found.ordered, choices.refusals, found.refused)
+        if len(found.ordered) < len(bundles):
+            await self._work.wait(_RETRY_S)
+
+    async def _empty_draining(self) -> bool:
+        """Move some of what is on draining brokers; return whether there was anything to try."""
+        leaving = self.emptying.due()
+        if not leaving:
+            return False
+        choices = self.deciding.choose(leaving, leaving, Cause.DRAINING)
+        found = await self.deciding.order(choices, AskedBy.DRAIN)
+        self.emptying.refused([*choices.refusals, *found.refused])
+        if found.ordered:
+            sources = {leaving[bundle] for bundle in found.ordered}
+            self.parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
+        return True

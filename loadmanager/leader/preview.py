@@ -1,0 +1,60 @@
+"""What a round would do now, by the leader's own strategies or by others, without doing it."""
+
+import asyncio
+
+import numpy as np
+
+from loadmanager.config.errors import ConfigError
+from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.core.cost import CostDocument
+from loadmanager.core.planner import Planner
+from loadmanager.core.snapshot import in_force
+from loadmanager.leader.cluster_view import Look
+from loadmanager.leader.leadership import Leading
+from loadmanager.ports import Preview, PreviewWish, Unavailable, Unfit
+
+
+class PreviewRequests:
+    """The application's side of `PreviewService`."""
+
+    def __init__(self, leading: Leading) -> None:
+        self._leading = leading
+
+    async def plan(self, wish: PreviewWish) -> Preview:
+        """Return what a round would do now; see `PreviewService`."""
+        look = self._leading.require_desk().look()
+        if not look.view.brokers.names:
+            raise Unavailable("no broker has a load report yet")
+        planner = _wanted(look.planner, look.costs, wish)
+        # View and memory are values, and the leader's own generator is not touched.
+        rng = np.random.default_rng(wish.seed)
+        return await asyncio.to_thread(_previewed, planner, look, rng)
+
+
+def _previewed(planner: Planner, look: Look, rng: np.random.Generator) -> Preview:
+    view = look.view
+    plan = planner.round(view, look.memory, rng, draining=False)
+    return Preview(
+        plan=plan,
+        optimality=planner.optimality(view, plan.memory),
+        with_moves=planner.optimality(view, plan.memory, (*plan.moves, *plan.observed)),
+        epoch=look.epoch,
+        in_force=in_force(planner),
+        balancing=look.balancing,
+    )
+
+
+def _wanted(planner: Planner, costs: CostDocument | None, wish: PreviewWish) -> Planner:
+    if not (wish.shedder or wish.placement or wish.mode or wish.settings):
+        return planner
+    wanted = Wanted(
+        shedder=wish.shedder or None,
+        placement=wish.placement or None,
+        mode=wish.mode or None,
+        settings=wish.settings,
+    )
+    try:
+        other = planner_for("the leader", in_force(planner), wanted)
+    except ConfigError as error:
+        raise Unfit("; ".join(error.faults).replace("--set ", "set=")) from error
+    return other.costing(costs)

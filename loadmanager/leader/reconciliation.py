@@ -1,0 +1,141 @@
+"""Comparing, round by round, what was ordered with what is: nothing is left behind.
+
+Orders, boundaries, locks, lists and reports have one writer each and agree in the end;
+what does not agree is repaired here or told, within one round, so that a fault nobody
+thought of shows in a log, a metric and the accounts, and not as a bundle that is served
+nowhere.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.core import znodes
+from loadmanager.core.bundle_task import TaskEvent
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
+from loadmanager.core.orders import OrderChanges
+from loadmanager.leader.adoption import Adoption
+from loadmanager.leader.decision_log import Recollection
+from loadmanager.leader.disagreements import Disagreement, Kind, tell
+from loadmanager.leader.task_controller import TaskController
+from loadmanager.leader.untaken_orders import Untaken
+
+log = structlog.get_logger()
+
+_LOOK_AGAIN_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Reconciler:
+    """Looks once a round, for one term."""
+
+    parts: Parts
+    tasks: TaskController
+    adoption: Adoption
+    untaken: Untaken
+    recollection: Recollection
+    _suspects: set[tuple[BundleId, BrokerId]] = field(default_factory=set, init=False)
+
+    async def look(self) -> None:
+        """Mend or tell what does not agree.
+
+        Raises:
+            CoordinationError: it cannot be read, or the orders not be written, now.
+        """
+        found = [
+            Disagreement(Kind.ORDERS_CHANGED, broker, "written by another hand", repaired=True)
+            for broker in await self.tasks.rewrite_changed()
+        ]
+        found += [
+            Disagreement(Kind.STUCK_HAND_OVER, bundle, f"awaited at {task.target}", repaired=False)
+            for task in await self.tasks.tend(TaskEvent.REPEATED)
+            for bundle in task.bundles
+        ]
+        found += self.untaken.disagreements()
+        found += await self._recall_what_is_no_bundle()
+        found += [
+            Disagreement(Kind.STRAY_LOCK, bundle, znodes.lock(bundle), repaired=False)
+            for bundle in sorted(await self._strays())
+        ]
+        found += self._served_unlocked()
+        tell(found, self.parts.metrics, self.recollection)
+
+    async def _recall_what_is_no_bundle(self) -> list[Disagreement]:
+        """Recall bundles of deleted namespaces, and ranges that their namespace has not got."""
+        found: list[Disagreement] = []
+        for namespace in sorted({namespace_of(bundle) for bundle in self.tasks.assigned}):
+            found += await self._no_bundles_of(namespace)
+        if found:
+            gone = [BundleId(one.subject) for one in found]
+            await self.tasks.change(lambda: OrderChanges(gone=gone))
+        return found
+
+    async def _no_bundles_of(self, namespace: Namespace) -> list[Disagreement]:
+        picture = self.parts.picture
+        try:
+            boundaries = await picture.boundaries(namespace)
+            if boundaries is None:
+                # To recall a whole namespace, what one server has not heard of yet will
+                # not do.
+                await self.parts.coordination.sync(znodes.local_policies(namespace))
+                boundaries = await picture.reread_boundaries(namespace)
+        except MalformedContent:
+            return []
+        bundles = [b for b in self.tasks.assigned if namespace_of(b) == namespace]
+        if boundaries is None:
+            log.warning("namespace.bundles.vanished", namespace=namespace)
+            kind, detail = Kind.VANISHED_NAMESPACE, f"{namespace} is no more"
+        else:
+            kind, detail = Kind.UNKNOWN_RANGE, "no bundle of its namespace, nor cut into some"
+            bundles = [bundle for bundle in bundles if self.adoption.is_foreign(bundle, boundaries)]
+        return [Disagreement(kind, bundle, detail, repaired=True) for bundle in bundles]
+
+    async def _strays(self) -> set[BundleId]:
+        """Return the locks that no broker lists, at two looks: nobody would ever drop them.
+
+        Lock and list change in one commit and reach the picture by two watches, so at a
+        first look they may differ for a moment.
+        """
+        suspects = {bundle async for bundle in self._unlisted_locks()}
+        if suspects:
+            await self.parts.clock.sleep(_LOOK_AGAIN_S)
+            suspects &= {bundle async for bundle in self._unlisted_locks()}
+        for bundle in suspects:
+            log.warning("bundle.lock.stray", bundle=bundle, path=znodes.lock(bundle))
+        self.parts.metrics.stray_locks.set(len(suspects))
+        return suspects
+
+    async def _unlisted_locks(self) -> AsyncIterator[BundleId]:
+        coordination, owners = self.parts.coordination, self.parts.picture.owners
+        for tenant in await coordination.children(znodes.LOCKS):
+            for namespace in await coordination.children(f"{znodes.LOCKS}/{tenant}"):
+                folder = f"{tenant}/{namespace}"
+                for name in await coordination.children(f"{znodes.LOCKS}/{folder}"):
+                    try:
+                        bundle = parse_bundle(f"{folder}/{name}")
+                    except InvalidName as error:
+                        path = f"{znodes.LOCKS}/{folder}/{name}"
+                        log.warning("znode.name.refused", path=path, error=str(error))
+                        continue
+                    if bundle not in owners:
+                        yield bundle
+
+    def _served_unlocked(self) -> list[Disagreement]:
+        """Return what brokers report to serve, twice, since others have the lock."""
+        picture = self.parts.picture
+        suspects = {
+            (bundle, broker)
+            for broker, known in picture.loads.reports.items()
+            for bundle in known.report.bundles
+            if (at := picture.owners.get(bundle))
+            and at.broker != broker
+            and known.mzxid > at.fencing_token
+        }
+        found, self._suspects = suspects & self._suspects, suspects
+        return [
+            Disagreement(Kind.SERVED_UNLOCKED, bundle, f"by {broker}", repaired=False)
+            for bundle, broker in sorted(found)
+        ]

@@ -1,0 +1,168 @@
+"""The leader's rhythm: samples at every tick, and a look at everything at every round."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.common.runtime_settings import Tuning, wait_out
+from loadmanager.core.arbitration import Dispatched
+from loadmanager.core.balancing import BalancingMode
+from loadmanager.core.load_tracker import LoadTally
+from loadmanager.leader.cluster_view import Viewing
+from loadmanager.leader.decisions import Deciding
+from loadmanager.leader.election import Deposed, Term, TermGivenUp
+from loadmanager.leader.harmful_reports import HarmfulReports, Trial
+from loadmanager.leader.history_recorder import Chronicle
+from loadmanager.leader.leader_state import Inheritance
+from loadmanager.leader.optimality import Assessing
+from loadmanager.leader.placement import Placing
+from loadmanager.leader.reconciliation import Reconciler
+from loadmanager.leader.round_log import tell_plan
+from loadmanager.leader.splits import Splits
+from loadmanager.leader.task_controller import TaskController
+from loadmanager.ports import Connection, CoordinationError
+
+log = structlog.get_logger()
+
+MOST_FAILED_ROUNDS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """The ticks and rounds of one term.
+
+    ``brokers_own`` says that brokers own bundles by themselves: their bundles are not cut here,
+    and nothing of them is repaired.
+    """
+
+    parts: Parts
+    term: Term
+    tuning: Tuning
+    tally: LoadTally
+    viewing: Viewing
+    deciding: Deciding
+    tasks: TaskController
+    splits: Splits
+    placing: Placing
+    reconciler: Reconciler
+    inheritance: Inheritance
+    chronicle: Chronicle
+    harmful: HarmfulReports
+    assessing: Assessing
+    brokers_own: bool = False
+
+    async def tick(self) -> None:
+        """Sample for ever; raises `Deposed`."""
+        while True:
+            await self._pause(lambda: self.tuning.now.rhythm.tick_interval_s)
+            try:
+                await self._tick()
+            except CoordinationError as error:
+                log.warning("bundle.split.unread", error=str(error))
+            except Deposed:
+                raise
+            except Exception as error:  # noqa: BLE001 - no error of one tick ends the sidecar
+                await self._search("tick", error)
+
+    async def _tick(self) -> None:
+        self.tally.weigh(self.tuning.now.planner.weights)
+        self.viewing.take_reports()
+        self.tally.sample()
+        self.chronicle.ticked()
+        self.tasks.observe()
+        if not self.brokers_own:
+            await self.splits.adopt_parts()
+
+    async def run(self) -> None:
+        """Look for moves, and for what does not agree, for ever.
+
+        Raises:
+            Deposed: somebody else leads.
+            TermGivenUp: rounds fail, and nobody knows why.
+        """
+        failed_in_a_row = 0
+        while True:
+            await self._pause(lambda: self.tuning.now.rhythm.round_interval_s)
+            started_s = self.parts.clock.monotonic_s()
+            unexpected = False
+            try:
+                outcome = await self._round_without_harmful()
+            except CoordinationError as error:
+                outcome = "failed"
+                log.warning("round.orders.failed", error=str(error))
+            except Deposed:
+                raise
+            except Exception as error:  # noqa: BLE001 - no error of one round ends the sidecar
+                outcome, unexpected = "failed", True
+                self.parts.unexpected.caught("round", error)
+            failed_in_a_row = failed_in_a_row + 1 if unexpected else 0
+            if failed_in_a_row == MOST_FAILED_ROUNDS:
+                raise TermGivenUp(f"{failed_in_a_row} rounds in a row failed unexpectedly")
+            self.parts.metrics.rounds.labels(outcome).inc()
+            took_s = self.parts.clock.monotonic_s() - started_s
+            self.parts.metrics.round_duration_seconds.observe(took_s)
+            self.chronicle.round_over(
+                outcome,
+                took_s=took_s,
+                tick_interval_s=self.tuning.now.rhythm.tick_interval_s,
+                unowned=lambda: self.placing.unowned,
+            )
+            await self.assessing.round_over()
+
+    async def _pause(self, interval_s: Callable[[], float]) -> None:
+        await wait_out(self.parts.clock, interval_s, self.parts.clock.sleep)
+
+    async def _round_without_harmful(self) -> str:
+        """Do one round, and if reports make it fail once more without them."""
+        try:
+            return await self._round()
+        except (CoordinationError, Deposed):
+            raise
+        except Exception as error:
+            if not await self._search("round", error):
+                raise
+        return await self._round()
+
+    async def _search(self, place: str, error: Exception) -> bool:
+        """Count an unexpected error, and return whether reports were found that cause it."""
+        trial = Trial(
+            planner=self.deciding.planner,
+            memory=self.deciding.memory,
+            assigned=self.tasks.assigned,
+            policies=self.viewing.policies,
+        )
+        found = await self.harmful.search(trial)
+        if found or place != "round":
+            self.parts.unexpected.caught(place, error)
+        return found
+
+    async def _round(self) -> str:
+        doubtful = self.parts.coordination.session.connection is not Connection.CONNECTED
+        if not doubtful:
+            await self.tasks.confirm()
+        view = self.viewing.view()
+        plan = self.deciding.round(view, session_doubtful=doubtful)
+        self.assessing.decided(view, plan)
+        strategy = type(self.deciding.planner.shedder).__name__
+        tell_plan(self.parts.metrics, strategy, plan, self.term.epoch)
+        state = self.inheritance.write(plan.memory)
+        cuts = self.deciding.steering.balancing.mode is BalancingMode.ACTIVE
+        if cuts and not (doubtful or self.brokers_own):
+            await self.splits.look()
+        found: Dispatched | None = None
+        if plan.moves:
+            found = await self.deciding.order_round(plan, view, state)
+        if found is None or not found.rode:
+            await self.inheritance.leave(self.deciding.memory)
+        if not (doubtful or self.brokers_own):
+            await self.reconciler.look()
+        if found is None:
+            return "observed" if plan.observed else "quiet"
+        if found.too_large is not None:
+            return "failed"
+        sources = {move.source for move in plan.moves if move.bundle in found.ordered}
+        self.parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
+        return "moved" if found.ordered else "failed"

@@ -1,0 +1,68 @@
+"""Strategies beside the active one, on the leader's own views; nothing that they want is done."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loadmanager.common.context import Parts
+from loadmanager.common.cost_model_watch import Costing
+from loadmanager.common.runtime_settings import Tuning
+from loadmanager.core.cost import CostDocument
+from loadmanager.core.planner import Planner
+from loadmanager.core.shadow import Seen, Shadow, after_round
+from loadmanager.leader.history_recorder import Chronicle
+
+
+@dataclass(slots=True)
+class Shadowing:
+    """The shadows of one term, by the classes of their strategies.
+
+    Each begins with what the leader sees when it is configured or the term begins.
+    """
+
+    parts: Parts
+    tuning: Tuning
+    costing: Costing
+    chronicle: Chronicle
+    shadows: dict[str, Shadow] = field(default_factory=dict)
+    _planners: dict[str, Planner] = field(default_factory=dict)
+    _made_of: dict[str, tuple[Planner, CostDocument | None]] = field(default_factory=dict)
+    _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    async def round_over(self, seen: Seen) -> None:
+        """Have each strategy decide on the round that was done, one at a time."""
+        self._follow_configuration()
+        for strategy, planner in self._planners.items():
+            # Lookups and leases come between two of them.
+            await asyncio.sleep(0)
+            try:
+                shadow = after_round(self.shadows[strategy], planner, seen, self._rng)
+            except Exception as error:  # noqa: BLE001 - no shadow disturbs the leader
+                self.parts.unexpected.caught("round", error)
+                continue
+            self.shadows[strategy] = shadow
+            self.parts.metrics.shadows.after_round(strategy, shadow)
+            self.chronicle.shadowed(strategy, shadow.rounds[-1])
+
+    def _follow_configuration(self) -> None:
+        """Begin anew with strategies whose settings are others now."""
+        wanted, document = self.tuning.now.shadows, self.costing.document
+        for strategy in self._planners.keys() - wanted.keys():
+            self._forget(strategy)
+        for strategy, configured in wanted.items():
+            former, costs = self._made_of.get(strategy, (None, None))
+            if former != configured:
+                self.shadows[strategy] = Shadow()
+            if former != configured or costs is not document:
+                self._planners[strategy] = configured.costing(document)
+                self._made_of[strategy] = (configured, document)
+
+    def _forget(self, strategy: str) -> None:
+        del self._planners[strategy], self._made_of[strategy], self.shadows[strategy]
+        self.parts.metrics.shadows.forget(strategy)
+
+    def end(self) -> None:
+        """Show nothing: the term is over."""
+        for strategy in list(self._planners):
+            self._forget(strategy)

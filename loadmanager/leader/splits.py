@@ -1,0 +1,218 @@
+"""Which bundles are to be split or merged: proposals, and why others stay as they are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from loadmanager.common.context import Parts
+from loadmanager.common.runtime_settings import SplitPolicy, Tuning
+from loadmanager.core.averages import Rates
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.plan import Cause
+from loadmanager.core.splitting import Merge, find_splits
+from loadmanager.leader.adoption import Adoption
+from loadmanager.leader.decisions import Deciding
+from loadmanager.leader.task_controller import TaskController
+from loadmanager.ports import Conflict, MergeRefused, SplitRefused, Unavailable
+
+_REST_S = 600.0
+
+
+@dataclass(slots=True, eq=False)
+class Splits:
+    """Proposes splits and merges, and takes up what came of them, for one term."""
+
+    parts: Parts
+    tasks: TaskController
+    tally: LoadTally
+    tuning: Tuning
+    adoption: Adoption
+    deciding: Deciding
+    _resting_until_s: dict[BundleId, float] = field(default_factory=dict, init=False)
+
+    @property
+    def _policy(self) -> SplitPolicy:
+        return self.tuning.now.split_policy
+
+    @property
+    def rests_s(self) -> Mapping[BundleId, float]:
+        """Until when bundles that could not be split are left whole, on this leader's clock."""
+        now_s = self.parts.clock.monotonic_s()
+        return {b: until_s for b, until_s in self._resting_until_s.items() if until_s > now_s}
+
+    def inherit(self, rests_s: Mapping[BundleId, float]) -> None:
+        """Leave whole what the former leader gave up splitting, for as long as it would have."""
+        latest_s = self.parts.clock.monotonic_s() + _REST_S
+        self._resting_until_s = {b: min(until_s, latest_s) for b, until_s in rests_s.items()}
+
+    async def adopt_parts(self) -> None:
+        """Take up the parts of what was split, give all but the first a new place.
+
+        The whole was too much for its bundle, if not for its broker; the first part
+        stays, so that at least its clients need not move. What was not made in time is
+        taken back.
+
+        Raises:
+            CoordinationError: boundaries cannot be read, or the orders not be written.
+        """
+        cut = await self.adoption.adopt()
+        late = await self.tasks.tend(TaskEvent.EXPIRED)
+        self._rest(task.bundle for task in late if task.kind is TaskKind.SPLIT)
+        others = [part for parts in cut for part in parts[1:]]
+        if others:
+            choices = self.deciding.choose(others)
+            assigned = self.tasks.assigned
+            moves = tuple(move for move in choices.moves if move.target != assigned[move.bundle])
+            await self.deciding.order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
+
+    async def look(self) -> None:
+        """Have bundles that are too large split, as many as one round may.
+
+        Raises:
+            CoordinationError: boundaries cannot be read, or the orders not be written.
+        """
+        if not self._policy.enabled:
+            return
+        reports = {
+            broker: known.report.bundles
+            for broker, known in self.parts.picture.loads.reports.items()
+        }
+        averages = self.tally.averages()
+
+        def long_rates(bundle: BundleId) -> Rates | None:
+            known = averages.get(bundle)
+            return known.long.rates if known else None
+
+        counts = await self._bundle_counts(b for bundles in reports.values() for b in bundles)
+        found = find_splits(self._policy.rules, reports, long_rates, counts)
+        due = [split.bundle for split in found.chosen if self._may_split(split.bundle)]
+        order = SplitOrder(self._policy.algorithm)
+        proposals = [
+            self._split(bundle, order, Cause.OVERSIZED, AskedBy.BALANCING)
+            for bundle in due[: self._policy.most_per_round]
+        ]
+        if proposals:
+            done = await self.tasks.dispatch(proposals)
+            if done.too_large is not None:
+                self._rest(done.refused)
+
+    async def order(self, bundle: BundleId, order: SplitOrder) -> None:
+        """Have one bundle split by its owner, because somebody asked.
+
+        Raises:
+            SplitRefused: nobody owns it, or it is about to be merged with another.
+            CoordinationError, Deposed: as `TaskController.dispatch`.
+        """
+        await self.adopt_parts()
+        task = self.tasks.tasks.of(bundle)
+        if task is not None and task.kind is TaskKind.MERGE:
+            raise SplitRefused(f"{bundle} is being merged with its neighbour")
+        proposal = self._split(bundle, order, Cause.REQUESTED, AskedBy.PEOPLE)
+        await self._dispatch(proposal)
+
+    async def merge(self, both: Merge, hotter: BundleId) -> None:
+        """Order two bundles to the owner of the hotter, or if that may not have both the other.
+
+        Rounds leave them alone for the cool-down, as what was moved. Raises as `order`.
+
+        Raises:
+            Conflict: something else is under way with one of them.
+            MergeRefused: nobody owns one of them, or neither owner may have both.
+        """
+        await self.adopt_parts()
+        owner_of = self._owners(both)
+        owners = sorted(set(owner_of.values()), key=lambda one: one != owner_of[hotter])
+        barred = self.deciding.barred(both.halves, owners)
+        allowed = [broker for broker in owners if broker not in barred]
+        if not allowed:
+            why = "; ".join(f"{broker}: {reason}" for broker, reason in barred.items())
+            raise MergeRefused(f"no owner of {both.lower} or {both.upper} may have both ({why})")
+        await self._dispatch(
+            BundleTask(
+                kind=TaskKind.MERGE,
+                bundles=both.halves,
+                source=None,
+                target=allowed[0],
+                cause=Cause.REQUESTED,
+                asked_by=AskedBy.PEOPLE,
+                planned=self._planned(both.halves),
+                splits=both.orders(),
+            )
+        )
+        now_s = self.parts.clock.monotonic_s()
+        self.deciding.memory = self.deciding.rested(both.halves, now_s)
+
+    def check_ordered(self, bundles: Sequence[BundleId], order: str, why: str = "") -> None:
+        """Raise `Unavailable` if bundles are not ordered to be split or merged any more."""
+        if not self.tasks.splits.keys() >= set(bundles):
+            notes = (one.note for one in reversed(self.tasks.ended) if bundles[0] in one.bundles)
+            note = next(notes, "") or "the bundle is no more"
+            raise Unavailable(f"{order} was taken back{why} ({note})")
+
+    def _owners(self, both: Merge) -> dict[BundleId, BrokerId]:
+        """Return the owner of each half, with which nothing is under way; raises as `merge`."""
+        owners: dict[BundleId, BrokerId] = {}
+        for half in both.halves:
+            order = self.tasks.splits.get(half)
+            if order is not None:
+                raise Conflict(f"{half} is ordered to {order.algorithm} already; wait for that")
+            holding = self.parts.picture.live_owner(half)
+            planned = self.tasks.assigned.get(half)
+            owner = holding.broker if holding else None
+            if planned not in {None, owner}:
+                raise Conflict(f"{half} is on its way to {planned}; wait until it is there")
+            if owner is None:
+                raise MergeRefused(f"nobody owns {half} now; look one of its topics up first")
+            owners[half] = owner
+        return owners
+
+    async def _dispatch(self, proposal: BundleTask) -> None:
+        found = await self.tasks.dispatch([proposal])
+        if found.too_large is not None:
+            raise found.too_large
+        for bundle, why in found.refused.items():
+            raise Unavailable(f"{proposal.kind.value} of {bundle} was not ordered: {why}")
+
+    def _split(
+        self, bundle: BundleId, order: SplitOrder, cause: Cause, asked_by: AskedBy
+    ) -> BundleTask:
+        planned = self._planned([bundle])
+        holding = self.parts.picture.live_owner(bundle)
+        owner = planned.get(bundle) or (holding.broker if holding else None)
+        if owner is None:
+            raise SplitRefused(f"nobody owns {bundle} now; look one of its topics up first")
+        return BundleTask(
+            kind=TaskKind.SPLIT,
+            bundles=(bundle,),
+            source=owner,
+            target=owner,
+            cause=cause,
+            asked_by=asked_by,
+            planned=planned,
+            splits={bundle: order},
+        )
+
+    def _planned(self, bundles: Iterable[BundleId]) -> dict[BundleId, BrokerId]:
+        assigned = self.tasks.assigned
+        return {bundle: assigned[bundle] for bundle in bundles if bundle in assigned}
+
+    def _may_split(self, bundle: BundleId) -> bool:
+        """Say whether nothing else is under way with it, and it may be tried (again)."""
+        holding = self.parts.picture.owners.get(bundle)
+        settled = holding is not None and holding.broker == self.tasks.assigned.get(bundle)
+        rested = self.parts.clock.monotonic_s() >= self._resting_until_s.get(bundle, 0.0)
+        return settled and rested and self.tasks.tasks.of(bundle) is None
+
+    def _rest(self, bundles: Iterable[BundleId]) -> None:
+        until_s = self.parts.clock.monotonic_s() + _REST_S
+        self._resting_until_s |= dict.fromkeys(bundles, until_s)
+
+    async def _bundle_counts(self, bundles: Iterable[BundleId]) -> dict[Namespace, int]:
+        counts: dict[Namespace, int] = {}
+        for namespace in {namespace_of(bundle) for bundle in bundles}:
+            boundaries = await self.adoption.boundaries(namespace)
+            if boundaries is not None:
+                counts[namespace] = len(boundaries.bundles)
+        return counts

@@ -1,0 +1,379 @@
+"""The task controller of one term: all orders are written here, and followed to their ends.
+
+Deciders only propose. Proposals that arrive while a write is under way wait and go together
+into the next one, in the order of their right (`AskedBy`); what they are checked against is
+what stands at that instant, never what stood when they were decided. A lost reply leaves
+tasks unconfirmed, and the standing orders are read again before anything else is written.
+
+A bundle whose standing order is not carried out always has a task: what no decider of this
+term proposed (orders of former leaders, a lock that was lost) is opened by `observe`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from loadmanager.common.cluster_state import OwnerView
+from loadmanager.common.runtime_settings import TaskBounds
+from loadmanager.core.arbitration import Arbitration, Dispatched
+from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskState
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.following import CUT_WITHIN_S, ended_by, overdue, seen, stands, unfollowed
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.live_tasks import LiveTasks
+from loadmanager.core.orders import OrderChanges, SplitOrder
+from loadmanager.leader.election import Deposed
+from loadmanager.ports import (
+    Clock,
+    CoordinationError,
+    Disconnected,
+    SetData,
+    StandingOrders,
+    TooLarge,
+)
+
+log = structlog.get_logger()
+
+_ENDED_KEPT: Final = 200
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """Proposals of one decider, waiting to be written or to be confirmed."""
+
+    proposals: Sequence[BundleTask]
+    rider: SetData | None
+    known: Callable[[Dispatched], None] | None
+    answer: asyncio.Future[Dispatched]
+    found: Dispatched = field(default_factory=Dispatched)
+
+
+class TaskController:
+    """Arbitrates proposals, writes orders, and follows tasks, for one term.
+
+    Args:
+        epoch: of the term.
+        orders: where orders are kept, and how they are carried out.
+        owners: where it is seen what brokers do.
+        clock: of the tasks.
+        bounds: returns the bounds as they are now.
+        listener: is called with each task in its new state: history and metrics.
+        caught: is called with the place and the error where a fault of this program shows.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        orders: StandingOrders,
+        owners: OwnerView,
+        clock: Clock,
+        *,
+        bounds: Callable[[], TaskBounds],
+        listener: Callable[[BundleTask], None],
+        caught: Callable[[str, BaseException], None],
+    ) -> None:
+        self._orders = orders
+        self._owners = owners
+        self._clock = clock
+        self._bounds = bounds
+        self._listener = listener
+        self._caught = caught
+        self._writing = asyncio.Lock()
+        self._waiting: list[_Request] = []
+        self._unconfirmed: list[_Request] = []
+        self._ended: deque[BundleTask] = deque(maxlen=_ENDED_KEPT)
+        self._closed = False
+        owners.owner_changes.subscribe(self._follow)
+        orders.follow(self._reported)
+        self.tasks = LiveTasks(epoch)
+
+    @property
+    def assigned(self) -> Mapping[BundleId, BrokerId]:
+        """Which broker is ordered to own each bundle."""
+        return self._orders.assigned
+
+    @property
+    def splits(self) -> Mapping[BundleId, SplitOrder]:
+        """Which bundles are ordered to be split or merged, and how."""
+        return self._orders.splits
+
+    @property
+    def ended(self) -> Sequence[BundleTask]:
+        """The tasks that ended last, the latest last; a bounded number of them."""
+        return tuple(self._ended)
+
+    @property
+    def _now_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    async def open(self) -> None:
+        """Read the orders of the former leaders, and follow what is not carried out yet.
+
+        Raises:
+            Disconnected: they cannot be read now.
+            Deposed: somebody else leads.
+        """
+        await self.change(OrderChanges)
+
+    def close(self) -> None:
+        """End all tasks with the term; their orders stand, for the next leader to follow.
+
+        What is being written when the term ends, somebody's request, is refused: no task
+        would follow it.
+        """
+        self._closed = True
+        self._orders.close()
+        self._unconfirmed.clear()
+        self._owners.owner_changes.unsubscribe(self._follow)
+        for task in self.tasks:
+            self._advance(task, TaskEvent.TERM_ENDED, "the term ended")
+
+    # --- writing -------------------------------------------------------------------------
+
+    async def dispatch(
+        self,
+        proposals: Sequence[BundleTask],
+        *,
+        rider: SetData | None = None,
+        known: Callable[[Dispatched], None] | None = None,
+    ) -> Dispatched:
+        """Order what is proposed, as far as nothing with more right is in the way.
+
+        Args:
+            proposals: any kinds, at most one for each bundle.
+            rider: what is to be written in the same commit, if there is room for it.
+            known: called once when it is known what was ordered: before this returns, or
+                after a lost reply once the standing orders were read again.
+
+        Raises:
+            Deposed: somebody else leads; nothing was changed.
+            Disconnected: the reply was lost, and the tasks are unconfirmed.
+        """
+        request = _Request(proposals, rider, known, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        async with self._writing:
+            if not request.answer.done():
+                await self._write_waiting()
+        return await request.answer
+
+    async def change(
+        self, compute: Callable[[], OrderChanges], then: Callable[[], None] | None = None
+    ) -> None:
+        """Write what is no task of its own: parts in the place of a whole, bundles that are gone.
+
+        ``compute`` is called when nothing else is being written, ``then`` once its changes
+        stand. Raises as `dispatch`, and `TooLarge` if not all of it fits.
+        """
+        async with self._writing:
+            await self._confirm()
+            changes = compute()
+            await self._orders.write(changes)
+            self._check_open()
+            if then is not None:
+                then()
+            self.observe()
+
+    def withdraw(self, proposal: BundleTask, why: str) -> None:
+        """Report a proposal as ended that is not to be ordered now."""
+        task = self.tasks.admit(proposal, self._now_s)
+        self._advance(task, TaskEvent.WITHDRAWN, why)
+
+    async def confirm(self) -> None:
+        """Return once the standing orders are known; raises `Disconnected`."""
+        async with self._writing:
+            await self._confirm()
+
+    async def tend(self, event: TaskEvent) -> Sequence[BundleTask]:
+        """Repeat the orders, or take back the splits and merges, for which ``event`` is due.
+
+        Returns their tasks. Raises as `change`.
+        """
+        due: list[BundleTask] = []
+
+        def compute() -> OrderChanges:
+            due[:] = self._due(event)
+            if event is TaskEvent.REPEATED:
+                return OrderChanges(
+                    {bundle: task.target for task in due for bundle in task.bundles}
+                )
+            return OrderChanges(splits=dict.fromkeys(b for task in due for b in task.splits))
+
+        def written() -> None:
+            numbers = {task.number for task in due}
+            for task in [task for task in self.tasks if task.number in numbers]:
+                repeated = event is TaskEvent.REPEATED
+                name = "bundle.order.repeated" if repeated else f"bundle.{task.kind}.abandoned"
+                log.warning(name, bundles=task.bundles, target=task.target)
+                self._advance(
+                    task, event, "" if repeated else f"not done within {CUT_WITHIN_S:g} s"
+                )
+
+        if self._due(event):
+            await self.change(compute, written)
+        return due
+
+    def _due(self, event: TaskEvent) -> list[BundleTask]:
+        now_s, owners, lost_after_s = self._now_s, self._owners, self._bounds().lost_after_s
+        return [
+            task
+            for task in self.tasks
+            if event is overdue(task, owners.listed_owner, owners.brokers, now_s, lost_after_s)
+        ]
+
+    async def rewrite_changed(self) -> tuple[BrokerId, ...]:
+        """Write orders again that are not as this leader left them; return whose they were.
+
+        Raises as `change`.
+        """
+        async with self._writing:
+            await self._confirm()
+            return await self._orders.rewrite_changed()
+
+    async def _write_waiting(self) -> None:
+        """Write everything that waits in one go."""
+        batch, self._waiting = self._waiting, []
+        batch.sort(key=lambda one: min((p.asked_by for p in one.proposals), default=0))
+        try:
+            await self._confirm()
+            refusal = await self._write(batch)
+            self._check_open()
+            for request in batch:
+                self._resolve(request, _why_refused(refusal), refusal)
+            self.observe()
+        except BaseException as error:
+            self._refuse(batch, error)
+            raise
+
+    def _refuse(self, batch: Iterable[_Request], error: BaseException) -> None:
+        """Answer all that have no answer yet: each decider goes on, whatever one write met."""
+        if not isinstance(error, Exception):
+            error = Disconnected("the write was interrupted before its reply")
+        for request in batch:
+            if not request.answer.done():
+                request.answer.set_exception(error)
+                request.answer.exception()  # The one that proposed it may be gone.
+
+    async def _write(self, batch: Sequence[_Request]) -> CoordinationError | None:
+        """Write what may be; return why not all of it stands, if that is known already."""
+        arbitration = Arbitration(
+            tasks=self.tasks,
+            assigned=self._orders.assigned,
+            owner=self._owners.listed_owner,
+            most_per_broker=self._bounds().most_per_broker,
+            now_s=self._now_s,
+        )
+        for request in batch:
+            request.found = arbitration.admit(request.proposals)
+        if not arbitration.changes:
+            return None
+        admitted = [request for request in batch if request.found.tasks]
+        riding = [request for request in admitted if request.rider][-1:]
+        rider = riding[0].rider if riding else None
+        try:
+            rode = await self._orders.write(arbitration.changes, rider)
+        except BaseException as error:
+            if isinstance(error, CoordinationError) and self._orders.known:
+                return error
+            self._check_open()
+            self._unconfirmed = admitted
+            for found in (request.found for request in admitted):
+                lost = TaskEvent.REPLY_LOST, "the reply was lost"
+                found.tasks = [self._advance(task, *lost) for task in found.tasks]
+            raise
+        for request in riding:
+            request.found.rode = rode
+        return None
+
+    def _resolve(
+        self, request: _Request, why: str, refusal: CoordinationError | None = None
+    ) -> None:
+        """Find out from the standing orders what was ordered, and answer the decider.
+
+        ``why`` is the reason of what does not stand.
+        """
+        found = request.found
+        for task in found.tasks:
+            if stands(task, self.assigned, self.splits):
+                self._advance(task, TaskEvent.ORDER_WRITTEN)
+                found.ordered |= dict.fromkeys(task.bundles, task.target)
+            else:
+                self._advance(task, TaskEvent.ORDER_REFUSED, why)
+                found.refused |= dict.fromkeys(task.bundles, why)
+                found.too_large = refusal if isinstance(refusal, TooLarge) else None
+        try:
+            if request.known is not None:
+                request.known(found)
+        except Exception as error:  # noqa: BLE001 - the other deciders are to be answered, too
+            self._caught("tasks", error)
+        if not request.answer.done():
+            request.answer.set_result(found)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Deposed(f"the term of epoch {self.tasks.epoch} ended")
+
+    async def _confirm(self) -> None:
+        self._check_open()
+        if not self._orders.known:
+            await self._orders.read()
+            self._check_open()
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        for request in unconfirmed:
+            self._resolve(request, "the reply was lost, and the order does not stand")
+
+    # --- following -----------------------------------------------------------------------
+
+    def observe(self) -> None:
+        """Compare the live tasks with the owners, and open tasks for what has none.
+
+        Costs a look at each bundle; `_follow`, at each change of owners, at each task.
+        """
+        self._follow()
+        if not self._orders.known:
+            return  # Something is being written.
+        for task in self.tasks:
+            ended = ended_by(task, self.assigned, self.splits)
+            if ended is not None:
+                there = task.bundle in self.assigned
+                why = "its order was taken back" if there else "the bundle is no more"
+                self._advance(task, ended, "" if ended is TaskEvent.DONE else why)
+        owner = self._owners.listed_owner
+        for proposal in unfollowed(self.tasks, owner, self.assigned, self.splits):
+            self._advance(self.tasks.admit(proposal, self._now_s), TaskEvent.ORDER_WRITTEN)
+
+    def _follow(self) -> None:
+        for task in self.tasks:
+            holding = self._owners.owners.get(task.bundle)
+            owner, serving = (holding.broker, holding.serving) if holding else (None, False)
+            now = task
+            for event in seen(task, owner, serving=serving):
+                now = self._advance(now, event)
+
+    def _reported(self, bundle: BundleId, event: TaskEvent, why: str) -> None:
+        task = self.tasks.of(bundle)
+        if task is not None and task.state is not TaskState.UNCONFIRMED:
+            self._advance(task, event, why)
+
+    def _advance(self, task: BundleTask, event: TaskEvent, note: str = "") -> BundleTask:
+        try:
+            changed = self.tasks.advance(task, event, self._now_s, note)
+        except LoadManagerError as error:
+            # A fault of this program. What is under way is opened anew by `observe`.
+            self._caught("tasks", error)
+            self.tasks.drop(task)
+            return task
+        for one in changed:
+            if one.state.ended:
+                self._ended.append(one)
+            self._listener(one)
+        return changed[-1]
+
+
+def _why_refused(refusal: CoordinationError | None) -> str:
+    if refusal is None or isinstance(refusal, TooLarge):
+        return "the orders of its broker do not fit into a node"
+    return str(refusal)

@@ -1,0 +1,158 @@
+"""Brokers that are registered, and do not take the locks of what they are ordered to own.
+
+A lock that is free is taken within moments. A broker that has taken none of those that it
+could take for half a session timeout is passed over for a while, as if it were draining:
+it gets nothing, and what it did not take goes to others. Then it gets another chance,
+each time later, until it takes a lock. A lock that stands is no fault of the broker
+that waits for it, and neither is a range that its namespace does not have.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.core import znodes
+from loadmanager.core.ids import BrokerId, BundleId, namespace_of
+from loadmanager.leader.disagreements import Disagreement, Kind
+from loadmanager.leader.task_controller import TaskController
+
+log = structlog.get_logger()
+
+TAKEN_WITHIN_FRACTION: Final = 0.5
+"""How much of a session timeout a broker may let go by without taking a free lock."""
+
+REST_S: Final = 60.0
+MOST_REST_S: Final = 600.0
+
+
+class _Taker(NamedTuple):
+    """A broker that is to take a lock, as one registration of it."""
+
+    broker: BrokerId
+    registered_as: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """Until when a broker is passed over, as which registration, and for how long."""
+
+    until_s: float
+    registered_as: int
+    rest_s: float
+
+
+class Untaken:
+    """The free locks that brokers were ordered to take, for one term."""
+
+    def __init__(self, parts: Parts, tasks: TaskController) -> None:
+        self._parts = parts
+        self._tasks = tasks
+        self._since_s: dict[BundleId, tuple[_Taker, float]] = {}
+        self._took_at_s: dict[BrokerId, float] = {}
+        self._rests: dict[BrokerId, _Rest] = {}
+
+    @property
+    def passed_over(self) -> frozenset[BrokerId]:
+        """The brokers that are to get nothing now; none if no other could take anything."""
+        now_s, brokers = self._parts.clock.monotonic_s(), self._parts.picture.brokers
+        resting = frozenset(
+            broker
+            for broker, rest in self._rests.items()
+            if rest.until_s > now_s
+            and broker in brokers
+            and brokers[broker].registered_as == rest.registered_as
+        )
+        return resting if self._has_others(resting) else frozenset()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether some free lock has not been taken yet."""
+        return bool(self._since_s)
+
+    def bundles(self) -> Mapping[BundleId, BrokerId]:
+        """Return what is to go to others, with the broker that did not take it."""
+        passed_over, owners = self.passed_over, self._parts.picture.owners
+        if not passed_over or not self._parts.picture.current:
+            return {}
+        assigned = self._tasks.assigned.items()
+        return {b: to for b, to in assigned if to in passed_over and b not in owners}
+
+    def disagreements(self) -> list[Disagreement]:
+        """Return the brokers that are passed over, for the round's account."""
+        now_s = self._parts.clock.monotonic_s()
+        return [
+            Disagreement(
+                Kind.LOCKS_UNTAKEN,
+                broker,
+                f"gets nothing for {self._rests[broker].until_s - now_s:.0f} s",
+                repaired=True,
+            )
+            for broker in sorted(self.passed_over)
+        ]
+
+    async def look(self) -> None:
+        """Compare orders and owners, and pass over who has let too much time go by.
+
+        Raises:
+            CoordinationError: a lock cannot be read now.
+        """
+        if not self._parts.picture.current:
+            self._since_s.clear()
+            return
+        now_s = self._parts.clock.monotonic_s()
+        self._observe(now_s)
+        within_s = TAKEN_WITHIN_FRACTION * self._parts.coordination.session.timeout_s
+        late: dict[_Taker, list[BundleId]] = {}
+        for bundle, (taker, since_s) in self._since_s.items():
+            if now_s - max(since_s, self._took_at_s.get(taker.broker, since_s)) >= within_s:
+                late.setdefault(taker, []).append(bundle)
+        for taker, bundles in sorted(late.items()):
+            others = self._has_others({taker.broker, *self.passed_over})
+            if others and await self._is_free(min(bundles)):
+                self._pass_over(taker, len(bundles), now_s)
+            else:
+                self._since_s.update(dict.fromkeys(bundles, (taker, now_s)))
+        self._parts.metrics.brokers_passed_over.set(len(self.passed_over))
+
+    def _observe(self, now_s: float) -> None:
+        owners = self._parts.picture.owners
+        for bundle, (taker, _) in self._since_s.items():
+            holding = owners.get(bundle)
+            if holding is not None and holding.broker == taker.broker:
+                self._took_at_s[taker.broker] = now_s
+                self._rests.pop(taker.broker, None)
+        before = self._since_s
+        self._since_s = {}
+        for bundle, taker in self._takeable():
+            former, since_s = before.get(bundle, (taker, now_s))
+            self._since_s[bundle] = (taker, since_s if former == taker else now_s)
+
+    def _takeable(self) -> Iterator[tuple[BundleId, _Taker]]:
+        """Yield each bundle that nobody lists, with the registered broker that is to own it."""
+        picture, passed_over = self._parts.picture, self.passed_over
+        for bundle, planned in self._tasks.assigned.items():
+            free = bundle not in picture.owners
+            if free and planned in picture.brokers and planned not in passed_over:
+                boundaries = picture.known_boundaries(namespace_of(bundle))
+                if boundaries is not None and bundle in boundaries:
+                    yield bundle, _Taker(planned, picture.brokers[planned].registered_as)
+
+    def _has_others(self, brokers: Container[BrokerId]) -> bool:
+        return any(
+            other not in brokers and not known.registration.draining
+            for other, known in self._parts.picture.brokers.items()
+        )
+
+    async def _is_free(self, bundle: BundleId) -> bool:
+        return await self._parts.coordination.get(znodes.lock(bundle)) is None
+
+    def _pass_over(self, taker: _Taker, bundles: int, now_s: float) -> None:
+        broker, registered_as = taker
+        former = self._rests.get(broker)
+        again = former is not None and former.registered_as == registered_as
+        rest_s = min(2 * former.rest_s, MOST_REST_S) if former and again else REST_S
+        self._rests[broker] = _Rest(now_s + rest_s, registered_as, rest_s)
+        log.warning("broker.locks.untaken", broker=broker, bundles=bundles, rest_s=rest_s)

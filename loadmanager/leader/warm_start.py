@@ -1,0 +1,97 @@
+"""What a leader that inherited too little supposes of bundles, from the seed of a rollup."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.durations import DAY_MS
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import Namespace, namespace_of
+from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.seed import Seed, hour_of_week
+from loadmanager.core.seeding import seeded
+from loadmanager.ports import CoordinationError, SeedUnreadable
+
+log = structlog.get_logger()
+
+WITHIN_S: Final = 10.0
+"""A leader waits no longer: bundles that nobody owns wait with it."""
+
+_AT_ONCE: Final = 100
+
+
+class Seeding:
+    """Fills the tally of a new term with what history says, where nobody knows better.
+
+    Args:
+        parts: the sidecar's, with the source of seeds.
+        tally: that of the term.
+        cluster: whose history a seed has to be made of.
+        max_age_days: an older seed is not used.
+    """
+
+    def __init__(
+        self, parts: Parts, tally: LoadTally, *, cluster: str, max_age_days: float
+    ) -> None:
+        self._parts = parts
+        self._tally = tally
+        self._cluster = cluster
+        self._max_age_ms = max_age_days * DAY_MS
+
+    async def sow(self) -> None:
+        """Read the seed and suppose what it says of bundles without a sample.
+
+        Nothing is read where the former leader left the averages of half of the reported
+        bundles or more. What goes wrong is told, and the leader goes on without.
+        """
+        if not self._is_cold():
+            return
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                seed = await self._parts.seeds.read(hour_of_week(self._parts.clock.wall_ms()))
+                if seed is not None:
+                    await self._use(seed)
+        except TimeoutError:
+            self._give_up("late", f"it was not read within {WITHIN_S:g} s")
+        except (SeedUnreadable, CoordinationError, MalformedContent) as error:
+            self._give_up("unreadable", str(error))
+
+    def _is_cold(self) -> bool:
+        known = self._tally.averages().keys()
+        brokers = self._parts.picture.loads.reports.values()
+        reported = {bundle for one in brokers for bundle in one.report.bundles}
+        return not known or 2 * len(reported & known) < len(reported)
+
+    async def _use(self, seed: Seed) -> None:
+        if seed.head.cluster != self._cluster:
+            whose = f"it is of cluster {seed.head.cluster!r}, this one is {self._cluster!r}"
+            self._give_up("foreign", whose)
+            return
+        age_ms = self._parts.clock.wall_ms() - seed.head.until_ms
+        if age_ms > self._max_age_ms:
+            most = f"older than {self._max_age_ms / DAY_MS:g}"
+            self._give_up("stale", f"its history ended {age_ms / DAY_MS:.1f} days ago, {most}")
+            return
+        boundaries = await self._boundaries({namespace_of(one) for one in seed.bundles})
+        count = self._tally.suppose(seeded(seed.bundles, boundaries))
+        self._parts.metrics.learning.seeded("used", count)
+        log.info("leadership.averages.seeded", bundles=count, age_s=round(age_ms / 1000))
+
+    async def _boundaries(self, namespaces: Iterable[Namespace]) -> Mapping[Namespace, Boundaries]:
+        """Return the present bundles of those namespaces that exist."""
+        picture = self._parts.picture
+        names = sorted(namespaces)
+        found: dict[Namespace, Boundaries] = {}
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            every = await asyncio.gather(*(picture.boundaries(name) for name in some))
+            found |= {name: one for name, one in zip(some, every, strict=True) if one is not None}
+        return found
+
+    def _give_up(self, result: str, why: str) -> None:
+        self._parts.metrics.learning.seeded(result)
+        log.warning("leadership.seed.refused", result=result, error=why)

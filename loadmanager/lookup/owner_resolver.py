@@ -1,0 +1,86 @@
+"""Whom a lookup may name for a bundle: its owner once that serves it, and nobody before.
+
+The owned lists say who holds which lock, and which of those bundles the broker has not
+loaded yet. Of its own broker a sidecar knows better: it commands it. But not one that
+waits because another sidecar has registered that broker: it is told as everybody is.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from loadmanager.common.context import Parts
+from loadmanager.common.subscriptions import Changes
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.ports import Owner
+
+
+class OwnBundles(Protocol):
+    """The bundles of this sidecar's own broker."""
+
+    @property
+    def changes(self) -> Changes:
+        """Is told when the set of bundles that the broker serves has changed."""
+
+    @property
+    def handovers(self) -> Mapping[BundleId, BrokerId]:
+        """Who gets those that the broker is to let go."""
+
+    def serves(self, bundle: BundleId) -> bool:
+        """Say whether the broker serves ``bundle`` and is to go on."""
+
+
+class Naming:
+    """Names owners from the picture and from what this sidecar does itself.
+
+    ``changes`` tells whenever an answer may have become another one.
+    """
+
+    def __init__(self, parts: Parts, own: OwnBundles) -> None:
+        self._picture = parts.picture
+        self._me = parts.identity
+        self._own = own
+        self.changes = Changes()
+        parts.picture.changes.subscribe(self.changes.tell)
+        own.changes.subscribe(self.changes.tell)
+
+    @property
+    def version(self) -> int:
+        """Grows with every change that could change an answer."""
+        return self._picture.version + self._own.changes.version
+
+    def owner(self, bundle: BundleId) -> Owner | None:
+        """Return the owner if it serves ``bundle``."""
+        holding = self._picture.live_owner(bundle)
+        if holding is None:
+            return None
+        if not (self._own.serves(bundle) if self._commands(holding.broker) else holding.serving):
+            return None
+        registration = self._picture.brokers[holding.broker].registration
+        return Owner(
+            bundle=bundle,
+            broker=holding.broker,
+            urls=registration.urls,
+            listeners=registration.advertised_listeners,
+            fencing_token=holding.fencing_token,
+            epoch=self._picture.leader.epoch if self._picture.leader else 0,
+        )
+
+    def coming(self, bundle: BundleId) -> BrokerId | None:
+        """Return the broker that ``bundle`` is on its way to, as far as it is known here.
+
+        It is known once that broker holds the lock; and before, where the bundle comes
+        from: the orders of the former owner say who is next.
+        """
+        holding = self._picture.live_owner(bundle)
+        if holding is not None and not self._commands(holding.broker):
+            return None if holding.serving else holding.broker
+        planned = self._own.handovers.get(bundle)
+        if planned in self._picture.brokers:
+            return planned
+        return None if holding is None else holding.broker
+
+    def _commands(self, broker: BrokerId) -> bool:
+        """Say whether ``broker`` is registered as this sidecar's own."""
+        if broker != self._me.broker:
+            return False
+        return self._picture.brokers[broker].registration.sidecar_url == self._me.sidecar_url

@@ -1,0 +1,278 @@
+"""Answering who owns a topic: from the picture at once, else by way of the leader."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.common.runtime_settings import Tuning
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
+from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
+from loadmanager.core.wire import decode_partitions
+from loadmanager.lookup.owner_resolver import Naming
+from loadmanager.ports import (
+    Connection,
+    CoordinationError,
+    LeaderInfo,
+    LeaderLine,
+    NamespaceUnknown,
+    NotLeader,
+    Owner,
+    Readiness,
+    Redirection,
+    Unavailable,
+)
+
+log = structlog.get_logger()
+
+_ASK_AGAIN_S = 1.0
+_MOST_SPLITS_MEANWHILE = 5
+
+_Question = tuple[BundleId, LookupMode, bool]
+
+
+class BundleCut(Unavailable):
+    """The bundle was split, or its namespace deleted: the topic is in another one now."""
+
+
+class Assigner(Protocol):
+    """The leader's desk, whether or not this sidecar leads now."""
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """See `LookupService.assign`."""
+
+
+class Answering:
+    """The application's side of the HTTP door (`LookupService`)."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        naming: Naming,
+        leader_line: LeaderLine,
+        assigner: Assigner,
+        *,
+        mode: LookupMode,
+        tuning: Tuning,
+        unready: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        self._coordination = parts.coordination
+        self._unready = unready
+        self._picture = parts.picture
+        self._history = parts.history
+        self._identity = parts.identity
+        self._clock = parts.clock
+        self._naming = naming
+        self._leader_line = leader_line
+        self._assigner = assigner
+        self._topic_hash = parts.topic_hash
+        self._mode = mode
+        self._tuning = tuning
+        self._waiting: dict[_Question, asyncio.Task[Owner | Redirection]] = {}
+
+    @property
+    def picture_version(self) -> int:
+        """See `LookupService`."""
+        return self._naming.version
+
+    @property
+    def leader(self) -> LeaderInfo | None:
+        """See `LookupService`."""
+        return self._picture.leader
+
+    def readiness(self) -> Readiness:
+        """Return ready once the picture is complete, the session stands and the broker is leased.
+
+        A broker that takes no lease or no order of this sidecar is no place to send anybody to.
+        """
+        reasons = [*self._unready()]
+        connection = self._coordination.session.connection
+        if connection is not Connection.CONNECTED:
+            reasons.append(f"the ZooKeeper session is {connection.value}")
+        if not self._picture.complete:
+            reasons.append("the cluster has not been read yet")
+        elif self._picture.leader is None:
+            reasons.append("no leader is elected")
+        trouble = self._history.trouble
+        troubles = (f"history: {trouble}",) if trouble else ()
+        return Readiness(not reasons, tuple(reasons), troubles)
+
+    def owner_if_known(self, topic: TopicName) -> Owner | None:
+        """Return the owner from the picture alone."""
+        boundaries = self._picture.known_boundaries(topic.namespace)
+        if boundaries is None:
+            return None
+        return self._naming.owner(boundaries.at(self._topic_hash.position(topic)))
+
+    async def find_owner(self, topic: TopicName) -> Owner:
+        """Return the owner; this sidecar walks the chain itself."""
+        found = await self._follow(topic, LookupMode.ANSWER, authoritative=False)
+        assert isinstance(found, Owner)  # noqa: S101 - answer mode never redirects
+        return found
+
+    async def find_owner_or_redirect(
+        self, topic: TopicName, *, authoritative: bool
+    ) -> Owner | Redirection:
+        """Return the owner, or whom to ask instead; the client walks the chain."""
+        return await self._follow(topic, self._mode, authoritative=authoritative)
+
+    async def bundle_of(self, topic: TopicName) -> BundleId:
+        """Return the bundle a topic falls in."""
+        boundaries = await self.boundaries(topic.namespace)
+        return boundaries.at(self._topic_hash.position(topic))
+
+    async def partitions(self, topic: TopicName) -> int:
+        """Return how many partitions the topic has, 0 if it is not partitioned."""
+        await self.boundaries(topic.namespace)
+        path = znodes.partitions(topic)
+        try:
+            node = await self._coordination.get(path)
+            return 0 if node is None else decode_partitions(path, node.data)
+        except (CoordinationError, MalformedContent) as error:
+            raise Unavailable(f"the partitions of {topic} cannot be read: {error}") from error
+
+    async def boundaries(self, namespace: Namespace) -> Boundaries:
+        """Return the namespace's bundles."""
+        try:
+            boundaries = await self._picture.boundaries(namespace)
+        except (CoordinationError, MalformedContent) as error:
+            raise Unavailable(f"the bundles of {namespace} cannot be read: {error}") from error
+        if boundaries is None:
+            raise NamespaceUnknown(f"namespace {namespace} does not exist")
+        return boundaries
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Decide, as the leader, who is to own ``bundle``."""
+        await self.boundaries(namespace_of(bundle))
+        if self._was_cut(bundle):
+            # Who asks may know of a split that this picture does not show yet.
+            try:
+                await self._picture.reread_boundaries(namespace_of(bundle))
+            except (CoordinationError, MalformedContent) as error:
+                raise Unavailable(f"the bundles around {bundle} cannot be read: {error}") from error
+            if self._was_cut(bundle):
+                raise BundleCut(f"{bundle} is no bundle of its namespace now")
+        return await self._assigner.assign(bundle)
+
+    # --- waiting -------------------------------------------------------------------
+
+    async def _follow(
+        self, topic: TopicName, mode: LookupMode, *, authoritative: bool
+    ) -> Owner | Redirection:
+        """Find the owner of the bundle the topic is in, also if that changes meanwhile."""
+        for _ in range(_MOST_SPLITS_MEANWHILE):
+            bundle = await self.bundle_of(topic)
+            try:
+                return await self._find(bundle, mode, authoritative=authoritative)
+            except BundleCut as cut:
+                log.debug("lookup.bundle.cut", topic=str(topic), why=str(cut))
+        raise Unavailable(f"the bundle of {topic} is being split again and again")
+
+    def _was_cut(self, bundle: BundleId) -> bool:
+        boundaries = self._picture.known_boundaries(namespace_of(bundle))
+        return boundaries is None or bundle not in boundaries
+
+    async def _find(
+        self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
+    ) -> Owner | Redirection:
+        """Find the owner; lookups of one bundle that come together wait together."""
+        owner = self._naming.owner(bundle)
+        if owner:
+            return owner
+        key = (bundle, mode, authoritative)
+        task = self._waiting.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._walk(bundle, mode, authoritative=authoritative))
+            self._waiting[key] = task
+            task.add_done_callback(lambda done: self._walked(key, done))
+        return await asyncio.shield(task)
+
+    def _walked(self, key: _Question, task: asyncio.Task[Owner | Redirection]) -> None:
+        self._waiting.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # Whoever asked may have gone away, and the error is no bug.
+
+    async def _walk(
+        self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
+    ) -> Owner | Redirection:
+        """Do one step of the chain after another, until an answer or the time is up.
+
+        The leader is not troubled with what is on its way, unless that takes long.
+        """
+        begun_s = self._clock.monotonic_s()
+        deadline_s = begun_s + self._tuning.now.lookup_wait_s
+        ask_again_at_s = 0.0
+        why = "nobody owns it yet"
+        while True:
+            owner = self._naming.owner(bundle)
+            if owner is not None:
+                return owner
+            now_s = self._clock.monotonic_s()
+            coming = self._naming.coming(bundle) if now_s - begun_s < _ASK_AGAIN_S else None
+            step = self._next_step(mode, coming, authoritative=authoritative)
+            if self._was_cut(bundle):
+                raise BundleCut(f"{bundle} is no bundle of its namespace now")
+            if step is LookupStep.REDIRECT_TO_LEADER and self._picture.leader:
+                return Redirection(self._picture.leader.sidecar_url, authoritative=False)
+            if step is LookupStep.REDIRECT_TO_COMING and (onward := self._onward(coming, mode)):
+                return onward
+            if step in {LookupStep.AWAIT_OWNER, LookupStep.REDIRECT_TO_COMING}:
+                why = self._what_is_awaited(coming, why)
+            elif ask_again_at_s <= now_s and (now_s < deadline_s or not ask_again_at_s):
+                planned, why = await self._ask(bundle, step, deadline_s - now_s)
+                ask_again_at_s = self._clock.monotonic_s() + _ASK_AGAIN_S
+                if onward := self._onward(planned, mode):
+                    return onward
+                continue
+            if now_s >= deadline_s:
+                raise Unavailable(f"{bundle}: {why}")
+            pause_s = min(deadline_s - now_s, _ASK_AGAIN_S)
+            await self._naming.changes.wait(pause_s)
+
+    def _next_step(
+        self, mode: LookupMode, coming: BrokerId | None, *, authoritative: bool
+    ) -> LookupStep:
+        on_its_way, place = coming is not None, self._leader_place()
+        return next_step(mode, place, owned=False, authoritative=authoritative, coming=on_its_way)
+
+    async def _ask(
+        self, bundle: BundleId, step: LookupStep, left_s: float
+    ) -> tuple[BrokerId | None, str]:
+        """Have the leader decide; return the planned owner, and what is being waited for."""
+        try:
+            async with asyncio.timeout(max(left_s, _ASK_AGAIN_S)):
+                if step is LookupStep.ASSIGN_HERE:
+                    planned = await self._assigner.assign(bundle)
+                else:
+                    assert self._picture.leader  # noqa: S101 - the step says that there is one
+                    planned = await self._leader_line.assign(self._picture.leader, bundle)
+        except TimeoutError:
+            return None, "the leader has not decided in time"
+        except (NotLeader, Unavailable) as error:
+            log.debug("lookup.assignment.failed", bundle=bundle, why=str(error))
+            return None, str(error)
+        return planned, f"{planned} is to own it and does not serve it yet"
+
+    def _what_is_awaited(self, coming: BrokerId | None, before: str) -> str:
+        if coming is not None:
+            return f"{coming} is to own it and does not serve it yet"
+        return "no leader is elected" if self._picture.leader is None else before
+
+    def _onward(self, planned: BrokerId | None, mode: LookupMode) -> Redirection | None:
+        """Return where the client is sent that follows redirects itself."""
+        if planned is None or mode is not LookupMode.REDIRECT or planned == self._identity.broker:
+            return None
+        known = self._picture.brokers.get(planned)
+        return Redirection(known.registration.sidecar_url, authoritative=True) if known else None
+
+    def _leader_place(self) -> LeaderPlace:
+        leader = self._picture.leader
+        if leader is None:
+            return LeaderPlace.NOWHERE
+        here = leader.instance == self._identity.instance
+        return LeaderPlace.HERE if here else LeaderPlace.ELSEWHERE

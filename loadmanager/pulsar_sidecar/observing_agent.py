@@ -1,0 +1,240 @@
+"""The agent of a broker that owns its bundles by itself: it registers, reports and observes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from loadmanager.agent.lease import BrokerLost, Displaced, MembershipEnded
+from loadmanager.agent.load_reports import Publisher
+from loadmanager.agent.membership import Membership
+from loadmanager.agent.registrar import Registrar
+from loadmanager.agent.registration import deregister
+from loadmanager.agent.takeover import StandingBy, Succession
+from loadmanager.common.context import Parts
+from loadmanager.common.task_groups import first_leaf, leaves, raise_if_cancelled
+from loadmanager.core import znodes
+from loadmanager.core.ids import BundleId
+from loadmanager.core.orders import encode_owned
+from loadmanager.ports import BrokerError, CoordinationError, Disconnected, TooLarge
+from loadmanager.pulsar_sidecar.broker import PulsarBroker
+
+log = structlog.get_logger()
+
+OWNED_EVERY_S: Final = 1.0
+"""How often the broker is asked which bundles it serves."""
+
+LOST_AFTER_S: Final = 10.0
+"""A broker without an answer for so long is taken out: it neither gives nor takes."""
+
+_PAUSE_S: Final = 0.5
+_TELL_EVERY_S: Final = 60.0
+_READY_TIMEOUT_S: Final = 5.0
+
+
+class ObservingMember:
+    """Keeps a broker registered, its loads and what it owns published, for as long as it answers.
+
+    Args:
+        parts: of this sidecar.
+        broker: the one that is observed.
+        publisher: of its loads.
+        settled: is awaited first when it leaves, so that no move is left halfway.
+        last_left: is awaited when this was the last registered broker and left in order.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        broker: PulsarBroker,
+        publisher: Publisher,
+        *,
+        settled: Callable[[], Awaitable[None]],
+        last_left: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._parts = parts
+        self._broker = broker
+        self._publisher = publisher
+        self._settled = settled
+        self._last_left = last_left
+        succession = Succession(parts.identity, parts.coordination, parts.clock)
+        self._succession = succession
+        self._registrar = Registrar(parts, succession)
+        self._membership: Membership | None = None
+        self._leaving = False
+        self._why = "it is being registered"
+        self._tell_again_s = float("-inf")
+        parts.metrics.broker_leased.set(0)
+
+    @property
+    def registered(self) -> bool:
+        """Whether the broker is registered in the present session, and answers."""
+        return self._membership is not None
+
+    def unready(self) -> Iterator[str]:
+        """Yield why the broker is not registered."""
+        if self._membership is None:
+            yield f"the broker is not registered: {self._why}"
+
+    async def run(self) -> None:
+        """Live until cancelled, or until a membership ends after `leave`.
+
+        Raises:
+            ExceptionGroup: with `Displaced`: another sidecar took over this broker.
+        """
+        while not self._leaving:
+            try:
+                await self._one_membership()
+            except* Displaced as displaced:
+                self._ended(displaced)
+                try:
+                    await self._succession.insist()
+                except CoordinationError as unread:  # The next registration finds out.
+                    log.debug("broker.succession.unread", error=str(unread))
+            except* StandingBy as waiting:
+                self._ended(waiting)
+            except* (CoordinationError, BrokerError, MembershipEnded) as ended:
+                self._ended(ended)
+            except* Exception as unexpected:  # noqa: BLE001 - no error ends the sidecar
+                for error in leaves(unexpected):
+                    self._parts.unexpected.caught("membership", error)
+                self._ended(unexpected)
+            finally:
+                self._membership = None
+                self._parts.metrics.broker_leased.set(0)
+            raise_if_cancelled()
+            await self._parts.clock.sleep(_PAUSE_S)
+
+    def _ended(self, ended: BaseExceptionGroup[Exception]) -> None:
+        """Log why the broker is not registered: at once, then once a minute."""
+        error = first_leaf(ended)
+        self._why = str(error) or type(error).__name__
+        now_s = self._parts.clock.monotonic_s()
+        if self._membership is not None or now_s >= self._tell_again_s:
+            self._tell_again_s = now_s + _TELL_EVERY_S
+            log.warning("broker.membership.ended", why=self._why)
+
+    async def _one_membership(self) -> None:
+        parts, registrar = self._parts, self._registrar
+        await registrar.ready()
+        broker = parts.identity.broker
+        self._publisher.sampler.intention.mark_read(
+            await parts.coordination.get(znodes.draining(broker))
+        )
+        try:
+            await self._broker.health(_READY_TIMEOUT_S)
+            report = self._publisher.fitting(await self._publisher.sampler.sample())
+            owned = await self._broker.owned()
+        except BrokerError:
+            await registrar.take_back()
+            raise
+        membership, _ = await registrar.register(report)
+        try:
+            lists = _OwnedList(parts, membership)
+            await lists.publish(owned)
+            self._membership = membership
+            parts.metrics.broker_leased.set(1)
+            parts.picture.changes.tell()  # This sidecar may be eligible to lead now.
+            watch = parts.coordination.watch(
+                znodes.draining(broker), self._publisher.sampler.intention.mark_read
+            )
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._publisher.run(membership, report), name="reports")
+                    tasks.create_task(self._observe(lists), name="owned")
+                    await self._watch_registration(membership)
+            finally:
+                watch.close()
+        except* BrokerLost:
+            await registrar.give_up(membership)
+            raise
+        except* (CoordinationError, MembershipEnded, Displaced):
+            raise
+        except* Exception:
+            await registrar.give_up(membership)
+            raise
+
+    async def _observe(self, lists: "_OwnedList") -> None:
+        """Publish what the broker owns whenever that changes.
+
+        Raises:
+            BrokerLost: it has not answered, or has not been ready, for too long.
+        """
+        clock = self._parts.clock
+        answered_s = clock.monotonic_s()
+        while True:
+            await clock.sleep(OWNED_EVERY_S)
+            try:
+                await self._broker.health(_READY_TIMEOUT_S)
+                owned = await self._broker.owned()
+            except BrokerError as error:
+                if clock.monotonic_s() - answered_s >= LOST_AFTER_S:
+                    raise BrokerLost(f"no answer for {LOST_AFTER_S:g} s: {error}") from error
+                continue
+            answered_s = clock.monotonic_s()
+            try:
+                await lists.publish(owned)
+            except Disconnected as error:
+                log.debug("broker.owned.unwritten", error=str(error))
+
+    async def _watch_registration(self, membership: Membership) -> None:
+        await self._registrar.until_deleted(membership, lambda: self._leaving)
+        raise MembershipEnded("the registration was deleted")
+
+    async def drain(self) -> None:
+        """Return at once: the broker goes on without its sidecar, and keeps its bundles."""
+
+    async def leave(self, within_s: float) -> None:
+        """Take the registration back, and have the last one of the cluster put things right."""
+        self._leaving = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s / 2):
+                await self._settled()
+        try:
+            async with asyncio.timeout(within_s):
+                if self._membership is not None:
+                    await deregister(self._parts.coordination, self._membership)
+                if not await self._parts.coordination.children(znodes.BROKERS):
+                    await self._last_left()
+        except TimeoutError:
+            log.warning("broker.leaving.late", within_s=within_s)
+        except CoordinationError as error:
+            log.warning("broker.registration.kept", why=str(error))
+
+    async def serving_ended(self) -> None:
+        """Return at once: no lock of ours protects what the broker serves."""
+
+
+class _OwnedList:
+    """The list of what the broker owns, in ZooKeeper.
+
+    A bundle's fencing token is the zxid under which it was listed first, so that of two
+    brokers that list it for a moment the later one counts.
+    """
+
+    def __init__(self, parts: Parts, membership: Membership) -> None:
+        self._coordination = parts.coordination
+        self._path = znodes.owned(membership.broker)
+        self._tokens: Mapping[BundleId, int] = {}
+        self._oversized = parts.oversized
+        self._broker = membership.broker
+
+    async def publish(self, owned: Collection[BundleId]) -> None:
+        """Write the list if it changed; a lost reply is found out by writing again.
+
+        Raises:
+            CoordinationError: it may not be written.
+        """
+        if self._tokens.keys() == set(owned):
+            return
+        tokens = {bundle: self._tokens.get(bundle) for bundle in sorted(owned)}
+        try:
+            stat = await self._coordination.set(self._path, encode_owned(tokens))
+        except TooLarge as error:
+            self._oversized.refused("owned", self._broker, error)
+            return
+        self._tokens = {
+            bundle: stat.mzxid if token is None else token for bundle, token in tokens.items()
+        }

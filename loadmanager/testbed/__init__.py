@@ -1,0 +1,1 @@
+"""What exists to try the product: reference broker, faults, checker, demo."""

@@ -1,0 +1,1 @@
+"""The reference broker: it keeps the broker contract in memory."""

@@ -1,0 +1,281 @@
+"""A broker for tests of the application: the port, the same state machine, and faults."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Literal, TypeVar
+
+from loadmanager.adapters.broker.contract import LeaseRequest, LoadRequest, UnloadRequest
+from loadmanager.core.hashing import DEFAULT_HASH, HashName
+from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.load import TopicTraffic
+from loadmanager.ports import (
+    BrokerError,
+    BrokerRefused,
+    BrokerState,
+    BrokerStats,
+    BrokerUnreachable,
+)
+from loadmanager.testbed.broker.changes import Change
+from loadmanager.testbed.broker.outcomes import Accepted, PublishRefused
+from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.serving_record import ServingInterval, intervals_of
+from loadmanager.testbed.broker.serving_set import Ticket
+
+CommandName = Literal["health", "stats", "topics", "renew_lease", "load", "unload"]
+
+_T = TypeVar("_T")
+
+
+class Fault(StrEnum):
+    """What goes wrong with a command."""
+
+    # Nothing is done: BrokerUnreachable.
+    UNREACHABLE = "unreachable"
+    # It is done, but the answer never comes: BrokerUnreachable.
+    LOST_ANSWER = "lost_answer"
+    # BrokerUnreachable now, and done at `heal` by the same process: it was under way for long.
+    LATE = "late"
+    # No answer until `heal`; a caller that gives up before has had nothing done.
+    HANG = "hang"
+    # Nothing is done: BrokerRefused.
+    REFUSED = "refused"
+    # It is done, but the answer cannot be read: BrokerRefused.
+    GARBAGE = "garbage"
+
+
+@dataclass(slots=True)
+class _Injected:
+    fault: Fault
+    commands: tuple[CommandName, ...]
+    left: int | None
+
+
+class InProcessBroker:
+    """The in-memory broker without HTTP, as a `BrokerControl`.
+
+    A lease that has run out is noticed when anything is asked, at the time it ran out:
+    with a clock that a test moves, nothing else needs to happen.
+
+    Args:
+        clock_s: the broker's monotonic clock.
+        broker: ``host:port``, for `intervals`.
+        hash_name, window_s: as for `MemoryBroker`.
+        process_id: what `stats` tells.
+        told: is called with each change of what it serves, as it happens.
+    """
+
+    def __init__(
+        self,
+        clock_s: Callable[[], float] = time.monotonic,
+        *,
+        broker: str = "broker:8080",
+        hash_name: HashName = DEFAULT_HASH,
+        window_s: float = 2.0,
+        process_id: int | None = None,
+        told: Callable[[Change], None] | None = None,
+    ) -> None:
+        self._clock_s = clock_s
+        self._told = told
+        self._name = broker
+        self._hash_name: HashName = hash_name
+        self._window_s = window_s
+        self._process_id = process_id
+        self._lives = 0
+        self._past: list[ServingInterval] = []
+        self._changes: list[Change] = []
+        self._faults: list[_Injected] = []
+        self._late: list[Callable[[], object]] = []
+        self._healed = asyncio.Event()
+        self._broker: RunningBroker | None = None
+        self.commands: list[CommandName] = []
+        """Every command that was asked, refused ones included, in order."""
+        self.restart()
+
+    async def health(self, timeout_s: float) -> None:
+        """See `BrokerControl.health`. It answers at once or, hanging, not before `heal`."""
+        del timeout_s
+        await self._command("health", self._alive)
+
+    async def stats(self) -> BrokerStats:
+        """See `BrokerControl.stats`."""
+        stats = await self._command("stats", lambda: self._alive().stats())
+        return replace(stats, process_id=self._process_id)
+
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+        """See `BrokerControl.topics`."""
+        return await self._command("topics", lambda: self._alive().topics(bundle))
+
+    async def renew_lease(
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
+        """See `BrokerControl.renew_lease`."""
+        LeaseRequest(agent_epoch=agent_epoch, until_seconds=until_s, incarnation=incarnation)
+        return await self._command(
+            "renew_lease",
+            lambda: self._alive().renew_lease(
+                agent_epoch=agent_epoch, until_s=until_s, incarnation=incarnation
+            ),
+        )
+
+    async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """See `BrokerControl.load`."""
+        LoadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
+        await self._command(
+            "load",
+            lambda: self._alive().load(
+                bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
+            ),
+        )
+
+    async def unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    ) -> None:
+        """See `BrokerControl.unload`."""
+        UnloadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
+        await self._command(
+            "unload",
+            lambda: self._alive().begin_unload(
+                bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
+            ),
+        )
+        await self._alive().unload(
+            bundle,
+            agent_epoch=agent_epoch,
+            fencing_token=fencing_token,
+            next_owner_url=next_owner_url,
+        )
+
+    async def close(self) -> None:
+        """See `BrokerControl.close`."""
+
+    def inject(self, fault: Fault, *commands: CommandName, times: int | None = None) -> None:
+        """Let ``commands`` (all, when none is named) fail, ``times`` times or until `heal`."""
+        self._faults.append(_Injected(fault, commands, times))
+
+    def heal(self) -> None:
+        """End all faults: hanging commands go on, late ones are done now, errors unheard.
+
+        Those that were under way to a process that has ended since are lost with it.
+        """
+        self._faults.clear()
+        self._healed.set()
+        self._healed = asyncio.Event()
+        late, self._late = self._late, []
+        for do in late:
+            try:
+                do()
+            except BrokerError:
+                continue
+
+    def kill(self) -> None:
+        """Let the broker process die at once; until `restart` it is unreachable."""
+        self._past += intervals_of(self._changes, died_at_s=self._clock_s())
+        self._changes = []
+        self._late = []
+        self._broker = None
+
+    def restart(self) -> None:
+        """Let a new process begin: it serves nothing and has seen no epoch and no token."""
+        self.kill()
+        self._lives += 1
+        self._broker = RunningBroker(
+            broker=self._name,
+            incarnation=self.incarnation,
+            clock_s=self._clock_s,
+            record=self._record,
+            hash_name=self._hash_name,
+            window_s=self._window_s,
+        )
+
+    @property
+    def faulty(self) -> bool:
+        """Whether some command is still to fail."""
+        return bool(self._faults)
+
+    @property
+    def incarnation(self) -> str:
+        """The present or last process, as it tells it; nobody has to ask."""
+        return f"{self._name}#{self._lives}"
+
+    @property
+    def serving(self) -> Mapping[BundleId, int]:
+        """What it serves now, with tokens, as a client would find; no fault is in the way."""
+        return {} if self._broker is None else self._broker.state().serving
+
+    def intervals(self) -> list[ServingInterval]:
+        """Return what it served and serves, up to now, over all its lives."""
+        if self._broker is not None:
+            self._broker.state()
+        return [*self._past, *intervals_of(self._changes, died_at_s=self._clock_s())]
+
+    def publish(
+        self, topic: TopicName, *, payload_bytes: int = 100, producer: str = "producer"
+    ) -> Accepted | PublishRefused:
+        """Publish one message.
+
+        Raises:
+            BrokerUnreachable: the broker is dead.
+        """
+        ticket = self.begin_publish(topic)
+        if isinstance(ticket, PublishRefused):
+            return ticket
+        return self.finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
+
+    def begin_publish(self, topic: TopicName) -> Ticket | PublishRefused:
+        """Take a request into service, until `finish_publish` or `abandon`."""
+        return self._alive().begin_publish(topic)
+
+    def finish_publish(
+        self, ticket: Ticket, *, producer: str, payload_bytes: int
+    ) -> Accepted | PublishRefused:
+        """Take the message of a request in service, if its bundle is still served."""
+        return self._alive().finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
+
+    def abandon(self, ticket: Ticket) -> None:
+        """End a request in service without its message."""
+        self._alive().abandon(ticket)
+
+    def _record(self, change: Change) -> None:
+        self._changes.append(change)
+        if self._told is not None:
+            self._told(change)
+
+    def _alive(self) -> RunningBroker:
+        if self._broker is None:
+            raise BrokerUnreachable(f"{self._name}: the broker is dead")
+        return self._broker
+
+    async def _command(self, name: CommandName, do: Callable[[], _T]) -> _T:
+        self.commands.append(name)
+        fault = self._next_fault(name)
+        if fault is Fault.HANG:
+            asked = self._broker
+            await self._healed.wait()
+            if self._broker is not asked:
+                raise BrokerUnreachable(f"{self._name}: {name}: its process ended")
+        elif fault is Fault.LATE:
+            self._late.append(do)
+        if fault in {Fault.UNREACHABLE, Fault.LATE}:
+            raise BrokerUnreachable(f"{self._name}: {name}: no answer ({fault})")
+        if fault is Fault.REFUSED:
+            raise BrokerRefused(f"{self._name}: {name}: status 500 ({fault})")
+        done = do()
+        if fault is Fault.LOST_ANSWER:
+            raise BrokerUnreachable(f"{self._name}: {name}: no answer ({fault})")
+        if fault is Fault.GARBAGE:
+            raise BrokerRefused(f"{self._name}: {name}: the answer is no JSON ({fault})")
+        return done
+
+    def _next_fault(self, name: CommandName) -> Fault | None:
+        for injected in self._faults:
+            if injected.commands and name not in injected.commands:
+                continue
+            if injected.left is not None:
+                injected.left -= 1
+                if injected.left == 0:
+                    self._faults.remove(injected)
+            return injected.fault
+        return None

@@ -1,0 +1,299 @@
+"""The in-memory broker's state machine: leases, epochs, tokens, what it serves.
+
+Everything that changes what the broker serves is in this file, and nothing here knows
+a clock, a socket or a file: the time is passed in, and each change is handed to
+``record``. A change that makes the broker serve is recorded before it takes effect and
+one that ends it after, so that a record broken off at any moment never shows less
+serving than there was.
+
+A lease belongs to the agent epoch that asked for it, and covers what was loaded under
+that epoch. Were there one lease for all, an agent that has just replaced another would
+inherit the time its predecessor was given, and would extend bundles whose locks were
+its predecessor's.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+from loadmanager.core.hashing import HashName
+from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.load import TopicTraffic
+from loadmanager.ports import BrokerState, BrokerStats, StaleAgent
+from loadmanager.testbed.broker.changes import (
+    BundleLoaded,
+    Change,
+    EndReason,
+    LeaseGranted,
+    LeaseLost,
+    Started,
+    Stopped,
+    UnloadBegun,
+)
+from loadmanager.testbed.broker.fencing import FencingTokens
+from loadmanager.testbed.broker.outcomes import (
+    Accepted,
+    NotNow,
+    NotServed,
+    PublishRefusal,
+    PublishRefused,
+    StaleToken,
+)
+from loadmanager.testbed.broker.serving_set import Served, ServingSet, Ticket
+from loadmanager.testbed.broker.traffic import BundleTraffic
+
+
+class MemoryBroker:
+    """What one broker process serves, and by whose leave.
+
+    Args:
+        broker: ``host:port``, for the record.
+        incarnation: drawn anew at each start.
+        hash_name: must be the cluster's, or topics are looked for in the wrong bundle.
+        window_s: how far back rates look, above zero.
+        record: is handed each change at once; what it raises ends the command.
+        now_s: the broker's monotonic clock at the start.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker: str,
+        incarnation: str,
+        hash_name: HashName,
+        window_s: float,
+        record: Callable[[Change], None],
+        now_s: float,
+    ) -> None:
+        self._incarnation = incarnation
+        self._window_s = window_s
+        self._record = record
+        self._serving = ServingSet(hash_name)
+        self._leases: dict[int, float] = {}
+        self._newest_epoch = 0
+        self._tokens = FencingTokens()
+        self._stopped = False
+        record(Started(at_s=now_s, broker=broker, incarnation=incarnation))
+
+    @property
+    def next_expiry_s(self) -> float | None:
+        """When the first lease runs out unless it is renewed; None without a lease."""
+        return min(self._leases.values(), default=None)
+
+    def state(self, now_s: float) -> BrokerState:
+        """Return what the broker serves at ``now_s``, leases that have run out applied."""
+        self.expire(now_s)
+        serving = {served.bundle: served.fencing_token for served in self._serving}
+        return BrokerState(incarnation=self._incarnation, clock_s=now_s, serving=serving)
+
+    def stats(self, now_s: float) -> BrokerStats:
+        """Return the traffic of each bundle served at ``now_s``."""
+        self.expire(now_s)
+        bundles = {served.bundle: served.traffic.stats(now_s) for served in self._serving}
+        return BrokerStats(window_s=self._window_s, bundles=bundles)
+
+    def topics(self, bundle: BundleId, now_s: float) -> Mapping[TopicName, TopicTraffic]:
+        """Return the topics of ``bundle`` that had a message since it was loaded.
+
+        Raises:
+            NotServed: the bundle is not served at ``now_s``.
+        """
+        self.expire(now_s)
+        served = self._serving.get(bundle)
+        if served is None:
+            raise NotServed(f"{bundle} is not served here")
+        return served.traffic.topics(now_s)
+
+    def serves(self, bundle: BundleId, up_to_token: float = math.inf) -> bool:
+        """Tell whether ``bundle`` is served, or has requests in service, under such a token."""
+        served = self._serving.get(bundle)
+        return served is not None and served.fencing_token <= up_to_token
+
+    def renew_lease(
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None, now_s: float
+    ) -> BrokerState:
+        """Extend the lease of ``agent_epoch`` to ``until_s``; never shorten it.
+
+        A time on the clock of another ``incarnation`` than this one extends nothing.
+
+        Raises:
+            StaleAgent: a newer agent commands the broker.
+            NotNow: the broker is stopping.
+        """
+        self._obey(agent_epoch, now_s)
+        end_s = max(now_s, self._leases.get(agent_epoch, now_s))
+        ours = incarnation == self._incarnation
+        if ours and until_s is not None and until_s > end_s:
+            self._record(LeaseGranted(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s))
+            self._leases[agent_epoch] = until_s
+        return self.state(now_s)
+
+    def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, now_s: float) -> None:
+        """Serve ``bundle`` under this token for as long as this epoch's lease is valid.
+
+        Raises:
+            StaleAgent: a newer agent commands the broker.
+            StaleToken: a newer token was seen for the bundle, or an unload ended this one.
+            NotNow: this epoch has no valid lease, the bundle is still being unloaded, or
+                the broker is stopping.
+        """
+        self._obey(agent_epoch, now_s)
+        self._tokens.take(bundle, fencing_token)
+        if agent_epoch not in self._leases:
+            raise NotNow(f"agent epoch {agent_epoch} has no valid lease; renew it before loading")
+        served = self._serving.get(bundle)
+        if served is None:
+            self._grant(bundle, agent_epoch, fencing_token, now_s)
+        elif served.closing:
+            raise NotNow(f"{bundle} is still being unloaded; load it when that is done")
+        elif (served.agent_epoch, served.fencing_token) != (agent_epoch, fencing_token):
+            self._regrant(served, agent_epoch, fencing_token, now_s)
+
+    def begin_unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, now_s: float
+    ) -> None:
+        """Take no new request of ``bundle``; it is gone when `serves` says so.
+
+        The token ends even if nothing is loaded: a load with it may be under way still,
+        and the agent gives the lock away once it hears that this is done.
+
+        Raises:
+            StaleAgent: a newer agent commands the broker.
+            StaleToken: the bundle is served under a newer token, and goes on.
+            NotNow: the broker is stopping.
+        """
+        self._obey(agent_epoch, now_s)
+        served = self._serving.get(bundle)
+        if served is not None and served.fencing_token > fencing_token:
+            raise StaleToken(
+                f"{bundle}: fencing token {fencing_token} is older than "
+                f"{served.fencing_token}, which it is served under"
+            )
+        self._tokens.end(bundle, fencing_token)
+        if served is None or served.closing:
+            return
+        served.closing = True
+        self._record(UnloadBegun(at_s=now_s, bundle=bundle, fencing_token=served.fencing_token))
+        self._end_if_drained(served, now_s)
+
+    def holding(self, topic: TopicName) -> Served | None:
+        """Return the bundle that takes requests of ``topic``, as of the last `expire`."""
+        return self._serving.find(topic)
+
+    def begin_publish(
+        self, topic: TopicName, now_s: float, messages: int = 1
+    ) -> Ticket | PublishRefused:
+        """Take a request into service: pass the ticket to `finish_publish` or `abandon`."""
+        self.expire(now_s)
+        served = self._serving.find(topic)
+        if served is None:
+            return self._refused(topic)
+        served.in_service += 1
+        return Ticket(topic, served, messages)
+
+    def finish_publish(
+        self, ticket: Ticket, *, producer: str | None, payload_bytes: int, now_s: float
+    ) -> Accepted | PublishRefused:
+        """Take messages, unless the right to serve their bundle was lost meanwhile.
+
+        This is the instant that counts: nothing is taken after the lease ran out.
+        """
+        self.expire(now_s)
+        served = ticket.served
+        if served not in self._serving:
+            return self._refused(ticket.topic)
+        served.traffic.add(
+            topic=ticket.topic,
+            producer=producer,
+            payload_bytes=payload_bytes,
+            now_s=now_s,
+            messages=ticket.messages,
+        )
+        self._leave(served, now_s)
+        return Accepted(bundle=served.bundle, fencing_token=served.fencing_token, clock_s=now_s)
+
+    def abandon(self, ticket: Ticket, now_s: float) -> None:
+        """End a request in service whose message was not taken."""
+        self.expire(now_s)
+        if ticket.served in self._serving:
+            self._leave(ticket.served, now_s)
+
+    def expire(self, now_s: float) -> None:
+        """Stop serving everything whose lease has run out by ``now_s``."""
+        for agent_epoch, until_s in [*self._leases.items()]:
+            if until_s <= now_s:
+                lost = LeaseLost(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s)
+                self._lose(lost)
+
+    def stop(self, now_s: float) -> None:
+        """Serve nothing any more and obey no command."""
+        self.expire(now_s)
+        self._stopped = True
+        self._leases.clear()
+        ended = [*self._serving]
+        for served in ended:
+            self._serving.remove(served)
+        for served in ended:
+            self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.STOPPED))
+        self._record(Stopped(at_s=now_s))
+
+    def _obey(self, agent_epoch: int, now_s: float) -> None:
+        self.expire(now_s)
+        if self._stopped:
+            raise NotNow("the broker is stopping and takes no command")
+        if agent_epoch < self._newest_epoch:
+            raise StaleAgent(
+                f"agent epoch {agent_epoch} is older than {self._newest_epoch}, "
+                "which commands this broker now"
+            )
+        self._newest_epoch = agent_epoch
+
+    def _grant(self, bundle: BundleId, agent_epoch: int, token: int, now_s: float) -> None:
+        self._record(
+            BundleLoaded(at_s=now_s, bundle=bundle, fencing_token=token, agent_epoch=agent_epoch)
+        )
+        traffic = BundleTraffic(self._window_s, now_s)
+        self._serving.add(
+            Served(
+                bundle=bundle,
+                fencing_token=token,
+                agent_epoch=agent_epoch,
+                start_s=now_s,
+                traffic=traffic,
+            )
+        )
+
+    def _regrant(self, served: Served, agent_epoch: int, token: int, now_s: float) -> None:
+        bundle = served.bundle
+        self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.REGRANTED))
+        self._record(
+            BundleLoaded(at_s=now_s, bundle=bundle, fencing_token=token, agent_epoch=agent_epoch)
+        )
+        served.agent_epoch, served.fencing_token, served.start_s = agent_epoch, token, now_s
+
+    def _refused(self, topic: TopicName) -> PublishRefused:
+        if not self._leases:
+            return PublishRefused(PublishRefusal.NO_LEASE, "the broker has no valid lease")
+        return PublishRefused(
+            PublishRefusal.NOT_SERVED, f"{topic} is not served here; look its owner up again"
+        )
+
+    def _leave(self, served: Served, now_s: float) -> None:
+        served.in_service -= 1
+        if served.closing:
+            self._end_if_drained(served, now_s)
+
+    def _end_if_drained(self, served: Served, now_s: float) -> None:
+        if not served.in_service:
+            self._serving.remove(served)
+            self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.UNLOADED))
+
+    def _lose(self, lost: LeaseLost) -> None:
+        """Drop all of it before anything is recorded: a full disk must not keep it served."""
+        del self._leases[lost.agent_epoch]
+        ended = [one for one in self._serving if one.agent_epoch == lost.agent_epoch]
+        for served in ended:
+            self._serving.remove(served)
+        self._record(lost)
+        for served in ended:
+            end = served.ended(end_s=lost.until_s, at_s=lost.at_s, why=EndReason.LEASE_LOST)
+            self._record(end)

@@ -1,0 +1,299 @@
+"""The in-memory broker over HTTP: the broker contract, and publishing.
+
+``POST /publish/{domain}/{tenant}/{namespace}/{topic}`` takes the body as one message.
+A topic of a bundle that is not served here gets 421 (Misdirected Request): the client
+must look the owner up again. 404 would not do, for that is what a wrong path gets.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from aiohttp import web
+
+from loadmanager.adapters.broker.contract import (
+    PREFIX,
+    Body,
+    ErrorAnswer,
+    LeaseAnswer,
+    LeaseRequest,
+    LoadRequest,
+    PublishAnswer,
+    StatsAnswer,
+    TopicsAnswer,
+    UnloadRequest,
+    parsed,
+    parsed_query,
+)
+from loadmanager.adapters.broker.secret import demanding
+from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.ids import BundleId, TopicName, parse_bundle, topic_from_parts
+from loadmanager.ports import StaleAgent
+from loadmanager.testbed.broker.outcomes import (
+    Accepted,
+    NotNow,
+    NotServed,
+    PublishRefusal,
+    PublishRefused,
+    StaleToken,
+)
+from loadmanager.testbed.broker.running_broker import RunningBroker
+
+_STATUS_OF_ERROR: Final[Mapping[type[LoadManagerError], int]] = {
+    StaleAgent: 409,
+    StaleToken: 412,
+    NotNow: 503,
+    NotServed: 404,
+    MalformedContent: 400,
+    InvalidName: 400,
+}
+_STATUS_OF_REFUSAL: Final[Mapping[PublishRefusal, int]] = {
+    PublishRefusal.NO_LEASE: 503,
+    PublishRefusal.NOT_SERVED: 421,
+}
+_UNAVAILABLE: Final = 503
+# A lease comes back within a renewal interval, about a second.
+_RETRY_AFTER_S: Final = "1"
+_HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
+    401: {"WWW-Authenticate": "Bearer"},
+    _UNAVAILABLE: {"Retry-After": _RETRY_AFTER_S},
+}
+# How long other requests, the agent's commands above all, wait for one slice of work.
+_CPU_SLICE_S: Final = 0.005
+
+_WELCOME: Final = f"""\
+The in-memory topic broker of loadmanager, for demonstrations and tests.
+It keeps no message: it counts what is published and answers.
+
+  POST /publish/{{domain}}/{{tenant}}/{{namespace}}/{{topic}}   publish the body as one message
+  GET  {PREFIX}/health
+  GET  {PREFIX}/stats
+  GET  {PREFIX}/bundles/{{tenant}}/{{namespace}}/{{range}}/topics
+  PUT  {PREFIX}/lease
+  PUT  {PREFIX}/bundles/{{tenant}}/{{namespace}}/{{range}}
+  DELETE {PREFIX}/bundles/{{tenant}}/{{namespace}}/{{range}}?agentEpoch=N&fencingToken=N
+"""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How the server works and what it takes.
+
+    ``cpu_s_per_message`` is CPU time really burnt on each message. ``max_waiting``
+    publishes may queue for the one that is worked on; more are told to come again.
+    ``body_timeout_s`` is the most that a client may take to send a body. ``shutdown_s``
+    is how long requests under way at a stop get to hear that they are refused. Requests of
+    the contract need ``control_secret``, "" for none.
+    """
+
+    incarnation: str
+    version: str = ""
+    process_id: int | None = None
+    cpu_s_per_message: float = 0.0
+    max_body_bytes: int = 1024 * 1024
+    max_waiting: int = 1000
+    body_timeout_s: float = 10.0
+    shutdown_s: float = 2.0
+    control_secret: str = ""
+
+
+def broker_application(broker: RunningBroker, options: ServerOptions) -> web.Application:
+    """Return the routes of ``broker``, for `serve` or to be looked at."""
+    return _Routes(broker, options).application()
+
+
+async def serve(
+    broker: RunningBroker, listening: socket.socket, options: ServerOptions, stopping: asyncio.Event
+) -> None:
+    """Serve on ``listening`` until ``stopping`` is set, then stop the broker and return."""
+    application = broker_application(broker, options)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=options.shutdown_s)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listening, backlog=1024).start()
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(broker.watch_leases())
+            await stopping.wait()
+            watching.cancel()
+    finally:
+        broker.stop()
+        await runner.cleanup()
+
+
+class _Routes:
+    def __init__(self, broker: RunningBroker, options: ServerOptions) -> None:
+        self._broker = broker
+        self._options = options
+        # One message at a time: an unload then waits for one, not for a whole queue.
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    def application(self) -> web.Application:
+        secret = self._options.control_secret
+        application = web.Application(
+            middlewares=[_with_reasons, demanding(secret)] if secret else [_with_reasons],
+            client_max_size=self._options.max_body_bytes,
+        )
+        bundle = PREFIX + "/bundles/{tenant}/{namespace}/{range}"
+        application.add_routes(
+            [
+                web.get("/", self._welcome),
+                web.get(f"{PREFIX}/health", self._health),
+                web.get(f"{PREFIX}/stats", self._stats),
+                web.put(f"{PREFIX}/lease", self._lease),
+                web.get(f"{bundle}/topics", self._topics),
+                web.put(bundle, self._load),
+                web.delete(bundle, self._unload),
+                web.post("/publish/{domain}/{tenant}/{namespace}/{topic}", self._publish),
+            ]
+        )
+        return application
+
+    async def _welcome(self, _request: web.Request) -> web.Response:
+        return web.Response(text=_WELCOME)
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _stats(self, _request: web.Request) -> web.Response:
+        options = self._options
+        stats = replace(
+            self._broker.stats(), version=options.version, process_id=options.process_id
+        )
+        return _json(StatsAnswer.of(stats))
+
+    async def _topics(self, request: web.Request) -> web.Response:
+        return _json(TopicsAnswer.busiest_of(self._broker.topics(_bundle(request))))
+
+    async def _lease(self, request: web.Request) -> web.Response:
+        wanted = parsed(LeaseRequest, await self._body(request), "PUT lease")
+        state = self._broker.renew_lease(
+            agent_epoch=wanted.agent_epoch,
+            until_s=wanted.until_seconds,
+            incarnation=wanted.incarnation,
+        )
+        return _json(LeaseAnswer.of(state))
+
+    async def _load(self, request: web.Request) -> web.Response:
+        bundle = _bundle(request)
+        wanted = parsed(LoadRequest, await self._body(request), f"PUT {bundle}")
+        self._broker.load(
+            bundle, agent_epoch=wanted.agent_epoch, fencing_token=wanted.fencing_token
+        )
+        return web.Response(status=204)
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        bundle = _bundle(request)
+        wanted = parsed_query(UnloadRequest, request.query, f"DELETE {bundle}")
+        await self._broker.unload(
+            bundle,
+            agent_epoch=wanted.agent_epoch,
+            fencing_token=wanted.fencing_token,
+            next_owner_url=wanted.next_owner_url,
+        )
+        return web.Response(status=204)
+
+    async def _publish(self, request: web.Request) -> web.Response:
+        topic = _topic(request)
+        payload = await self._body(request)
+        if self._waiting >= self._options.max_waiting:
+            return _refused(_UNAVAILABLE, f"{self._waiting} messages are waiting already")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                outcome = await self._work_on(topic, _producer(request), len(payload))
+        finally:
+            self._waiting -= 1
+        if isinstance(outcome, PublishRefused):
+            return _refused(_STATUS_OF_REFUSAL[outcome.why], outcome.text)
+        return _json(
+            PublishAnswer(
+                incarnation=self._options.incarnation,
+                bundle=outcome.bundle,
+                fencing_token=outcome.fencing_token,
+                clock_seconds=outcome.clock_s,
+            )
+        )
+
+    async def _work_on(
+        self, topic: TopicName, producer: str, payload_bytes: int
+    ) -> Accepted | PublishRefused:
+        ticket = self._broker.begin_publish(topic)
+        if isinstance(ticket, PublishRefused):
+            return ticket
+        try:
+            await spend_cpu(self._options.cpu_s_per_message)
+        except asyncio.CancelledError:
+            self._broker.abandon(ticket)
+            raise
+        return self._broker.finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(self._options.body_timeout_s):
+                return await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(
+                reason=f"no whole body within {self._options.body_timeout_s:g} s"
+            ) from None
+
+
+async def spend_cpu(cpu_s: float) -> None:
+    """Burn ``cpu_s`` of this thread's CPU time, letting others in before each slice.
+
+    The CPU time of the thread counts, not the clock: on a machine that is short of
+    CPU a message takes longer, but costs the same.
+    """
+    left_s = cpu_s
+    while left_s > 0:
+        # Before the first slice too: a hundred requests that arrive together would
+        # else be worked on one after the other before any command is looked at.
+        await asyncio.sleep(0)
+        began_s = time.thread_time()
+        until_s = began_s + min(left_s, _CPU_SLICE_S)
+        while time.thread_time() < until_s:
+            pass
+        left_s -= time.thread_time() - began_s
+
+
+@web.middleware
+async def _with_reasons(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever a request is refused for into the contract's ``{"reason": ...}``."""
+    try:
+        return await handler(request)
+    except (StaleAgent, StaleToken, NotNow, NotServed, MalformedContent, InvalidName) as error:
+        return _refused(_STATUS_OF_ERROR[type(error)], str(error))
+    except web.HTTPException as error:
+        return _refused(error.status, f"{request.method} {request.path[:200]}: {error.reason}")
+
+
+def _refused(status: int, reason: str) -> web.Response:
+    headers = _HEADERS.get(status, {})
+    return _json(ErrorAnswer(reason=reason), status, headers)
+
+
+def _json(body: Body, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=body.to_json(), status=status, headers=headers, content_type="application/json"
+    )
+
+
+def _bundle(request: web.Request) -> BundleId:
+    parts = request.match_info
+    return parse_bundle(f"{parts['tenant']}/{parts['namespace']}/{parts['range']}")
+
+
+def _topic(request: web.Request) -> TopicName:
+    parts = request.match_info
+    return topic_from_parts(parts["domain"], parts["tenant"], parts["namespace"], parts["topic"])
+
+
+def _producer(request: web.Request) -> str:
+    """Return who publishes: the ``X-Producer`` header, else the client's connection."""
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    return request.headers.get("X-Producer") or str(peer)

@@ -1,0 +1,97 @@
+"""The bundles that the in-memory broker serves now, and which of them holds a topic."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from loadmanager.core.hashing import FULL_RANGE_END, HashName, position
+from loadmanager.core.ids import BundleId, Namespace, TopicName, namespace_of, range_of
+from loadmanager.testbed.broker.changes import EndReason, ServingEnded
+from loadmanager.testbed.broker.traffic import BundleTraffic
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Served:
+    """One bundle from its load to its end.
+
+    ``in_service`` counts requests that have begun and not ended; a ``closing`` bundle
+    takes no new ones and ends with the last of them.
+    """
+
+    bundle: BundleId
+    fencing_token: int
+    agent_epoch: int
+    start_s: float
+    traffic: BundleTraffic
+    in_service: int = 0
+    closing: bool = False
+
+    def ended(self, *, end_s: float, at_s: float, why: EndReason) -> ServingEnded:
+        """Return that it was served up to ``end_s``, as noticed at ``at_s``."""
+        return ServingEnded(
+            at_s=at_s,
+            bundle=self.bundle,
+            fencing_token=self.fencing_token,
+            agent_epoch=self.agent_epoch,
+            start_s=self.start_s,
+            end_s=end_s,
+            why=why,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A request in service, with so many messages, from `MemoryBroker.begin_publish` to its end."""
+
+    topic: TopicName
+    served: Served
+    messages: int = 1
+
+
+class ServingSet:
+    """Bundles by name and by namespace. A broker knows no others: it asks nobody.
+
+    Ranges may overlap for a moment, when the halves of a split are loaded before their
+    parent is unloaded: a topic then belongs to the bundle with the newest token.
+    """
+
+    def __init__(self, hash_name: HashName) -> None:
+        self._hash_name: HashName = hash_name
+        self._served: dict[BundleId, Served] = {}
+        self._by_namespace: dict[Namespace, dict[BundleId, Served]] = {}
+
+    def __iter__(self) -> Iterator[Served]:
+        """Yield what is served, closing bundles included; it may shrink meanwhile."""
+        return iter([*self._served.values()])
+
+    def __contains__(self, served: Served) -> bool:
+        """Tell whether ``served`` itself is still in: not only a bundle of that name."""
+        return self._served.get(served.bundle) is served
+
+    def get(self, bundle: BundleId) -> Served | None:
+        """Return ``bundle``, or None when it is not served."""
+        return self._served.get(bundle)
+
+    def add(self, served: Served) -> None:
+        """Begin to serve a bundle that is not in the set."""
+        self._served[served.bundle] = served
+        self._by_namespace.setdefault(namespace_of(served.bundle), {})[served.bundle] = served
+
+    def remove(self, served: Served) -> None:
+        """Serve it no longer."""
+        del self._served[served.bundle]
+        namespace = namespace_of(served.bundle)
+        del self._by_namespace[namespace][served.bundle]
+        if not self._by_namespace[namespace]:
+            del self._by_namespace[namespace]
+
+    def find(self, topic: TopicName) -> Served | None:
+        """Return the bundle that takes new requests of ``topic``, if there is one."""
+        at = position(topic, self._hash_name)
+        candidates = self._by_namespace.get(topic.namespace, {}).values()
+        holding = [one for one in candidates if not one.closing and _holds(one.bundle, at)]
+        return max(holding, key=lambda one: one.fencing_token, default=None)
+
+
+def _holds(bundle: BundleId, at: int) -> bool:
+    lower, upper = range_of(bundle)
+    return lower <= at < upper or at == upper == FULL_RANGE_END

@@ -1,0 +1,210 @@
+"""A client of the cluster: finds owners at any sidecar and publishes to them."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+from urllib.parse import quote
+
+import aiohttp
+import numpy as np
+from yarl import URL
+
+from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.testbed.checker.publishing import Acknowledgement, Publish
+from loadmanager.testbed.demo.counts import TrafficCounts
+
+ATTEMPT_TIMEOUT_S: Final = 10.0
+CONNECT_TIMEOUT_S: Final = 2.0
+FIRST_BACK_OFF_S: Final = 0.05
+MAX_BACK_OFF_S: Final = 1.0
+RETRY_BOUND_S: Final = 30.0
+"""Operation timeout and send timeout of Pulsar's own clients."""
+
+PAYLOAD: Final = b"x" * 256
+HTTP_OK: Final = 200
+ACCEPTED: Final = range(200, 300)
+
+
+def topic_path(topic: TopicName) -> str:
+    """Return the topic as a path, the local name in one segment."""
+    return f"{topic.domain}/{topic.namespace}/{quote(topic.local, safe='')}"
+
+
+class BackOff:
+    """How long to wait before each next try: doubling to a second, the half of it by chance.
+
+    Clients that lost the same broker at the same moment must not all come back at
+    the same moment.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._next_s = FIRST_BACK_OFF_S
+
+    def next_s(self) -> float:
+        """Return the wait, and make the one after it longer."""
+        wait_s = self._next_s * float(self._rng.uniform(0.5, 1.0))
+        self._next_s = min(MAX_BACK_OFF_S, self._next_s * 2)
+        return wait_s
+
+
+@dataclass(slots=True)
+class LookupClient:
+    """Asks the sidecars for owners, each time another one first.
+
+    ``retry_bound_s`` is how long one lookup may take altogether before it counts as
+    an error, ``attempt_timeout_s`` how long one request to one server may.
+    """
+
+    http: aiohttp.ClientSession
+    sidecar_urls: Sequence[str]
+    counts: TrafficCounts
+    rng: np.random.Generator
+    retry_bound_s: float = RETRY_BOUND_S
+    attempt_timeout_s: float = ATTEMPT_TIMEOUT_S
+    _turn: int = 0
+
+    @property
+    def attempt_timeout(self) -> aiohttp.ClientTimeout:
+        """How long one request may take, and how long until it is connected."""
+        return aiohttp.ClientTimeout(total=self.attempt_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+
+    async def find_owner(self, topic: TopicName) -> str | None:
+        """Return the URL of the topic's owner, None if nobody told within the bound.
+
+        A sidecar that cannot be reached, or does not answer for ten seconds, costs a try
+        at the next one and is no error: any of them knows every owner. An answer other
+        than 200 is an error, counted once for each lookup however often it is tried again.
+        """
+        self.counts.lookups += 1
+        deadline_s = monotonic() + self.retry_bound_s
+        back_off = BackOff(self.rng)
+        unreachable = 0
+        failed = False
+        while monotonic() < deadline_s:
+            url = self._next_sidecar()
+            try:
+                return await self._ask(url, topic)
+            except aiohttp.ClientResponseError as error:
+                failed = self._note_failure(f"lookup {error.request_info.url}: {error}", failed)
+                unreachable = 0
+            except (aiohttp.ClientError, TimeoutError):
+                unreachable += 1
+            if unreachable % len(self.sidecar_urls) == 0:
+                await asyncio.sleep(back_off.next_s())
+        self._note_failure(f"lookup of {topic}: no answer in {self.retry_bound_s:g} s", failed)
+        return None
+
+    async def _ask(self, sidecar_url: str, topic: TopicName) -> str:
+        url = f"{sidecar_url}/lookup/v2/topic/{topic_path(topic)}"
+        async with self.http.get(url, timeout=self.attempt_timeout) as response:
+            if response.status != HTTP_OK:
+                raise aiohttp.ClientResponseError(
+                    response.request_info,
+                    response.history,
+                    status=response.status,
+                    message=await response.text(),
+                )
+            owner: str = (await response.json())["httpUrl"]
+            return owner
+
+    def _next_sidecar(self) -> str:
+        self._turn += 1
+        return self.sidecar_urls[self._turn % len(self.sidecar_urls)]
+
+    def _note_failure(self, what: str, failed_before: bool) -> bool:
+        self.counts.last_lookup_error = what
+        self.counts.lookup_errors += not failed_before
+        return True
+
+
+@dataclass(slots=True)
+class Producer:
+    """Publishes the messages of one topic, one after the other, to its owner.
+
+    ``retry_bound_s`` is how long after it was due a message may be accepted before
+    it counts as an error. ``record`` hears of each attempt what the broker said.
+    """
+
+    topic: TopicName
+    bundle: BundleId
+    lookup: LookupClient
+    counts: TrafficCounts
+    retry_bound_s: float = RETRY_BOUND_S
+    owner_url: str | None = None
+    record: Callable[[Publish], None] | None = None
+    _due_s: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
+
+    def add(self, due_s: float) -> None:
+        """Queue a message that was due at ``due_s`` on the monotonic clock."""
+        self.counts.waiting += 1
+        self._due_s.put_nowait(due_s)
+
+    async def run(self) -> None:
+        """Publish what is queued, for ever."""
+        while True:
+            due_s = await self._due_s.get()
+            accepted = await self._publish(due_s + self.retry_bound_s)
+            waited_s = monotonic() - due_s
+            tell = self.counts.accepted if accepted else self.counts.gave_up
+            tell(self.bundle, waited_s)
+            self._due_s.task_done()
+
+    async def finish(self) -> None:
+        """Return when every queued message was accepted or given up."""
+        await self._due_s.join()
+
+    async def _publish(self, deadline_s: float) -> bool:
+        back_off = BackOff(self.lookup.rng)
+        while True:
+            if self.owner_url is None:
+                self.owner_url = await self.lookup.find_owner(self.topic)
+            if self.owner_url is not None and await self._send(self.owner_url):
+                return True
+            self.owner_url = None
+            if monotonic() >= deadline_s:
+                return False
+            self.counts.publish_retries += 1
+            await asyncio.sleep(back_off.next_s())
+
+    async def _send(self, owner_url: str) -> bool:
+        url = f"{owner_url}/publish/{topic_path(self.topic)}"
+        sent_s, status, text = monotonic(), 0, ""
+        try:
+            async with self.lookup.http.post(
+                url, data=PAYLOAD, timeout=self.lookup.attempt_timeout
+            ) as answer:
+                text = await answer.text()
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            text = repr(error)
+        if status not in ACCEPTED:
+            told = f"{status} {text}" if status else text
+            self.counts.last_publish_error = f"publish {url}: {told}"
+        if self.record is not None:
+            self.record(self._attempt(owner_url, sent_s, status, text))
+        return status in ACCEPTED
+
+    def _attempt(self, owner_url: str, sent_s: float, status: int, text: str) -> Publish:
+        return Publish(
+            topic=str(self.topic),
+            broker=URL(owner_url).authority,
+            sent_s=sent_s,
+            answered_s=monotonic(),
+            status=status,
+            acknowledgement=_acknowledgement(text) if status == HTTP_OK else None,
+        )
+
+
+def _acknowledgement(text: str) -> Acknowledgement:
+    """Return what the in-memory broker says when it took a message."""
+    said = json.loads(text)
+    return Acknowledgement(
+        incarnation=said["incarnation"],
+        bundle=BundleId(said["bundle"]),
+        fencing_token=int(said["fencingToken"]),
+        clock_s=float(said["clockSeconds"]),
+    )

@@ -1,0 +1,141 @@
+"""The cluster as an operator sees it: over HTTP, from the sidecars and the brokers."""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from time import monotonic
+from typing import Any, Final
+
+import aiohttp
+
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.testbed.demo.cluster import Member
+
+LOOK_TIMEOUT: Final = aiohttp.ClientTimeout(total=1.0)
+CPU_USAGE: Final = re.compile(
+    r'^pulsar_lb_cpu_usage\{[^}]*broker="([^"]*)"[^}]*\} (\S+)', re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLook:
+    """What one broker and its sidecar told.
+
+    None is what was not told: no answer, or nothing measured yet. ``cpu_fraction``
+    is of the broker's own CPU and may exceed 1. ``bundles`` are those it serves,
+    each with its messages per second.
+    """
+
+    name: str
+    broker: BrokerId
+    killed: bool = False
+    cpu_fraction: float | None = None
+    bundles: Mapping[BundleId, float] | None = None
+
+    @property
+    def msgs_per_s(self) -> float:
+        """Messages per second into all bundles."""
+        return sum((self.bundles or {}).values())
+
+    @property
+    def state(self) -> str:
+        """What the table says of it."""
+        if self.killed:
+            return "killed"
+        return "serving" if self.bundles is not None else "no answer"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLook:
+    """All brokers at one moment of the monotonic clock, and who leads."""
+
+    at_s: float
+    leader: BrokerId | None
+    brokers: Sequence[BrokerLook] = field(default_factory=tuple)
+
+    @property
+    def loads(self) -> dict[BrokerId, float]:
+        """The load of each broker that lives and told it."""
+        return {
+            b.broker: b.cpu_fraction
+            for b in self.brokers
+            if not b.killed and b.cpu_fraction is not None
+        }
+
+    @property
+    def owners(self) -> dict[BundleId, BrokerId]:
+        """Who serves each bundle, as the brokers themselves say."""
+        return {bundle: b.broker for b in self.brokers for bundle in b.bundles or ()}
+
+
+def cpu_fraction(metrics: str, broker: BrokerId) -> float | None:
+    """Return the CPU usage of ``broker`` in a Prometheus scrape, which has it in percent."""
+    for label, percent in CPU_USAGE.findall(metrics):
+        if label == broker:
+            return float(percent) / 100
+    return None
+
+
+def served_rates(stats: Mapping[str, Any]) -> dict[BundleId, float]:
+    """Return the messages per second into each bundle from a broker's stats."""
+    return {BundleId(b): float(s.get("msgRateIn", 0.0)) for b, s in stats["bundles"].items()}
+
+
+class Observer:
+    """Asks all living members at the same time.
+
+    Args:
+        http: to ask with.
+        members: whom to ask.
+        control_secret: what the brokers want to see before they tell what they serve.
+    """
+
+    def __init__(
+        self, http: aiohttp.ClientSession, members: Sequence[Member], control_secret: str
+    ) -> None:
+        self._http = http
+        self._members = members
+        self._to_broker = {"Authorization": f"Bearer {control_secret}"}
+
+    async def look(self) -> ClusterLook:
+        """Return what all told within a second; who did not is shown as such."""
+        at_s = monotonic()
+        leader, brokers = await asyncio.gather(
+            self._leader(), asyncio.gather(*(self._look_at(member) for member in self._members))
+        )
+        return ClusterLook(at_s, leader, tuple(brokers))
+
+    async def _look_at(self, member: Member) -> BrokerLook:
+        if member.killed:
+            return BrokerLook(name=member.name, broker=member.broker, killed=True)
+        metrics, stats = await asyncio.gather(
+            self._get(f"{member.sidecar_url}/metrics"),
+            self._get(f"http://{member.broker}/loadmanager-broker/v1/stats", self._to_broker),
+        )
+        return BrokerLook(
+            name=member.name,
+            broker=member.broker,
+            killed=member.killed,
+            cpu_fraction=None if metrics is None else cpu_fraction(metrics, member.broker),
+            bundles=None if stats is None else served_rates(json.loads(stats)),
+        )
+
+    async def _leader(self) -> BrokerId | None:
+        """Return the leader that the first living sidecar with an answer names."""
+        for member in self._members:
+            if member.killed:
+                continue
+            text = await self._get(f"{member.sidecar_url}/admin/v2/brokers/leaderBroker")
+            if text is not None:
+                return BrokerId(json.loads(text)["brokerId"])
+        return None
+
+    async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> str | None:
+        try:
+            async with self._http.get(url, headers=headers, timeout=LOOK_TIMEOUT) as response:
+                return await response.text() if response.status == HTTPStatus.OK else None
+        except (aiohttp.ClientError, TimeoutError):
+            return None

@@ -1,0 +1,225 @@
+"""One sidecar process of a virtual cluster: the real application on adapters of memory."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from loadmanager.common.cluster_conditions import Conditions
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.context import Parts
+from loadmanager.common.identity import Identity
+from loadmanager.common.task_groups import first_leaf
+from loadmanager.config import Config
+from loadmanager.core.ids import BrokerId, BundleId, TopicName
+from loadmanager.core.load import BrokerUrls
+from loadmanager.ports import LeaderInfo, Owner, Unavailable
+from loadmanager.telemetry.metrics import Metrics
+from loadmanager.testbed.faults.clocks import ProcessClock
+from loadmanager.testbed.faults.host import BrokerLine, Host, ScriptedProbe
+from loadmanager.testbed.faults.service import TimedService
+from loadmanager.testbed.faults.session import ClientSession
+from loadmanager.testbed.faults.trace import PROCESS
+from loadmanager.testbed.faults.wires import Gate, Losses
+from loadmanager.wiring.application import Application, join
+from loadmanager.wiring.lifecycle import Sidecar
+
+SESSION_S = 10.0
+LINE_TIMEOUT_S = 2.0
+
+
+def as_built(parts: Parts) -> Parts:
+    """Change nothing."""
+    return parts
+
+
+@dataclass(slots=True)
+class World:
+    """What all sidecars of one story share. Made inside a running virtual loop."""
+
+    config: Config
+    rng: Random
+    service: TimedService = field(default_factory=TimedService)
+    losses: Losses = field(default_factory=Losses)
+    hosts: list[Host] = field(default_factory=list)
+    agents: "list[Agent]" = field(default_factory=list)
+    drift_fraction: float = 0.0
+    """How much faster or slower than others the monotonic clock of a process may run."""
+    build: Callable[[Parts], Parts] = field(default=as_built)
+    """What each new sidecar is joined of; a test of the tests breaks something here."""
+
+    @property
+    def living(self) -> "list[Agent]":
+        """The sidecars that run."""
+        return [agent for agent in self.agents if agent.alive]
+
+    def agent_at(self, url: str) -> "Agent | None":
+        """Return the living sidecar with this address."""
+        return next((agent for agent in self.living if agent.url == url), None)
+
+
+class OpenDoor:
+    """A door that nobody comes through: stories call the application themselves."""
+
+    def __init__(self) -> None:
+        self.open = False
+
+    async def start(self, host: str, port: int) -> int:
+        """See `Door`."""
+        del host
+        self.open = True
+        return port
+
+    async def stop(self) -> None:
+        """See `Door`."""
+        self.open = False
+
+
+class Agent:
+    """One sidecar process, from its start to its end."""
+
+    def __init__(self, world: World, host: Host, number: int) -> None:
+        self._world = world
+        self.host = host
+        self.gate = Gate()
+        self.url = f"http://{host.name.replace(':', '-')}-{number}:7750"
+        self.line = BrokerLine(host, self.gate)
+        self.coordination = ClientSession(
+            world.service, self.gate, world.rng, world.losses, timeout_s=SESSION_S
+        )
+        self.clock = clock = ProcessClock(self.gate, world.rng, world.drift_fraction)
+        self.registry = CollectorRegistry()
+        metrics = Metrics(self.registry)
+        self.picture = ClusterPicture(self.coordination, clock, metrics)
+        identity = Identity(
+            broker=host.name,
+            urls=BrokerUrls(http_url=f"http://{host.name}"),
+            sidecar_url=self.url,
+            instance=f"{host.name}/{number}",
+            started_at_ms=clock.wall_ms(),
+            version="1.0",
+            host=host.machine,
+            process_id=number,
+        )
+        parts = Parts(
+            identity=identity,
+            coordination=self.coordination,
+            picture=self.picture,
+            broker=self.line,
+            clock=clock,
+            metrics=metrics,
+        )
+        self.parts = world.build(parts)
+        self.door = OpenDoor()
+        self.stop = asyncio.Event()
+        self.failure: BaseException | None = None
+        self.line_slow_s = 0.0
+        self.line_broken = False
+        self.questions = 0
+        self.application: Application | None = None
+        self.task = asyncio.ensure_future(self._live())
+        self.task.set_name(identity.instance)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return not self.task.done()
+
+    @property
+    def app(self) -> Application:
+        """The application, which runs from the first turn of the loop."""
+        if self.application is None:
+            raise RuntimeError(f"{self.url}: the process has not begun to run yet")
+        return self.application
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the leader as far as it knows."""
+        leader = self.picture.leader
+        return leader is not None and leader.instance == self.parts.identity.instance
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return one sample of this process's metrics, 0 if there is none."""
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+    async def look_up(self, topic: TopicName) -> Owner:
+        """Ask this sidecar for a topic's owner."""
+        return await self.app.answering.find_owner(topic)
+
+    async def kill(self) -> None:
+        """End the process at once: it sends nothing more, and its session times out."""
+        self.line.dead = True
+        self.coordination.suspend()
+        self.gate.open()
+        self.clock.end()  # The dead do not wait for a lease to run out.
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+    async def leave(self) -> None:
+        """End the process in order."""
+        self.stop.set()
+        await asyncio.wait({self.task})
+
+    async def _live(self) -> None:
+        PROCESS.set(self.parts.identity.instance)
+        config = self._world.config
+        rng = np.random.default_rng(self._world.rng.randrange(2**32))
+        try:
+            async with asyncio.TaskGroup() as commands:
+                self.application = join(
+                    config,
+                    self.parts,
+                    probe=ScriptedProbe(self.host),
+                    leader_line=CallingLine(self._world, self),
+                    commands=commands,
+                    rng=rng,
+                )
+                sidecar = Sidecar(
+                    self.parts,
+                    self.door,
+                    self.application.member,
+                    self.application.election,
+                    self.application.readiness,
+                    dynamic=self.application.dynamic,
+                    reachability=self.application.reachability,
+                    close=self.line.close,
+                )
+                await sidecar.run(
+                    self.stop,
+                    host="127.0.0.1",
+                    port=7750,
+                    conditions=Conditions(config.cluster.hash),
+                    leave_s=10.0,
+                )
+        except* Exception as failed:  # noqa: BLE001 - a process may die of anything; the story looks at it
+            self.failure = first_leaf(failed)
+
+
+@dataclass(slots=True)
+class CallingLine:
+    """The `LeaderLine` that calls the leader's `Answering` in the same process."""
+
+    world: World
+    caller: Agent
+
+    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
+        """See `LeaderLine`."""
+        self.caller.questions += 1
+        await asyncio.sleep(0.001 + self.caller.line_slow_s)
+        callee = self.world.agent_at(leader.sidecar_url)
+        if callee is None or self.caller.line_broken:
+            raise Unavailable(f"the leader at {leader.sidecar_url} does not answer")
+        try:
+            async with asyncio.timeout(LINE_TIMEOUT_S):
+                await callee.gate.passed()
+                answer = await callee.app.answering.assign(bundle)
+                await callee.gate.passed()
+        except TimeoutError:
+            raise Unavailable(f"the leader at {leader.sidecar_url} is slow") from None
+        return answer
+
+    async def close(self) -> None:
+        """See `LeaderLine`."""

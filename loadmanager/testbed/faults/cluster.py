@@ -1,0 +1,328 @@
+"""Sidecars, brokers and the service between them, in one process and in virtual time.
+
+The sidecars are the real application, joined by the wiring; only the adapters are
+those of memory. What is checked at the end of every story: no two brokers ever served
+a bundle at once, fencing tokens and epochs only grew, and nothing was raised unheard.
+"""
+
+import asyncio
+import inspect
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import structlog
+
+from loadmanager.adapters.memory import MemoryCoordination
+from loadmanager.config import Config
+from loadmanager.core import znodes
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    parse_broker,
+)
+from loadmanager.core.orders import Orders, decode_orders
+from loadmanager.core.plan import Cause
+from loadmanager.core.wire import encode_boundaries
+from loadmanager.leader.term import Desk
+from loadmanager.ports import Connection, CoordinationError, NotLeader
+from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.testbed.faults.agent import Agent, World
+from loadmanager.testbed.faults.host import Host
+from loadmanager.testbed.faults.topics import topic_in
+from loadmanager.testbed.faults.trace import listen
+from loadmanager.testbed.faults.violation import Invariant, Violation
+from loadmanager.testbed.faults.virtual_time import run
+
+__all__ = ["NAMESPACE", "Cluster", "make_config", "order", "play", "topic_in"]
+
+NAMESPACE = Namespace("acme/orders")
+
+
+@dataclass(slots=True)
+class Cluster(World):
+    """All of it, and what a story does to it and asks of it."""
+
+    told: list[Mapping[str, Any]] = field(default_factory=list)
+    """Every event that was logged as info or worse."""
+    _operator: MemoryCoordination | None = None
+
+    # --- who is there ---------------------------------------------------------------
+
+    def add_host(self) -> Host:
+        """Add a broker without a sidecar."""
+        host = Host(parse_broker(f"broker{len(self.hosts)}:8080"), self.rng)
+        self.hosts.append(host)
+        return host
+
+    def start(self, host: Host) -> Agent:
+        """Start a sidecar beside ``host``'s broker."""
+        agent = Agent(self, host, len(self.agents))
+        self.agents.append(agent)
+        return agent
+
+    def agent_of(self, broker: BrokerId) -> Agent:
+        """Return the newest sidecar of a broker."""
+        return next(a for a in reversed(self.agents) if a.host.name == broker)
+
+    @property
+    def leader(self) -> Agent:
+        """The sidecar that the election node names."""
+        holder = self.service.dump()[znodes.LEADER].stat.ephemeral_owner
+        return next(a for a in self.living if a.coordination.session.session_id == holder)
+
+    @property
+    def desk(self) -> Desk:
+        """The desk of the leader; raises `NotLeader` while it has none."""
+        desk = self.leader.app.leading.desk
+        if desk is None:
+            raise NotLeader("the elected sidecar has not begun to lead")
+        return desk
+
+    # --- waiting --------------------------------------------------------------------
+
+    async def until(
+        self, condition: Callable[[], object], within_s: float = 30.0, every_s: float = 0.01
+    ) -> None:
+        """Return once ``condition()`` is true; fail with its source if it never is."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + within_s
+        while not condition():
+            if loop.time() > deadline_s:
+                source = inspect.getsource(condition).strip()
+                raise AssertionError(f"not within {within_s} s: {source}")
+            await asyncio.sleep(every_s)
+
+    async def ready(self, within_s: float = 30.0) -> None:
+        """Return once every living sidecar is registered and follows a leader at work."""
+        await self.until(
+            lambda: (
+                all(
+                    agent.application
+                    and agent.app.member.registered
+                    and agent.app.answering.readiness().ready
+                    and len(agent.picture.brokers) == len({a.host.name for a in self.living})
+                    for agent in self.living
+                )
+                and any(
+                    agent.app.leading.desk
+                    and len(agent.picture.loads.reports) == len(agent.picture.brokers)
+                    for agent in self.living
+                )
+            ),
+            within_s,
+        )
+
+    # --- the service's contents, as an operator would change them ----------------------
+
+    async def operator(self) -> MemoryCoordination:
+        """Return a session of no sidecar: for what people do to the nodes by hand."""
+        if self._operator is None:
+            self._operator = MemoryCoordination(self.service)
+            await self._operator.start()
+            operator = self._operator
+            await self.until(lambda: operator.session.connection is Connection.CONNECTED)
+        return self._operator
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Set a node's content by hand."""
+        operator = await self.operator()
+        await operator.ensure(path)
+        await operator.set(path, data)
+
+    async def make_namespace(self, bundles: int = 4, name: Namespace = NAMESPACE) -> Boundaries:
+        """Create a namespace, by hand."""
+        boundaries = Boundaries.even(name, bundles)
+        operator = await self.operator()
+        await operator.create(znodes.local_policies(name), encode_boundaries(boundaries))
+        return boundaries
+
+    async def hold_lock(self, bundle: BundleId) -> None:
+        """Take a bundle's lock, as a sidecar does that then does nothing with it."""
+        operator = await self.operator()
+        await operator.create(znodes.lock(bundle), b"{}", ephemeral=True)
+
+    async def move(self, bundle: BundleId, target: Host) -> None:
+        """Have the leader order a move, as a round does."""
+        await order(self.desk, {bundle: target.name})
+
+    async def move_surely(self, bundle: BundleId, target: Host) -> None:
+        """Have the leader order a move again until the reply comes."""
+        while True:
+            try:
+                return await self.move(bundle, target)
+            except (CoordinationError, NotLeader):
+                await asyncio.sleep(0.5)
+
+    def orders(self, host: Host) -> Orders:
+        """Return the standing orders of a broker; without any it should own nothing."""
+        path = znodes.orders(host.name)
+        node = self.service.dump().get(path)
+        return decode_orders(path, node.data) if node else Orders(0)
+
+    def lock_sessions(self) -> dict[BundleId, int]:
+        """Return the session that holds each lock."""
+        prefix = znodes.LOCKS + "/"
+        return {
+            BundleId(path.removeprefix(prefix)): node.stat.ephemeral_owner
+            for path, node in self.service.dump().items()
+            if path.startswith(prefix) and node.stat.ephemeral_owner
+        }
+
+    # --- what is true -----------------------------------------------------------------
+
+    def servers(self, bundle: BundleId) -> list[Host]:
+        """Return the hosts whose broker serves ``bundle`` now."""
+        return [host for host in self.hosts if bundle in host.serving]
+
+    def server(self, bundle: BundleId) -> Host:
+        """Return the one host whose broker serves ``bundle``."""
+        (host,) = self.servers(bundle)
+        return host
+
+    def unsettled(self, bundles: Sequence[BundleId]) -> str:
+        """Return what is not yet as it should be, empty if everything is.
+
+        As it should be: each bundle is served by one broker, under the token of its
+        lock, and every living sidecar's picture names that broker.
+        """
+        return next(self._faults(bundles), "")
+
+    def _faults(self, bundles: Sequence[BundleId]) -> Iterator[str]:
+        nodes, locks = self.service.dump(), self.lock_sessions()
+        for stray in locks.keys() - set(bundles):
+            yield f"{stray}: a lock nobody asked for"
+        for bundle in bundles:
+            servers = self.servers(bundle)
+            if len(servers) != 1:
+                yield f"{bundle}: served by {[host.name for host in servers]}"
+                continue
+            token = servers[0].serving[bundle]
+            lock = nodes.get(znodes.lock(bundle))
+            if lock is None or lock.stat.czxid != token:
+                yield f"{bundle}: served under {token}, lock is {lock and lock.stat}"
+            for agent in self.living:
+                holding = agent.picture.live_owner(bundle)
+                if holding is None or (holding.broker, holding.fencing_token) != (
+                    servers[0].name,
+                    token,
+                ):
+                    yield f"{bundle}: {agent.parts.identity.instance} believes {holding}"
+
+    async def settled(self, bundles: Sequence[BundleId], within_s: float = 30.0) -> None:
+        """Return once everything is as it should be; fail with what is not."""
+        await self.settled_at_last(lambda: bundles, within_s)
+
+    async def settled_at_last(
+        self, bundles: Callable[[], Sequence[BundleId]], within_s: float = 30.0
+    ) -> None:
+        """Wait as `settled` does, for bundles that may be cut meanwhile."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + within_s
+        while fault := self.unsettled(bundles()):
+            if loop.time() > deadline_s:
+                raise Violation(Invariant.SETTLES, loop.time(), "after the faults", fault)
+            await asyncio.sleep(0.1)
+
+    def check(self) -> None:
+        """Raise a `Violation` of what must have been true all the time."""
+        intervals = [interval for host in self.hosts for interval in host.intervals()]
+        now_s = asyncio.get_running_loop().time()
+        for overlap in overlaps(intervals):
+            raise Violation(Invariant.ONE_SERVER, now_s, overlap.second.bundle, str(overlap))
+        tokens: dict[BundleId, list[int]] = defaultdict(list)
+        # Transactions are counted from an older number where older data were restored.
+        comparable = [one for one in intervals if one.start_s >= self.service.restored_at_s]
+        for interval in sorted(comparable, key=lambda one: (one.start_s, one.fencing_token)):
+            tokens[interval.bundle].append(interval.fencing_token)
+        for bundle, seen in tokens.items():
+            if seen != sorted(seen):
+                raise Violation(Invariant.TOKENS_GROW, now_s, bundle, f"fencing tokens {seen}")
+        epochs = self.service.epochs
+        if epochs != sorted(set(epochs)):
+            raise Violation(Invariant.TOKENS_GROW, now_s, znodes.LEADER, f"epochs {epochs}")
+
+    def warnings(self, event: str) -> list[Mapping[str, Any]]:
+        """Return the logged events of this name."""
+        return [entry for entry in self.told if entry["event"] == event]
+
+    async def close(self) -> None:
+        """End all processes at once."""
+        for host in self.hosts:
+            host.thaw_broker()
+        for agent in self.living:
+            await agent.kill()
+        if self._operator is not None:
+            await self._operator.close()
+
+
+async def order(desk: Desk, moves: Mapping[BundleId, BrokerId]) -> None:
+    """Have a leader order bundles to brokers, as people do; raises as `TaskController.dispatch`."""
+    await desk.tasks.dispatch(
+        [
+            BundleTask(
+                kind=TaskKind.MOVE,
+                bundles=(bundle,),
+                source=None,
+                target=target,
+                cause=Cause.REQUESTED,
+                asked_by=AskedBy.PEOPLE,
+                planned={b: desk.tasks.assigned[b] for b in {bundle} & desk.tasks.assigned.keys()},
+            )
+            for bundle, target in moves.items()
+        ]
+    )
+
+
+def make_config(**sections: Mapping[str, Any]) -> Config:
+    """Return a configuration with short times; ``sections`` change single keys."""
+    given: dict[str, dict[str, Any]] = {
+        "broker": {"id": "broker0:8080", "http_url": "http://broker0:8080"},
+        "report": {"sample_interval_s": 1.0, "min_interval_s": 1.0, "max_interval_s": 10.0},
+        "leader": {
+            "round_interval_s": 2.0,
+            "tick_interval_s": 1.0,
+            "settle_s": 2.0,
+            "report_stale_s": 30.0,
+        },
+        "shedding": {"strategy": "ThresholdShedder"},
+        "placement": {"strategy": "LeastLongTermMessageRate"},
+    }
+    for section, keys in sections.items():
+        given.setdefault(section, {}).update(keys)
+    return Config.model_validate(given)
+
+
+def play(
+    tell: Callable[[Cluster], Awaitable[None]],
+    sidecars: int = 3,
+    *,
+    seed: int = 1,
+    checked: bool = True,
+    config: Config | None = None,
+) -> None:
+    """Run one story with a cluster of its own, in virtual time."""
+
+    async def program() -> None:
+        cluster = Cluster(config or make_config(), Random(seed))  # noqa: S311 - to be repeatable
+        listen(cluster.told.append)
+        try:
+            for _ in range(sidecars):
+                cluster.start(cluster.add_host())
+            if sidecars:
+                await cluster.ready()
+            await tell(cluster)
+            if checked:
+                cluster.check()
+        finally:
+            await cluster.close()
+
+    try:
+        run(program())
+    finally:
+        structlog.reset_defaults()

@@ -1,0 +1,235 @@
+"""One host of a virtual cluster: a broker, and what its sidecar reaches of it."""
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any, TypeVar
+
+from loadmanager.adapters.broker.contract import StatsAnswer, parsed_stats
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import BrokerId, BundleId, TopicName
+from loadmanager.core.load import HostUsage, ResourceUsage, TopicTraffic
+from loadmanager.ports import BrokerRefused, BrokerState, BrokerStats, BrokerUnreachable
+from loadmanager.testbed.broker.changes import Change
+from loadmanager.testbed.broker.in_process import InProcessBroker
+from loadmanager.testbed.broker.serving_record import ServingInterval
+from loadmanager.testbed.faults.clocks import DriftingClock
+from loadmanager.testbed.faults.wires import Gate, sent
+
+T = TypeVar("T")
+
+CONTROL_TIMEOUT_S = 0.5
+LATENCY_S = 0.002
+
+
+class Host:
+    """A broker with a clock of its own in each life, and the host's load as a story sets it.
+
+    ``watchers`` are told of each change of what the broker serves, in the moment it is made.
+
+    ``machine`` is where a sidecar believes to run that is started now.
+    """
+
+    def __init__(self, broker: BrokerId, rng: Random, *, drift_fraction: float = 0.0) -> None:
+        self.name = broker
+        self.machine = broker.partition(":")[0]
+        self.gate = Gate()
+        self.rng = rng
+        self.cut = False
+        self.dead = False
+        self.cpu_fraction = 0.1
+        self.figures: Mapping[str, object] = {}
+        """What its statistics say of every bundle instead of what is true, by field."""
+        self.window: object = None
+        """What they say of the time that they are means of, instead."""
+        self.claimed = False
+        """Whether the broker obeys a stranger, and so no agent any more, until it restarts."""
+        self.life = 0
+        self.watchers: list[Callable[[Host, Change], None]] = []
+        self._drift_fraction = drift_fraction
+        self._clocks: dict[str, DriftingClock] = {}
+        self._clock = self._new_clock()
+        self.broker = InProcessBroker(self._clock_s, broker=broker, told=self._tell)
+        self._clocks[self.broker.incarnation] = self._clock
+
+    def kill_broker(self) -> None:
+        """Let the broker die; what was on its way to it is lost."""
+        self.life += 1
+        self.dead = True
+        self.broker.kill()
+
+    def restart_broker(self) -> None:
+        """Let another broker process begin, with another clock."""
+        self.life += 1
+        self.broker.kill()
+        self._clock = self._new_clock()
+        self.broker.restart()
+        self._clocks[self.broker.incarnation] = self._clock
+        self.dead = self.claimed = False
+
+    async def claim_broker(self, agent_epoch: int) -> None:
+        """Let a stranger command the broker; raises as `BrokerControl.renew_lease`."""
+        await self.broker.renew_lease(agent_epoch=agent_epoch, until_s=None, incarnation=None)
+        self.claimed = True
+
+    async def stats(self) -> BrokerStats:
+        """Return the broker's statistics as a sidecar reads them off the wire."""
+        stats = await self.broker.stats()
+        if not self.figures and self.window is None:
+            return stats
+        answer = json.loads(StatsAnswer.of(stats).to_json())
+        for figures in answer["bundles"].values():
+            figures.update(self.figures)
+        if self.window is not None:
+            answer["windowSeconds"] = self.window
+        try:
+            return parsed_stats(json.dumps(answer).encode(), f"{self.name}: stats")
+        except MalformedContent as error:
+            raise BrokerRefused(str(error)) from None
+
+    def freeze_broker(self) -> None:
+        """Let the broker stand still; commands wait, and are done when it goes on."""
+        self.gate.close()
+
+    def thaw_broker(self) -> None:
+        """Let the broker go on."""
+        self.gate.open()
+
+    def intervals(self) -> list[ServingInterval]:
+        """Return what the broker served, on the cluster's clock."""
+        found = []
+        for interval in self.broker.intervals():
+            clock = self._clocks[interval.incarnation]
+            start_s, end_s = clock.loop_s(interval.start_s), clock.loop_s(interval.end_s)
+            found.append(replace(interval, start_s=start_s, end_s=end_s))
+        return found
+
+    @property
+    def obeys(self) -> bool:
+        """Whether a command to the broker is carried out."""
+        spoilt = self.figures or self.window is not None or self.broker.faulty
+        return not (self.dead or self.cut or self.gate.shut or self.claimed or spoilt)
+
+    @property
+    def serving(self) -> Mapping[BundleId, int]:
+        """What it serves now."""
+        return self.broker.serving
+
+    def _clock_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    def _new_clock(self) -> DriftingClock:
+        rate = 1.0 + self.rng.uniform(-self._drift_fraction, self._drift_fraction)
+        return DriftingClock(self.rng.uniform(-500.0, 5000.0), rate)
+
+    def _tell(self, change: Change) -> None:
+        for watcher in self.watchers:
+            watcher(self, change)
+
+
+class BrokerLine:
+    """The `BrokerControl` of one sidecar process: latency, timeouts, and its own end.
+
+    A command that was sent is done whatever becomes of the sidecar, unless the broker
+    dies first; one that a frozen broker has not read yet is done when it goes on.
+    """
+
+    def __init__(self, host: Host, own_gate: Gate) -> None:
+        self._host = host
+        self._own_gate = own_gate
+        self.dead = False
+
+    async def health(self, timeout_s: float) -> None:
+        """See `BrokerControl`."""
+        await self._asked(lambda: self._host.broker.health(timeout_s))
+
+    async def stats(self) -> BrokerStats:
+        """See `BrokerControl`."""
+        return await self._asked(self._host.stats)
+
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+        """See `BrokerControl`."""
+        return await self._asked(lambda: self._host.broker.topics(bundle))
+
+    async def renew_lease(
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
+        """See `BrokerControl`."""
+        return await self._asked(
+            lambda: self._host.broker.renew_lease(
+                agent_epoch=agent_epoch, until_s=until_s, incarnation=incarnation
+            )
+        )
+
+    async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """See `BrokerControl`."""
+        await self._asked(
+            lambda: self._host.broker.load(
+                bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
+            )
+        )
+
+    async def unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    ) -> None:
+        """See `BrokerControl`."""
+        await self._asked(
+            lambda: self._host.broker.unload(
+                bundle,
+                agent_epoch=agent_epoch,
+                fencing_token=fencing_token,
+                next_owner_url=next_owner_url,
+            )
+        )
+
+    async def close(self) -> None:
+        """See `BrokerControl`."""
+
+    async def _asked(self, command: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        await self._own_gate.passed()
+        if self.dead or self._host.cut:
+            raise BrokerUnreachable(f"{self._host.name}: connection refused")
+        try:
+            async with asyncio.timeout(CONTROL_TIMEOUT_S):
+                answer = await sent(self._done(command))
+        except TimeoutError:
+            raise BrokerUnreachable(f"{self._host.name}: no answer in time") from None
+        await self._own_gate.passed()
+        return answer
+
+    async def _done(self, command: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        life = self._host.life
+        await asyncio.sleep(self._host.rng.random() * LATENCY_S)
+        await self._host.gate.passed()
+        if life != self._host.life or self._host.cut:
+            raise BrokerUnreachable(f"{self._host.name}: connection reset")
+        answer = await command()
+        await asyncio.sleep(self._host.rng.random() * LATENCY_S)
+        await self._host.gate.passed()
+        return answer
+
+
+class ScriptedProbe:
+    """The `HostProbe` that tells what the story says of the host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def sample(
+        self,
+        *,
+        broker_process_id: int | None = None,
+        broker_port: int = 0,
+        neighbour_ports: Collection[int] = (),
+    ) -> HostUsage:
+        """See `HostProbe`."""
+        del broker_process_id, broker_port, neighbour_ports
+        return HostUsage(
+            window_s=1.0,
+            cpu=ResourceUsage(400 * self._host.cpu_fraction, 400.0),
+            memory=ResourceUsage(100.0, 1000.0),
+            bandwidth_in=ResourceUsage(10.0, 1000.0),
+            bandwidth_out=ResourceUsage(10.0, 1000.0),
+        )

@@ -1,0 +1,191 @@
+"""All watches of one run, hooked to what happens, and what they have found."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from loadmanager.adapters.memory.tree import Znode
+from loadmanager.agent.lease import Displaced
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import DEFAULT_HASH, position
+from loadmanager.core.ids import BundleId, Namespace, TopicName
+from loadmanager.core.wire import decode_boundaries
+from loadmanager.ports import Owner
+from loadmanager.testbed.faults.agent import Agent
+from loadmanager.testbed.faults.answers_watch import AnswersWatch
+from loadmanager.testbed.faults.availability_watch import (
+    LOOK_EVERY_S,
+    AvailabilityWatch,
+    anybody_fit,
+    served_again_within_s,
+    served_when_asked_within_s,
+)
+from loadmanager.testbed.faults.cluster import Cluster
+from loadmanager.testbed.faults.host import Host
+from loadmanager.testbed.faults.leader_watch import (
+    LeaderWatch,
+    anybody_healthy,
+    is_healthy,
+    led_within_s,
+    somebody_leads,
+)
+from loadmanager.testbed.faults.orders_watch import OrdersWatch
+from loadmanager.testbed.faults.serving_watch import ServingWatch
+from loadmanager.testbed.faults.trace import Trace
+from loadmanager.testbed.faults.violation import Invariant, Violation
+
+_POLICIES = znodes.LOCAL_POLICIES + "/"
+
+
+class Monitor:
+    """Watches a cluster from its first moment; `raise_first` tells what was found."""
+
+    def __init__(self, cluster: Cluster, trace: Trace) -> None:
+        self._cluster = cluster
+        self._trace = trace
+        self.violations: list[Violation] = []
+        self.found = asyncio.Event()
+        self._told: set[tuple[Invariant, str]] = set()
+        self.serving = ServingWatch(cluster.hosts, trace, self.tell)
+        self.orders = OrdersWatch(cluster.service, trace, self.tell)
+        self.answers = AnswersWatch(trace, self.tell)
+        self.availability = AvailabilityWatch(
+            served_again_within_s(cluster.config),
+            served_when_asked_within_s(cluster.config),
+            self.tell,
+        )
+        self.leaders = LeaderWatch(led_within_s(cluster.config), self.tell)
+        self._boundaries: dict[Namespace, Boundaries] = {}
+        cluster.service.watchers.append(self._node_changed)
+
+    @property
+    def bundles(self) -> list[BundleId]:
+        """The bundles of all namespaces, as their boundaries stand."""
+        return [bundle for one in self._boundaries.values() for bundle in one.bundles]
+
+    @property
+    def namespaces(self) -> Sequence[Namespace]:
+        """The namespaces there are."""
+        return tuple(self._boundaries)
+
+    def bundles_of(self, namespace: Namespace) -> tuple[BundleId, ...]:
+        """Return the bundles of a namespace, none if there is none."""
+        boundaries = self._boundaries.get(namespace)
+        return boundaries.bundles if boundaries else ()
+
+    def follow_host(self, host: Host) -> None:
+        """Watch a broker."""
+        host.watchers.append(self.serving.changed)
+
+    def follow_agent(self, agent: Agent) -> None:
+        """Watch a sidecar process to its end."""
+        self.orders.follow(agent)
+        agent.task.add_done_callback(lambda _: self._process_ended(agent))
+        agent.parts.unexpected.followers.append(partial(self._error_caught, agent))
+
+    def answer_given(self, agent: Agent, owner: Owner) -> None:
+        """Look at the answer of a lookup."""
+        self.availability.answered(owner.bundle)
+        self.answers.answer_given(agent, owner, self._now_s())
+
+    def asked(self, agent: Agent, topic: TopicName) -> None:
+        """Take note of a client's question to a sidecar that can do something about it."""
+        if is_healthy(agent):
+            boundaries = self._boundaries.get(topic.namespace)
+            if boundaries is not None:
+                bundle = boundaries.at(position(topic, DEFAULT_HASH))
+                self.availability.asked(bundle, self._now_s())
+
+    def restored(self, before: Mapping[str, Znode]) -> None:
+        """Begin anew after the ensemble's data, ``before``, were replaced by older ones."""
+        now_s, after = self._now_s(), self._cluster.service.nodes
+        self.disturbed()
+        self.serving.restored()
+        self.availability.restored()
+        epoch = after.get(znodes.EPOCH)
+        self.orders.restored(epoch.node.stat.version if epoch else 0)
+        for path in sorted(before.keys() | after.keys()):
+            was, now = before.get(path), after.get(path)
+            if was is not now:
+                self.answers.node_changed(path, was, now, now_s)
+                if _is_of_namespace(path):
+                    self._boundaries_changed(path, now)
+
+    def disturbed(self) -> None:
+        """Take note that something has just been broken."""
+        self.availability.disturbed(self._now_s())
+        self.leaders.disturbed(self._now_s())
+        self.answers.look_at_touch(self._cluster.living, self._now_s())
+
+    async def run(self) -> None:
+        """Look now and then at what nothing tells of, until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def look(self) -> None:
+        """Look at what should be served, and at who is in touch."""
+        cluster, now_s = self._cluster, self._now_s()
+        self.answers.look_at_touch(cluster.living, now_s)
+        living, service = cluster.living, cluster.service
+        lag_s = max((agent.coordination.lag_s for agent in living), default=0.0)
+        fit = not service.down and anybody_fit(living, service.nodes)
+        self.availability.look(self.bundles, cluster.hosts, fit, now_s, lag_s)
+        healthy = not service.down and anybody_healthy(living)
+        led = somebody_leads(living, service.nodes)
+        self.leaders.look(now_s, led=led, healthy=healthy, lag_s=lag_s)
+
+    def raise_first(self) -> None:
+        """Raise the first violation, if there was any."""
+        if self.violations:
+            raise self.violations[0]
+
+    def _node_changed(self, path: str, was: Znode | None, now: Znode | None) -> None:
+        if _is_of_namespace(path):
+            self._boundaries_changed(path, now)
+        self.availability.ordered(self.orders.node_changed(path, now))
+        self.answers.node_changed(path, was, now, self._now_s())
+
+    def _boundaries_changed(self, path: str, now: Znode | None) -> None:
+        namespace = Namespace(path.removeprefix(_POLICIES))
+        before = self.bundles_of(namespace)
+        if now is None:
+            self._boundaries.pop(namespace, None)
+            self.availability.forget(before)
+            self._trace.add("namespace", f"{namespace} is gone")
+            return
+        after = decode_boundaries(path, namespace, now.node.data, now.node.stat.version)
+        self._boundaries[namespace] = after
+        self.availability.cut(before, after.bundles)
+        self._trace.add("namespace", f"{namespace} {len(after.bundles)} bundles")
+
+    def _error_caught(self, agent: Agent, place: str, error: BaseException) -> None:
+        """A sidecar that goes on after an unexpected error has a fault all the same."""
+        name = agent.parts.identity.instance
+        self.tell(Invariant.NOTHING_UNHEARD, f"{name}: {place}", f"went on after {error!r}")
+
+    def _process_ended(self, agent: Agent) -> None:
+        """A process ends because it is asked to, killed or displaced, and for nothing else."""
+        failure = agent.failure
+        name = agent.parts.identity.instance
+        self._trace.add("process", f"{name} ended: {failure}")
+        if failure is not None and not isinstance(failure, Displaced):
+            self.tell(Invariant.NOTHING_UNHEARD, name, f"ended by {failure!r}")
+
+    def tell(self, invariant: Invariant, subject: str, seen: str) -> None:
+        """Take up a violation, each once; `raise_first` raises the first."""
+        if (invariant, subject) in self._told:
+            return
+        self._told.add((invariant, subject))
+        violation = Violation(invariant, self._now_s(), subject, seen)
+        self._trace.add("VIOLATION", str(violation))
+        self.violations.append(violation)
+        self.found.set()
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _is_of_namespace(path: str) -> bool:
+    return path.startswith(_POLICIES) and path.count("/") == _POLICIES.count("/") + 1

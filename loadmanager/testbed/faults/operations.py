@@ -1,0 +1,123 @@
+"""What leaders, operators and tenants do in the middle of all faults."""
+
+from typing import Final
+
+from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import Namespace
+from loadmanager.core.orders import SplitOrder
+from loadmanager.testbed.faults.agent import Agent
+from loadmanager.testbed.faults.cluster import order
+from loadmanager.testbed.faults.scene import Happening, Scene
+
+NAMESPACES: Final = tuple(Namespace(f"acme/{name}") for name in ("orders", "mails", "clicks"))
+MOST_BUNDLES: Final = 8
+
+
+async def move_bundle(scene: Scene) -> str:
+    """Have the leader decide on a move, as a round does."""
+    bundle, target = scene.any_bundle(), scene.any_host().name
+    if bundle is None:
+        return ""
+    for agent, desk in scene.desks():
+        if target in agent.picture.brokers:
+            scene.begin(order(desk, {bundle: target}))
+    return f"{bundle} to {target}"
+
+
+async def split_bundle(scene: Scene) -> str:
+    """Have the leader order a bundle to be cut in two."""
+    bundle = scene.any_bundle()
+    namespace = bundle.rpartition("/")[0] if bundle else ""
+    if bundle is None or len(scene.monitor.bundles_of(Namespace(namespace))) >= 2 * MOST_BUNDLES:
+        return ""
+    for _, desk in scene.desks():
+        scene.begin(desk.splits.order(bundle, SplitOrder("range_equally_divide")))
+    return bundle
+
+
+async def merge_bundles(scene: Scene) -> str:
+    """Ask the leader to make one of a bundle and the next."""
+    bundle, desks = scene.any_bundle(), scene.desks()
+    if bundle is None or not desks:
+        return ""
+    namespace, _, text = bundle.rpartition("/")
+    agent, _ = scene.rng.choice(desks)
+    scene.begin(agent.app.merge_requests.merge(Namespace(namespace), text, None))
+    return f"{bundle} with the next"
+
+
+async def unload_bundle(scene: Scene) -> str:
+    """Ask the leader to take a bundle, or a whole namespace, off its broker."""
+    bundle, rng = scene.any_bundle(), scene.rng
+    desks = scene.desks()
+    if bundle is None or not desks:
+        return ""
+    namespace, _, text = bundle.rpartition("/")
+    range_text = text if rng.randrange(3) else None
+    destination = scene.any_host().name if rng.randrange(2) else None
+    agent, _ = rng.choice(desks)
+    unloads = agent.app.unload_requests
+    scene.begin(unloads.unload(Namespace(namespace), range_text, destination))
+    return f"{namespace}/{range_text or 'all'} to {destination or 'anywhere'}"
+
+
+async def mark_draining(scene: Scene) -> str:
+    """Ask a sidecar to mark a broker to be emptied."""
+    agent, broker = scene.any_agent(), scene.any_host().name
+    if agent.application is None or not agent.alive:
+        return ""
+    scene.begin(agent.app.drain_requests.mark(broker, by="faults", reason="to see"))
+    return f"{broker} by {agent.url}"
+
+
+async def unmark_draining(scene: Scene) -> str:
+    """Remove all marks, as an operator does with the service's own tool."""
+    operator = await scene.cluster.operator()
+    marked = [host for host in scene.cluster.hosts if _is_marked(scene, host.name)]
+    for host in marked:
+        scene.begin(operator.delete(znodes.draining(host.name)))
+    return " ".join(host.name for host in marked)
+
+
+async def create_namespace(scene: Scene) -> str:
+    """Ask a sidecar for a namespace, perhaps one that was there before with other bundles."""
+    missing = [name for name in NAMESPACES if name not in scene.monitor.namespaces]
+    agent = scene.any_agent()
+    if not missing or agent.application is None:
+        return ""
+    namespace = scene.rng.choice(missing)
+    boundaries = Boundaries.even(namespace, scene.rng.randrange(1, MOST_BUNDLES))
+    scene.begin(_namespaces(agent).create(boundaries, {}))
+    return f"{namespace} {len(boundaries.bundles)} bundles by {agent.url}"
+
+
+async def delete_namespace(scene: Scene) -> str:
+    """Ask a leader to delete a namespace with all that it has open."""
+    namespace, desks = scene.any_namespace(), scene.desks()
+    if namespace is None or not desks:
+        return ""
+    agent, _ = scene.rng.choice(desks)
+    scene.begin(_namespaces(agent).delete(namespace, force=True))
+    return f"{namespace} by {agent.url}"
+
+
+def _namespaces(agent: Agent) -> NamespaceRequests:
+    return NamespaceRequests(agent.parts, agent.app.leading, "standalone")
+
+
+def _is_marked(scene: Scene, broker: str) -> bool:
+    return f"{znodes.DRAINING}/{broker}" in scene.cluster.service.nodes
+
+
+OPERATIONS: Final = (
+    Happening("move a bundle", 8, move_bundle),
+    Happening("split a bundle", 2, split_bundle),
+    Happening("merge bundles", 2, merge_bundles),
+    Happening("unload", 2, unload_bundle),
+    Happening("mark a broker draining", 1, mark_draining),
+    Happening("remove drain marks", 2, unmark_draining),
+    Happening("create a namespace", 3, create_namespace),
+    Happening("delete a namespace", 1, delete_namespace),
+)

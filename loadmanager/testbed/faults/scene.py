@@ -1,0 +1,103 @@
+"""What the happenings of one run work on."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from loadmanager.core.ids import BundleId, Namespace
+from loadmanager.leader.election import Deposed
+from loadmanager.leader.term import Desk
+from loadmanager.ports import BrokerError, CoordinationError, LookupRefused
+from loadmanager.testbed.faults.agent import Agent
+from loadmanager.testbed.faults.cluster import Cluster
+from loadmanager.testbed.faults.host import Host
+from loadmanager.testbed.faults.monitor import Monitor
+from loadmanager.testbed.faults.service import Snapshot
+
+REFUSALS = (CoordinationError, Deposed, LookupRefused, BrokerError)
+"""What somebody who asks for something in the middle of faults has to be ready for."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """The cluster, who watches it, and the dice.
+
+    ``counts`` is how often each thing happened.
+    """
+
+    cluster: Cluster
+    monitor: Monitor
+    rng: Random
+    counts: Counter[str] = field(default_factory=Counter)
+    snapshot: Snapshot | None = None
+    """What the ensemble held when it was copied last."""
+    _under_way: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def any_agent(self) -> Agent:
+        """Return a sidecar, a living one if there is any."""
+        return self.rng.choice(self.cluster.living or self.cluster.agents)
+
+    def any_host(self) -> Host:
+        """Return a host."""
+        return self.rng.choice(self.cluster.hosts)
+
+    def any_bundle(self) -> BundleId | None:
+        """Return a bundle that exists, None if there is none."""
+        bundles = self.monitor.bundles
+        return self.rng.choice(bundles) if bundles else None
+
+    def any_namespace(self) -> Namespace | None:
+        """Return a namespace that exists, None if there is none."""
+        namespaces = self.monitor.namespaces
+        return self.rng.choice(namespaces) if namespaces else None
+
+    def desks(self) -> list[tuple[Agent, Desk]]:
+        """Return every sidecar that believes to lead, with its desk."""
+        found = []
+        for agent in self.cluster.living:
+            desk = agent.app.leading.desk if agent.application else None
+            if desk is not None:
+                found.append((agent, desk))
+        return found
+
+    def start(self, host: Host) -> Agent:
+        """Start a sidecar, and watch it."""
+        agent = self.cluster.start(host)
+        self.monitor.follow_agent(agent)
+        return agent
+
+    def begin(self, asked: Coroutine[Any, Any, object]) -> None:
+        """Let somebody ask for something, who takes a refusal as it is."""
+        task = asyncio.ensure_future(_bear_refusal(asked))
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+
+
+Do = Callable[[Scene], Awaitable[str]]
+"""Does one thing and returns to what; an empty text says that there was nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that may happen at a step, as often as its weight compared to others.
+
+    ``harms`` says that something is broken by it: the clock of the bound begins anew.
+    """
+
+    name: str
+    weight: int
+    do: Do
+    harms: bool = False
+
+
+async def _bear_refusal(asked: Coroutine[Any, Any, object]) -> None:
+    try:
+        await asked
+    except REFUSALS:
+        return

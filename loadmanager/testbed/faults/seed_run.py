@@ -1,0 +1,264 @@
+"""The run of one seed: a cluster, faults in random order, then peace; and what was found.
+
+`run_seed` is the seam for everything that runs seeds: the command, its processes, tests.
+Everything random comes from the seed, so two runs of one seed on the same code do the
+same, in whatever process. A test that breaks the product on purpose passes ``build``: it
+is given the `Parts` of each sidecar as it starts, and returns those to use, for example
+with a coordination that leaves out the check of the epoch, or with a broker control that
+leases for ever. ``config`` changes settings, and ``happenings`` what may happen.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import structlog
+
+from loadmanager.common.context import Parts
+from loadmanager.config import Config
+from loadmanager.testbed.faults.agent import SESSION_S, as_built
+from loadmanager.testbed.faults.broker_faults import BROKER_FAULTS, mend_brokers
+from loadmanager.testbed.faults.clients import Clients
+from loadmanager.testbed.faults.cluster import Cluster, make_config
+from loadmanager.testbed.faults.monitor import Monitor
+from loadmanager.testbed.faults.network_faults import (
+    NETWORK_FAULTS,
+    end_outage,
+    hurry,
+    stop_servers,
+)
+from loadmanager.testbed.faults.operations import (
+    MOST_BUNDLES,
+    OPERATIONS,
+    create_namespace,
+    unmark_draining,
+)
+from loadmanager.testbed.faults.process_faults import PROCESS_FAULTS, start
+from loadmanager.testbed.faults.scene import Happening, Scene
+from loadmanager.testbed.faults.strangers import STRANGERS
+from loadmanager.testbed.faults.trace import Entry, Trace, listen
+from loadmanager.testbed.faults.violation import Invariant, Violation
+from loadmanager.testbed.faults.virtual_loop import START_S, VirtualTimeError
+from loadmanager.testbed.faults.virtual_time import run
+
+STEPS: Final = 40
+DRIFT_FRACTION: Final = 0.01
+TICK_S: Final = SESSION_S / 2
+"""The longest tick with which ZooKeeper grants such sessions: two at least."""
+_FAILS: Final = 0.5
+"""How often the follower of a client that is not heard any more fails, too."""
+VIRTUAL_LIMIT_S: Final = 3_600.0
+CPU_LIMIT_S: Final = 60.0
+
+HAPPENINGS: Final = (
+    *PROCESS_FAULTS,
+    *BROKER_FAULTS,
+    *NETWORK_FAULTS,
+    *STRANGERS,
+    *OPERATIONS,
+)
+"""All that may happen at a step."""
+
+_FEW_BUNDLES: Final = {"max_bundles_per_namespace": 2 * MOST_BUNDLES}
+"""A broker that tells huge figures has its bundles split until they are too narrow for topics."""
+
+_PAUSES_S: Final = (0.0, 0.003, 0.01, 0.1, 0.5, 2.0, 2.0, 0.7 * SESSION_S)
+_ONE_LULL_IN: Final = 16
+_SIDECARS: Final = (2, 3, 3, 3, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedOutcome:
+    """What one run did and found.
+
+    ``digest`` is that of the whole trace. ``violation`` is empty if nothing was found, else
+    the first thing that was, with its ``invariant``; ``last_lines`` then end the trace.
+    """
+
+    seed: int
+    steps: int
+    digest: str
+    virtual_s: float
+    real_s: float
+    happened: dict[str, int] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
+    longest_unserved_s: float = 0.0
+    longest_unled_s: float = 0.0
+    longest_asked_s: float = 0.0
+    violation: str = ""
+    invariant: str = ""
+    last_lines: tuple[str, ...] = ()
+
+
+def run_seed(
+    seed: int,
+    *,
+    steps: int = STEPS,
+    config: Config | None = None,
+    happenings: Sequence[Happening] = HAPPENINGS,
+    build: Callable[[Parts], Parts] = as_built,
+    kept_lines: int = 400,
+) -> SeedOutcome:
+    """Run one seed to its end, or to the first violation. Raises nothing for what it finds."""
+    trace = Trace(kept_lines)
+    one = _SeedRun(seed, steps, happenings, trace)
+    began_s = time.monotonic()
+    found: Violation | None = None
+    try:
+        usual = make_config(split=_FEW_BUNDLES, zookeeper={"tick_s": TICK_S})
+        program = one.play(config or usual, build)
+        run(program, limit_s=VIRTUAL_LIMIT_S, cpu_limit_s=CPU_LIMIT_S)
+    except Violation as violation:
+        found = violation
+    except VirtualTimeError as error:
+        found = Violation(Invariant.SETTLES, one.ended_at_s, "the run", str(error))
+    finally:
+        structlog.reset_defaults()
+    return one.outcome(time.monotonic() - began_s, found)
+
+
+class _SeedRun:
+    """One run from its first to its last step."""
+
+    def __init__(
+        self, seed: int, steps: int, happenings: Sequence[Happening], trace: Trace
+    ) -> None:
+        self._seed = seed
+        self._steps = steps
+        self._happenings = happenings
+        self._trace = trace
+        self._steps_done = 0
+        self._scene: Scene | None = None
+        self._clients: Clients | None = None
+        self.ended_at_s = START_S
+
+    async def play(self, config: Config, build: Callable[[Parts], Parts]) -> None:
+        """Do everything, and raise the first violation at the step that it was found in."""
+        rng = Random(self._seed)  # noqa: S311 - to be repeatable
+        cluster = Cluster(config, Random(rng.randrange(2**32)))  # noqa: S311 - the same
+        cluster.drift_fraction = DRIFT_FRACTION
+        cluster.service.half_tick_s = TICK_S / 2
+        cluster.service.fails = lambda: cluster.rng.random() < _FAILS
+        cluster.build = build
+        monitor = Monitor(cluster, self._trace)
+        self._scene = scene = Scene(cluster, monitor, rng)
+        self._clients = clients = Clients(scene)
+        listen(self._heard)
+        background: list[asyncio.Task[None]] = []
+        try:
+            await self._open(scene)
+            background += [
+                asyncio.ensure_future(monitor.run()),
+                asyncio.ensure_future(clients.run()),
+            ]
+            for _ in range(self._steps):
+                await self._step(scene)
+            await self._peace(scene, clients)
+            monitor.raise_first()
+            cluster.check()
+        finally:
+            self.ended_at_s = asyncio.get_running_loop().time()
+            self._trace.close()
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await cluster.close()
+
+    def outcome(self, real_s: float, found: Violation | None) -> SeedOutcome:
+        """Return what was done and found."""
+        scene, clients = self._scene, self._clients
+        counted: dict[str, int] = {}
+        longest_s = unled_s = asked_s = 0.0
+        if scene is not None and clients is not None:
+            monitor = scene.monitor
+            longest_s = monitor.availability.longest_s
+            unled_s, asked_s = monitor.leaders.longest_s, monitor.availability.longest_asked_s
+            counted = {
+                "lookups": clients.asked,
+                "answers": monitor.answers.answered,
+                "loads": monitor.serving.loads,
+                "orders": monitor.orders.writes,
+                "locks": monitor.orders.locks,
+                "terms": len(scene.cluster.service.epochs),
+            }
+        return SeedOutcome(
+            seed=self._seed,
+            steps=self._steps_done,
+            digest=self._trace.digest,
+            virtual_s=self.ended_at_s - START_S,
+            real_s=real_s,
+            happened=dict(scene.counts) if scene else {},
+            counted=counted,
+            longest_unserved_s=longest_s,
+            longest_unled_s=unled_s,
+            longest_asked_s=asked_s,
+            violation=str(found) if found else "",
+            invariant=found.invariant.value if found else "",
+            last_lines=self._trace.last_lines if found else (),
+        )
+
+    def _heard(self, entry: Entry) -> None:
+        self._trace.add_entry(entry)
+
+    async def _open(self, scene: Scene) -> None:
+        cluster = scene.cluster
+        for _ in range(scene.rng.choice(_SIDECARS)):
+            host = cluster.add_host()
+            scene.monitor.follow_host(host)
+            scene.start(host)
+        await cluster.ready()
+        await create_namespace(scene)
+        await create_namespace(scene)
+
+    async def _step(self, scene: Scene) -> None:
+        """Do one thing, and let some time pass; look at everything after both."""
+        weights = [happening.weight for happening in self._happenings]
+        (happening,) = scene.rng.choices(self._happenings, weights)
+        if happening.harms:
+            scene.monitor.disturbed()
+        what = await happening.do(scene)
+        self._steps_done += 1
+        self._trace.add("step", f"{self._steps_done} {happening.name}: {what or 'nothing to do'}")
+        if what:
+            scene.counts[happening.name] += 1
+        scene.monitor.look()
+        scene.monitor.raise_first()
+        await self._pause(scene)
+        scene.monitor.look()
+        scene.monitor.raise_first()
+
+    async def _pause(self, scene: Scene) -> None:
+        """Let time pass; now and then so much that the bound can be seen to hold."""
+        pause_s = scene.rng.choice(_PAUSES_S)
+        if scene.rng.randrange(_ONE_LULL_IN) == 0:
+            pause_s = scene.monitor.availability.within_s + 5.0
+            scene.counts["lull"] += 1
+        try:
+            async with asyncio.timeout(pause_s):
+                await scene.monitor.found.wait()
+        except TimeoutError:
+            return
+
+    async def _peace(self, scene: Scene, clients: Clients) -> None:
+        """End all faults, have one sidecar beside every broker, and see that all is well."""
+        cluster = scene.cluster
+        self._trace.add("peace", "")
+        cluster.losses.lost = frozenset()
+        end_outage(scene)
+        await hurry(scene)
+        stop_servers(scene)
+        for agent in cluster.agents:
+            if agent.alive:
+                agent.coordination.freeze_at_next_commit = None
+                agent.coordination.thaw()
+                agent.coordination.reconnect()
+        await mend_brokers(scene)
+        await unmark_draining(scene)
+        for _ in range(3):
+            await asyncio.sleep(SESSION_S)
+            await start(scene)
+        await clients.all_answered()
+        await cluster.settled_at_last(lambda: scene.monitor.bundles)

@@ -1,0 +1,73 @@
+"""Watching the brokers: one server for each position, under tokens that only grow."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from loadmanager.core.ids import BundleId, Namespace, namespace_of
+from loadmanager.testbed.broker.changes import BundleLoaded, Change, LeaseGranted, ServingEnded
+from loadmanager.testbed.checker.serving import share_positions
+from loadmanager.testbed.faults.host import Host
+from loadmanager.testbed.faults.trace import Trace
+from loadmanager.testbed.faults.violation import Invariant, Tell
+
+
+class ServingWatch:
+    """Looks at every load, in the moment it is made.
+
+    Two serve at once only if one begins while another serves, so it is enough to look
+    there: each broker is asked what it serves, whose lease has run out serves nothing.
+    """
+
+    def __init__(self, hosts: Sequence[Host], trace: Trace, tell: Tell) -> None:
+        self._hosts = hosts
+        self._trace = trace
+        self._tell = tell
+        self._tokens: defaultdict[Namespace, dict[BundleId, tuple[int, str]]] = defaultdict(dict)
+        self.loads = 0
+
+    def changed(self, host: Host, change: Change) -> None:
+        """Take note of a change of what ``host``'s broker serves."""
+        if isinstance(change, LeaseGranted):
+            return
+        if isinstance(change, BundleLoaded):
+            self.loads += 1
+            self._trace.add("load", f"{host.name} {change.bundle} token {change.fencing_token}")
+            self._look_at(host, change)
+        elif isinstance(change, ServingEnded):
+            self._trace.add("end", f"{host.name} {change.bundle} {change.why.value}")
+
+    def restored(self) -> None:
+        """Begin anew: tokens are of a service whose data were replaced by older ones."""
+        self._tokens.clear()
+
+    def _look_at(self, host: Host, load: BundleLoaded) -> None:
+        for other in self._hosts:
+            if other is host:
+                continue
+            for bundle, token in other.serving.items():
+                if share_positions(bundle, load.bundle):
+                    self._tell(
+                        Invariant.ONE_SERVER,
+                        load.bundle,
+                        f"{host.name} serves it under token {load.fencing_token} while "
+                        f"{other.name} serves {bundle} under token {token}",
+                    )
+        self._compare_tokens(host, load)
+
+    def _compare_tokens(self, host: Host, load: BundleLoaded) -> None:
+        """A token may be lower than an earlier one only inside one broker process.
+
+        There a bundle and a half of it may both be loaded in the middle of a split.
+        """
+        process = host.broker.incarnation
+        known = self._tokens[namespace_of(load.bundle)]
+        for bundle, (token, by) in known.items():
+            same = bundle == load.bundle or (by != process and share_positions(bundle, load.bundle))
+            if same and token > load.fencing_token:
+                self._tell(
+                    Invariant.TOKENS_GROW,
+                    load.bundle,
+                    f"{process} serves it under token {load.fencing_token} after {by} served "
+                    f"{bundle} under token {token}",
+                )
+        known[load.bundle] = (load.fencing_token, process)

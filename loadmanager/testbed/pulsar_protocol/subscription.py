@@ -1,0 +1,188 @@
+"""Subscriptions: which consumer gets which message, and what comes again."""
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import Final
+
+from loadmanager.testbed.pulsar_protocol.clients import Consumer, Refused
+from loadmanager.testbed.pulsar_protocol.cursor import Cursor
+from loadmanager.testbed.pulsar_protocol.fields import Command
+from loadmanager.testbed.pulsar_protocol.protocol import ServerError, SubscriptionType, encode
+from loadmanager.testbed.pulsar_protocol.topic_log import Entry, TopicLog
+
+MAX_UNACKED: Final = 50_000
+"""Entries that one consumer of a shared subscription may leave open, Pulsar's default."""
+
+Delivered = Callable[[int, int], None]
+
+
+class Subscription:
+    """One subscription of a topic.
+
+    Exclusive and failover: one consumer gets all, in order; when it goes, the next begins at the
+    first message that is not acknowledged. Shared: in turn to consumers that have permits; what a
+    consumer leaves open when it goes is delivered to others.
+
+    Args:
+        name: as consumers give it.
+        kind: how it is shared; another one may be taken while nobody is connected.
+        log: the topic's.
+        cursor: what is acknowledged already.
+        durable: it stays when its last consumer goes.
+        delivered: is told messages and payload bytes of what was sent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: SubscriptionType,
+        log: TopicLog,
+        cursor: Cursor,
+        *,
+        durable: bool,
+        delivered: Delivered,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.durable = durable
+        self.cursor = cursor
+        self.dirty = durable
+        self.consumers: list[Consumer] = []
+        self._log = log
+        self._delivered = delivered
+        self._next_new = cursor.acked_below
+        self._again: list[int] = []
+        self._redeliveries: dict[int, int] = {}
+        self._turn = 0
+        self._active: Consumer | None = None
+
+    def add(self, consumer: Consumer, kind: SubscriptionType) -> None:
+        """Connect a consumer.
+
+        Raises:
+            Refused: another one is connected, and the subscription is not to be shared so.
+        """
+        if self.consumers and (kind is not self.kind or kind is SubscriptionType.EXCLUSIVE):
+            held = f"{len(self.consumers)} consumers on it, {self.kind.name.lower()}"
+            raise Refused(ServerError.CONSUMER_BUSY, f"subscription {self.name!r} has {held}")
+        if kind is not self.kind:
+            self.kind = kind
+            self._rewind()
+        self.consumers.append(consumer)
+
+    def settle(self) -> None:
+        """Choose the active consumer anew and tell those who want to know; then deliver."""
+        if self.kind is not SubscriptionType.SHARED:
+            active = min(self.consumers, key=lambda one: one.priority, default=None)
+            if active is not self._active:
+                self._active = active
+                self._rewind()
+            if self.kind is SubscriptionType.FAILOVER:
+                for consumer in self.consumers:
+                    consumer.tell_active(active=consumer is active)
+        self.dispatch()
+
+    def remove(self, consumer: Consumer) -> None:
+        """Disconnect a consumer; what it has not acknowledged goes to others."""
+        self.consumers.remove(consumer)
+        self._take_back(consumer, list(consumer.unacked))
+        self.settle()
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """Let a consumer have ``permits`` more messages."""
+        consumer.permits += permits
+        self.dispatch()
+
+    def ack(self, number: int) -> None:
+        """Take one entry for done, for any consumer."""
+        self.cursor.ack(number)
+        self._done([number])
+
+    def ack_through(self, number: int) -> None:
+        """Take an entry and all before it for done."""
+        self.cursor.ack_through(number)
+        open_before = {one for each in self.consumers for one in each.unacked if one <= number}
+        self._done(open_before)
+
+    def redeliver(self, consumer: Consumer, numbers: Iterable[int] | None) -> None:
+        """Deliver again what this consumer left open: these entries, or all for None."""
+        if self.kind is SubscriptionType.SHARED and numbers is not None:
+            wanted = [number for number in numbers if number in consumer.unacked]
+        else:
+            wanted = list(consumer.unacked)
+        self._take_back(consumer, wanted)
+        self.dispatch()
+
+    def seek(self, number: int) -> None:
+        """Begin anew at this entry: all before is acknowledged, nothing from it on."""
+        self.cursor.reset(number)
+        self.dirty = self.durable
+        self._rewind()
+
+    def dispatch(self) -> None:
+        """Deliver as long as there is something to deliver and somebody to take it."""
+        while (consumer := self._taker()) is not None:
+            number = self._next_number()
+            if number is None:
+                return
+            self._deliver(consumer, number, self._log.read(number))
+
+    def _deliver(self, consumer: Consumer, number: int, entry: Entry) -> None:
+        self._turn = self.consumers.index(consumer) + 1
+        consumer.permits -= entry.messages
+        consumer.unacked[number] = None
+        fields = {
+            "consumer_id": consumer.consumer_id,
+            "message_id": {"ledger_id": entry.position.ledger, "entry_id": entry.position.entry},
+        }
+        again = self._redeliveries.get(number, 0)
+        command = encode(Command.MESSAGE, **fields, redelivery_count=again)
+        consumer.line.send(command, entry.payload)
+        self._delivered(entry.messages, len(entry.payload))
+
+    def _taker(self) -> Consumer | None:
+        if self.kind is not SubscriptionType.SHARED:
+            active = self._active
+            return active if active is not None and _takes(active) else None
+        turn = self._turn % max(1, len(self.consumers))
+        in_turn = (*self.consumers[turn:], *self.consumers[:turn])
+        ready = (one for one in in_turn if _takes(one) and len(one.unacked) < MAX_UNACKED)
+        return next(ready, None)
+
+    def _next_number(self) -> int | None:
+        while self._again:
+            number = heappop(self._again)
+            if number not in self.cursor and number >= self._log.first_number:
+                return number
+        self._next_new = max(self._next_new, self._log.first_number, self.cursor.acked_below)
+        while self._next_new < self._log.end_number:
+            self._next_new += 1
+            if self._next_new - 1 not in self.cursor:
+                return self._next_new - 1
+        return None
+
+    def _take_back(self, consumer: Consumer, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del consumer.unacked[number]
+            if number in self.cursor:
+                continue
+            self._redeliveries[number] = self._redeliveries.get(number, 0) + 1
+            heappush(self._again, number)
+
+    def _done(self, numbers: Iterable[int]) -> None:
+        self.dirty = self.durable
+        for number in numbers:
+            self._redeliveries.pop(number, None)
+            for consumer in self.consumers:
+                consumer.unacked.pop(number, None)
+
+    def _rewind(self) -> None:
+        """Begin again at the first entry that is not acknowledged."""
+        self._next_new = self.cursor.acked_below
+        self._again.clear()
+        for consumer in self.consumers:
+            consumer.unacked.clear()
+
+
+def _takes(consumer: Consumer) -> bool:
+    return consumer.permits > 0 and not consumer.line.congested

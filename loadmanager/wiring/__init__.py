@@ -1,0 +1,1 @@
+"""Joins the parts of a sidecar to one another and to the adapters."""

@@ -1,0 +1,105 @@
+"""Joins the admin REST to the application."""
+
+from loadmanager.adapters.http import HttpLeaderLine, Route
+from loadmanager.adapters.http.admin.anti_affinity import AntiAffinity
+from loadmanager.adapters.http.admin.brokers import Brokers
+from loadmanager.adapters.http.admin.configuration import Configuration
+from loadmanager.adapters.http.admin.cost_models import CostModels
+from loadmanager.adapters.http.admin.decisions import Accounts
+from loadmanager.adapters.http.admin.drains import Drains
+from loadmanager.adapters.http.admin.failure_domains import FailureDomains
+from loadmanager.adapters.http.admin.isolation import Isolation
+from loadmanager.adapters.http.admin.merges import Merges
+from loadmanager.adapters.http.admin.namespaces import Namespaces
+from loadmanager.adapters.http.admin.partitions import Partitions
+from loadmanager.adapters.http.admin.plan import Plans
+from loadmanager.adapters.http.admin.quotas import Quotas
+from loadmanager.adapters.http.admin.splits import Splits
+from loadmanager.adapters.http.admin.steering import Steers
+from loadmanager.adapters.http.admin.topics import Topics
+from loadmanager.adapters.http.admin.unloads import Unloads
+from loadmanager.adapters.http.topics_client import HttpTopicLine
+from loadmanager.admin.anti_affinity import AffinityRequests
+from loadmanager.admin.brokers import BrokerRequests
+from loadmanager.admin.failure_domains import DomainRequests
+from loadmanager.admin.isolation import IsolationRequests
+from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.admin.quotas import QuotaRequests
+from loadmanager.admin.topics import PartitionRequests, TopicRequests
+from loadmanager.common.balancing_mode import SteeringRequests
+from loadmanager.common.context import Parts
+from loadmanager.common.cost_model_watch import CostModelRequests
+from loadmanager.config import Config
+from loadmanager.config.model import chroot_of
+from loadmanager.leader.preview import PreviewRequests
+from loadmanager.wiring.application import Application
+
+
+def admin_routes(
+    config: Config, parts: Parts, application: Application, leader_line: HttpLeaderLine
+) -> list[Route]:
+    """Return the routes of the admin REST of one sidecar."""
+    if config.broker.kind == "pulsar":
+        return _routes_beside_pulsar(config, parts, application, leader_line)
+    cluster, lookup = config.cluster.name, application.answering
+    tuning = application.tuning
+    namespaces = NamespaceRequests(parts, application.leading, cluster)
+    topics = TopicRequests(parts, HttpTopicLine(leader_line))
+    resources = (
+        Brokers(BrokerRequests(parts, cluster), topics),
+        Configuration(application.dynamic, internal_configuration(config)),
+        Namespaces(lookup, namespaces, default_bundles=config.cluster.default_bundles),
+        Unloads(application.unload_requests),
+        Splits(application.split_requests, lambda: tuning.now.split_policy.algorithm),
+        Merges(application.merge_requests),
+        AntiAffinity(AffinityRequests(parts, cluster)),
+        Topics(topics),
+        Partitions(lookup, PartitionRequests(parts)),
+        Isolation(
+            IsolationRequests(parts, application.leading, application.unload_requests, cluster)
+        ),
+        FailureDomains(DomainRequests(parts, cluster)),
+        Quotas(QuotaRequests(parts)),
+        Drains(application.drain_requests),
+        Steers(SteeringRequests(parts)),
+        CostModels(CostModelRequests(parts, cluster)),
+        Accounts(application.accounting),
+        Plans(PreviewRequests(application.leading)),
+    )
+    return [route for resource in resources for route in resource.routes()]
+
+
+def _routes_beside_pulsar(
+    config: Config, parts: Parts, application: Application, leader_line: HttpLeaderLine
+) -> list[Route]:
+    """Return the routes of the admin REST beside a Pulsar broker.
+
+    Namespaces, topics and policies are Pulsar's own: its brokers are asked for them, and to
+    change them.
+    """
+    cluster = config.cluster.name
+    resources = (
+        Brokers(BrokerRequests(parts, cluster), TopicRequests(parts, HttpTopicLine(leader_line))),
+        Configuration(application.dynamic, internal_configuration(config)),
+        Unloads(application.unload_requests),
+        Drains(application.drain_requests),
+        Steers(SteeringRequests(parts)),
+        CostModels(CostModelRequests(parts, cluster)),
+        Accounts(application.accounting),
+        Plans(PreviewRequests(application.leading)),
+    )
+    partitions = Partitions(application.answering, PartitionRequests(parts)).routes()
+    return [
+        *(route for resource in resources for route in resource.routes()),
+        *(route for route in partitions if route.method == "GET"),
+    ]
+
+
+def internal_configuration(config: Config) -> dict[str, str]:
+    """Return where the cluster's metadata is, under Pulsar's names."""
+    servers = config.zookeeper.hosts
+    return {
+        "zookeeperServers": servers,
+        "configurationStoreServers": servers,
+        "metadataStoreUrl": f"zk:{servers}{chroot_of(config)}",
+    }

@@ -1,0 +1,183 @@
+"""One sidecar from start to stop."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from loadmanager.agent.agent import Agent
+from loadmanager.common.cluster_conditions import Conditions, agree
+from loadmanager.common.cluster_key import ClusterKey
+from loadmanager.common.context import Parts
+from loadmanager.common.dynamic_settings import DynamicSettings
+from loadmanager.common.reachability import Reachability
+from loadmanager.core.ids import BrokerId
+from loadmanager.leader.election import Election
+from loadmanager.leader.successor import Readiness
+from loadmanager.ports import Connection, CoordinationError, SessionState
+
+log = structlog.get_logger()
+
+_SHOW_EVERY_S = 2.0
+_NEW_SESSION_POLL_S = 0.5
+
+
+class Door(Protocol):
+    """The HTTP server in front of the application."""
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port."""
+
+    async def stop(self) -> None:
+        """Answer what is under way, and listen no more."""
+
+
+class Sidecar:
+    """Joins the parts into one process: agent, possible leader, and door.
+
+    ``key`` is what tokens are signed with, where nothing else is configured. ``close``
+    gives back what the adapters hold, after everything else has ended.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        door: Door,
+        member: Agent,
+        election: Election,
+        readiness: Readiness,
+        *,
+        dynamic: DynamicSettings,
+        reachability: Reachability,
+        key: ClusterKey | None = None,
+        close: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._parts = parts
+        self._door = door
+        self._member = member
+        self._election = election
+        self._readiness = readiness
+        self._dynamic = dynamic
+        self._key = key
+        self._reachability = reachability
+        self._close = close
+        self._shown: set[BrokerId] = set()
+
+    async def run(
+        self,
+        stop: asyncio.Event,
+        *,
+        host: str,
+        port: int,
+        conditions: Conditions,
+        leave_s: float,
+    ) -> None:
+        """Serve until ``stop`` is set, then leave in order.
+
+        First the leader hands everything over, within the member's own deadline; what
+        is left then is given back within ``leave_s``.
+
+        Raises:
+            ClusterDisagrees: the cluster hashes topics in another way.
+            ChrootRefused: the nodes below the chroot are not this cluster's.
+            Displaced: another sidecar took over this broker.
+            OSError: the address cannot be listened on.
+        """
+        parts = self._parts
+        await self._door.start(host, port)
+        try:
+            await parts.coordination.start()
+            watch = parts.coordination.on_session(self._show_session)
+            stopping = asyncio.ensure_future(stop.wait())
+            working = asyncio.ensure_future(self._work(conditions))
+            try:
+                await asyncio.wait({stopping, working}, return_when=asyncio.FIRST_COMPLETED)
+                if not working.done():
+                    await self._leave(leave_s)
+            finally:
+                stopping.cancel()
+                working.cancel()
+                await asyncio.wait({working})
+                watch.close()
+            if not working.cancelled():
+                working.result()
+        finally:
+            await self._door.stop()
+            await self._member.serving_ended()
+            self._dynamic.close()
+            parts.picture.close()
+            await parts.coordination.close()
+            await self._close()
+            log.info("sidecar.service.stopped")
+
+    async def _work(self, conditions: Conditions) -> None:
+        parts = self._parts
+        parts.topic_hash.name = await agree(parts.coordination, parts.clock, conditions)
+        parts.picture.open()
+        self._dynamic.open()
+        log.info("sidecar.service.started", broker=parts.identity.broker)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._member.run(), name="member")
+            tasks.create_task(self._election.run(), name="election")
+            tasks.create_task(self._reachability.run(), name="reachability")
+            tasks.create_task(self._readiness.run(), name="readiness")
+            tasks.create_task(self._agree_again(conditions), name="agreement")
+            tasks.create_task(self._show(), name="gauges")
+            if self._key is not None:
+                tasks.create_task(self._key.run(), name="cluster key")
+
+    async def _agree_again(self, conditions: Conditions) -> None:
+        """Agree anew in each further session: it may be one with another, or an empty service.
+
+        Raises:
+            ClusterDisagrees: the cluster that is recorded there hashes topics in another way.
+            ChrootRefused: the nodes there are not this cluster's.
+        """
+        coordination, clock = self._parts.coordination, self._parts.clock
+        conditions = replace(conditions, hash_name=self._parts.topic_hash.name)
+        agreed_in = coordination.session.session_id
+        while True:
+            await clock.sleep(_NEW_SESSION_POLL_S)
+            session = coordination.session
+            if session.connection is Connection.CONNECTED and session.session_id != agreed_in:
+                await agree(coordination, clock, conditions)
+                agreed_in = session.session_id
+
+    async def _leave(self, within_s: float) -> None:
+        log.info("sidecar.service.leaving")
+        try:
+            await self._election.resign()
+        except CoordinationError as error:
+            log.warning("leadership.node.kept", why=str(error))
+        await self._member.drain()
+        await self._member.leave(within_s)
+
+    async def _show(self) -> None:
+        """Keep the gauges that change by themselves: ages and sizes."""
+        while True:
+            try:
+                self._show_once()
+            except Exception as error:  # noqa: BLE001 - a wrong gauge ends nothing
+                self._parts.unexpected.caught("gauges", error)
+            await self._parts.clock.sleep(_SHOW_EVERY_S)
+
+    def _show_once(self) -> None:
+        parts = self._parts
+        now_s = parts.clock.monotonic_s()
+        reports = parts.picture.loads.reports
+        for broker, known in reports.items():
+            parts.metrics.report_aged(broker, now_s - known.seen_at_s)
+        parts.metrics.brokers_departed(self._shown - reports.keys())
+        self._shown = set(reports)
+        parts.metrics.picture_changed(
+            brokers=len(parts.picture.brokers),
+            bundles=len(parts.picture.owners),
+            namespaces=parts.picture.namespaces,
+        )
+        leader = parts.picture.leader
+        parts.metrics.leader_epoch.set(leader.epoch if leader else 0)
+
+    def _show_session(self, state: SessionState) -> None:
+        self._parts.metrics.session_changed(state.connection.value)

@@ -1,0 +1,134 @@
+"""From the configuration to who may do what, and to TLS."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from loadmanager.adapters.http import HttpLeaderLine
+from loadmanager.adapters.http.assign_client import Proof
+from loadmanager.adapters.http.routes import Role
+from loadmanager.adapters.http.security import (
+    ClientTls,
+    ClusterKeyGuard,
+    Guard,
+    Key,
+    KeyUnusable,
+    OwnNames,
+    Rights,
+    TlsFiles,
+    Tokens,
+)
+from loadmanager.adapters.http.security.cluster_key import sign
+from loadmanager.adapters.http.security.origin import host_of
+from loadmanager.config import Config
+from loadmanager.config.security import (
+    SecuritySettings,
+    TlsSettings,
+    anonymous_right,
+    uses_cluster_key,
+)
+from loadmanager.core.hosts import is_loopback
+
+_OWN_TOKEN_S: Final = 60
+
+
+def make_guard(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> Guard:
+    """Return who says what callers may do.
+
+    ``key`` and ``is_sidecar`` are as for `make_leader_line`.
+
+    Raises:
+        KeyUnusable: the key that tokens are checked with cannot be read, or is none.
+    """
+    security, listen_host = config.security, config.sidecar.listen_host
+    names = OwnNames(
+        local=frozenset(name.lower() for name in config.sidecar.local_names),
+        advertised=frozenset(
+            {
+                host_of(config.sidecar.advertised_url.partition("://")[2]),
+                host_of(config.broker.id),
+            }
+        ),
+    )
+    if uses_cluster_key(security, config.tls):
+        return ClusterKeyGuard(key, names, lambda url: not _withheld(config, url, is_sidecar))
+    anonymous = Role(anonymous_right(security, config.tls, listen_host))
+    rights = Rights(
+        admins=frozenset(security.admins),
+        readers=frozenset(security.readers),
+        lookers=frozenset(security.lookers),
+        anonymous=anonymous,
+    )
+    local_only = anonymous is Role.ADMIN and is_loopback(listen_host)
+    return Guard(rights, _tokens(security), names=names, local_only=local_only)
+
+
+def make_tls(tls: TlsSettings) -> TlsFiles | None:
+    """Return the files to speak TLS with, None to speak plain HTTP."""
+    if not tls.certificate_file:
+        return None
+    authorities = Path(tls.client_authorities_file) if tls.client_authorities_file else None
+    return TlsFiles(
+        Path(tls.certificate_file),
+        Path(tls.key_file),
+        authorities,
+        tls.clients if authorities else "none",
+    )
+
+
+def make_leader_line(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> HttpLeaderLine:
+    """Return the line to the leader's sidecar.
+
+    ``key`` returns the cluster's, None before it is known; ``is_sidecar`` says whether a
+    registered sidecar advertises a URL: others are shown no token.
+
+    Raises:
+        TlsFilesUnusable: a certificate or key to ask with cannot be used.
+        KeyUnusable: the token to ask with cannot be read now.
+    """
+    tls, token_file = config.tls, config.security.own_token_file
+    client = None
+    if tls.certificate_file or tls.authorities_file:
+        client = ClientTls(
+            Path(tls.authorities_file) if tls.authorities_file else None,
+            Path(tls.certificate_file) if tls.certificate_file else None,
+            Path(tls.key_file) if tls.key_file else None,
+        )
+
+    def token() -> str:
+        if not uses_cluster_key(config.security, tls):
+            return Path(token_file).read_text(encoding="utf-8").strip() if token_file else ""
+        known = key()
+        name = f"sidecar of {config.broker.id}"
+        return sign(known, name=name, right=Role.READ, valid_s=_OWN_TOKEN_S) if known else ""
+
+    def proof(url: str) -> Proof:
+        if not (own := token()):
+            return Proof()
+        withheld = _withheld(config, url, is_sidecar)
+        return Proof(withheld=withheld) if withheld else Proof(own)
+
+    try:
+        token()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise KeyUnusable(f"{token_file}: {why}; expected a file with a token") from None
+    return HttpLeaderLine(tls=client, proof=proof)
+
+
+def _withheld(config: Config, url: str, is_sidecar: Callable[[str], bool]) -> str:
+    """Return why no token is shown to a URL, "" if it may be."""
+    if config.tls.certificate_file and not url.startswith("https:"):
+        return "because this sidecar speaks TLS and the other one does not"
+    return "" if is_sidecar(url) else "because no registered sidecar advertises this URL"
+
+
+def _tokens(security: SecuritySettings) -> Tokens | None:
+    claim, audience = security.token_claim, security.token_audience
+    if security.token_secret_key_file:
+        path = Path(security.token_secret_key_file)
+        return Tokens.of_secret_file(path, claim=claim, audience=audience)
+    if security.token_public_key_file:
+        path = Path(security.token_public_key_file)
+        return Tokens.of_public_key_file(path, claim=claim, audience=audience)
+    return None

@@ -1,0 +1,320 @@
+"""Joins adapters to the application: the only module that knows both."""
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import structlog
+import uvloop
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from loadmanager import __version__
+from loadmanager.adapters.broker.address import control_url_of
+from loadmanager.adapters.broker.http_control import HttpBrokerControl
+from loadmanager.adapters.broker.secret import read_secret
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.history import ThreadedHistory, open_history
+from loadmanager.adapters.host import PsutilHostProbe
+from loadmanager.adapters.host.open_files import allow_connections
+from loadmanager.adapters.http import (
+    ConnectionLimits,
+    DoorSettings,
+    HealthListener,
+    HttpDoor,
+    HttpLeaderLine,
+    LoopWatch,
+)
+from loadmanager.adapters.http.listening import listening_sockets
+from loadmanager.adapters.http.security import Key
+from loadmanager.adapters.seeds import SeedFile
+from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.common.cluster_conditions import Conditions
+from loadmanager.common.cluster_key import ClusterKey
+from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.context import Parts
+from loadmanager.common.identity import Identity
+from loadmanager.common.task_groups import first_leaf
+from loadmanager.config import Config
+from loadmanager.config.model import chroot_of, health_port, own_url
+from loadmanager.config.security import uses_cluster_key
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.history import Origin
+from loadmanager.core.load import BrokerUrls
+from loadmanager.ports import BrokerControl, Clock, NoHistory, NoSeed
+from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
+from loadmanager.telemetry.history import HistoryMetrics
+from loadmanager.telemetry.logging import change_level
+from loadmanager.telemetry.metrics import Metrics
+from loadmanager.wiring.admin import admin_routes
+from loadmanager.wiring.application import Application, Commanded, Kind, join
+from loadmanager.wiring.lifecycle import Sidecar
+from loadmanager.wiring.security import make_guard, make_leader_line, make_tls
+
+log = structlog.get_logger()
+
+_LEAVE_S = 10.0
+
+
+def run_sidecar(config: Config) -> None:
+    """Run one sidecar until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: a strategy or one of its settings does not exist.
+        LoadManagerError: the sidecar had to stop by itself; the message says why.
+        OSError: the address cannot be listened on.
+    """
+    uvloop.run(_run(config))
+
+
+async def _run(config: Config) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    port = config.sidecar.listen_port or free_port(config.sidecar.listen_host)
+    try:
+        async with asyncio.TaskGroup() as commands:
+            sidecar = build_sidecar(config, port, commands, await _choose_control_url(config))
+            await sidecar.run(
+                stop,
+                host=config.sidecar.listen_host,
+                port=port,
+                conditions=conditions_of(config),
+                leave_s=_LEAVE_S,
+            )
+    except* (LoadManagerError, OSError) as failed:
+        raise first_leaf(failed) from failed
+
+
+async def _choose_control_url(config: Config) -> str:
+    """Return where the broker is commanded, "" for one that is not."""
+    if config.broker.kind == "pulsar":
+        return ""
+    control = await control_url_of(config.broker.id, config.broker.control_url)
+    log.info("broker.control.chosen", url=control.url, why=control.why)
+    return control.url
+
+
+def build_sidecar(
+    config: Config, port: int, commands: asyncio.TaskGroup, control_url: str
+) -> Sidecar:
+    """Join all parts of one sidecar that will listen on ``port``."""
+    metrics = Metrics(REGISTRY, config.cluster.name)
+    clock = SystemClock()
+    coordination = ZooKeeperCoordination(zookeeper_options(config), metrics.coordination_asked)
+    broker, kind = make_broker(config, control_url)
+    identity = make_identity(config, port, clock)
+    history = make_history(config, identity)
+    parts = Parts(
+        identity=identity,
+        coordination=coordination,
+        picture=ClusterPicture(coordination, clock, metrics),
+        broker=broker,
+        clock=clock,
+        metrics=metrics,
+        history=history,
+        seeds=SeedFile(config.history.seed) if config.history.seed else NoSeed(),
+    )
+    key = ClusterKey(coordination, clock)
+    leader_line = make_leader_line(config, lambda: key.value, parts.picture.advertises)
+    application = join(
+        config,
+        parts,
+        probe=PsutilHostProbe(config.host),
+        leader_line=leader_line,
+        commands=commands,
+        rng=np.random.default_rng(),
+        kind=kind,
+    )
+
+    async def close() -> None:
+        await leader_line.close()
+        await broker.close()
+        if isinstance(history, ThreadedHistory):
+            await asyncio.to_thread(history.close, _LEAVE_S)
+
+    door = make_door(config, parts, application, leader_line, lambda: key.value)
+    application.retuning.follow(door_tuner(door))
+    application.retuning.follow(lambda changed: change_level(changed.log.level))
+    return Sidecar(
+        parts,
+        door,
+        application.member,
+        application.election,
+        application.readiness,
+        dynamic=application.dynamic,
+        key=key if uses_cluster_key(config.security, config.tls) else None,
+        reachability=application.reachability,
+        close=close,
+    )
+
+
+def make_broker(config: Config, control_url: str) -> tuple[BrokerControl, Kind]:
+    """Return the broker of this sidecar, and how brokers of its kind are kept.
+
+    Raises:
+        SecretUnusable, TlsFilesUnusable: a file that is needed for it cannot be used.
+    """
+    if config.broker.kind == "pulsar":
+        pulsar = make_pulsar_broker(config)
+        return pulsar, BesidePulsar(pulsar, config.cluster.name)
+    return make_broker_control(config, control_url), Commanded()
+
+
+def make_broker_control(config: Config, control_url: str) -> HttpBrokerControl:
+    """Return what commands the broker.
+
+    Raises:
+        SecretUnusable: the secret that it wants to see cannot be read.
+    """
+    broker = config.broker
+    if exposure := broker.exposure(control_url):
+        log.warning("broker.control.exposed", why=exposure)
+    secret = read_secret(Path(broker.control_secret_file)) if broker.control_secret_file else ""
+    return HttpBrokerControl(control_url, broker.control_timeout_s, secret=secret)
+
+
+def make_door(
+    config: Config,
+    parts: Parts,
+    application: Application,
+    leader_line: HttpLeaderLine,
+    key: Key,
+) -> HttpDoor:
+    """Return the HTTP server in front of the application."""
+    allow_connections(config.http.max_connections)
+    return HttpDoor(
+        application.answering,
+        metrics=parts.metrics.lookup,
+        registry=REGISTRY,
+        version=__version__,
+        settings=door_settings(config),
+        guard=make_guard(config, key, parts.picture.advertises),
+        tls=make_tls(config.tls),
+        tls_refresh_s=config.tls.refresh_interval_s,
+        count_failure=parts.metrics.unexpected_errors.labels("request").inc,
+        more_routes=admin_routes(config, parts, application, leader_line),
+        health=HealthListener(
+            application.answering.readiness,
+            port=health_port(config.sidecar),
+            watch=LoopWatch(
+                late=parts.metrics.event_loop_lag_seconds.observe,
+                stalled=parts.metrics.event_loop_stalls.inc,
+            ),
+        ),
+        refused=parts.metrics.http_refused,
+    )
+
+
+def make_history(
+    config: Config, identity: Identity, registry: CollectorRegistry = REGISTRY
+) -> ThreadedHistory | NoHistory:
+    """Return where load reports and decisions go, at work already.
+
+    Raises:
+        HistoryUnavailable: the address cannot be used with what is installed.
+    """
+    if not config.history.dir:
+        return NoHistory()
+    origin = Origin(config.cluster.name, identity.broker, identity.instance)
+    history = open_history(config.history, origin, HistoryMetrics(registry))
+    history.start()
+    return history
+
+
+def door_tuner(door: HttpDoor) -> Callable[[Config], None]:
+    """Return what has the door follow a changed configuration."""
+
+    def tune(config: Config) -> None:
+        lookup = config.lookup
+        door.tune(max_concurrent=lookup.max_concurrent, retry_after_s=lookup.retry_after_s)
+
+    return tune
+
+
+def door_settings(config: Config) -> DoorSettings:
+    """Return how the HTTP server behaves."""
+    return DoorSettings(
+        mode=config.lookup.mode,
+        max_concurrent=config.lookup.max_concurrent,
+        retry_after_s=config.lookup.retry_after_s,
+        max_body_bytes=config.http.max_body_bytes,
+        max_url_bytes=config.http.max_url_bytes,
+        keepalive_s=config.http.keepalive_s,
+        stop_s=config.http.stop_s,
+        backlog=config.http.backlog,
+        limits=ConnectionLimits(
+            max_head_bytes=config.http.max_head_bytes,
+            head_s=config.http.head_s,
+            write_s=config.http.write_s,
+            max_connections=config.http.max_connections,
+            max_connections_per_address=config.http.max_connections_per_address,
+            max_queued_requests=config.http.max_queued_requests,
+        ),
+    )
+
+
+def make_identity(config: Config, port: int, clock: Clock) -> Identity:
+    """Return who this sidecar is; the instance is drawn anew at each start."""
+    return Identity(
+        broker=config.broker.id,
+        urls=BrokerUrls(
+            http_url=config.broker.http_url,
+            http_url_tls=config.broker.http_url_tls,
+            broker_url=config.broker.broker_url,
+            broker_url_tls=config.broker.broker_url_tls,
+        ),
+        sidecar_url=config.sidecar.advertised_url
+        or own_url(
+            config.sidecar.listen_host,
+            config.broker.id,
+            port,
+            tls=bool(config.tls.certificate_file),
+        ),
+        instance=secrets.token_hex(8),
+        started_at_ms=clock.wall_ms(),
+        version=config.broker.version,
+        host=socket.gethostname(),
+        process_id=os.getpid(),
+    )
+
+
+def conditions_of(config: Config) -> Conditions:
+    """Return what the configuration says that the whole cluster has to share."""
+    chroot = "" if config.zookeeper.chroot else chroot_of(config)
+    hash_name = "crc32" if config.broker.kind == "pulsar" else config.cluster.hash
+    return Conditions(hash_name, default_chroot=chroot, kind=config.broker.kind)
+
+
+def zookeeper_options(config: Config) -> ZooKeeperOptions:
+    """Return how to reach ZooKeeper and log in there."""
+    settings = config.zookeeper
+    return ZooKeeperOptions(
+        hosts=settings.hosts,
+        chroot=chroot_of(config),
+        session_timeout_s=settings.session_timeout_s,
+        digest_user=settings.digest_user,
+        digest_password=settings.digest_password.get_secret_value(),
+        sasl_mechanism=settings.sasl_mechanism,
+        sasl_username=settings.sasl_username,
+        sasl_password=settings.sasl_password.get_secret_value(),
+        tls_ca_file=settings.tls_ca_file,
+        tls_certificate_file=settings.tls_certificate_file,
+        tls_key_file=settings.tls_key_file,
+        tls_verify_hostname=settings.tls_verify_hostname,
+        creator_only=settings.creator_only,
+    )
+
+
+def free_port(host: str) -> int:
+    """Return a port that is free now; the advertised URL must be known before listening."""
+    opened = listening_sockets(host, 0, backlog=1)
+    port = int(opened[0].getsockname()[1])
+    for one in opened:
+        one.close()
+    return port

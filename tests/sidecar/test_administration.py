@@ -1,0 +1,414 @@
+"""What people set and ask for beside moves: where Pulsar has it, and whole or not at all."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from leader_at_work import LeaderAtWork, leader_at_work
+from recorded_unloads import RecordedUnloads
+from snapshot_samples import report
+from waiting import eventually
+
+from loadmanager.admin.anti_affinity import AffinityRequests
+from loadmanager.admin.brokers import BrokerRequests
+from loadmanager.admin.failure_domains import DomainRequests
+from loadmanager.admin.isolation import IsolationRequests
+from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.admin.quotas import DEFAULT_QUOTA, QuotaRequests
+from loadmanager.admin.topics import PartitionRequests
+from loadmanager.common.documents import Documents
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, Namespace, TopicName
+from loadmanager.core.planner import Planner
+from loadmanager.core.wire import decode_boundaries, decode_failure_domain, decode_isolation
+from loadmanager.ports import (
+    BrokerUnknown,
+    BundleUnknown,
+    Conflict,
+    IsolatedBroker,
+    Missing,
+    NamespaceTaken,
+    NamespaceUnknown,
+    Unavailable,
+    Unfit,
+)
+
+B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
+NS = Namespace("acme/prod")
+FOUR = Boundaries.even(NS, 4)
+FIRST = FOUR.bundles[0].rpartition("/")[2]
+POLICY = {
+    "namespaces": ["acme/.*"],
+    "primary": ["b1"],
+    "secondary": ["b2"],
+    "auto_failover_policy": {
+        "policy_type": "min_available",
+        "parameters": {"min_limit": "1", "usage_threshold": "80"},
+    },
+    "unload_scope": "none",
+}
+
+
+@pytest.fixture
+async def sidecar() -> AsyncIterator[LeaderAtWork]:
+    async with leader_at_work(Planner(), round_interval_s=3600) as at_work:
+        yield at_work
+
+
+@pytest.fixture
+def namespaces(sidecar: LeaderAtWork) -> NamespaceRequests:
+    return NamespaceRequests(sidecar.parts, sidecar.leading, "east")
+
+
+async def stored(sidecar: LeaderAtWork, path: str) -> Any:
+    """Return the JSON in a node as another reader finds it, None for no node."""
+    node = await sidecar.hand.get(path)
+    return None if node is None else json.loads(node.data)
+
+
+# --- namespaces --------------------------------------------------------------------
+
+
+async def test_a_namespace_stands_where_a_pulsar_broker_looks_for_it(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    await namespaces.create(FOUR, {"retention_policies": {"retentionSizeInMB": 3}})
+    bounds = [f"0x{bound:08x}" for bound in FOUR.bounds]
+    bundles = {"boundaries": bounds, "numBundles": 4}
+    assert await stored(sidecar, "/admin/policies/acme") == {
+        "adminRoles": [],
+        "allowedClusters": ["east"],
+    }
+    assert await stored(sidecar, "/admin/policies/acme/prod") == {
+        "replication_clusters": ["east"],
+        "retention_policies": {"retentionSizeInMB": 3},
+        "bundles": bundles,
+    }
+    assert await stored(sidecar, "/admin/local-policies/acme/prod") == {"bundles": bundles}
+    assert await namespaces.of_tenant("acme") == (NS,)
+    assert (await namespaces.policies(NS))["bundles"] == bundles
+
+
+async def test_a_namespace_that_exists_in_any_form_is_not_created_again(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    await namespaces.create(FOUR, {})
+    before = await stored(sidecar, znodes.local_policies(NS))
+    with pytest.raises(NamespaceTaken):
+        await namespaces.create(Boundaries.even(NS, 8), {})
+    assert await stored(sidecar, znodes.local_policies(NS)) == before
+    other = Namespace("acme/half")
+    await sidecar.hand.create(znodes.policies(other), b"{}")
+    with pytest.raises(NamespaceTaken):
+        await namespaces.create(Boundaries.even(other, 8), {})
+    assert await stored(sidecar, znodes.local_policies(other)) is None
+
+
+async def test_a_namespace_is_not_made_anew_while_its_former_bundles_are_owned(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    lock = znodes.lock(FOUR.bundles[0])
+    await sidecar.hand.create(lock, b"{}", ephemeral=True)
+    with pytest.raises(NamespaceTaken, match="1 of its bundles are not let go yet"):
+        await namespaces.create(Boundaries.even(NS, 3), {})
+    assert await stored(sidecar, znodes.local_policies(NS)) is None
+    await sidecar.hand.delete(lock)
+    await namespaces.create(Boundaries.even(NS, 3), {})
+    assert await stored(sidecar, znodes.local_policies(NS)) is not None
+
+
+async def test_of_two_who_create_a_namespace_at_once_one_does(
+    namespaces: NamespaceRequests,
+) -> None:
+    outcomes = await asyncio.gather(
+        *(namespaces.create(Boundaries.even(NS, count), {}) for count in (2, 3, 4)),
+        return_exceptions=True,
+    )
+    assert sorted(str(type(one)) for one in outcomes if one) == [str(NamespaceTaken)] * 2
+    assert len([one for one in outcomes if one is None]) == 1
+
+
+async def test_the_policies_tell_the_bundles_of_now(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    await namespaces.create(FOUR, {"deduplicationEnabled": True})
+    await sidecar.create_namespace(Boundaries.even(NS, 8))
+    await eventually(
+        lambda: (known := sidecar.parts.picture.known_boundaries(NS)) and len(known.bundles) == 8
+    )
+    told = await namespaces.policies(NS)
+    assert (told["deduplicationEnabled"], told["bundles"]["numBundles"]) == (True, 8)
+
+
+async def test_what_does_not_exist_is_told_as_such(namespaces: NamespaceRequests) -> None:
+    with pytest.raises(Missing, match="tenant nobody does not exist"):
+        await namespaces.of_tenant("nobody")
+    with pytest.raises(NamespaceUnknown):
+        await namespaces.policies(NS)
+
+
+async def test_a_namespace_with_topics_is_deleted_only_by_force(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    await namespaces.create(FOUR, {})
+    await sidecar.report(report(B1, 0.1, {FOUR.bundles[0]: 1e6}))
+    sidecar.lead()
+    await eventually(lambda: sidecar.leading.desk)
+    await PartitionRequests(sidecar.parts).create(TopicName("persistent", NS, "p"), 3)
+    with pytest.raises(Conflict, match="cannot delete non empty namespace"):
+        await namespaces.delete(NS, force=False)
+    assert await stored(sidecar, znodes.policies(NS)) is not None
+    await sidecar.write(znodes.owned(B1), b'{"bundles":{}}')
+    await namespaces.delete(NS, force=True)
+    for path in (
+        znodes.policies(NS),
+        znodes.local_policies(NS),
+        znodes.partitioned_topics(NS),
+    ):
+        assert await sidecar.hand.get(path) is None
+    with pytest.raises(NamespaceUnknown):
+        await namespaces.delete(NS, force=True)
+    assert await namespaces.of_tenant("acme") == ()
+
+
+async def test_only_the_leader_deletes(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    await namespaces.create(FOUR, {})
+    with pytest.raises(Unavailable, match="no leader is at work"):
+        await namespaces.delete(NS, force=True)
+    assert await stored(sidecar, znodes.policies(NS)) is not None
+
+
+async def test_what_no_commit_can_hold_is_refused_whole(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    with pytest.raises(Unfit, match="expected at most 1000000"):
+        await namespaces.create(FOUR, {"note": "x" * 1_000_000})
+    assert await sidecar.hand.get(znodes.local_policies(NS)) is None
+
+
+# --- groups, policies, domains -----------------------------------------------------
+
+
+async def test_a_group_is_kept_beside_the_bundles(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    groups = AffinityRequests(sidecar.parts, "east")
+    await namespaces.create(FOUR, {})
+    assert await groups.group(NS) == ""
+    await groups.put(NS, "fragile")
+    assert (await groups.group(NS), await groups.members("east", "fragile", "")) == (
+        "fragile",
+        [NS],
+    )
+    assert await groups.members("east", "fragile", "other") == []
+    path = znodes.local_policies(NS)
+    node = await sidecar.hand.get(path)
+    assert node is not None
+    assert decode_boundaries(path, NS, node.data, node.stat.version) == Boundaries(
+        NS, FOUR.bounds, node.stat.version
+    )
+    await groups.put(NS, "")
+    await groups.put(NS, "")
+    assert await groups.group(NS) == ""
+    with pytest.raises(NamespaceUnknown):
+        await groups.put(Namespace("acme/none"), "fragile")
+    with pytest.raises(Unfit, match="not this one, east"):
+        await groups.members("west", "fragile", "")
+
+
+async def test_isolation_policies_are_one_document_of_pulsars(sidecar: LeaderAtWork) -> None:
+    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
+    assert await isolation.policies("east") == {}
+    await isolation.put("east", "gold", POLICY)
+    await isolation.put("east", "silver", {**POLICY, "namespaces": ["other/.*"]})
+    path = "/admin/clusters/east/namespaceIsolationPolicies"
+    document = await stored(sidecar, path)
+    assert document["gold"] == POLICY
+    assert set(decode_isolation(path, json.dumps(document).encode())) == {"gold", "silver"}
+    await isolation.remove("east", "silver")
+    assert set(await isolation.policies("east")) == {"gold"}
+    with pytest.raises(Missing, match="silver does not exist"):
+        await isolation.remove("east", "silver")
+    with pytest.raises(Missing, match="cluster west"):
+        await isolation.policies("west")
+
+
+@pytest.mark.parametrize(
+    ("former", "scope", "leaving"),
+    [
+        (None, None, 2),
+        (None, "changed", 2),
+        (None, "none", 0),
+        ({}, "changed", 0),
+        ({}, "all_matching", 2),
+        ({"namespaces": ["acme/test"]}, "changed", 2),
+        ({"primary": ["b2"]}, "changed", 2),
+        ({"secondary": []}, "changed", 0),
+    ],
+)
+async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
+    sidecar: LeaderAtWork,
+    namespaces: NamespaceRequests,
+    former: dict[str, Any] | None,
+    *,
+    scope: str | None,
+    leaving: int,
+) -> None:
+    await namespaces.create(FOUR, {})
+    other = Namespace("other/ns")
+    await namespaces.create(Boundaries.even(other, 1), {})
+    b3 = BrokerId("b3:8080")
+    await sidecar.report(
+        report(B1, 0.1, {FOUR.bundles[0]: 1.0}),
+        report(B2, 0.1, {FOUR.bundles[1]: 1.0}),
+        report(
+            b3,
+            0.1,
+            dict.fromkeys([*FOUR.bundles[2:], *Boundaries.even(other, 1).bundles], 1.0),
+        ),
+    )
+    sidecar.lead()
+    await eventually(lambda: sidecar.leading.desk)
+    unloads = RecordedUnloads(refuses=leaving == 2)
+    isolation = IsolationRequests(sidecar.parts, sidecar.leading, unloads, "east")
+    if former is not None:
+        await isolation.put("east", "gold", {**POLICY, **former})
+    assert unloads.asked == []
+    now = {**POLICY, "unload_scope": scope}
+    await isolation.put("east", "gold", now)
+    # b1 is primary and b2 secondary: what they have may stay, and other namespaces too.
+    assert unloads.asked == list(FOUR.bundles[2:][:leaving])
+    assert await isolation.policies("east") == {"gold": now}
+
+
+async def test_only_the_leader_sets_a_policy_that_may_move_something(
+    sidecar: LeaderAtWork,
+) -> None:
+    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
+    with pytest.raises(Unavailable):
+        await isolation.put("east", "gold", {**POLICY, "unload_scope": "changed"})
+    assert await isolation.policies("east") == {}
+
+
+async def test_each_broker_is_told_with_the_policies_about_it(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    await namespaces.create(FOUR, {})
+    await sidecar.report(report(B1, 0.1, {FOUR.bundles[0]: 1.0}), report(B2, 0.1, {}))
+    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
+    await isolation.put("east", "gold", POLICY)
+    assert await isolation.brokers("east") == [
+        IsolatedBroker(B1, "gold", is_primary=True, namespaces=("acme/.*",)),
+        IsolatedBroker(B2, "gold", is_primary=False, namespaces=("acme/.*",)),
+    ]
+    brokers = BrokerRequests(sidecar.parts, "east")
+    assert await brokers.owned("east", B1) == {FOUR.bundles[0]: "primary"}
+    assert await brokers.owned("east", B2) == {}
+    assert await brokers.registered(None) == await brokers.registered("east") == [B1, B2]
+    with pytest.raises(BrokerUnknown):
+        await brokers.owned("east", BrokerId("b3:8080"))
+    with pytest.raises(Missing):
+        await brokers.registered("west")
+
+
+async def test_a_broker_is_in_one_failure_domain(sidecar: LeaderAtWork) -> None:
+    domains = DomainRequests(sidecar.parts, "east")
+    await domains.put("east", "rack-1", [B1, B1])
+    path = "/admin/clusters/east/failureDomain/rack-1"
+    assert decode_failure_domain(path, json.dumps(await stored(sidecar, path)).encode()) == (B1,)
+    with pytest.raises(Conflict, match="is in failure domain rack-1 already"):
+        await domains.put("east", "rack-2", [B2, B1])
+    await domains.put("east", "rack-1", [B2])
+    await domains.put("east", "rack-2", [B1])
+    assert await domains.domains("east") == {"rack-1": (B2,), "rack-2": (B1,)}
+    await domains.remove("east", "rack-2")
+    with pytest.raises(Missing):
+        await domains.remove("east", "rack-2")
+
+
+async def test_of_two_domains_that_want_one_broker_at_once_one_gets_it(
+    sidecar: LeaderAtWork,
+) -> None:
+    domains = DomainRequests(sidecar.parts, "east")
+    outcomes = await asyncio.gather(
+        *(domains.put("east", name, [B1]) for name in ("a", "b", "c")), return_exceptions=True
+    )
+    assert [type(one) for one in outcomes if one] == [Conflict, Conflict]
+    assert len(await domains.domains("east")) == 1
+
+
+# --- quotas and partitions ---------------------------------------------------------
+
+
+async def test_a_bundle_has_its_own_quota_or_the_default(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    quotas = QuotaRequests(sidecar.parts)
+    await namespaces.create(FOUR, {})
+    assert await quotas.of_bundle(NS, FIRST) == await quotas.default() == DEFAULT_QUOTA
+    await quotas.put_default({**DEFAULT_QUOTA, "memory": 7.0})
+    await quotas.put(NS, FIRST, {**DEFAULT_QUOTA, "memory": 9.0})
+    path = f"/loadbalance/resource-quota/acme/prod/{FIRST}"
+    assert (await stored(sidecar, path))["memory"] == 9.0
+    await quotas.reset(NS, FIRST)
+    await quotas.reset(NS, FIRST)
+    assert (await quotas.of_bundle(NS, FIRST))["memory"] == 7.0
+    with pytest.raises(BundleUnknown):
+        await quotas.put(NS, "0x00000000_0x12345678", DEFAULT_QUOTA)
+
+
+async def test_partitions_are_made_once_and_forgotten_once(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    partitions, topic = PartitionRequests(sidecar.parts), TopicName("persistent", NS, "a/b")
+    with pytest.raises(NamespaceUnknown):
+        await partitions.create(topic, 3)
+    await namespaces.create(FOUR, {})
+    await partitions.create(topic, 3)
+    path = "/admin/partitioned-topics/acme/prod/persistent/a%2Fb"
+    assert await stored(sidecar, path) == {"partitions": 3}
+    with pytest.raises(Conflict):
+        await partitions.create(topic, 4)
+    await partitions.delete(topic)
+    with pytest.raises(Missing):
+        await partitions.delete(topic)
+
+
+# --- changing documents ------------------------------------------------------------
+
+
+async def test_changes_of_many_at_once_are_all_kept(sidecar: LeaderAtWork) -> None:
+    documents = Documents(sidecar.parts.coordination)
+
+    def adding(name: str) -> Any:
+        return lambda data: json.dumps([*json.loads(data or b"[]"), name]).encode()
+
+    names = ["a", "b", "c", "d", "e"]
+    await asyncio.gather(*(documents.change("/x/y", adding(name)) for name in names))
+    assert sorted(await stored(sidecar, "/x/y")) == names
+
+
+async def test_spoilt_content_is_not_overwritten(sidecar: LeaderAtWork) -> None:
+    path = "/admin/clusters/east/namespaceIsolationPolicies"
+    await sidecar.hand.create(path, b"[spoilt")
+    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
+    with pytest.raises(Unavailable, match="namespaceIsolationPolicies"):
+        await isolation.put("east", "gold", POLICY)
+    node = await sidecar.hand.get(path)
+    assert node is not None
+    assert node.data == b"[spoilt"
+
+
+async def test_without_a_connection_nothing_is_promised(
+    sidecar: LeaderAtWork, namespaces: NamespaceRequests
+) -> None:
+    await sidecar.parts.coordination.close()
+    with pytest.raises(Unavailable):
+        await namespaces.create(FOUR, {})
+    with pytest.raises(Unavailable):
+        await QuotaRequests(sidecar.parts).default()

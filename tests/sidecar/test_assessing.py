@@ -1,0 +1,100 @@
+"""How far the cluster is from the best possible, as a leader shows it after its rounds."""
+
+import math
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from leader_at_work import LeaderAtWork, leader_at_work
+from snapshot_samples import report
+from waiting import eventually
+
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.shedding import ThresholdShedder
+from loadmanager.leader import optimality as assessing
+
+B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
+NS = Namespace("t/ns")
+BUNDLES = Boundaries.even(NS, 8).bundles
+OBSERVING = Planner(
+    shedder=ThresholdShedder(min_bytes_per_s=0.0),
+    settings=PlannerSettings(settle_s=0.0, observe=True),
+)
+HOT = (
+    report(B1, 0.8, dict.fromkeys(BUNDLES, 20e6)),
+    report(B2, 0.0, {}),
+    report(B3, 0.0, {}),
+)
+FIGURES = ("largest", "bound", "bound_within_policies", "gap", "gap_within_policies", "excess")
+
+
+@pytest.fixture
+async def sidecar() -> AsyncIterator[LeaderAtWork]:
+    async with leader_at_work(OBSERVING) as at_work:
+        await at_work.create_namespace(Boundaries.even(NS, 8))
+        await at_work.report(*HOT)
+        yield at_work
+
+
+def shown(sidecar: LeaderAtWork, figure: str) -> float:
+    value = sidecar.registry.get_sample_value(f"loadmanager_optimality_{figure}")
+    assert value is not None
+    return value
+
+
+async def assessed(sidecar: LeaderAtWork) -> None:
+    sidecar.lead()
+    await eventually(lambda: sidecar.leading.desk and sidecar.desk.assessing.last)
+
+
+async def test_each_round_shows_the_distance_from_the_best_until_the_term_ends(
+    sidecar: LeaderAtWork,
+) -> None:
+    assert all(math.isnan(shown(sidecar, figure)) for figure in FIGURES)
+    await assessed(sidecar)
+    # Eight equal bundles of a tenth each: three lie together on one of three brokers.
+    await eventually(lambda: shown(sidecar, "bound") == pytest.approx(0.3))
+    assert (shown(sidecar, "largest"), shown(sidecar, "gap")) == pytest.approx((0.8, 5 / 3))
+    told = sidecar.accounting.assessment()
+    assert told is not None
+    assert told.optimality.gap == pytest.approx(5 / 3)
+    assert 1 <= told.round <= sidecar.desk.recollection.rounds
+    assert sidecar.accounting.explain(B1).assessment is not None
+    await sidecar.stop_leading()
+    assert all(math.isnan(shown(sidecar, figure)) for figure in FIGURES)
+
+
+async def test_it_is_left_out_where_it_would_take_too_much_of_the_leaders_time(
+    sidecar: LeaderAtWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def slow(*given: Any) -> None:
+        asked.append(given)
+        time.sleep(0.01)
+
+    # It may take place again after 10,000 s: no machine is so slow that a round comes then.
+    monkeypatch.setattr(assessing, "_SHARE_OF_TIME", 1e-6)
+    monkeypatch.setattr(Planner, "optimality", slow)
+    sidecar.lead()
+    await sidecar.rounds(5)
+    assert len(asked) == 1
+
+
+async def test_an_error_in_it_is_counted_and_takes_nothing_from_the_round(
+    sidecar: LeaderAtWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_given: Any) -> None:
+        raise ArithmeticError("no bound")
+
+    monkeypatch.setattr(Planner, "optimality", broken)
+    sidecar.lead()
+    await sidecar.rounds(4)
+    value = sidecar.registry.get_sample_value
+    assert (value("loadmanager_unexpected_errors_total", {"place": "round"}) or 0) >= 1
+    assert value("loadmanager_rounds_total", {"outcome": "failed"}) is None
+    assert sidecar.accounting.assessment() is None

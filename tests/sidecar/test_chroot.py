@@ -1,0 +1,136 @@
+"""What may be below the chroot when a sidecar starts, and what may not."""
+
+import pytest
+from waiting import eventually
+
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.memory import MemoryCoordination, MemoryService
+from loadmanager.common.chroot import ChrootRefused
+from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree
+from loadmanager.config.model import chroot_of
+from loadmanager.core import znodes
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.hashing import HashName
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.wire import LeaderRecord, encode_leader
+from loadmanager.ports import Connection
+from loadmanager.testbed.faults.cluster import make_config
+from loadmanager.wiring.sidecar import conditions_of
+
+DEFAULT = "/loadmanager/standalone"
+RECORD = b'{"hash":"murmur3"}'
+
+
+async def connected(service: MemoryService, chroot: str = "") -> MemoryCoordination:
+    session = MemoryCoordination(service, chroot=chroot)
+    await session.start()
+    await eventually(lambda: session.session.connection is Connection.CONNECTED)
+    return session
+
+
+async def start(nodes: dict[str, bytes], chroot: str, conditions: Conditions) -> HashName:
+    """Have a sidecar agree with what somebody else has left in ZooKeeper."""
+    service = MemoryService()
+    hand = await connected(service)
+    for path, content in nodes.items():
+        await hand.create(path, content)
+    return await agree(await connected(service, chroot), SystemClock(), conditions)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        ({"/managed-ledgers/public": b""}, "/managed-ledgers exists in it"),
+        (
+            {znodes.LEADER: b'{"serviceUrl":"http://b:8080"}'},
+            "/loadbalance/leader in it was written by a Pulsar broker",
+        ),
+        (
+            {znodes.LEADER: b'{"brokerId":"b:8080","serviceUrl":"http://b:8080"}'},
+            "/loadbalance/leader in it was written by a Pulsar broker",
+        ),
+    ],
+)
+@pytest.mark.parametrize("chroot", ["/", "/pulsar"])
+async def test_a_chroot_that_pulsar_uses_is_refused(
+    nodes: dict[str, bytes], why: str, chroot: str
+) -> None:
+    below = "" if chroot == "/" else chroot
+    placed = {below + path: content for path, content in nodes.items()}
+    with pytest.raises(ChrootRefused) as refused:
+        await start(placed, chroot, Conditions())
+    assert why in str(refused.value)
+    assert "[zookeeper] chroot" in str(refused.value)
+
+
+async def test_pulsar_s_nodes_beside_the_chroot_are_no_hindrance() -> None:
+    nodes = {"/managed-ledgers": b"", znodes.LEADER: b'{"serviceUrl":"http://b:8080"}'}
+    assert await start(nodes, DEFAULT, Conditions(default_chroot=DEFAULT)) == "crc32"
+
+
+async def test_a_leader_of_ours_and_one_that_cannot_be_read_are_no_pulsar() -> None:
+    record = LeaderRecord(broker=BrokerId("b:8080"), service_url="http://b:8080", epoch=3)
+    ours = encode_leader(record)
+    for leader in (ours, b"\xff", b"{}"):
+        assert await start({znodes.LEADER: leader}, "/", Conditions()) == "crc32"
+
+
+async def test_a_cluster_of_version_0_1_at_the_root_is_recognised_and_both_ways_out_are_named() -> (
+    None
+):
+    with pytest.raises(ChrootRefused) as refused:
+        await start({znodes.CLUSTER: RECORD}, DEFAULT, Conditions(default_chroot=DEFAULT))
+    assert "version 0.1" in str(refused.value)
+    assert 'chroot = "/"' in str(refused.value)
+    assert f'chroot = "{DEFAULT}"' in str(refused.value)
+
+
+async def test_each_of_the_two_ways_out_works() -> None:
+    upgraded = {znodes.CLUSTER: b'{"format":2,"hash":"murmur3"}'}
+    assert await start(upgraded, "/", Conditions()) == "murmur3"
+    old = {znodes.CLUSTER: RECORD}
+    assert await start(old, DEFAULT, Conditions()) == "crc32"
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        (RECORD, "are of version 0.1, which recorded no format; expected format 2"),
+        (RECORD, "docs/upgrade.md"),
+        (b'{"format":1,"hash":"crc32"}', "format 1; this version reads and writes format 2"),
+        (b'{"format":3,"hash":"crc32"}', "format 3; this version reads and writes format 2"),
+    ],
+)
+async def test_nodes_of_another_format_are_refused_by_name(record: bytes, says: str) -> None:
+    for chroot in ("/", DEFAULT):
+        below = "" if chroot == "/" else chroot
+        with pytest.raises(ClusterDisagrees) as refused:
+            await start({below + znodes.CLUSTER: record}, chroot, Conditions())
+        assert znodes.CLUSTER in str(refused.value)
+        assert says in str(refused.value)
+
+
+async def test_a_format_that_is_none_is_malformed() -> None:
+    with pytest.raises(MalformedContent, match="format = 'x'; expected a whole number"):
+        await start({znodes.CLUSTER: b'{"format":"x","hash":"crc32"}'}, "/", Conditions())
+
+
+async def test_once_the_new_cluster_has_begun_the_old_nodes_matter_no_more() -> None:
+    nodes = {znodes.CLUSTER: RECORD, DEFAULT + znodes.CLUSTER: b'{"format":2,"hash":"crc32"}'}
+    assert await start(nodes, DEFAULT, Conditions(default_chroot=DEFAULT)) == "crc32"
+
+
+async def test_a_node_at_the_root_that_is_no_record_of_ours_is_no_hindrance() -> None:
+    for content in (b"\xff", b"", b'{"name":"x"}'):
+        nodes = {znodes.CLUSTER: content}
+        assert await start(nodes, DEFAULT, Conditions(default_chroot=DEFAULT)) == "crc32"
+
+
+def test_the_chroot_is_named_after_the_cluster_unless_it_is_set() -> None:
+    unset = make_config(cluster={"name": "east"})
+    assert chroot_of(unset) == "/loadmanager/east"
+    assert conditions_of(unset).default_chroot == "/loadmanager/east"
+    for chosen in ("/", "/mine"):
+        config = make_config(zookeeper={"chroot": chosen})
+        assert chroot_of(config) == chosen
+        assert conditions_of(config).default_chroot == ""

@@ -1,0 +1,239 @@
+import json
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+from leader_at_work import LeaderAtWork, leader_at_work
+from snapshot_samples import report
+from structlog.testing import capture_logs
+from waiting import eventually
+
+from loadmanager.common.constraints import Constraints
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.plan import Reason
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.policies import NO_POLICIES, IsolationPolicy
+from loadmanager.core.snapshot import decode_snapshot
+from loadmanager.core.wire import encode_boundaries
+from loadmanager.ports import Unavailable
+
+B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
+NS = Namespace("t/ns")
+BUNDLES = Boundaries.even(NS, 8).bundles
+ISOLATION = znodes.isolation_policies("east")
+DOMAIN_1 = f"{znodes.failure_domains('east')}/d1"
+DOMAIN_2 = f"{znodes.failure_domains('east')}/d2"
+TO_B2 = {
+    "namespaces": ["t/ns"],
+    "primary": ["b2"],
+    "secondary": [],
+    "auto_failover_policy": {
+        "policy_type": "min_available",
+        "parameters": {"min_limit": "1", "usage_threshold": "80"},
+    },
+}
+TO_B2_READ = IsolationPolicy(namespaces=("t/ns",), primary=("b2",), usage_threshold=0.8)
+
+
+def written(document: Mapping[str, object]) -> bytes:
+    return json.dumps(document).encode()
+
+
+@pytest.fixture
+async def sidecar() -> AsyncIterator[LeaderAtWork]:
+    planner = Planner(settings=PlannerSettings(settle_s=0.0))
+    async with leader_at_work(planner, round_interval_s=3600) as at_work:
+        yield at_work
+
+
+@pytest.fixture
+async def constraints(sidecar: LeaderAtWork) -> AsyncIterator[Constraints]:
+    """Return constraints that watch, with nothing decreed yet."""
+    watching = Constraints(sidecar.parts, "east")
+    watching.open()
+    await watching.read()
+    yield watching
+    watching.close()
+
+
+def malformed(sidecar: LeaderAtWork, kind: str) -> float:
+    name = "loadmanager_malformed_content_total"
+    return sidecar.registry.get_sample_value(name, {"kind": kind}) or 0.0
+
+
+async def local_policies(
+    sidecar: LeaderAtWork, namespace: str, group: object = None, count: int = 8
+) -> None:
+    document = json.loads(encode_boundaries(Boundaries.even(Namespace(namespace), count)))
+    document |= {} if group is None else {"namespaceAntiAffinityGroup": group}
+    await sidecar.write(znodes.local_policies(Namespace(namespace)), written(document))
+
+
+async def test_without_anything_decreed_there_are_no_policies(constraints: Constraints) -> None:
+    assert constraints.complete
+    assert constraints.policies == NO_POLICIES
+
+
+async def test_isolation_policies_come_change_and_go(
+    sidecar: LeaderAtWork, constraints: Constraints
+) -> None:
+    await sidecar.write(ISOLATION, written({"p": TO_B2}))
+    await eventually(lambda: constraints.policies.isolation == {"p": TO_B2_READ})
+    await sidecar.write(ISOLATION, written({"q": TO_B2}))
+    await eventually(lambda: constraints.policies.isolation == {"q": TO_B2_READ})
+    await sidecar.hand.delete(ISOLATION)
+    await eventually(lambda: constraints.policies.isolation == {})
+
+
+async def test_a_policy_that_cannot_be_read_is_left_out_counted_and_named(
+    sidecar: LeaderAtWork, constraints: Constraints
+) -> None:
+    broken = {**TO_B2, "primary": ["("]}
+    with capture_logs() as logs:
+        await sidecar.write(ISOLATION, written({"bad": broken, "good": TO_B2}))
+        await eventually(lambda: constraints.policies.isolation)
+    assert constraints.policies.isolation == {"good": TO_B2_READ}
+    assert malformed(sidecar, "isolation") == 1
+    (told,) = [entry for entry in logs if entry["event"] == "znode.content.refused"]
+    assert told["path"] == ISOLATION
+    assert "bad.primary = ['(']; expected regular expressions" in told["error"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b"\xff", written({"p": {**TO_B2, "namespaces": 3}})]
+)
+async def test_a_policy_that_became_unreadable_stays_as_it_was(
+    sidecar: LeaderAtWork, constraints: Constraints, content: bytes
+) -> None:
+    await sidecar.write(ISOLATION, written({"p": TO_B2}))
+    await eventually(lambda: constraints.policies.isolation)
+    await sidecar.write(ISOLATION, content)
+    await eventually(lambda: malformed(sidecar, "isolation") == 1)
+    assert constraints.policies.isolation == {"p": TO_B2_READ}
+
+
+async def test_failure_domains_come_and_go_and_the_first_by_name_has_a_broker(
+    sidecar: LeaderAtWork, constraints: Constraints
+) -> None:
+    await sidecar.write(DOMAIN_2, written({"brokers": [B1, B2]}))
+    await sidecar.write(DOMAIN_1, written({"brokers": [B1]}))
+    await eventually(lambda: constraints.policies.domains == {B1: "d1", B2: "d2"})
+    await sidecar.hand.delete(DOMAIN_1)
+    await eventually(lambda: constraints.policies.domains == {B1: "d2", B2: "d2"})
+
+
+async def test_a_failure_domain_that_cannot_be_read_is_left_out_and_counted(
+    sidecar: LeaderAtWork, constraints: Constraints
+) -> None:
+    await sidecar.write(DOMAIN_1, written({"brokers": ["b1"]}))
+    await sidecar.write(DOMAIN_2, written({"brokers": [B2]}))
+    await eventually(lambda: constraints.policies.domains == {B2: "d2"})
+    assert malformed(sidecar, "failure_domain") == 1
+
+
+async def test_anti_affinity_groups_come_change_and_go(
+    sidecar: LeaderAtWork, constraints: Constraints
+) -> None:
+    await local_policies(sidecar, "t/ns", "g")
+    await local_policies(sidecar, "t/plain")
+    await local_policies(sidecar, "u/ns", "h")
+    await eventually(lambda: constraints.policies.anti_affinity == {"t/ns": "g", "u/ns": "h"})
+    await local_policies(sidecar, "t/ns")
+    await eventually(lambda: constraints.policies.anti_affinity == {"u/ns": "h"})
+    await sidecar.hand.delete("/admin/local-policies/u/ns")
+    await sidecar.hand.delete("/admin/local-policies/u")
+    await eventually(lambda: constraints.policies.anti_affinity == {})
+
+
+async def test_a_group_that_cannot_be_read_is_left_out_and_counted(
+    sidecar: LeaderAtWork, constraints: Constraints
+) -> None:
+    await local_policies(sidecar, "t/ns", 3)
+    await local_policies(sidecar, "t/other", "g")
+    await eventually(lambda: constraints.policies.anti_affinity == {"t/other": "g"})
+    assert malformed(sidecar, "local_policies") == 1
+
+
+async def test_a_folder_of_cluster_qualified_namespaces_is_no_fault(
+    sidecar: LeaderAtWork, constraints: Constraints
+) -> None:
+    await sidecar.hand.create("/admin/local-policies/t/cluster/ns", b"{}")
+    await local_policies(sidecar, "t/ns", "g")
+    await eventually(lambda: constraints.policies.anti_affinity == {"t/ns": "g"})
+    assert malformed(sidecar, "local_policies") == 0
+
+
+async def test_constraints_are_complete_only_when_all_was_read(sidecar: LeaderAtWork) -> None:
+    await sidecar.write(DOMAIN_1, written({"brokers": [B1]}))
+    await local_policies(sidecar, "t/ns", "g")
+    await sidecar.write(ISOLATION, written({"p": TO_B2}))
+    watching = Constraints(sidecar.parts, "east")
+    watching.open()
+    assert not watching.complete
+    await watching.read()
+    assert watching.policies.isolation == {"p": TO_B2_READ}
+    assert watching.policies.anti_affinity == {NS: "g"}
+    assert watching.policies.domains == {B1: "d1"}
+    watching.close()
+    await sidecar.hand.delete(ISOLATION)
+    assert watching.policies.isolation == {"p": TO_B2_READ}
+
+
+# --- in the live leader --------------------------------------------------------------
+
+
+async def lead(sidecar: LeaderAtWork) -> None:
+    await sidecar.report(*(report(name, 0.1, {}) for name in (B1, B2, B3)))
+    sidecar.lead()
+
+
+async def test_isolated_namespaces_are_placed_where_they_belong_and_nowhere_else(
+    sidecar: LeaderAtWork,
+) -> None:
+    await sidecar.write(ISOLATION, written({"p": TO_B2}))
+    await lead(sidecar)
+    await eventually(lambda: sidecar.leading.desk)
+    owners = {await sidecar.leading.assign(bundle) for bundle in BUNDLES}
+    assert owners == {B2}
+    other = Boundaries.even(Namespace("t/shared"), 8).bundles
+    assert {await sidecar.leading.assign(bundle) for bundle in other} == {B1, B3}
+
+
+async def test_a_namespace_whose_brokers_are_away_waits_for_them(sidecar: LeaderAtWork) -> None:
+    await sidecar.write(ISOLATION, written({"p": {**TO_B2, "primary": ["b9"]}}))
+    await lead(sidecar)
+    await eventually(lambda: sidecar.leading.desk)
+    with pytest.raises(Unavailable, match="no broker can take"):
+        await sidecar.leading.assign(BUNDLES[0])
+    told = sidecar.accounting.explain(BUNDLES[0]).explanation
+    assert told.decisions[0].code is Reason.NO_CANDIDATE
+    assert {one.refused for one in told.candidates} == {Reason.ISOLATED}
+
+
+async def test_namespaces_of_one_group_are_kept_apart(sidecar: LeaderAtWork) -> None:
+    names = [Namespace(f"t/n{number}") for number in range(3)]
+    for name in names:
+        await local_policies(sidecar, name, "g", count=1)
+    await lead(sidecar)
+    await eventually(lambda: sidecar.leading.desk)
+    owners = [await sidecar.leading.assign(Boundaries.even(name, 1).bundles[0]) for name in names]
+    assert sorted(owners) == [B1, B2, B3]
+
+
+async def test_constraints_are_part_of_a_live_snapshot(sidecar: LeaderAtWork) -> None:
+    await sidecar.write(ISOLATION, written({"p": TO_B2}))
+    await sidecar.write(DOMAIN_1, written({"brokers": [B1]}))
+    await local_policies(sidecar, "t/ns", "g")
+    await lead(sidecar)
+
+    def all_read() -> bool:
+        policies = sidecar.desk.look().view.policies
+        return bool(policies.isolation and policies.anti_affinity and policies.domains)
+
+    await eventually(lambda: sidecar.leading.desk and all_read())
+    got = decode_snapshot("live", await sidecar.accounting.snapshot()).policies
+    assert got.isolation == {"p": TO_B2_READ}
+    assert got.anti_affinity == {NS: "g"}
+    assert got.domains == {B1: "d1"}

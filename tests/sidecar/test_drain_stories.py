@@ -1,0 +1,364 @@
+"""Brokers emptied on demand, and by the sidecars that stop, while clients look topics up."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.core import znodes
+from loadmanager.core.ids import BundleId, Namespace, TopicName
+from loadmanager.core.wire import DrainMark, decode_drain_mark
+from loadmanager.ports import BrokerUnknown, CoordinationError, LookupRefused
+from loadmanager.testbed.faults.agent import Agent
+from loadmanager.testbed.faults.cluster import Cluster
+from loadmanager.testbed.faults.host import Host
+
+MOST = 10
+"""Most moves under way of one broker, as configured by default."""
+
+
+class Clients:
+    """Look every topic up again and again, at sidecars that are not told to stop."""
+
+    def __init__(self, cluster: Cluster, topics: list[TopicName], pause_s: float) -> None:
+        self._pause_s = pause_s
+        self._cluster = cluster
+        self._topics = topics
+        self.answered = 0
+        self.failures: list[str] = []
+
+    async def ask_for_ever(self) -> None:
+        """Count the answers, and keep what failures say."""
+        while True:
+            for agent in self._cluster.living:
+                topic = self._topics[self.answered % len(self._topics)]
+                if agent.stop.is_set() or not agent.app.answering.readiness().ready:
+                    continue
+                try:
+                    await agent.look_up(topic)
+                    self.answered += 1
+                except LookupRefused as error:
+                    self.failures.append(str(error))
+            await asyncio.sleep(self._pause_s)
+
+
+@asynccontextmanager
+async def clients(
+    cluster: Cluster, topics: list[TopicName], pause_s: float = 0.002
+) -> AsyncIterator[Clients]:
+    """Have clients look topics up; a lookup that fails fails the story."""
+    asking = Clients(cluster, topics, pause_s)
+    task = asyncio.ensure_future(asking.ask_for_ever())
+    try:
+        yield asking
+        await asyncio.sleep(1.0)
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    assert asking.failures == []
+    assert asking.answered > 10 * len(topics)
+
+
+async def most_homeless(
+    cluster: Cluster, bundles: tuple[BundleId, ...], done: asyncio.Event
+) -> int:
+    """Return how many bundles nobody served at once, at the worst moment."""
+    most = 0
+    while not done.is_set():
+        most = max(most, sum(not cluster.servers(bundle) for bundle in bundles))
+        await asyncio.sleep(0.001)
+    return most
+
+
+async def drain(agent: Agent, host: Host) -> None:
+    await agent.app.drain_requests.mark(host.name, by="story", reason="new kernel")
+
+
+async def left(agent: Agent, host: Host) -> int:
+    return (await agent.app.drain_requests.status(host.name)).bundles_left
+
+
+async def emptied(cluster: Cluster, host: Host, within_s: float = 10.0) -> None:
+    """Return once ``host`` serves nothing; every sidecar must have got to know of it then."""
+    await cluster.until(lambda: not host.serving, within_s)
+    await asyncio.sleep(0.1)
+    for agent in cluster.living:
+        assert await left(agent, host) == 0
+
+
+@story()
+async def test_a_drained_broker_is_emptied_a_few_at_a_time_and_no_lookup_fails(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(60)
+    topics = await place_all(cluster, boundaries)
+    agent = next(a for a in cluster.living if not a.leads)
+    assert len(agent.host.serving) > MOST
+    done = asyncio.Event()
+    watching = asyncio.ensure_future(most_homeless(cluster, boundaries.bundles, done))
+    async with clients(cluster, topics):
+        await drain(cluster.leader, agent.host)
+        await emptied(cluster, agent.host)
+        await cluster.settled(boundaries.bundles, within_s=1.0)
+        done.set()
+    assert 0 < await watching <= MOST
+    assert agent.app.member.registered
+    assert len(cluster.service.epochs) == 1
+
+
+@story()
+async def test_nothing_is_placed_on_a_drained_broker_until_it_is_let_go(cluster: Cluster) -> None:
+    (drained, *_) = [a for a in cluster.living if not a.leads]
+    await drain(drained, drained.host)
+    await cluster.until(
+        lambda: cluster.leader.picture.brokers[drained.host.name].registration.draining
+    )
+    boundaries = await cluster.make_namespace(12)
+    await place_all(cluster, boundaries)
+    assert drained.host.serving == {}
+    path = znodes.draining(drained.host.name)
+    mark = decode_drain_mark(path, cluster.service.dump()[path].data)
+    assert (mark.by, mark.reason) == ("story", "new kernel")
+    for host in cluster.hosts:
+        if host is not drained.host:
+            await drain(drained, host)
+    await cluster.leader.app.drain_requests.unmark(drained.host.name)
+    await cluster.until(lambda: len(drained.host.serving) == 12)
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_the_broker_of_the_leader_is_emptied_by_its_own_sidecar(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(30)
+    topics = await place_all(cluster, boundaries)
+    leader = cluster.leader
+    assert leader.host.serving
+    async with clients(cluster, topics):
+        await drain(leader, leader.host)
+        await emptied(cluster, leader.host)
+        await cluster.settled(boundaries.bundles, within_s=1.0)
+    assert cluster.leader is leader
+
+
+@story(2)
+async def test_where_nobody_can_take_them_bundles_stay_and_are_served_all_the_time(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    topics = await place_all(cluster, boundaries)
+    first, second = cluster.hosts
+    async with clients(cluster, topics):
+        await cluster.write(znodes.draining(first.name), b"{")  # A spoilt mark is a mark.
+        await emptied(cluster, first)
+        tokens = dict(second.serving)
+        assert len(tokens) == 6
+        await drain(cluster.leader, second)
+        marked_s = asyncio.get_running_loop().time()
+        await cluster.until(
+            lambda: all(k.registration.draining for k in cluster.leader.picture.brokers.values())
+        )
+        assert asyncio.get_running_loop().time() - marked_s < 0.5
+        await asyncio.sleep(10.0)
+    assert second.serving == tokens
+    told = cluster.leader.app.accounting.explain(boundaries.bundles[-1]).explanation
+    assert [one.code.value for one in told.decisions][:1] == ["no_candidate"]
+
+
+@story()
+async def test_the_next_leader_goes_on_emptying(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(60)
+    await place_all(cluster, boundaries)
+    former = cluster.leader
+    agent = next(a for a in cluster.living if not a.leads)
+    count = len(agent.host.serving)
+    await drain(agent, agent.host)
+    await cluster.until(lambda: len(agent.host.serving) < count)
+    assert agent.host.serving
+    await former.kill()
+    former.host.kill_broker()
+    await emptied(cluster, agent.host, within_s=30.0)
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_drained_broker_whose_sidecar_restarts_is_still_drained(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(12)
+    await place_all(cluster, boundaries)
+    agent = next(a for a in cluster.living if not a.leads)
+    await drain(agent, agent.host)
+    await emptied(cluster, agent.host)
+    await agent.leave()
+    cluster.start(agent.host)
+    await cluster.ready()
+    assert cluster.leader.picture.brokers[agent.host.name].registration.draining
+    await asyncio.sleep(5.0)
+    assert agent.host.serving == {}
+    await cluster.agent_of(agent.host.name).app.drain_requests.unmark(agent.host.name)
+    await cluster.until(
+        lambda: not cluster.leader.picture.brokers[agent.host.name].registration.draining,
+        within_s=1.0,
+    )
+
+
+@story()
+async def test_marks_tell_who_and_why_and_are_set_and_removed_again_without_harm(
+    cluster: Cluster,
+) -> None:
+    agent, host = cluster.agents[0], cluster.hosts[1]
+    asked = agent.app.drain_requests
+    with pytest.raises(BrokerUnknown, match="nowhere:8080: no such broker is registered"):
+        await asked.mark(type(host.name)("nowhere:8080"), by="", reason="")
+    with pytest.raises(BrokerUnknown, match="registered or marked"):
+        await asked.status(type(host.name)("nowhere:8080"))
+    await asked.unmark(host.name)
+    assert (await asked.status(host.name)).mark is None
+    await asked.mark(host.name, by="ann", reason="disk")
+    await asked.mark(host.name, by="bob", reason="")
+    mark = (await asked.status(host.name)).mark
+    assert mark is not None
+    assert (mark.by, mark.reason) == ("ann", "disk")
+    await cluster.write(znodes.draining(host.name), b"[")
+    assert (await asked.status(host.name)).mark == DrainMark()
+    await asked.unmark(host.name)
+    status = await asked.status(host.name)
+    assert (status.mark, status.registered) == (None, True)
+
+
+# --- sidecars that stop ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_sidecar_that_stops_has_its_broker_emptied_first(leads: bool) -> None:
+    @story()
+    async def tell(cluster: Cluster) -> None:
+        boundaries = await cluster.make_namespace(60)
+        topics = await place_all(cluster, boundaries)
+        agent = next(a for a in cluster.living if a.leads is leads)
+        assert len(agent.host.serving) > MOST
+        done = asyncio.Event()
+        watching = asyncio.ensure_future(most_homeless(cluster, boundaries.bundles, done))
+        async with clients(cluster, topics):
+            begun_s = asyncio.get_running_loop().time()
+            await agent.leave()
+            assert asyncio.get_running_loop().time() - begun_s < 5.0
+            await cluster.settled(boundaries.bundles, within_s=1.0)
+            done.set()
+        assert await watching <= MOST
+        (ended,) = cluster.warnings("broker.drain.ended")
+        assert (ended["bundles"] > MOST, ended["left"]) == (True, 0)
+        assert agent.failure is None
+        assert znodes.registration(agent.host.name) not in cluster.service.dump()
+
+    tell()
+
+
+@story()
+async def test_nobody_waits_for_the_bundle_that_is_a_brokers_own(cluster: Cluster) -> None:
+    agent = next(a for a in cluster.living if not a.leads)
+    own = await cluster.make_namespace(1, Namespace(f"pulsar/{agent.host.name}"))
+    await place_all(cluster, own)
+    holder = cluster.agent_of(cluster.server(own.bundles[0]).name)
+    begun_s = asyncio.get_running_loop().time()
+    await holder.leave()
+    assert asyncio.get_running_loop().time() - begun_s < 8.0
+    assert holder.host.serving == {}
+    (ended,) = cluster.warnings("broker.drain.ended")
+    assert (ended["left"], ended["took_s"]) == (1, 0.0)
+
+
+@story(ownership={"drain_deadline_s": 4.0})
+async def test_what_is_not_taken_within_the_deadline_is_given_back(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(9)
+    await place_all(cluster, boundaries)
+    agent = next(a for a in cluster.living if not a.leads and a.host.serving)
+    cluster.leader.coordination.freeze()  # It leads on for a while, and plans nothing.
+    begun_s = asyncio.get_running_loop().time()
+    await agent.leave()
+    assert 4.0 <= asyncio.get_running_loop().time() - begun_s < 4.0 + 10.0
+    assert agent.host.serving == {}
+    assert agent.coordination.session.session_id not in cluster.lock_sessions().values()
+
+
+@story(3)
+async def test_all_that_stop_at_once_do_not_wait_for_one_another(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(12)
+    await place_all(cluster, boundaries)
+    begun_s = asyncio.get_running_loop().time()
+    await asyncio.gather(*(agent.leave() for agent in cluster.living))
+    assert asyncio.get_running_loop().time() - begun_s < 12.0
+    assert cluster.lock_sessions() == {}
+    assert all(host.serving == {} for host in cluster.hosts)
+
+
+@story(2)
+async def test_without_the_service_a_sidecar_stops_without_waiting(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    agent = next(a for a in cluster.living if not a.leads and a.host.serving)
+    agent.coordination.suspend()
+    begun_s = asyncio.get_running_loop().time()
+    with suppress(CoordinationError):
+        await agent.leave()
+    assert asyncio.get_running_loop().time() - begun_s < 20.0
+    assert agent.host.serving == {}
+
+
+@story(3, shedding={"settings": {"threshold": 0.05, "history": 0.2, "min_bytes_per_s": 0.0}})
+async def test_every_broker_and_sidecar_restarted_in_turn_leaves_a_balanced_cluster(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(30)
+    topics = await place_all(cluster, boundaries)
+    follow_load(cluster)
+    async with clients(cluster, topics, pause_s=0.02), carrying(cluster, topics):
+        await asyncio.sleep(10.0)
+        for host in cluster.hosts:
+            await cluster.agent_of(host.name).leave()
+            assert host.serving == {}
+            host.kill_broker()
+            await asyncio.sleep(1.0)
+            host.restart_broker()
+            cluster.start(host)
+            await cluster.ready()
+            await asyncio.sleep(5.0)
+        await cluster.until(lambda: is_balanced(cluster), within_s=300.0, every_s=1.0)
+        await asyncio.sleep(10.0)
+        assert is_balanced(cluster)
+        await cluster.settled(boundaries.bundles)
+
+
+def is_balanced(cluster: Cluster) -> bool:
+    counts = [len(host.serving) for host in cluster.hosts]
+    mean = sum(counts) / len(counts)
+    return min(counts) >= 0.6 * mean and max(counts) <= 1.4 * mean
+
+
+def follow_load(cluster: Cluster) -> None:
+    for host in cluster.hosts:
+        host.cpu_fraction = 0.04 * len(host.serving)
+
+
+@asynccontextmanager
+async def carrying(cluster: Cluster, topics: list[TopicName]) -> AsyncIterator[None]:
+    """Publish to every topic all the time; what a broker serves is what it costs it."""
+
+    async def carry() -> None:
+        while True:
+            follow_load(cluster)
+            for topic in topics:
+                for host in cluster.hosts:
+                    if not host.dead:
+                        for _ in range(5):
+                            host.broker.publish(topic, payload_bytes=1_000_000)
+            await asyncio.sleep(0.5)
+
+    task = asyncio.ensure_future(carry())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,119 @@
+"""Settings changed for the whole cluster reach every sidecar, and change what it does."""
+
+import asyncio
+import json
+
+from stories import place_all, story
+
+from loadmanager.core import znodes
+from loadmanager.testbed.faults.agent import Agent
+from loadmanager.testbed.faults.cluster import Cluster
+
+
+async def configured(cluster: Cluster, **values: str) -> None:
+    """Set all dynamic settings by hand, as the admin API does."""
+    content = json.dumps({name.replace("__", "."): value for name, value in values.items()})
+    operator = await cluster.operator()
+    if znodes.CONFIGURATION in cluster.service.dump():
+        await operator.set(znodes.CONFIGURATION, content.encode())
+    else:
+        await operator.create(znodes.CONFIGURATION, content.encode())
+
+
+def shedder(agent: Agent) -> str:
+    desk = agent.app.leading.desk
+    assert desk is not None
+    return type(desk.look().planner.shedder).__name__
+
+
+@story()
+async def test_another_strategy_and_rhythm_are_used_from_the_next_round(cluster: Cluster) -> None:
+    assert shedder(cluster.leader) == "ThresholdShedder"
+    await configured(
+        cluster, shedding__strategy="AvgShedder", loadBalancerSheddingIntervalMinutes="1"
+    )
+    await cluster.until(lambda: shedder(cluster.leader) == "AvgShedder")
+    before = rounds_of(cluster.leader)
+    await cluster.until(lambda: rounds_of(cluster.leader) > before + 1, within_s=125.0)
+    assert rounds_of(cluster.leader) <= before + 2
+
+
+@story()
+async def test_a_leader_that_waits_for_an_hour_follows_within_seconds(cluster: Cluster) -> None:
+    await configured(cluster, leader__round_interval_s="3600")
+    tuning = cluster.leader.app.tuning
+    await cluster.until(lambda: tuning.now.rhythm.round_interval_s == 3600.0)
+    await asyncio.sleep(30.0)
+    before = rounds_of(cluster.leader)
+    await asyncio.sleep(30.0)
+    assert rounds_of(cluster.leader) == before
+    await configured(cluster, leader__round_interval_s="2")
+    await cluster.until(lambda: rounds_of(cluster.leader) > before, within_s=10.0)
+
+
+def rounds_of(agent: Agent) -> float:
+    desk = agent.app.leading.desk
+    assert desk is not None
+    return desk.recollection.rounds
+
+
+@story()
+async def test_every_sidecar_follows_and_goes_back_to_its_own(cluster: Cluster) -> None:
+    await configured(cluster, lookup__wait_s="1.5", ownership__drain_deadline_s="7")
+    tunings = [agent.app.tuning for agent in cluster.living]
+    await cluster.until(lambda: all(one.now.lookup_wait_s == 1.5 for one in tunings))
+    assert {one.now.drain_deadline_s for one in tunings} == {7.0}
+    await configured(cluster)
+    await cluster.until(lambda: all(one.now.lookup_wait_s == 5.0 for one in tunings))
+
+
+@story()
+async def test_a_setting_that_means_nothing_is_told_once_and_stops_no_other(
+    cluster: Cluster,
+) -> None:
+    await configured(cluster, leader__round_interval_s="often", lookup__wait_s="2")
+    tunings = [agent.app.tuning for agent in cluster.living]
+    await cluster.until(lambda: all(one.now.lookup_wait_s == 2.0 for one in tunings))
+    await configured(cluster, leader__round_interval_s="often", lookup__wait_s="3")
+    await cluster.until(lambda: all(one.now.lookup_wait_s == 3.0 for one in tunings))
+    told = cluster.warnings("configuration.key.refused")
+    assert len(told) == len(tunings)
+    assert {one["name"] for one in told} == {"leader.round_interval_s"}
+    assert all("expected a number from 0.1 to 3600" in one["error"] for one in told)
+
+
+@story()
+async def test_a_node_that_cannot_be_read_leaves_the_settings_as_they_were(
+    cluster: Cluster,
+) -> None:
+    await configured(cluster, lookup__wait_s="2")
+    tuning = cluster.living[0].app.tuning
+    await cluster.until(lambda: tuning.now.lookup_wait_s == 2.0)
+    operator = await cluster.operator()
+    await operator.set(znodes.CONFIGURATION, b"{nonsense")
+    await cluster.until(lambda: cluster.warnings("znode.content.refused"))
+    assert tuning.now.lookup_wait_s == 2.0
+
+
+@story()
+async def test_bundles_stay_where_they_are_when_settings_change(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    before = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
+    await configured(cluster, shedding__strategy="AvgShedder", split__max_topics="7")
+    await cluster.until(lambda: shedder(cluster.leader) == "AvgShedder")
+    await cluster.settled(boundaries.bundles)
+    assert {bundle: cluster.server(bundle) for bundle in boundaries.bundles} == before
+
+
+@story()
+async def test_a_leader_that_comes_later_has_the_settings_from_its_first_round(
+    cluster: Cluster,
+) -> None:
+    await configured(cluster, shedding__strategy="TransferShedder")
+    await cluster.until(lambda: shedder(cluster.leader) == "TransferShedder")
+    former = cluster.leader
+    await former.leave()
+    await cluster.until(lambda: any(agent.app.leading.desk for agent in cluster.living))
+    assert cluster.leader is not former
+    assert shedder(cluster.leader) == "TransferShedder"

@@ -1,0 +1,203 @@
+"""A broker that answers its agent and yet cannot do its work."""
+
+import asyncio
+from typing import Any
+
+from stories import place_all, story
+
+from loadmanager.core.ids import Namespace
+from loadmanager.testbed.broker.in_process import Fault
+from loadmanager.testbed.faults.agent import SESSION_S, Agent
+from loadmanager.testbed.faults.cluster import Cluster, topic_in
+
+PROBED: dict[str, Any] = {
+    "id": "broker0:8080",
+    "health_interval_s": 1.0,
+    "unhealthy_after": 3,
+    "healthy_after": 3,
+}
+
+
+def _follower(cluster: Cluster) -> Agent:
+    return next(a for a in cluster.agents if not a.leads and a.host.serving)
+
+
+def _draining(cluster: Cluster, agent: Agent) -> bool:
+    return cluster.leader.picture.brokers[agent.host.name].registration.draining
+
+
+@story(broker=PROBED)
+async def test_a_broker_that_says_it_is_unwell_gives_its_bundles_away_in_order(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(9)
+    await place_all(cluster, boundaries)
+    agent = _follower(cluster)
+    agent.host.broker.inject(Fault.REFUSED, "health")
+    await cluster.until(lambda: not agent.host.serving, within_s=10.0)
+    await cluster.settled(boundaries.bundles)
+    assert agent.metric("loadmanager_broker_healthy") == 0
+    assert agent.metric("loadmanager_broker_probes_total", result="failed") >= 3
+    report = cluster.leader.picture.brokers[agent.host.name].registration
+    assert (report.healthy, report.draining) == (False, True)
+    # In order: by hand-overs to planned owners, with the lease renewed all the time.
+    assert agent.app.member.registered
+    assert cluster.warnings("broker.membership.ended") == []
+    begun = {
+        i.bundle: i.start_s for h in cluster.hosts if h is not agent.host for i in h.intervals()
+    }
+    assert all(begun[i.bundle] - i.end_s < 0.1 for i in agent.host.intervals())
+
+
+@story(broker=PROBED)
+async def test_a_recovered_broker_takes_bundles_again_after_it_has_been_well_for_a_while(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(9)
+    await place_all(cluster, boundaries)
+    agent = _follower(cluster)
+    agent.host.broker.inject(Fault.REFUSED, "health")
+    await cluster.until(lambda: not agent.host.serving, within_s=10.0)
+    agent.host.broker.heal()
+    healed_at_s = asyncio.get_running_loop().time()
+    await cluster.until(lambda: not _draining(cluster, agent), within_s=10.0)
+    assert asyncio.get_running_loop().time() - healed_at_s > 2.0
+    assert agent.metric("loadmanager_broker_healthy") == 1
+    await cluster.move(boundaries.bundles[0], agent.host)
+    await cluster.settled(boundaries.bundles)
+    await asyncio.sleep(5.0)
+    assert cluster.servers(boundaries.bundles[0]) == [agent.host]
+
+
+@story(broker=PROBED)
+async def test_a_broker_that_is_well_every_second_time_is_left_where_it_is(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(9)
+    await place_all(cluster, boundaries)
+    agent = _follower(cluster)
+    served = dict(agent.host.serving)
+    for _ in range(30):
+        agent.host.broker.inject(Fault.REFUSED, "health", times=1)
+        await asyncio.sleep(2.0)
+    assert cluster.warnings("broker.health.failed")
+    assert cluster.warnings("broker.health.changed") == []
+    assert agent.host.serving == served
+
+
+@story(broker=PROBED)
+async def test_a_broker_that_is_sick_now_and_then_is_moved_off_once_and_stays_off(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(9)
+    await place_all(cluster, boundaries)
+    agent = _follower(cluster)
+    agent.host.broker.inject(Fault.REFUSED, "health")
+    await cluster.until(lambda: not agent.host.serving, within_s=10.0)
+    for _ in range(20):
+        agent.host.broker.heal()
+        await asyncio.sleep(1.5)
+        agent.host.broker.inject(Fault.REFUSED, "health")
+        await asyncio.sleep(1.5)
+    assert len(cluster.warnings("broker.health.changed")) == 1
+    assert agent.host.serving == {}
+
+
+@story(broker=PROBED)
+async def test_a_broker_too_slow_to_tell_its_health_is_emptied(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(9)
+    await place_all(cluster, boundaries)
+    agent = _follower(cluster)
+    agent.host.broker.inject(Fault.HANG, "health")
+    await cluster.until(lambda: not agent.host.serving, within_s=12.0)
+    assert cluster.warnings("broker.membership.ended") == []
+    await cluster.settled(boundaries.bundles)
+
+
+@story(broker=PROBED)
+async def test_a_frozen_broker_is_out_by_its_lease_and_back_when_it_has_been_well(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(9)
+    await place_all(cluster, boundaries)
+    agent = _follower(cluster)
+    agent.host.freeze_broker()
+    await cluster.until(
+        lambda: agent.host.name not in cluster.leader.picture.brokers, within_s=SESSION_S
+    )
+    agent.host.thaw_broker()
+    await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
+    await cluster.until(lambda: agent.host.name in cluster.leader.picture.brokers, within_s=1.0)
+    await cluster.until(lambda: not _draining(cluster, agent), within_s=10.0)
+    await cluster.settled(boundaries.bundles)
+
+
+@story(broker=PROBED)
+async def test_if_all_are_found_sick_at_once_half_of_them_go_on(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(9)
+    await place_all(cluster, boundaries)
+    for host in cluster.hosts:
+        host.broker.inject(Fault.REFUSED, "health")
+    await asyncio.sleep(20.0)
+    draining = [a for a in cluster.agents if _draining(cluster, a)]
+    assert len(draining) == 1
+    assert all(a.metric("loadmanager_broker_healthy") == 0 for a in cluster.agents)
+    await cluster.settled(boundaries.bundles)
+    other = await cluster.make_namespace(2, Namespace("acme/more"))
+    asking = cluster.living[0]
+    await asyncio.gather(*(asking.look_up(topic_in(other, bundle)) for bundle in other.bundles))
+    await cluster.settled([*boundaries.bundles, *other.bundles])
+
+
+@story(1, broker=PROBED)
+async def test_the_only_broker_serves_however_it_feels(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(3)
+    await place_all(cluster, boundaries)
+    cluster.hosts[0].broker.inject(Fault.REFUSED, "health")
+    await asyncio.sleep(20.0)
+    await cluster.settled(boundaries.bundles)
+
+
+@story(broker={"id": "broker0:8080", "health_interval_s": 0})
+async def test_nobody_is_asked_where_the_interval_is_zero(cluster: Cluster) -> None:
+    for host in cluster.hosts:
+        host.broker.inject(Fault.REFUSED, "health")
+    await asyncio.sleep(30.0)
+    assert all("health" not in host.broker.commands for host in cluster.hosts)
+    assert cluster.warnings("broker.health.changed") == []
+
+
+@story(broker=PROBED)
+async def test_sidecars_that_restart_beside_unwell_brokers_register_and_go_on(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(9)
+    await place_all(cluster, boundaries)
+    for host in cluster.hosts:
+        host.broker.inject(Fault.REFUSED, "health")
+    for host in cluster.hosts:
+        await cluster.agent_of(host.name).kill()
+        cluster.start(host)
+    await cluster.ready()
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_broker_that_cannot_be_leased_is_asked_ever_more_rarely_and_not_listed(
+    cluster: Cluster,
+) -> None:
+    agent = next(a for a in cluster.agents if not a.leads)
+    agent.host.broker.inject(Fault.REFUSED, "renew_lease")
+    await asyncio.sleep(60.0)
+    tries = [
+        entry
+        for entry in cluster.warnings("broker.registration.created")
+        if entry["broker"] == agent.host.name
+    ]
+    assert len(tries) == 1  # At its start, before the fault.
+    await asyncio.sleep(20.0)
+    before = agent.host.broker.commands.count("renew_lease")
+    await asyncio.sleep(80.0)
+    assert 8 <= agent.host.broker.commands.count("renew_lease") - before <= 11
+    agent.host.broker.heal()
+    await cluster.until(lambda: agent.app.member.registered, within_s=10.0)

@@ -1,0 +1,93 @@
+"""Isolation policies and pauses set while a cluster serves."""
+
+import asyncio
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.admin.isolation import IsolationRequests
+from loadmanager.common.balancing_mode import SteeringRequests
+from loadmanager.core.balancing import BalancingMode
+from loadmanager.core.ids import Namespace
+from loadmanager.ports import LeaderElsewhere
+from loadmanager.testbed.faults.agent import Agent
+from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
+
+CLUSTER = "standalone"
+
+
+def isolation(agent: Agent) -> IsolationRequests:
+    """Return what one sidecar does for those who set isolation policies."""
+    app = agent.app
+    return IsolationRequests(agent.parts, app.leading, app.unload_requests, CLUSTER)
+
+
+def only_on(broker: str) -> dict[str, object]:
+    """Return a policy that keeps the namespace of the stories on one broker's host."""
+    return {
+        "namespaces": [NAMESPACE],
+        "primary": [broker.partition(":")[0]],
+        "secondary": [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "1", "usage_threshold": "100"},
+        },
+    }
+
+
+@story()
+async def test_a_new_policy_brings_its_namespace_to_its_brokers_and_leaves_others_alone(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    others = await cluster.make_namespace(3, Namespace("other/ns"))
+    every = [*boundaries.bundles, *others.bundles]
+    for one in (boundaries, others):
+        for bundle in one.bundles:
+            await cluster.living[0].look_up(topic_in(one, bundle))
+    await cluster.settled(every)
+    before = {bundle: cluster.server(bundle) for bundle in others.bundles}
+    chosen = cluster.hosts[0]
+    await isolation(cluster.leader).put(CLUSTER, "gold", only_on(chosen.name))
+    assert {cluster.server(bundle) for bundle in boundaries.bundles} == {chosen}
+    assert {bundle: cluster.server(bundle) for bundle in others.bundles} == before
+    await cluster.settled(every)
+
+
+@story()
+async def test_a_policy_that_nobody_can_meet_interrupts_nothing(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(4)
+    await place_all(cluster, boundaries)
+    locks = cluster.lock_sessions()
+    await isolation(cluster.leader).put(CLUSTER, "gold", only_on("nowhere:1"))
+    assert cluster.lock_sessions() == locks
+    assert len(cluster.warnings("isolation.bundle.kept")) == 4
+
+
+@story()
+async def test_who_does_not_lead_sets_only_what_moves_nothing(cluster: Cluster) -> None:
+    await place_all(cluster, await cluster.make_namespace(2))
+    follower = next(agent for agent in cluster.living if not agent.leads)
+    policy = only_on(cluster.hosts[0].name)
+    with pytest.raises(LeaderElsewhere):
+        await isolation(follower).put(CLUSTER, "gold", policy)
+    assert await isolation(follower).policies(CLUSTER) == {}
+    await isolation(follower).put(CLUSTER, "gold", {**policy, "unload_scope": "none"})
+    assert set(await isolation(cluster.leader).policies(CLUSTER)) == {"gold"}
+
+
+@story()
+async def test_a_pause_outlives_the_leader_who_was_asked(cluster: Cluster) -> None:
+    await place_all(cluster, await cluster.make_namespace(4))
+    await SteeringRequests(cluster.leader.parts).put(BalancingMode.PAUSED, by="ann", reason="")
+    former = cluster.leader
+    await former.kill()
+
+    def led_anew() -> bool:
+        return any(agent.leads and agent.app.leading.desk for agent in cluster.living)
+
+    await cluster.until(led_anew, within_s=60.0)
+    heir = cluster.leader
+    await asyncio.sleep(3.0)
+    assert heir.metric("loadmanager_balancing", mode="paused") == 1
+    assert heir.metric("loadmanager_balancing", mode="active") == 0

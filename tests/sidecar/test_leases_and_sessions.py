@@ -1,0 +1,423 @@
+import asyncio
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from stories import place_all, story
+
+from loadmanager.agent.lease import Displaced
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BundleId
+from loadmanager.ports import (
+    BrokerRefused,
+    BrokerState,
+    CommitRejected,
+    CoordinationError,
+    NodeExists,
+    Operation,
+    Stat,
+)
+from loadmanager.testbed.broker.in_process import Fault
+from loadmanager.testbed.faults.agent import SESSION_S, Agent
+from loadmanager.testbed.faults.cluster import Cluster
+from loadmanager.testbed.faults.host import Host
+
+LEASE_S = 0.66 * SESSION_S
+RENEWED_EVERY_S = 0.1 * SESSION_S
+
+
+def _owner(cluster: Cluster, boundaries: Boundaries) -> tuple[Host, Agent, BundleId]:
+    """Return a host that owns something and does not lead, its sidecar, and what it owns."""
+    for bundle in boundaries.bundles:
+        host = cluster.server(bundle)
+        agent = cluster.agent_of(host.name)
+        if not agent.leads:
+            return host, agent, bundle
+    raise AssertionError("the leader owns everything")
+
+
+def _assert_never_stopped(host: Host, bundles: Iterable[BundleId]) -> None:
+    for bundle in bundles:
+        spans = [i for i in host.intervals() if i.bundle == bundle]
+        assert len(spans) > 1
+        for earlier, later in pairwise(spans):
+            assert earlier.end_s == later.start_s
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@story()
+async def test_a_cut_off_broker_stops_before_its_session_can_end(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, bundle = _owner(cluster, boundaries)
+    cut_at_s = _now_s()
+    agent.coordination.suspend()
+    await cluster.until(lambda: not host.serving, within_s=SESSION_S)
+    assert LEASE_S - RENEWED_EVERY_S - 0.1 < _now_s() - cut_at_s < LEASE_S
+    await cluster.until(lambda: cluster.servers(bundle), within_s=SESSION_S)
+    assert cluster.server(bundle) is not host
+    await cluster.until(lambda: not agent.app.member.registered or agent.alive)
+
+
+@story()
+async def test_a_broker_whose_session_expired_registers_again_and_takes_up_orders(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, bundle = _owner(cluster, boundaries)
+    epoch = agent.picture.brokers[host.name].registered_as
+    agent.coordination.suspend()
+    await asyncio.sleep(SESSION_S + 1.0)
+    agent.coordination.reconnect()
+    await cluster.until(
+        lambda: (
+            cluster.leader.picture.brokers.get(host.name)
+            and cluster.leader.picture.brokers[host.name].registered_as > epoch
+        )
+    )
+    await cluster.until(lambda: agent.app.member.registered)
+    await cluster.move(bundle, host)
+    await cluster.until(lambda: cluster.servers(bundle) == [host])
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_suspended_sidecar_obeys_no_orders(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, bundle = _owner(cluster, boundaries)
+    other = next(h for h in cluster.hosts if h is not host)
+    agent.coordination.suspend()
+    await cluster.move(bundle, other)
+    await asyncio.sleep(LEASE_S / 2)
+    assert cluster.servers(bundle) == [host]
+    agent.coordination.reconnect()
+    await cluster.until(lambda: cluster.servers(bundle) == [other], within_s=3.0)
+
+
+@story()
+async def test_after_a_short_cut_the_same_locks_serve_on_without_a_gap(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, _ = _owner(cluster, boundaries)
+    before = dict(host.serving)
+    agent.coordination.suspend()
+    await asyncio.sleep(LEASE_S / 2)
+    agent.coordination.reconnect()
+    await asyncio.sleep(LEASE_S)
+    assert host.serving == before
+    assert all(i.end_s >= _now_s() - 0.1 for i in host.intervals())
+
+
+@story()
+async def test_a_session_that_outlives_the_lease_is_resumed_with_the_same_tokens(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, _ = _owner(cluster, boundaries)
+    before = dict(host.serving)
+    agent.coordination.suspend()
+    await cluster.until(lambda: not host.serving, within_s=LEASE_S)
+    agent.coordination.reconnect()
+    await cluster.until(lambda: host.serving == before, within_s=2 * RENEWED_EVERY_S)
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_renewal_under_way_for_long_does_not_extend_the_lease(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, _ = _owner(cluster, boundaries)
+    host.broker.inject(Fault.LATE, "renew_lease")
+    await asyncio.sleep(RENEWED_EVERY_S + 0.5)
+    sent_by_s = _now_s()
+    await agent.kill()
+    await asyncio.sleep(LEASE_S - 1.0)
+    host.broker.heal()
+    assert not host.serving or _now_s() < sent_by_s + LEASE_S
+    await asyncio.sleep(1.0)
+    assert not host.serving
+
+
+@story()
+async def test_a_frozen_sidecar_is_as_good_as_dead(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, bundle = _owner(cluster, boundaries)
+    agent.coordination.freeze()
+    await cluster.until(lambda: not host.serving, within_s=LEASE_S)
+    await cluster.until(lambda: cluster.servers(bundle), within_s=SESSION_S)
+    agent.coordination.thaw()
+    await asyncio.sleep(2.0)
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_broker_that_cannot_be_asked_loses_its_bundles_when_its_lease_is_over(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, bundle = _owner(cluster, boundaries)
+    session = agent.coordination.session.session_id
+    host.cut = True
+    cut_at_s = _now_s()
+    await cluster.until(lambda: not agent.app.member.registered, within_s=SESSION_S)
+    assert _now_s() - cut_at_s > LEASE_S - RENEWED_EVERY_S
+    await cluster.until(lambda: cluster.servers(bundle), within_s=2.0)
+    assert cluster.server(bundle) is not host
+    assert session not in cluster.lock_sessions().values()
+    # Nor does it come back for as long as the broker does not answer.
+    await cluster.until(lambda: host.name not in cluster.leader.picture.brokers, within_s=0.5)
+    await asyncio.sleep(SESSION_S)
+    assert host.name not in cluster.leader.picture.brokers
+
+    host.cut = False
+    await cluster.until(lambda: agent.app.member.registered, within_s=3.0)
+    # Its health was bad for long enough that it takes nothing until it has been well.
+    await cluster.until(
+        lambda: not cluster.leader.picture.brokers[host.name].registration.draining, within_s=10.0
+    )
+    await cluster.move(bundle, host)
+    await cluster.until(lambda: cluster.servers(bundle) == [host])
+    assert agent.coordination.session.session_id == session
+
+
+@story()
+async def test_a_broker_that_answers_but_takes_no_renewal_loses_its_bundles_when_its_lease_is_over(
+    cluster: Cluster,
+) -> None:
+    """On a full disk, say. To ask it for ever later times would keep its bundles for ever."""
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, _, bundle = _owner(cluster, boundaries)
+    # A leader that has just connected gives the others time to.
+    await asyncio.sleep(SESSION_S)
+    renew = host.broker.renew_lease
+
+    async def answer_only(
+        *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
+        if until_s is not None and incarnation is not None:
+            raise BrokerRefused("no space left")
+        return await renew(agent_epoch=agent_epoch, until_s=until_s, incarnation=incarnation)
+
+    host.broker.renew_lease = answer_only  # type: ignore[method-assign]  # a full disk
+    await cluster.until(
+        lambda: cluster.servers(bundle) not in ([], [host]),
+        within_s=LEASE_S + 3 * RENEWED_EVERY_S,
+    )
+    host.broker.renew_lease = renew  # type: ignore[method-assign]  # there is room again
+    await cluster.until(lambda: host.name in cluster.leader.picture.brokers)
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_broker_that_hangs_with_a_lock_on_its_way_leaves_no_lock_behind(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, _ = _owner(cluster, boundaries)
+    moved = next(b for b in boundaries.bundles if cluster.server(b) is not host)
+    host.freeze_broker()
+    await asyncio.sleep(LEASE_S - RENEWED_EVERY_S)
+    agent.coordination.delay_commits_s = 3.0
+    await cluster.move(moved, host)
+    await cluster.until(lambda: host.name not in cluster.leader.picture.brokers)
+    await cluster.settled(boundaries.bundles, within_s=10.0)
+    session = agent.coordination.session.session_id
+    assert session not in cluster.lock_sessions().values()
+
+
+@story()
+async def test_a_restarted_broker_is_loaded_again_whatever_its_clock_shows(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, _ = _owner(cluster, boundaries)
+    before = dict(host.serving)
+    for _ in range(4):
+        host.restart_broker()
+        assert host.serving == {}
+        await cluster.until(lambda: host.serving == before, within_s=RENEWED_EVERY_S + 0.1)
+    await agent.kill()
+    killed_at_s = _now_s()
+    await cluster.until(lambda: not host.serving, within_s=LEASE_S, every_s=0.001)
+    assert _now_s() - killed_at_s < LEASE_S
+    assert len(cluster.warnings("broker.process.restarted")) == 4
+
+
+@story()
+async def test_a_restarted_sidecar_takes_its_locks_over_without_a_stop_of_the_broker(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, _ = _owner(cluster, boundaries)
+    before = dict(host.serving)
+    await agent.kill()
+    cluster.start(host)
+    await asyncio.sleep(SESSION_S + 5.0)
+    assert host.serving.keys() == before.keys()
+    await cluster.settled(boundaries.bundles)
+    _assert_never_stopped(host, before)
+    taken = [e for e in cluster.told if e["event"] == "bundle.lock.taken"]
+    assert len({e["fencing_token"] for e in taken if e["bundle"] in before}) >= 2
+
+
+@story()
+async def test_the_sidecar_that_was_there_before_stops_when_another_takes_over(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, _ = _owner(cluster, boundaries)
+    before = host.serving.keys()
+    newcomer = cluster.start(host)
+    await cluster.until(lambda: not agent.alive, within_s=SESSION_S)
+    assert isinstance(agent.failure, Displaced)
+    await cluster.settled(boundaries.bundles)
+    assert host.serving.keys() == before
+    assert newcomer.alive
+    _assert_never_stopped(host, before)
+
+
+@story()
+async def test_bundles_nobody_wants_from_a_former_sidecar_are_unloaded_and_their_locks_cleared(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, bundle = _owner(cluster, boundaries)
+    other = next(h for h in cluster.hosts if h is not host)
+    await agent.kill()
+    await cluster.move(bundle, other)
+    cluster.start(host)
+    await cluster.until(lambda: cluster.servers(bundle) == [other], within_s=3.0)
+    assert [e["bundle"] for e in cluster.warnings("bundle.lock.cleared")] == [bundle]
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_deleted_registration_gives_everything_back_and_registers_again(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, agent, _ = _owner(cluster, boundaries)
+    operator = await cluster.operator()
+    await operator.delete(znodes.registration(host.name))
+    await cluster.until(lambda: not agent.app.member.registered)
+    await cluster.until(lambda: agent.app.member.registered)
+    await cluster.settled(boundaries.bundles)
+    assert host.name in cluster.leader.picture.brokers
+    assert [e["why"] for e in cluster.warnings("broker.membership.ended")] == [
+        "the registration was deleted"
+    ]
+
+
+@story()
+async def test_a_lock_deleted_by_hand_is_noticed_when_it_is_given_back(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, _, bundle = _owner(cluster, boundaries)
+    other = next(h for h in cluster.hosts if h is not host)
+    operator = await cluster.operator()
+    await operator.delete(znodes.lock(bundle))
+    await cluster.move(bundle, other)
+    await cluster.until(lambda: cluster.servers(bundle) == [other])
+    assert [e["bundle"] for e in cluster.warnings("bundle.lock.missing")] == [bundle]
+
+
+@story()
+async def test_a_deleted_owned_list_ends_the_membership_and_all_is_taken_again(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host, _, bundle = _owner(cluster, boundaries)
+    other = next(h for h in cluster.hosts if h is not host)
+    operator = await cluster.operator()
+    await operator.delete(znodes.owned(host.name))
+    await cluster.move(bundle, other)
+    await asyncio.sleep(2.0)
+    await cluster.settled(boundaries.bundles)
+    assert cluster.servers(bundle) == [other]
+
+
+@story()
+async def test_a_sidecar_that_thaws_after_another_took_over_changes_nothing_any_more(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(1)
+    await place_all(cluster, boundaries)
+    (bundle,) = boundaries.bundles
+    host = cluster.server(bundle)
+    other = next(h for h in cluster.hosts if h is not host)
+    former = cluster.agent_of(host.name)
+    path = znodes.owned(host.name)
+
+    await cluster.move(bundle, other)
+    await cluster.until(lambda: not host.serving, every_s=0.0001)
+    former.coordination.freeze()  # With the commit that drops the lock on its way.
+    list_version = cluster.service.dump()[path].stat.version
+    await cluster.operator()
+    newcomer = cluster.start(host)
+    await cluster.until(lambda: newcomer.application and newcomer.app.member.registered)
+    await cluster.move(bundle, host)
+    await cluster.until(lambda: cluster.servers(bundle) == [host])
+    # The new list has come to the very version that the frozen commit names.
+    await cluster.until(lambda: cluster.service.dump()[path].stat.version == list_version)
+    lock = cluster.service.dump()[znodes.lock(bundle)]
+    former.coordination.thaw()
+    await cluster.until(lambda: not former.alive, within_s=SESSION_S)
+    assert cluster.service.dump()[znodes.lock(bundle)] == lock
+    assert newcomer.alive
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_registration_that_changes_at_each_attempt_is_given_up_for_now(
+    cluster: Cluster,
+) -> None:
+    host = cluster.add_host()
+    agent = cluster.start(host)
+    commit = agent.coordination.commit
+    spoilt = 0
+
+    async def contested(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        nonlocal spoilt
+        if spoilt < 15:
+            spoilt += 1
+            raise CommitRejected(0, NodeExists("somebody registers too"))
+        return await commit(operations)
+
+    agent.coordination.commit = contested  # type: ignore[method-assign]
+    await cluster.until(lambda: agent.application and agent.app.member.registered)
+    (ended,) = cluster.warnings("broker.membership.ended")
+    assert "changed at each of 10 attempts" in ended["why"]
+
+
+@story()
+async def test_a_registration_refused_for_good_is_told_and_tried_again(cluster: Cluster) -> None:
+    agent = cluster.start(cluster.add_host())
+    commit = agent.coordination.commit
+    refused = 0
+
+    async def forbidden(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        nonlocal refused
+        if not refused:
+            refused += 1
+            raise CommitRejected(0, CoordinationError("no right to do so"))
+        return await commit(operations)
+
+    agent.coordination.commit = forbidden  # type: ignore[method-assign]
+    await cluster.until(lambda: agent.application and agent.app.member.registered)
+    assert [e["why"] for e in cluster.warnings("broker.membership.ended")] == ["no right to do so"]

@@ -1,0 +1,267 @@
+import asyncio
+from functools import partial
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.core import znodes
+from loadmanager.core.ids import Namespace, parse_topic
+from loadmanager.core.wire import encode_partitions
+from loadmanager.ports import NamespaceUnknown, Owner, Redirection, Unavailable
+from loadmanager.testbed.broker.in_process import Fault
+from loadmanager.testbed.faults.cluster import Cluster, topic_in
+
+
+@story()
+async def test_a_looked_up_bundle_is_placed_locked_loaded_and_answered_everywhere(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(4)
+    topic = topic_in(boundaries, boundaries.bundles[2])
+
+    owner = await cluster.agents[1].look_up(topic)
+
+    await cluster.settled([boundaries.bundles[2]])
+    host = cluster.server(boundaries.bundles[2])
+    session = cluster.agent_of(host.name).coordination.session.session_id
+    assert cluster.lock_sessions() == {boundaries.bundles[2]: session}
+    assert owner == Owner(
+        bundle=boundaries.bundles[2],
+        broker=host.name,
+        urls=cluster.agent_of(host.name).parts.identity.urls,
+        listeners={},
+        fencing_token=host.serving[boundaries.bundles[2]],
+        epoch=cluster.service.epochs[-1],
+    )
+    assert [await agent.look_up(topic) for agent in cluster.agents] == [owner] * 3
+    assert [a.app.answering.owner_if_known(topic) for a in cluster.agents] == [owner] * 3
+
+
+@story()
+async def test_lookups_of_one_bundle_that_come_together_ask_the_leader_once(
+    cluster: Cluster,
+) -> None:
+    await cluster.make_namespace(1)
+    follower = next(agent for agent in cluster.agents if not agent.leads)
+    topics = [parse_topic(f"persistent://acme/orders/t{n}") for n in range(50)]
+
+    owners = await asyncio.gather(*(follower.look_up(topic) for topic in topics))
+
+    assert len(set(map(id, owners))) == 1
+    assert follower.questions == 1
+    assert cluster.leader.metric("loadmanager_assignments_total", result="placed") == 1
+
+
+@story(1)
+async def test_a_waiting_lookup_whose_client_went_away_complains_to_nobody(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(1)
+    cluster.hosts[0].cut = True
+    await cluster.until(lambda: not cluster.agents[0].app.member.registered)
+    lookup = asyncio.ensure_future(
+        cluster.agents[0].look_up(topic_in(boundaries, boundaries.bundles[0]))
+    )
+    await asyncio.sleep(1.0)
+    lookup.cancel()
+    await asyncio.sleep(10.0)  # The shared search fails now; `run` fails on what is unheard.
+    assert lookup.cancelled()
+
+
+@story()
+async def test_an_unknown_namespace_is_told_as_such(cluster: Cluster) -> None:
+    answering = cluster.agents[0].app.answering
+    topic = parse_topic("persistent://no/where/t")
+    assert answering.owner_if_known(topic) is None
+    with pytest.raises(NamespaceUnknown, match="namespace no/where does not exist"):
+        await answering.find_owner(topic)
+    with pytest.raises(NamespaceUnknown):
+        await answering.find_owner_or_redirect(topic, authoritative=False)
+    with pytest.raises(NamespaceUnknown):
+        await answering.partitions(topic)
+
+
+@story(1, leader={"report_stale_s": 15.0})
+async def test_without_a_broker_that_may_take_it_the_reasons_are_told(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    cluster.hosts[0].broker.inject(Fault.UNREACHABLE, "stats")
+    await asyncio.sleep(20.0)
+    with pytest.raises(Unavailable, match=r"no broker can take .*report_stale"):
+        await cluster.agents[0].look_up(topic_in(boundaries, boundaries.bundles[0]))
+    assert cluster.agents[0].metric("loadmanager_assignments_total", result="refused") > 0
+
+
+@story()
+async def test_a_lookup_waits_for_a_bundle_under_way(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    for agent in cluster.agents:
+        agent.coordination.delay_commits_s = 1.2
+    loop = asyncio.get_running_loop()
+    asked_at_s = loop.time()
+    await cluster.agents[0].look_up(topic_in(boundaries, boundaries.bundles[0]))
+    assert 2.4 < loop.time() - asked_at_s < 5.0
+
+
+@story(2)
+async def test_a_lookup_of_a_bundle_that_never_arrives_times_out(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    (bundle,) = boundaries.bundles
+    await cluster.hold_lock(bundle)
+    loop = asyncio.get_running_loop()
+    asked_at_s = loop.time()
+    with pytest.raises(Unavailable, match=r"broker\d:8080 is to own it and does not serve it"):
+        await cluster.agents[0].look_up(topic_in(boundaries, bundle))
+    assert loop.time() - asked_at_s == pytest.approx(5.0, abs=0.5)
+
+
+@story(2, lookup={"wait_s": 0.0})
+async def test_a_lookup_that_may_not_wait_has_the_bundle_placed_all_the_same(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(1)
+    topic = topic_in(boundaries, boundaries.bundles[0])
+    with pytest.raises(Unavailable, match="is to own it"):
+        await cluster.agents[0].look_up(topic)
+    await cluster.settled(boundaries.bundles)
+    assert (await cluster.agents[0].look_up(topic)).bundle == boundaries.bundles[0]
+
+
+@story(3)
+async def test_without_a_leader_a_lookup_waits_for_the_next_one(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    leader = cluster.leader
+    other = next(agent for agent in cluster.agents if agent is not leader)
+    await leader.leave()
+    owner = await other.look_up(topic_in(boundaries, boundaries.bundles[0]))
+    assert owner.broker != leader.host.name
+
+
+@story(3)
+async def test_a_leader_that_does_not_answer_is_asked_again_until_time_is_up(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    follower = next(agent for agent in cluster.agents if not agent.leads)
+    topic, other = (topic_in(boundaries, bundle) for bundle in boundaries.bundles)
+    follower.line_broken = True
+    with pytest.raises(Unavailable, match="does not answer"):
+        await follower.look_up(topic)
+    assert follower.questions in {5, 6}
+
+    later = asyncio.ensure_future(follower.look_up(other))
+    await asyncio.sleep(2.5)
+    follower.line_broken = False
+    assert (await later).bundle == boundaries.bundles[1]
+
+
+@story(3)
+async def test_a_slow_leader_does_not_hold_a_lookup_for_longer_than_it_may_wait(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(1)
+    follower = next(agent for agent in cluster.agents if not agent.leads)
+    follower.line_slow_s = 60.0
+    loop = asyncio.get_running_loop()
+    asked_at_s = loop.time()
+    with pytest.raises(Unavailable, match="the leader has not decided in time"):
+        await follower.look_up(topic_in(boundaries, boundaries.bundles[0]))
+    assert loop.time() - asked_at_s < 6.0
+
+
+@story(3, lookup={"mode": "redirect"})
+async def test_in_redirect_mode_the_client_goes_to_the_leader_then_to_the_planned_owner_and_stays(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    follower = next(agent for agent in cluster.agents if not agent.leads)
+    seen = set()
+    for bundle in boundaries.bundles:
+        topic = topic_in(boundaries, bundle)
+        first = await follower.app.answering.find_owner_or_redirect(topic, authoritative=False)
+        assert first == Redirection(cluster.leader.url, authoritative=False)
+        second = await cluster.leader.app.answering.find_owner_or_redirect(
+            topic, authoritative=False
+        )
+        if isinstance(second, Redirection):
+            assert second.authoritative
+            target = cluster.agent_at(second.sidecar_url)
+            assert target is not None
+            assert target is not cluster.leader
+            second = await target.app.answering.find_owner_or_redirect(topic, authoritative=True)
+        assert isinstance(second, Owner)
+        await cluster.until(partial(cluster.servers, bundle))
+        assert cluster.servers(bundle) == [cluster.agent_of(second.broker).host]
+        seen.add(second.broker)
+    assert len(seen) == 3  # So each way was gone: leader itself, and others.
+
+
+@story(2, lookup={"mode": "redirect"})
+async def test_who_is_asked_authoritatively_waits_and_never_sends_on(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    follower = next(agent for agent in cluster.agents if not agent.leads)
+    topic = topic_in(boundaries, boundaries.bundles[0])
+    with pytest.raises(Unavailable, match="nobody owns it yet"):
+        await follower.app.answering.find_owner_or_redirect(topic, authoritative=True)
+
+
+@story(2, lookup={"mode": "redirect"})
+async def test_find_owner_walks_the_chain_itself_even_in_redirect_mode(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    follower = next(agent for agent in cluster.agents if not agent.leads)
+    owner = await follower.look_up(topic_in(boundaries, boundaries.bundles[0]))
+    assert isinstance(owner, Owner)
+
+
+@story(2)
+async def test_the_picture_s_version_grows_only_when_an_answer_can_change(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    topics = await place_all(cluster, boundaries)
+    agent = cluster.agents[0]
+    await cluster.until(lambda: all(at.serving for at in agent.picture.owners.values()))
+    version = agent.app.answering.picture_version
+    cluster.hosts[0].cpu_fraction = 0.5  # A new report, but the same addresses.
+    reports = agent.picture.loads.reports
+    await cluster.until(lambda: agent.host.name in reports)
+    before = reports[agent.host.name]
+    await cluster.until(lambda: reports[agent.host.name] != before)
+    assert agent.app.answering.picture_version == version
+    server = cluster.server(boundaries.bundles[0])
+    other = next(host for host in cluster.hosts if host is not server)
+    await cluster.move(boundaries.bundles[0], other)
+    await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [other])
+    await cluster.settled(boundaries.bundles)
+    assert agent.app.answering.picture_version > version
+    assert (await agent.look_up(topics[0])).broker == other.name
+
+
+@story(1)
+async def test_the_partitions_of_a_topic_are_read(cluster: Cluster) -> None:
+    answering = cluster.agents[0].app.answering
+    boundaries = await cluster.make_namespace(3, Namespace("new/one"))
+    assert (await answering.boundaries(Namespace("new/one"))).bundles == boundaries.bundles
+    topic = parse_topic("persistent://new/one/t")
+    assert await answering.partitions(topic) == 0
+    await cluster.write(znodes.partitions(topic), encode_partitions(7))
+    assert await answering.partitions(topic) == 7
+    await cluster.write(znodes.partitions(topic), b"seven")
+    with pytest.raises(Unavailable, match=r"partitions of .* cannot be read"):
+        await answering.partitions(topic)
+    cluster.agents[0].coordination.suspend()
+    with pytest.raises(Unavailable, match="bundles of new/two cannot be read"):
+        await answering.boundaries(Namespace("new/two"))
+
+
+@story(2)
+async def test_readiness_names_what_is_missing(cluster: Cluster) -> None:
+    agent = cluster.agents[0]
+    assert agent.app.answering.readiness().ready
+    agent.coordination.suspend()
+    assert agent.app.answering.readiness().reasons == ("the ZooKeeper session is suspended",)
+    for other in cluster.agents[1:]:
+        await other.kill()
+    agent.coordination.reconnect()
+    newcomer = cluster.start(cluster.hosts[1])
+    await asyncio.sleep(0.0)
+    assert "the cluster has not been read yet" in newcomer.app.answering.readiness().reasons

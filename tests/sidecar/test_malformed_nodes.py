@@ -1,0 +1,209 @@
+import asyncio
+import zlib
+from dataclasses import replace
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.ids import Namespace, parse_broker, parse_topic
+from loadmanager.core.wire import decode_registration, encode_boundaries, encode_registration
+from loadmanager.ports import Unavailable
+from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
+
+GARBAGE = b"\x00 neither JSON nor zlib"
+
+
+def _refused(cluster: Cluster, path: str) -> bool:
+    return any(
+        entry["path"] == path and path in entry["error"]
+        for entry in cluster.warnings("znode.content.refused")
+    )
+
+
+@story()
+async def test_a_malformed_registration_leaves_one_broker_out_until_it_is_right_again(
+    cluster: Cluster,
+) -> None:
+    stranger = parse_broker("stranger:8080")
+    await cluster.write(znodes.registration(stranger), GARBAGE)
+    await cluster.until(lambda: _refused(cluster, znodes.registration(stranger)))
+    for agent in cluster.agents:
+        assert stranger not in agent.picture.brokers
+        assert len(agent.picture.brokers) == 3
+        assert agent.picture.complete
+        assert agent.metric("loadmanager_malformed_content_total", kind="registration") == 1
+
+    of_another = cluster.service.dump()[znodes.registration(cluster.hosts[0].name)].data
+    await cluster.write(znodes.registration(stranger), of_another)
+    await cluster.until(
+        lambda: (
+            cluster.agents[0].metric("loadmanager_malformed_content_total", kind="registration")
+            == 2
+        )
+    )
+    assert "the node's own name" in cluster.warnings("znode.content.refused")[-1]["error"]
+
+    of_stranger = replace(decode_registration("here", of_another), broker=stranger)
+    right = encode_registration(of_stranger)
+    await cluster.write(znodes.registration(stranger), right)
+    await cluster.until(lambda: all(stranger in a.picture.brokers for a in cluster.agents))
+
+
+@story()
+async def test_malformed_loads_keep_a_broker_from_bundles_and_its_addresses_known(
+    cluster: Cluster,
+) -> None:
+    stranger = parse_broker("stranger:8080")
+    of_another = cluster.service.dump()[znodes.registration(cluster.hosts[0].name)].data
+    of_stranger = replace(decode_registration("here", of_another), broker=stranger)
+    await cluster.write(znodes.registration(stranger), encode_registration(of_stranger))
+    bomb = zlib.compress(b'{"version":1,"x":"' + b" " * 100_000_000 + b'"}', 9)
+    await cluster.write(znodes.loads(stranger), bomb)
+    await cluster.until(lambda: _refused(cluster, znodes.loads(stranger)))
+    leader = cluster.leader
+    assert leader.metric("loadmanager_malformed_content_total", kind="loads") == 1
+    assert stranger in leader.picture.brokers
+    assert stranger not in leader.picture.loads.reports
+    boundaries = await cluster.make_namespace(3)
+    await place_all(cluster, boundaries)
+
+
+@story()
+async def test_a_node_with_a_name_that_is_none_is_left_out(cluster: Cluster) -> None:
+    for folder in (znodes.BROKERS, znodes.OWNED, znodes.ORDERS):
+        await cluster.write(f"{folder}/no-port", b"{}")
+    await cluster.leader.leave()
+    await cluster.until(lambda: len(cluster.service.epochs) == 2)
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    assert cluster.warnings("znode.name.refused")
+    assert _refused(cluster, f"{znodes.BROKERS}/no-port") or any(
+        "no-port" in e["error"] for e in cluster.warnings("znode.content.refused")
+    )
+
+
+@story()
+async def test_a_malformed_owned_list_of_a_stranger_changes_nothing_else(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(3)
+    await place_all(cluster, boundaries)
+    path = znodes.owned(parse_broker("stranger:8080"))
+    await cluster.write(path, GARBAGE)
+    await cluster.until(lambda: _refused(cluster, path))
+    await cluster.settled(boundaries.bundles)
+    assert cluster.agents[0].metric("loadmanager_malformed_content_total", kind="owned") == 1
+
+
+@story()
+async def test_garbage_for_orders_recalls_nothing_and_is_put_right_by_the_next_leader(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    places = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
+    leader = cluster.leader
+    host = next(host for host in cluster.hosts if host is not leader.host and host.serving)
+    path = znodes.orders(host.name)
+    await leader.kill()  # It would put them right at its next round.
+    await cluster.write(path, GARBAGE)
+    await cluster.until(lambda: _refused(cluster, path))
+    agent = cluster.agent_of(host.name)
+    assert agent.metric("loadmanager_malformed_content_total", kind="orders") == 1
+    await asyncio.sleep(3.0)
+    kept = {bundle: place for bundle, place in places.items() if place is host}
+    assert {bundle: cluster.server(bundle) for bundle in kept} == kept
+
+    await cluster.until(lambda: len(cluster.service.epochs) == 2)
+    await cluster.settled(boundaries.bundles)
+    assert {bundle: cluster.server(bundle) for bundle in kept} == kept
+    assert cluster.orders(host).bundles >= kept.keys()
+    heir = cluster.leader
+    assert heir.metric("loadmanager_malformed_content_total", kind="orders") >= 1
+
+
+@story()
+async def test_a_malformed_election_node_names_no_leader_and_is_cleared_by_its_owner(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.leader
+    await cluster.write(znodes.LEADER, GARBAGE)
+    await cluster.until(lambda: _refused(cluster, znodes.LEADER))
+    assert cluster.agents[0].app.answering.leader is None
+    assert cluster.agents[0].metric("loadmanager_malformed_content_total", kind="leader") == 1
+    await cluster.until(lambda: len(cluster.service.epochs) == 2)
+    assert leader.alive
+
+
+@story()
+async def test_malformed_boundaries_leave_the_former_ones(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    topics = await place_all(cluster, boundaries)
+    path = znodes.local_policies(NAMESPACE)
+    await cluster.write(path, GARBAGE)
+    await cluster.until(lambda: _refused(cluster, path))
+    agent = cluster.agents[0]
+    assert agent.metric("loadmanager_malformed_content_total", kind="boundaries") == 1
+    assert (await agent.look_up(topics[0])).bundle == boundaries.bundles[0]
+
+    fresh = parse_topic("persistent://other/one/t")
+    await cluster.write(znodes.local_policies(fresh.namespace), GARBAGE)
+    with pytest.raises(Unavailable, match=r"bundles of other/one cannot be read: .*other/one"):
+        await agent.look_up(fresh)
+    assert agent.metric("loadmanager_malformed_content_total", kind="boundaries") == 2
+
+
+@story()
+async def test_changed_and_deleted_boundaries_are_heard_of(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    topics = await place_all(cluster, boundaries)
+    agent = cluster.agents[0]
+    path = znodes.local_policies(NAMESPACE)
+    await cluster.write(path, encode_boundaries(Boundaries.even(NAMESPACE, 4)))
+    await cluster.until(lambda: len(agent.picture.known_boundaries(NAMESPACE).bundles) == 4)  # type: ignore[union-attr]
+    version = agent.app.answering.picture_version
+    operator = await cluster.operator()
+    await operator.delete(path)
+    await cluster.until(lambda: agent.picture.known_boundaries(NAMESPACE) is None)
+    assert agent.app.answering.picture_version > version
+    assert agent.app.answering.owner_if_known(topics[0]) is None
+    again = await cluster.make_namespace(2)
+    assert (await agent.look_up(topic_in(again, again.bundles[0]))).bundle == again.bundles[0]
+
+
+@story()
+async def test_a_lock_that_cannot_be_read_is_somebody_else_s(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    (bundle,) = boundaries.bundles
+    operator = await cluster.operator()
+    await operator.create(znodes.lock(bundle), GARBAGE, ephemeral=True)
+    with pytest.raises(Unavailable):
+        await cluster.agents[0].look_up(topic_in(boundaries, bundle))
+    assert _refused(cluster, znodes.lock(bundle))
+    await operator.delete(znodes.lock(bundle))
+    await cluster.settled(boundaries.bundles)
+
+
+@story(1)
+async def test_a_cluster_record_that_cannot_be_read_stops_the_sidecar(cluster: Cluster) -> None:
+    for content in (GARBAGE, b'{"format":2,"hash":"md5"}'):
+        await cluster.write(znodes.CLUSTER, content)
+        newcomer = cluster.start(cluster.add_host())
+        await asyncio.wait({newcomer.task})
+        assert isinstance(newcomer.failure, MalformedContent)
+        assert znodes.CLUSTER in str(newcomer.failure)
+
+
+@story(1)
+async def test_namespaces_with_the_same_start_of_name_do_not_mix(cluster: Cluster) -> None:
+    first = await cluster.make_namespace(2, Namespace("acme/a"))
+    second = await cluster.make_namespace(2, Namespace("acme/ab"))
+    await place_all(cluster, first)
+    agent = cluster.agents[0]
+    for bundle in second.bundles:
+        await agent.look_up(topic_in(second, bundle))
+    await cluster.settled([*first.bundles, *second.bundles])
+    assert len(cluster.hosts[0].serving) == 4

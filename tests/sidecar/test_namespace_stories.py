@@ -1,0 +1,197 @@
+"""Namespaces made and deleted while clients look topics up and messages are lost."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import Namespace, TopicName, namespace_of
+from loadmanager.ports import (
+    Check,
+    Create,
+    LeaderElsewhere,
+    NamespaceTaken,
+    NamespaceUnknown,
+    NotLeader,
+    Operation,
+    SetData,
+    Unavailable,
+)
+from loadmanager.testbed.faults.agent import SESSION_S, Agent
+from loadmanager.testbed.faults.cluster import Cluster, make_config, play
+from loadmanager.testbed.faults.wires import LossPlace
+
+NS = Namespace("acme/prod")
+GONE_WITHIN_S = 20.0
+
+
+def namespaces(agent: Agent) -> NamespaceRequests:
+    """Return what one sidecar does for those who ask about namespaces."""
+    return NamespaceRequests(agent.parts, agent.app.leading, "standalone")
+
+
+async def create(cluster: Cluster, count: int) -> Boundaries:
+    """Have a namespace created, however often that has to be asked."""
+    boundaries = Boundaries.even(NS, count)
+    while True:
+        try:
+            await namespaces(cluster.leader).create(boundaries, {})
+        except Unavailable:
+            await asyncio.sleep(0.5)
+        except NamespaceTaken:
+            return boundaries
+        else:
+            return boundaries
+
+
+async def delete(cluster: Cluster) -> None:
+    """Have it deleted, however often that has to be asked."""
+    while True:
+        try:
+            await namespaces(cluster.leader).delete(NS, force=True)
+        except (Unavailable, LeaderElsewhere):
+            await asyncio.sleep(0.5)
+        except NamespaceUnknown:
+            return
+        else:
+            return
+
+
+def stands(cluster: Cluster) -> tuple[bool, bool]:
+    """Say whether its policies and its bundles stand in the service."""
+    nodes = cluster.service.nodes
+    return znodes.policies(NS) in nodes, znodes.local_policies(NS) in nodes
+
+
+def held(cluster: Cluster) -> set[str]:
+    """Return what is locked or served of it."""
+    locked = {bundle for bundle in cluster.lock_sessions() if namespace_of(bundle) == NS}
+    served = {one for host in cluster.hosts for one in host.serving if namespace_of(one) == NS}
+    return locked | served
+
+
+@story()
+async def test_a_deleted_namespace_is_let_go_and_can_be_made_anew(cluster: Cluster) -> None:
+    boundaries = await create(cluster, 4)
+    topics = await place_all(cluster, boundaries)
+    outcomes: list[str] = []
+
+    async def keep_looking_up(agent: Agent, topic: TopicName) -> None:
+        while True:
+            try:
+                outcomes.append((await agent.look_up(topic)).broker)
+            except (NamespaceUnknown, Unavailable, NotLeader) as error:
+                outcomes.append(type(error).__name__)
+            await asyncio.sleep(0.01)
+
+    lookers = [asyncio.ensure_future(keep_looking_up(a, topics[0])) for a in cluster.living]
+    await asyncio.sleep(0.2)
+    await namespaces(cluster.leader).delete(NS, force=False)
+    assert stands(cluster) == (False, False)
+    await cluster.until(lambda: not held(cluster), within_s=GONE_WITHIN_S)
+    await asyncio.sleep(3.0)
+    assert held(cluster) == set()
+    assert set(outcomes[-3:]) == {"NamespaceUnknown"}
+    for looker in lookers:
+        looker.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await looker
+    await place_all(cluster, await create(cluster, 2))
+
+
+@story()
+async def test_a_namespace_is_made_again_only_once_the_locks_of_its_bundles_are_gone(
+    cluster: Cluster,
+) -> None:
+    boundaries = await create(cluster, 4)
+    await place_all(cluster, boundaries)
+    owner = next(one for one in cluster.living if not one.leads and one.host.serving)
+    # It hears of nothing any more, so its locks stand until its session ends.
+    owner.coordination.freeze()
+    deleting = asyncio.ensure_future(namespaces(cluster.leader).delete(NS, force=True))
+    await cluster.until(lambda: stands(cluster) == (False, False))
+    anew = Boundaries.even(NS, 4)
+    with pytest.raises(NamespaceTaken, match="not let go"):
+        await namespaces(cluster.leader).create(anew, {})
+    assert stands(cluster) == (False, False)
+    await cluster.until(lambda: not cluster.lock_sessions(), within_s=2 * SESSION_S)
+    await namespaces(cluster.leader).create(anew, {})
+    await deleting
+    owner.coordination.thaw()
+    await cluster.ready()
+    await place_all(cluster, anew)
+
+
+@story()
+async def test_a_lock_taken_while_its_namespace_is_being_made_anew_is_not_overlooked(
+    cluster: Cluster,
+) -> None:
+    (bundle, *_) = (await create(cluster, 4)).bundles
+    agent, operator = cluster.leader, await cluster.operator()
+    await namespaces(agent).delete(NS, force=True)
+    taken: list[asyncio.Task[object]] = []
+
+    def take_before(operations: Sequence[Operation]) -> None:
+        """Do as somebody who made it, took a lock, and deleted it, all in that moment."""
+        folder = znodes.lock_folder(bundle)
+        creates = any(isinstance(one, Check) and one.path == folder for one in operations)
+        agent.coordination.delay_commits_s = 0.1 if creates and not taken else 0.0
+        if agent.coordination.delay_commits_s:
+            lock = Create(znodes.lock(bundle), b"{}", ephemeral=True)
+            taking = operator.commit([SetData(folder, b""), lock])
+            taken.append(asyncio.ensure_future(taking))
+
+    agent.coordination.before_commit = take_before
+    with pytest.raises(NamespaceTaken, match="not let go"):
+        await namespaces(agent).create(Boundaries.even(NS, 4), {})
+    assert taken
+    assert stands(cluster) == (False, False)
+    await operator.delete(znodes.lock(bundle))
+
+
+@story()
+async def test_who_does_not_lead_sends_on_and_deletes_nothing(cluster: Cluster) -> None:
+    await create(cluster, 2)
+    follower = next(agent for agent in cluster.living if not agent.leads)
+    with pytest.raises(LeaderElsewhere):
+        await namespaces(follower).delete(NS, force=True)
+    assert stands(cluster) == (True, True)
+
+
+@story()
+async def test_a_leader_that_dies_as_it_deletes_leaves_nothing_behind(cluster: Cluster) -> None:
+    boundaries = await create(cluster, 4)
+    await place_all(cluster, boundaries)
+    leader = cluster.leader
+    deleting = asyncio.ensure_future(namespaces(leader).delete(NS, force=True))
+    await cluster.until(lambda: stands(cluster) == (False, False))
+    await leader.kill()
+    deleting.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Unavailable):
+        await deleting
+    await cluster.until(lambda: not held(cluster), within_s=60.0)
+
+
+WRITES = 11
+
+
+@pytest.mark.parametrize("place", list(LossPlace))
+@pytest.mark.parametrize("number", range(WRITES))
+def test_no_lost_message_leaves_half_a_namespace(number: int, place: LossPlace) -> None:
+    async def tell(cluster: Cluster) -> None:
+        losses = cluster.losses
+        losses.place, losses.lost = place, frozenset({losses.writes + number})
+        boundaries = await create(cluster, 2)
+        assert stands(cluster) == (True, True)
+        await place_all(cluster, boundaries)
+        await delete(cluster)
+        assert stands(cluster) == (False, False)
+        await cluster.until(lambda: not held(cluster), within_s=60.0)
+        assert losses.writes > max(losses.lost)
+
+    play(tell, sidecars=2, config=make_config())

@@ -1,0 +1,181 @@
+"""A leader that is told to rest, or only to say what it would do; and what it would do now."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from leader_at_work import ME, LeaderAtWork, leader_at_work
+from snapshot_samples import report
+from waiting import eventually
+
+from loadmanager.common.balancing_mode import SteeringRequests
+from loadmanager.core import znodes
+from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.orders import decode_orders
+from loadmanager.core.plan import Reason
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.shedding import ThresholdShedder
+from loadmanager.core.wire import LeaderRecord
+from loadmanager.leader.preview import PreviewRequests
+from loadmanager.ports import LeaderElsewhere, LedgerWish, PreviewWish, Unavailable, Unfit
+
+B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
+NS = Namespace("t/ns")
+BUNDLES = Boundaries.even(NS, 8).bundles
+PLANNER = Planner(
+    shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=PlannerSettings(settle_s=0.0)
+)
+HOT = (
+    report(B1, 0.8, dict.fromkeys(BUNDLES, 20e6)),
+    report(B2, 0.0, {}),
+    report(B3, 0.0, {}),
+)
+
+
+@pytest.fixture
+async def sidecar() -> AsyncIterator[LeaderAtWork]:
+    async with leader_at_work(PLANNER) as at_work:
+        await at_work.create_namespace(Boundaries.even(NS, 8))
+        await at_work.report(*HOT)
+        yield at_work
+
+
+@pytest.fixture
+async def idle() -> AsyncIterator[LeaderAtWork]:
+    async with leader_at_work(PLANNER, round_interval_s=3600) as at_work:
+        await at_work.create_namespace(Boundaries.even(NS, 8))
+        await at_work.report(*HOT)
+        yield at_work
+
+
+async def orders_away(sidecar: LeaderAtWork) -> int:
+    """Return how many bundles are ordered away from where they are."""
+    found = 0
+    for broker in (B2, B3):
+        node = await sidecar.hand.get(znodes.orders(broker))
+        found += len(decode_orders("", node.data).bundles) if node and node.data else 0
+    return found
+
+
+async def test_a_paused_leader_moves_nothing_and_says_why(sidecar: LeaderAtWork) -> None:
+    steering = SteeringRequests(sidecar.parts)
+    await steering.put(BalancingMode.PAUSED, by="ann", reason="new disks")
+    sidecar.lead()
+    await sidecar.rounds(5)
+    assert await orders_away(sidecar) == 0
+    account = sidecar.accounting.explain(B1)
+    assert account.balancing.mode is BalancingMode.PAUSED
+    assert (account.balancing.by, account.balancing.reason) == ("ann", "new disks")
+    assert Reason.SHEDDING_OFF in {one.reason for one in account.explanation.grounds}
+    shown = {
+        mode: sidecar.registry.get_sample_value("loadmanager_balancing", {"mode": mode})
+        for mode in ("active", "observing", "paused")
+    }
+    assert shown == {"active": 0, "observing": 0, "paused": 1}
+
+
+async def test_a_leader_that_observes_enters_its_moves_and_orders_none(
+    sidecar: LeaderAtWork,
+) -> None:
+    await SteeringRequests(sidecar.parts).put(BalancingMode.OBSERVING, by="", reason="")
+    sidecar.lead()
+
+    def observed() -> bool:
+        wish = LedgerWish(limit=1, outcome="observed")
+        return bool(sidecar.leading.desk and sidecar.accounting.decisions(wish))
+
+    await eventually(observed)
+    assert await orders_away(sidecar) == 0
+
+
+async def test_who_is_resumed_goes_on(sidecar: LeaderAtWork) -> None:
+    steering = SteeringRequests(sidecar.parts)
+    await steering.put(BalancingMode.PAUSED, by="", reason="")
+    sidecar.lead()
+    await sidecar.rounds(2)
+    await steering.put(BalancingMode.ACTIVE, by="", reason="")
+    async with asyncio.timeout(30):
+        while not await orders_away(sidecar):  # noqa: ASYNC110 - another task orders
+            await asyncio.sleep(0.01)
+
+
+async def test_the_next_leader_rests_too(sidecar: LeaderAtWork) -> None:
+    await SteeringRequests(sidecar.parts).put(BalancingMode.PAUSED, by="", reason="")
+    sidecar.lead()
+    await sidecar.rounds(2)
+    await sidecar.stop_leading()
+    sidecar.lead()
+    await sidecar.rounds(2)
+    assert sidecar.desk.look().balancing.mode is BalancingMode.PAUSED
+    assert await orders_away(sidecar) == 0
+
+
+async def test_a_mode_that_stands_keeps_who_wanted_it_first(idle: LeaderAtWork) -> None:
+    steering = SteeringRequests(idle.parts)
+    assert await steering.state() == Balancing()
+    await steering.put(BalancingMode.PAUSED, by="ann", reason="")
+    await steering.put(BalancingMode.PAUSED, by="bob", reason="")
+    state = await steering.state()
+    assert (state.mode, state.by) == (BalancingMode.PAUSED, "ann")
+    assert state.since_ms > 0
+
+
+async def test_spoilt_content_pauses_who_never_read_any_other(sidecar: LeaderAtWork) -> None:
+    await sidecar.write(znodes.BALANCING, b"{}")
+    sidecar.lead()
+    await sidecar.rounds(3)
+    assert sidecar.desk.look().balancing.mode is BalancingMode.PAUSED
+    assert await orders_away(sidecar) == 0
+    with pytest.raises(Unavailable):
+        await SteeringRequests(sidecar.parts).state()
+    await SteeringRequests(sidecar.parts).put(BalancingMode.ACTIVE, by="", reason="")
+    await eventually(lambda: sidecar.desk.look().balancing.mode is BalancingMode.ACTIVE)
+
+
+# --- previews ----------------------------------------------------------------------
+
+
+async def test_a_preview_tells_the_moves_of_the_next_round_and_makes_none(
+    idle: LeaderAtWork,
+) -> None:
+    idle.lead()
+    await eventually(lambda: idle.leading.desk and idle.desk.look().averages)
+    before = idle.desk.look().memory
+    previews = PreviewRequests(idle.leading)
+    preview = await previews.plan(PreviewWish())
+    assert {move.source for move in preview.plan.moves} == {B1}
+    assert idle.desk.look().memory == before
+    assert await orders_away(idle) == 0
+    assert (await previews.plan(PreviewWish())).plan.moves == preview.plan.moves
+
+
+async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: LeaderAtWork) -> None:
+    idle.lead()
+    await eventually(lambda: idle.leading.desk and idle.desk.look().averages)
+    previews = PreviewRequests(idle.leading)
+    preview = await previews.plan(PreviewWish(shedder="overload"))
+    assert preview.in_force.shedder
+    assert preview.in_force.shedder.strategy == "overload"
+    none = await previews.plan(PreviewWish(settings=("moves_per_round=0",)))
+    assert none.plan.moves == ()
+    assert Reason.ROUND_BUDGET in {one.reason for one in none.plan.refusals}
+    for wish in (PreviewWish(shedder="none"), PreviewWish(settings=("threshold=x",))):
+        with pytest.raises(Unfit):
+            await previews.plan(wish)
+
+
+async def test_only_the_leader_tells_what_it_would_do(idle: LeaderAtWork) -> None:
+    previews = PreviewRequests(idle.leading)
+    with pytest.raises(Unavailable):
+        await previews.plan(PreviewWish())
+    await idle.elect(
+        LeaderRecord(
+            broker=B2, service_url="", sidecar_url="http://b2:7750", instance="other", epoch=3
+        )
+    )
+    with pytest.raises(LeaderElsewhere):
+        await previews.plan(PreviewWish())
+    assert ME == B1

@@ -1,0 +1,116 @@
+import asyncio
+
+import pytest
+from stories import story
+
+from loadmanager.common.subscriptions import Changes
+from loadmanager.core import znodes
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
+from loadmanager.core.orders import encode_owned
+from loadmanager.testbed.faults.cluster import Cluster
+from loadmanager.testbed.faults.virtual_time import run
+
+WHOLE = parse_bundle("acme/orders/0x00000000_0xffffffff")
+FIRST, SECOND = parse_broker("one:8080"), parse_broker("two:8080")
+
+
+async def _list(cluster: Cluster, broker: BrokerId, tokens: dict[BundleId, int | None]) -> None:
+    await cluster.write(znodes.owned(broker), encode_owned(tokens))
+
+
+def _holder(cluster: Cluster) -> tuple[str, int] | None:
+    holding = cluster.agents[0].picture.owners.get(WHOLE)
+    return None if holding is None else (holding.broker, holding.fencing_token)
+
+
+@story(1)
+async def test_of_two_lists_with_a_bundle_the_later_lock_is_believed(cluster: Cluster) -> None:
+    await _list(cluster, SECOND, {WHOLE: 70})
+    await cluster.until(lambda: _holder(cluster) == (SECOND, 70))
+    await _list(cluster, FIRST, {WHOLE: 60})
+    await asyncio.sleep(0.1)
+    assert _holder(cluster) == (SECOND, 70)
+    await _list(cluster, FIRST, {WHOLE: 80})
+    await cluster.until(lambda: _holder(cluster) == (FIRST, 80))
+
+
+@story(1)
+async def test_when_a_list_goes_another_s_claim_is_believed(cluster: Cluster) -> None:
+    await _list(cluster, FIRST, {WHOLE: 60})
+    await _list(cluster, SECOND, {WHOLE: 70})
+    await cluster.until(lambda: _holder(cluster) == (SECOND, 70))
+    operator = await cluster.operator()
+    await operator.delete(znodes.owned(SECOND))
+    await cluster.until(lambda: _holder(cluster) == (FIRST, 60))
+    await _list(cluster, FIRST, {})
+    await cluster.until(lambda: _holder(cluster) is None)
+
+
+@story(1)
+async def test_a_token_that_is_not_written_is_the_list_s_own_zxid(cluster: Cluster) -> None:
+    await _list(cluster, FIRST, {WHOLE: None})
+    mzxid = cluster.service.dump()[znodes.owned(FIRST)].stat.mzxid
+    await cluster.until(lambda: _holder(cluster) == (FIRST, mzxid))
+
+
+@story(1)
+async def test_an_owner_that_is_not_registered_is_no_answer(cluster: Cluster) -> None:
+    await _list(cluster, FIRST, {WHOLE: 60})
+    picture = cluster.agents[0].picture
+    await cluster.until(lambda: _holder(cluster) is not None)
+    assert picture.live_owner(WHOLE) is None
+
+
+@story(1)
+async def test_a_picture_is_current_only_while_it_can_change(cluster: Cluster) -> None:
+    (agent,) = cluster.agents
+    assert agent.picture.complete
+    assert agent.picture.current
+    agent.coordination.suspend()
+    assert agent.picture.complete
+    assert not agent.picture.current
+
+
+@story(2)
+async def test_a_closed_picture_is_told_of_nothing(cluster: Cluster) -> None:
+    picture = cluster.agents[0].picture
+    await cluster.make_namespace(1)
+    before = dict(picture.brokers)
+    picture.close()
+    await cluster.agents[1].leave()
+    assert dict(picture.brokers) == before
+
+
+def test_a_change_wakes_whoever_waits_and_calls_whoever_asked() -> None:
+    async def program() -> None:
+        changes, called = Changes(), [0]
+
+        def count() -> None:
+            called[0] += 1
+
+        changes.subscribe(count)
+        first = asyncio.ensure_future(changes.wait(10.0))
+        given_up = asyncio.ensure_future(changes.wait(10.0))
+        await asyncio.sleep(1.0)
+        given_up.cancel()
+        changes.tell()
+        assert await first
+        assert not await changes.wait(1.0)
+        changes.unsubscribe(count)
+        changes.tell()
+        assert called == [1]
+
+    run(program())
+
+
+def test_who_is_cancelled_together_with_a_change_is_cancelled() -> None:
+    async def program() -> None:
+        changes = Changes()
+        waiting = asyncio.ensure_future(changes.wait(10.0))
+        await asyncio.sleep(1.0)
+        changes.tell()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    run(program())

@@ -1,0 +1,182 @@
+"""What does not agree is repaired, or told, within a round or two."""
+
+import asyncio
+import functools
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BundleId, parse_bundle
+from loadmanager.core.orders import Orders, encode_orders
+from loadmanager.core.wire import encode_boundaries
+from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
+from loadmanager.testbed.faults.host import Host
+
+
+@story()
+async def test_the_bundles_of_a_deleted_namespace_are_given_up_everywhere(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(4)
+    await place_all(cluster, boundaries)
+    operator = await cluster.operator()
+    await operator.delete(znodes.local_policies(NAMESPACE))
+    await cluster.until(lambda: not cluster.lock_sessions(), within_s=ROUND_S + 1.0)
+    assert all(cluster.servers(bundle) == [] for bundle in boundaries.bundles)
+    assert all(not cluster.orders(host).bundles for host in cluster.hosts)
+    assert cluster.warnings("namespace.bundles.vanished")
+    # The round looks at stray locks again before it reports what it found.
+    first = boundaries.bundles[0]
+    await cluster.until(lambda: "vanished_namespace" in _about(cluster, first), within_s=2.0)
+
+
+@story()
+async def test_a_namespace_whose_boundaries_are_garbage_keeps_its_owners(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(4)
+    await place_all(cluster, boundaries)
+    before = cluster.lock_sessions()
+    await cluster.write(znodes.local_policies(NAMESPACE), b"{")
+    await cluster.until(lambda: cluster.leader.metric("loadmanager_rounds_total", outcome="quiet"))
+    start = cluster.leader.metric("loadmanager_rounds_total", outcome="quiet")
+    await cluster.until(
+        lambda: cluster.leader.metric("loadmanager_rounds_total", outcome="quiet") >= start + 3
+    )
+    assert cluster.lock_sessions() == before
+
+
+ROUND_S = 2.0
+
+
+def _serves_alone(cluster: Cluster, host: Host, bundle: BundleId) -> bool:
+    return cluster.servers(bundle) == [host]
+
+
+def _about(cluster: Cluster, subject: str) -> str:
+    """Return what the leader remembers of its last decisions about something."""
+    desk = cluster.leader.app.leading.desk
+    assert desk is not None
+    return " ".join(decision.detail for decision in desk.recollection.about(subject))
+
+
+async def _told_within_a_round(cluster: Cluster, kind: str, subject: str) -> None:
+    """Wait for the event, the metric and the account of one disagreement."""
+    await cluster.until(
+        lambda: any(
+            entry["kind"] == kind and entry["subject"] == subject
+            for event in ("cluster.state.repaired", "cluster.state.doubted")
+            for entry in cluster.warnings(event)
+        ),
+        # A quarter of a round until it counts as stuck, and a second to look again.
+        within_s=1.25 * ROUND_S + 1.5,
+    )
+    assert cluster.leader.metric("loadmanager_disagreements", kind=kind) >= 1
+    assert kind in _about(cluster, subject)
+
+
+@story(checked=False)
+async def test_a_lock_that_nobody_lists_is_told_within_a_round(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(4)
+    await place_all(cluster, boundaries)
+    stray = boundaries.bundles[0].replace("0x00000000", "0x00000001")
+    operator = await cluster.operator()
+    await operator.create(f"{znodes.LOCKS}/{stray}", b"whose?", ephemeral=True)
+    await _told_within_a_round(cluster, "stray_lock", stray)
+    assert cluster.leader.metric("loadmanager_stray_locks") == 1
+    (warning, *_) = cluster.warnings("bundle.lock.stray")
+    assert warning["bundle"] == stray
+    await operator.delete(f"{znodes.LOCKS}/{stray}")
+    await cluster.until(
+        lambda: cluster.leader.metric("loadmanager_disagreements", kind="stray_lock") == 0
+    )
+    assert cluster.leader.metric("loadmanager_stray_locks") == 0
+
+
+@story()
+async def test_a_lock_in_a_namespace_that_was_never_ordered_is_told_too(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    stray = parse_bundle("nobody/knows/0x00000000_0xffffffff")
+    await cluster.hold_lock(stray)
+    await _told_within_a_round(cluster, "stray_lock", stray)
+
+
+@story()
+async def test_a_hand_over_that_is_stuck_is_told_within_a_round_and_goes_on_when_it_can(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(1)
+    (bundle,) = boundaries.bundles
+    await cluster.hold_lock(bundle)
+    asking = asyncio.ensure_future(cluster.living[0].look_up(topic_in(boundaries, bundle)))
+    await _told_within_a_round(cluster, "stuck_hand_over", bundle)
+    assert cluster.warnings("bundle.order.repeated")
+    operator = await cluster.operator()
+    await operator.delete(znodes.lock(bundle))
+    await asking
+    await cluster.settled(boundaries.bundles)
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied", "garbage"])
+def test_orders_spoilt_by_hand_are_written_again_within_a_round(how: str) -> None:
+    @story()
+    async def tell(cluster: Cluster) -> None:
+        boundaries = await cluster.make_namespace(6)
+        await place_all(cluster, boundaries)
+        host = next(h for h in cluster.hosts if h.serving)
+        before, path = cluster.orders(host), znodes.orders(host.name)
+        if how == "deleted":
+            await (await cluster.operator()).delete(path)
+        else:
+            empty = encode_orders(Orders(before.epoch))
+            await cluster.write(path, empty if how == "emptied" else b"{")
+        await _told_within_a_round(cluster, "orders_changed", host.name)
+        assert cluster.orders(host).bundles == before.bundles
+        await cluster.settled(boundaries.bundles)
+
+    tell()
+
+
+@story(split={"enabled": False})
+async def test_a_bundle_cut_by_hand_behind_its_owner_s_back_is_replaced_within_a_round(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    finer = Boundaries.even(NAMESPACE, 4)
+    await cluster.write(znodes.local_policies(NAMESPACE), encode_boundaries(finer))
+    await cluster.until(lambda: cluster.warnings("bundle.split.adopted"), within_s=ROUND_S)
+    await cluster.settled(finer.bundles)
+    ordered = [bundle for host in cluster.hosts for bundle in cluster.orders(host).bundles]
+    assert sorted(ordered) == sorted(finer.bundles)
+
+
+@story(checked=False, split={"enabled": False})
+async def test_parts_whose_cut_was_taken_back_by_hand_are_recalled_within_a_round(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(4)
+    await place_all(cluster, boundaries)
+    coarser = Boundaries.even(NAMESPACE, 2)
+    await cluster.write(znodes.local_policies(NAMESPACE), encode_boundaries(coarser))
+    await _told_within_a_round(cluster, "unknown_range", boundaries.bundles[0])
+    await cluster.until(lambda: not cluster.lock_sessions())
+    for bundle in coarser.bundles:
+        await cluster.living[0].look_up(topic_in(coarser, bundle))
+    await cluster.settled(coarser.bundles)
+
+
+@story()
+async def test_of_a_cluster_that_agrees_nothing_is_told(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    bundle = boundaries.bundles[0]
+    for host in (*cluster.hosts, *cluster.hosts):
+        await cluster.move(bundle, host)
+        await cluster.until(functools.partial(_serves_alone, cluster, host, bundle))
+        await asyncio.sleep(0.7)
+    assert not cluster.warnings("cluster.state.repaired")
+    assert not cluster.warnings("cluster.state.doubted")

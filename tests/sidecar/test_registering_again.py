@@ -1,0 +1,324 @@
+"""A sidecar that registers its broker while much goes on disturbs nothing that it need not."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.core import znodes
+from loadmanager.core.ids import BundleId
+from loadmanager.ports import Create, Delete, Operation, Stat
+from loadmanager.testbed.faults.agent import SESSION_S, Agent
+from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster
+from loadmanager.testbed.faults.host import Host
+
+LAG_S = 1.0
+"""How late all replies come to a sidecar: then its way to the first lock takes long."""
+
+
+def follower(cluster: Cluster) -> Agent:
+    """Return a sidecar that does not lead."""
+    return next(agent for agent in cluster.living if not agent.leads)
+
+
+def other_than(cluster: Cluster, host: Host) -> Host:
+    """Return another host."""
+    return next(other for other in cluster.hosts if other is not host)
+
+
+async def own_all(cluster: Cluster, bundles: Sequence[BundleId], host: Host) -> None:
+    """Have one broker serve all bundles."""
+    for bundle in bundles:
+        await cluster.move(bundle, host)
+    await cluster.until(lambda: host.serving.keys() == set(bundles))
+    await cluster.settled(bundles)
+
+
+def registered(agent: Agent) -> bool:
+    """Say whether a sidecar, which may have begun only now, has registered its broker."""
+    return agent.application is not None and agent.app.member.registered
+
+
+def decided(cluster: Cluster, agent: Agent) -> bool:
+    """Say whether a sidecar has registered, or has told that it waits for another one."""
+    return registered(agent) or bool(cluster.warnings("broker.registration.awaited"))
+
+
+def replaces(operations: Sequence[Operation], bundle: BundleId) -> bool:
+    """Say whether a commit puts a lock in the place of another."""
+    path = znodes.lock(bundle)
+    kinds = [type(one) for one in operations if one.path == path]
+    return kinds == [Delete, Create]
+
+
+@story(2)
+async def test_what_was_ordered_while_a_sidecar_waited_for_its_turn_is_served_on(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    first, second = boundaries.bundles
+    host = follower(cluster).host
+    await own_all(cluster, boundaries.bundles, other_than(cluster, host))
+    newcomer = cluster.start(host)
+    newcomer.coordination.delay_commits_s = 2.0
+    waiting = asyncio.Event()
+    newcomer.coordination.before_commit = lambda _: waiting.set()
+    await waiting.wait()
+    newcomer.coordination.before_commit = None
+    # The one that it is to replace still works meanwhile, and is ordered to own more.
+    await cluster.move(first, host)
+    await cluster.move(second, host)
+    await cluster.until(lambda: host.serving.keys() == {first, second}, within_s=1.0)
+    begun_s = asyncio.get_running_loop().time()
+    await cluster.until(lambda: registered(newcomer), within_s=10.0)
+    newcomer.coordination.delay_commits_s = 0.0
+    await cluster.settled(boundaries.bundles)
+    for bundle in (first, second):
+        spans = [s for s in host.intervals() if s.bundle == bundle and s.end_s > begun_s]
+        assert len(spans) == 2  # Under the lock of each.
+        assert all(earlier.end_s == later.start_s for earlier, later in pairwise(spans))
+
+
+@story(2)
+async def test_a_late_sidecar_clears_many_former_locks_at_once(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(16)
+    await place_all(cluster, boundaries)
+    former = follower(cluster)
+    await own_all(cluster, boundaries.bundles, former.host)
+    await former.kill()
+    for bundle in boundaries.bundles:
+        await cluster.move(bundle, other_than(cluster, former.host))
+    newcomer = cluster.start(former.host)
+
+    def be_late_from_now_on(_: Sequence[Operation]) -> None:
+        newcomer.coordination.delay_replies(LAG_S)
+
+    newcomer.coordination.before_commit = be_late_from_now_on
+    # All before the former session ends, and its locks with it.
+    await cluster.until(lambda: registered(newcomer), within_s=0.9 * SESSION_S)
+    cleared = [entry["bundle"] for entry in cluster.warnings("bundle.lock.cleared")]
+    assert sorted(cleared) == sorted(boundaries.bundles)
+    newcomer.coordination.before_commit = None
+    newcomer.coordination.delay_replies(0.0)
+    await cluster.settled(boundaries.bundles)
+
+
+@story(2)
+async def test_a_former_lock_is_cleared_even_as_others_take_locks_beside_it(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    former = follower(cluster)
+    await own_all(cluster, boundaries.bundles, former.host)
+    await former.kill()
+    gone, kept = boundaries.bundles
+    await cluster.move(gone, other_than(cluster, former.host))
+    operator = await cluster.operator()
+    newcomer = cluster.start(former.host)
+    taken: list[asyncio.Task[object]] = []
+
+    def take_another_before(operations: Sequence[Operation]) -> None:
+        clears = any(
+            isinstance(one, Delete) and one.path == znodes.lock(gone) for one in operations
+        )
+        newcomer.coordination.delay_commits_s = 0.1 if clears and len(taken) < 2 else 0.0
+        if newcomer.coordination.delay_commits_s:
+            setting = operator.set(znodes.lock_folder(gone), b"")
+            taken.append(asyncio.ensure_future(setting))
+
+    newcomer.coordination.before_commit = take_another_before
+    await cluster.until(lambda: registered(newcomer), within_s=0.5 * SESSION_S)
+    assert len(taken) == 2
+    assert [entry["bundle"] for entry in cluster.warnings("bundle.lock.cleared")] == [gone]
+    await cluster.settled([gone, kept])
+
+
+@story(2)
+async def test_a_sidecar_that_could_not_clear_a_former_lock_registers_again(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    former = follower(cluster)
+    await own_all(cluster, boundaries.bundles, former.host)
+    await former.kill()
+    for bundle in boundaries.bundles:
+        await cluster.move(bundle, other_than(cluster, former.host))
+    newcomer = cluster.start(former.host)
+    lost: list[BundleId] = []
+
+    def lose_the_first(operations: Sequence[Operation]) -> None:
+        for bundle in boundaries.bundles:
+            clears = any(
+                isinstance(one, Delete) and one.path == znodes.lock(bundle) for one in operations
+            )
+            if clears and not lost:
+                lost.append(bundle)
+                newcomer.coordination.lose_next_request()
+
+    newcomer.coordination.before_commit = lose_the_first
+    await cluster.until(lambda: registered(newcomer), within_s=5.0)
+    assert lost
+    await cluster.settled(boundaries.bundles)
+
+
+@story(2)
+async def test_all_former_locks_are_taken_over_together(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(32)
+    await place_all(cluster, boundaries)
+    former = follower(cluster)
+    await own_all(cluster, boundaries.bundles, former.host)
+    await former.kill()
+    newcomer = cluster.start(former.host)
+    sent: list[int] = []
+
+    def count(operations: Sequence[Operation]) -> None:
+        locks = {znodes.lock(bundle) for bundle in boundaries.bundles}
+        sent.append(len(locks.intersection(one.path for one in operations)))
+
+    newcomer.coordination.before_commit = count
+    await cluster.settled(boundaries.bundles)
+    # To create them, which tells that they stand, and to replace them: any other that is taken
+    # in the namespace meanwhile spoils it for all.
+    assert [locks for locks in sent if locks] == [32, 32]
+
+
+@story(2)
+async def test_a_lock_that_another_broker_took_meanwhile_is_not_replaced(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(1)
+    await place_all(cluster, boundaries)
+    (bundle,) = boundaries.bundles
+    former = follower(cluster)
+    host, other = former.host, other_than(cluster, former.host)
+    await own_all(cluster, [bundle], host)
+    await former.kill()
+    newcomer = cluster.start(host)
+    sent = asyncio.Event()
+
+    def be_late(operations: Sequence[Operation]) -> None:
+        if replaces(operations, bundle) and not sent.is_set():
+            newcomer.coordination.delay_commits_s = 1.5 * SESSION_S
+            sent.set()
+
+    newcomer.coordination.before_commit = be_late
+    await sent.wait()
+    # What it read was the lock of a session that is about to end; the next one is another's.
+    await cluster.move(bundle, other)
+    await cluster.until(lambda: bundle in other.serving, within_s=1.2 * SESSION_S)
+    token = other.serving[bundle]
+    await asyncio.sleep(SESSION_S)
+    lock = cluster.service.dump().get(znodes.lock(bundle))
+    assert lock is not None
+    assert lock.stat.czxid == token
+    newcomer.coordination.delay_commits_s = 0.0
+    await cluster.settled([bundle])
+
+
+@story(3)
+async def test_a_broker_that_died_is_deregistered_again_where_that_write_was_lost(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    host, session = agent.host, agent.coordination
+    lost: list[str] = []
+    delete = session.delete
+
+    async def lose_once(path: str, *, version: int = -1) -> None:
+        if path == znodes.registration(host.name) and not lost:
+            lost.append(path)
+            session.lose_next_request()
+        await delete(path, version=version)
+
+    monkeypatch.setattr(session, "delete", lose_once)
+    host.kill_broker()
+    await cluster.until(lambda: lost, within_s=2 * SESSION_S)
+    # Its session lives on, so that nobody else would ever delete its registration.
+    await cluster.until(
+        lambda: znodes.registration(host.name) not in cluster.service.nodes, SESSION_S
+    )
+    await cluster.until(lambda: all(map(cluster.servers, boundaries.bundles)))
+
+
+@story()
+async def test_a_registration_whose_reply_was_lost_is_taken_back_if_the_broker_cannot_be_asked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host = next(one for one in cluster.living if not one.leads and one.host.serving).host
+    heir = cluster.start(host)
+    commit, report = heir.coordination.commit, znodes.registration(host.name)
+
+    async def lose_the_reply(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
+        if not host.cut and any(isinstance(o, Create) and o.path == report for o in operations):
+            heir.coordination.lose_next_reply()
+            host.cut = True
+        return await commit(operations)
+
+    monkeypatch.setattr(heir.coordination, "commit", lose_the_reply)
+    await cluster.until(lambda: host.cut)
+    # Its session lives on, so that nobody else would ever delete its registration.
+    await cluster.until(lambda: report not in cluster.service.nodes, SESSION_S)
+    await cluster.until(lambda: all(map(cluster.servers, boundaries.bundles)), 2 * SESSION_S)
+
+
+@story(2)
+async def test_a_sidecar_that_waits_for_another_of_its_broker_names_what_that_one_serves(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    topics = await place_all(cluster, boundaries)
+    host = follower(cluster).host
+    await own_all(cluster, boundaries.bundles, host)
+    # Each takes over from the one before, until that has happened too often.
+    while not cluster.warnings("broker.registration.awaited"):
+        latest = cluster.start(host)
+        await cluster.until(partial(decided, cluster, latest), within_s=10.0)
+    assert not registered(latest)
+    await cluster.settled(boundaries.bundles)
+    for topic in topics:
+        assert (await latest.look_up(topic)).broker == latest.parts.identity.broker
+
+
+@pytest.mark.parametrize("gone", ["the namespace", "the order"])
+@story(2)
+async def test_a_former_lock_that_is_not_to_be_taken_over_any_more_is_deleted(
+    cluster: Cluster, gone: str
+) -> None:
+    """It is wanted when the broker registers anew, in the same session, and not a moment later."""
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    agent = follower(cluster)
+    await own_all(cluster, boundaries.bundles, agent.host)
+    operator, session_id = await cluster.operator(), agent.coordination.session.session_id
+    gave_up: list[asyncio.Task[None]] = []
+
+    async def give_up() -> None:
+        if gone == "the namespace":
+            await operator.delete(znodes.local_policies(NAMESPACE))
+        else:
+            for bundle in boundaries.bundles:
+                await cluster.move(bundle, other_than(cluster, agent.host))
+
+    def give_up_before(operations: Sequence[Operation]) -> None:
+        first = not gave_up and replaces(operations, boundaries.bundles[0])
+        agent.coordination.delay_commits_s = 0.1 if first else 0.0
+        if first:
+            gave_up.append(asyncio.ensure_future(give_up()))
+
+    agent.coordination.before_commit = give_up_before
+    newest = agent.picture.brokers[agent.host.name].registered_as
+    await agent.host.broker.renew_lease(agent_epoch=newest + 1, until_s=None, incarnation=None)
+    await cluster.until(lambda: gave_up)
+    await cluster.until(lambda: session_id not in cluster.lock_sessions().values(), within_s=5.0)
+    assert agent.coordination.session.session_id == session_id
+    await cluster.settled(boundaries.bundles if gone == "the order" else [])

@@ -1,0 +1,139 @@
+"""Strategies beside the active one, as a leader shows them."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from history_sinks import Archive
+from leader_at_work import LeaderAtWork, leader_at_work
+from snapshot_samples import report
+from waiting import eventually
+
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BrokerId, Namespace
+from loadmanager.core.planner import Planner
+from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.shadow import Shadow, after_round
+from loadmanager.core.shedding import AvgShedder, ThresholdShedder
+from loadmanager.leader import optimality as assessing
+from loadmanager.leader import shadows as shadowing
+
+B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
+NS = Namespace("t/ns")
+BUNDLES = Boundaries.even(NS, 8).bundles
+SETTINGS = PlannerSettings(settle_s=0.0, cool_down_s=0.0)
+IDLE = Planner(shedder=AvgShedder(), settings=replace(SETTINGS, shedding=False))
+THRESHOLD = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0), settings=SETTINGS)
+HOT = (
+    report(B1, 0.8, dict.fromkeys(BUNDLES, 20e6)),
+    report(B2, 0.0, {}),
+    report(B3, 0.0, {}),
+)
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every round looked at, however slow the machine is."""
+    monkeypatch.setattr(assessing, "_SHARE_OF_TIME", 1e9)
+
+
+@pytest.fixture
+async def sidecar() -> AsyncIterator[LeaderAtWork]:
+    async with leader_at_work(IDLE) as at_work:
+        await at_work.create_namespace(Boundaries.even(NS, 8))
+        await at_work.report(*HOT)
+        yield at_work
+
+
+def beside(sidecar: LeaderAtWork, **planners: Planner) -> None:
+    sidecar.tuning.now = replace(sidecar.tuning.now, shadows=planners)
+
+
+def shown(sidecar: LeaderAtWork, figure: str) -> float | None:
+    labels = {"strategy": "ThresholdShedder"}
+    return sidecar.registry.get_sample_value(f"loadmanager_shadow_{figure}", labels)
+
+
+async def shadowed(sidecar: LeaderAtWork, rounds: int) -> Shadow:
+    def there() -> Shadow | None:
+        if sidecar.leading.desk is None:
+            return None
+        found = sidecar.desk.shadowing.shadows.get("ThresholdShedder")
+        return found if found is not None and len(found.rounds) >= rounds else None
+
+    await eventually(there)
+    found = there()
+    assert found is not None
+    return found
+
+
+async def test_a_strategy_beside_would_have_evened_out_what_stays_as_it_is(
+    sidecar: LeaderAtWork,
+) -> None:
+    beside(sidecar, ThresholdShedder=THRESHOLD)
+    sidecar.lead()
+    shadow = await shadowed(sidecar, 10)
+    first, last = shadow.rounds[0], shadow.rounds[-1]
+    assert first.gap == first.active_gap == last.active_gap == pytest.approx(5 / 3)
+    assert last.gap < first.gap / 2
+    assert (shown(sidecar, "gap") or 9) < first.gap
+    assert (shown(sidecar, "regret") or 0) > 0
+    assert (shown(sidecar, "moves_total") or 0) >= shadow.moves > 0
+    told = sidecar.accounting.shadows()
+    assert (told.active, list(told.shadows)) == ("AvgShedder", ["ThresholdShedder"])
+    # Nothing of it was ordered.
+    assert set(sidecar.desk.tasks.assigned.values()) <= {B1}
+    assert (
+        sidecar.registry.get_sample_value("loadmanager_rounds_total", {"outcome": "moved"}) is None
+    )
+    await sidecar.stop_leading()
+    assert shown(sidecar, "gap") is None
+
+
+async def test_strategies_come_and_go_with_the_configuration(sidecar: LeaderAtWork) -> None:
+    sidecar.lead()
+    await sidecar.rounds(2)
+    assert sidecar.accounting.shadows().shadows == {}
+    beside(sidecar, ThresholdShedder=THRESHOLD)
+    before = await shadowed(sidecar, 5)
+    assert before.away
+    # Other settings are another strategy, which begins with what is there now.
+    beside(sidecar, ThresholdShedder=replace(THRESHOLD, shedder=ThresholdShedder(threshold=0.9)))
+    await eventually(lambda: not sidecar.accounting.shadows().shadows["ThresholdShedder"].away)
+    assert shown(sidecar, "gap") is not None
+    beside(sidecar)
+    await eventually(lambda: not sidecar.accounting.shadows().shadows)
+    assert shown(sidecar, "gap") is None
+
+
+async def test_an_error_of_one_strategy_is_counted_and_stops_nothing_else(
+    sidecar: LeaderAtWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(shadow: Shadow, planner: Planner, *more: Any) -> Shadow:
+        told = after_round(shadow, planner, *more)
+        strategy = type(planner.shedder).__name__
+        return {"ThresholdShedder": told}[strategy]
+
+    monkeypatch.setattr(shadowing, "after_round", fails)
+    beside(sidecar, AvgShedder=IDLE, ThresholdShedder=THRESHOLD)
+    sidecar.lead()
+    await shadowed(sidecar, 2)
+    value = sidecar.registry.get_sample_value
+    assert (value("loadmanager_unexpected_errors_total", {"place": "round"}) or 0) >= 1
+    assert value("loadmanager_rounds_total", {"outcome": "failed"}) is None
+
+
+async def test_history_has_a_line_of_each_strategy_and_round() -> None:
+    archive = Archive()
+    async with leader_at_work(IDLE, build=archive.kept) as sidecar:
+        await sidecar.create_namespace(Boundaries.even(NS, 8))
+        await sidecar.report(*HOT)
+        beside(sidecar, ThresholdShedder=THRESHOLD)
+        sidecar.lead()
+        await shadowed(sidecar, 4)
+    lines = list(archive.lines("shadow"))
+    assert {line["strategy"] for line in lines} == {"ThresholdShedder"}
+    assert [line["round"] for line in lines] == [
+        line["round"] for line in archive.lines("optimality")
+    ]

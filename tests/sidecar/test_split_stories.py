@@ -1,0 +1,360 @@
+"""Bundles cut while clients look topics up and publish, whatever dies meanwhile."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import BundleId, TopicName, parse_topic, range_of
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.wire import decode_boundaries
+from loadmanager.leader.election import Term
+from loadmanager.leader.term import Desk
+from loadmanager.ports import (
+    BundleUnknown,
+    Disconnected,
+    LeaderElsewhere,
+    LookupRefused,
+    SplitRefused,
+    Unavailable,
+)
+from loadmanager.testbed.broker.outcomes import Accepted
+from loadmanager.testbed.faults.agent import Agent
+from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
+
+MIDDLE = SplitOrder("range_equally_divide")
+BY_TOPICS = SplitOrder("topic_count_equally_divide")
+BY_HAND: dict[str, Any] = {"split": {"enabled": False}}
+
+
+def topics_in(boundaries: Boundaries, bundle: BundleId, count: int) -> list[TopicName]:
+    """Return different topics that fall in ``bundle``."""
+    found: list[TopicName] = []
+    for number in range(100_000):
+        topic = parse_topic(f"persistent://{boundaries.namespace}/t-{number}")
+        if boundaries.at(position(topic, "crc32")) == bundle:
+            found.append(topic)
+        if len(found) == count:
+            break
+    return found
+
+
+def boundaries_now(cluster: Cluster) -> Boundaries:
+    """Return the namespace's bundles as they stand in the service."""
+    path = znodes.local_policies(NAMESPACE)
+    node = cluster.service.dump()[path]
+    return decode_boundaries(path, NAMESPACE, node.data, node.stat.version)
+
+
+def publish(cluster: Cluster, topics: list[TopicName]) -> None:
+    """Publish a message to each topic at whoever serves it."""
+    for topic in topics:
+        for host in cluster.hosts:
+            host.broker.publish(topic)
+
+
+async def split(cluster: Cluster, bundle: BundleId, order: SplitOrder = MIDDLE) -> None:
+    """Ask the leader to cut ``bundle``, and wait until it says that it is done."""
+    chosen = bundle.rpartition("/")[2]
+    await cluster.leader.app.split_requests.split(NAMESPACE, chosen, order)
+
+
+@story(**BY_HAND)
+async def test_a_bundle_is_replaced_by_its_parts_and_everybody_sees_the_same(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    whole = boundaries.bundles[0]
+    host = cluster.server(whole)
+    token = host.serving[whole]
+    publish(cluster, topics_in(boundaries, whole, 4))
+    await split(cluster, whole)
+    after = boundaries_now(cluster)
+    assert len(after.bundles) == 3
+    assert whole not in after.bundles
+    await cluster.settled(after.bundles)
+    for part in after.bundles[:2]:
+        assert cluster.server(part).serving[part] > token
+
+
+@story(**BY_HAND)
+async def test_every_lookup_is_answered_while_bundles_are_cut(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    topics = await place_all(cluster, boundaries)
+    topics += topics_in(boundaries, boundaries.bundles[0], 20)
+    publish(cluster, topics)
+    done = asyncio.Event()
+
+    async def keep_looking_up(agent: Agent) -> int:
+        answered = 0
+        while not done.is_set():
+            for topic in topics:
+                owner = await agent.look_up(topic)
+                lower, upper = range_of(owner.bundle)
+                assert lower <= position(topic, "crc32") < upper
+                answered += 1
+            await asyncio.sleep(0.003)
+        return answered
+
+    async with asyncio.TaskGroup() as tasks:
+        lookers = [tasks.create_task(keep_looking_up(agent)) for agent in cluster.living]
+        for bundle in (boundaries.bundles[0], boundaries_now(cluster).bundles[1]):
+            await split(cluster, bundle)
+        publish(cluster, topics)
+        await split(cluster, boundaries_now(cluster).bundles[0], BY_TOPICS)
+        done.set()
+    assert all(looker.result() > 100 for looker in lookers)
+    await cluster.settled(boundaries_now(cluster).bundles)
+
+
+@story(sidecars=1, **BY_HAND)
+async def test_no_message_finds_nobody_while_a_bundle_is_cut(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    await place_all(cluster, boundaries)
+    (whole,), (host,) = boundaries.bundles, cluster.hosts
+    topics = topics_in(boundaries, whole, 10)
+    publish(cluster, topics)
+    splitting = asyncio.ensure_future(split(cluster, whole, BY_TOPICS))
+    published = 0
+    while not splitting.done() or published < 1000:
+        for topic in topics:
+            assert isinstance(host.broker.publish(topic), Accepted)
+            published += 1
+        await asyncio.sleep(0.0005)
+    await splitting
+    await cluster.settled(boundaries_now(cluster).bundles)
+    assert all(isinstance(host.broker.publish(topic), Accepted) for topic in topics)
+
+
+@story(split={"max_topics": 5}, placement={"strategy": "LeastLongTermMessageRate"})
+async def test_a_bundle_that_has_grown_too_large_is_cut_and_its_parts_placed_anew(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(1)
+    await place_all(cluster, boundaries)
+    (whole,) = boundaries.bundles
+    first = cluster.server(whole)
+    publish(cluster, topics_in(boundaries, whole, 8))
+    await cluster.until(lambda: len(boundaries_now(cluster).bundles) == 2, within_s=60)
+    await cluster.until(
+        lambda: (
+            len(
+                {
+                    cluster.servers(part)[0]
+                    for part in boundaries_now(cluster).bundles
+                    if cluster.servers(part)
+                }
+            )
+            == 2
+        ),
+        within_s=60,
+    )
+    after = boundaries_now(cluster)
+    await cluster.settled(after.bundles)
+    assert cluster.server(after.bundles[0]) is first
+
+
+@story(**BY_HAND)
+async def test_parts_whose_owner_dies_at_once_are_served_by_others(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    victims = [b for b in boundaries.bundles if cluster.server(b).name != cluster.leader.host.name]
+    whole = victims[0] if victims else boundaries.bundles[0]
+    host = cluster.server(whole)
+    publish(cluster, topics_in(boundaries, whole, 4))
+    await split(cluster, whole)
+    host.kill_broker()
+    await cluster.agent_of(host.name).kill()
+    await cluster.settled(boundaries_now(cluster).bundles, within_s=60)
+
+
+@story(**BY_HAND)
+async def test_a_split_ordered_by_a_leader_that_died_is_taken_up_by_the_next(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(3)
+    await place_all(cluster, boundaries)
+    former = cluster.leader
+    others = [b for b in boundaries.bundles if cluster.server(b) is not former.host]
+    whole = others[0]
+    publish(cluster, topics_in(boundaries, whole, 4))
+    await cluster.desk.splits.order(whole, MIDDLE)
+    await former.kill()
+    former.host.kill_broker()
+    await cluster.until(lambda: whole not in boundaries_now(cluster).bundles, within_s=60)
+    await cluster.settled(boundaries_now(cluster).bundles, within_s=60)
+    heir = cluster.server(boundaries_now(cluster).bundles[0])
+    await cluster.until(lambda: whole not in cluster.orders(heir).bundles)
+    assert whole not in cluster.orders(heir).splits
+
+
+@story(**BY_HAND)
+async def test_an_order_from_before_the_split_does_not_bring_the_whole_back(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    whole = boundaries.bundles[0]
+    host = cluster.server(whole)
+    publish(cluster, topics_in(boundaries, whole, 4))
+    await split(cluster, whole)
+    after = boundaries_now(cluster)
+    await cluster.agent_of(host.name).kill()
+    cluster.start(host)
+    await cluster.ready(within_s=60)
+    await cluster.settled(after.bundles, within_s=60)
+    assert cluster.servers(whole) == []
+
+
+@story(**BY_HAND)
+async def test_a_single_topic_is_never_cut_and_the_order_is_taken_back(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    (topic,) = await place_all(cluster, boundaries)
+    publish(cluster, [topic])
+    (whole,) = boundaries.bundles
+    with pytest.raises(Unavailable, match="was not cut within 15 s"):
+        await split(cluster, whole, BY_TOPICS)
+    assert cluster.warnings("bundle.split.refused")
+    await cluster.until(lambda: cluster.warnings("bundle.split.abandoned"), within_s=90)
+    host = cluster.server(whole)
+    assert cluster.orders(host).splits == {}
+    assert boundaries_now(cluster).bundles == (whole,)
+    await cluster.settled(boundaries.bundles)
+
+
+@story(**BY_HAND)
+async def test_who_asked_is_told_at_once_that_the_order_was_taken_back(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    (topic,) = await place_all(cluster, boundaries)
+    publish(cluster, [topic])
+    (whole,) = boundaries.bundles
+    splitting = asyncio.ensure_future(split(cluster, whole, BY_TOPICS))
+    await cluster.until(lambda: cluster.warnings("bundle.split.refused"))
+    desk = cluster.leader.app.leading.desk
+    assert desk is not None
+    await desk.recall(boundaries.namespace)
+    with pytest.raises(Unavailable, match=r"was taken back \(the bundle is no more\)"):
+        await asyncio.wait_for(splitting, 2.0)
+    await cluster.until(lambda: all(whole not in a.picture.owners for a in cluster.living))
+    await place_all(cluster, boundaries)
+
+
+@story(**BY_HAND)
+async def test_what_cannot_be_cut_as_asked_is_refused_with_the_reason(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    asked = cluster.leader.app.split_requests
+    with pytest.raises(SplitRefused, match="split algorithm 'halves'; expected one of"):
+        await asked.split(NAMESPACE, "HOT", SplitOrder("halves"))
+    with pytest.raises(SplitRefused, match="needs positions"):
+        await asked.split(NAMESPACE, "HOT", SplitOrder("specified_positions_divide"))
+    with pytest.raises(BundleUnknown, match="no broker reports a bundle"):
+        await asked.split(NAMESPACE, "HOT", MIDDLE)
+    with pytest.raises(BundleUnknown, match="0x00000000_0x40000000 not found in acme/orders"):
+        await asked.split(NAMESPACE, "0x00000000_0x40000000", MIDDLE)
+    with pytest.raises(SplitRefused, match="nobody owns"):
+        await asked.split(NAMESPACE, boundaries.bundles[0].rpartition("/")[2], MIDDLE)
+    follower = next(agent for agent in cluster.living if not agent.leads)
+    with pytest.raises(LeaderElsewhere) as told:
+        await follower.app.split_requests.split(NAMESPACE, "HOT", MIDDLE)
+    assert told.value.sidecar_url == cluster.leader.url
+
+
+async def _ask_all_of_an_elected_sidecar_that_is_not_ready(cluster: Cluster) -> list[Exception]:
+    """Elect a sidecar that never opens its desk, and return what each request is told."""
+    leading = cluster.leader.app.leading
+    vars(leading)["_open_desk"] = _never_opened
+    await (await cluster.operator()).delete(znodes.LEADER)
+    agent = cluster.living[0]
+    await cluster.until(lambda: len(cluster.service.epochs) == 2 and agent.leads)
+    app, text = agent.app, "0x00000000_0x80000000"
+    namespaces = NamespaceRequests(agent.parts, app.leading, "standalone")
+    refusals: list[Exception] = []
+    for asked in (
+        app.split_requests.split(NAMESPACE, text, MIDDLE),
+        app.merge_requests.merge(NAMESPACE, text, None),
+        app.unload_requests.unload(NAMESPACE, text, None),
+        namespaces.delete(NAMESPACE, force=True),
+    ):
+        try:
+            await asked
+        except LookupRefused as refused:
+            refusals.append(refused)
+    return refusals
+
+
+def _never_opened(_term: Term) -> Desk:
+    raise Disconnected("the desk cannot be opened")
+
+
+@story(1, **BY_HAND)
+async def test_an_elected_sidecar_that_is_not_ready_sends_nobody_to_itself(
+    cluster: Cluster,
+) -> None:
+    await cluster.make_namespace(2)
+    refusals = await _ask_all_of_an_elected_sidecar_that_is_not_ready(cluster)
+    told = [(type(refused), str(refused)) for refused in refusals]
+    assert told == 4 * [(Unavailable, "no leader is at work")]
+
+
+@story(**BY_HAND)
+async def test_a_split_that_the_end_of_a_term_prevents_is_not_available(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    leader = cluster.leader
+    leader.coordination.delay_commits_s = 1.0
+    asked = asyncio.ensure_future(split(cluster, boundaries.bundles[0]))
+    await asyncio.sleep(0.1)
+    await cluster.write(znodes.EPOCH, b"somebody else")
+    with pytest.raises(Unavailable, match="was not written: epoch 1 is over"):
+        await asked
+    leader.coordination.delay_commits_s = 0.0
+
+
+@story(**BY_HAND)
+async def test_the_hottest_and_the_largest_are_found_in_the_reports(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    many, busy = boundaries.bundles
+    publish(cluster, topics_in(boundaries, many, 6))
+    topic = topic_in(boundaries, busy)
+    for _ in range(200):
+        cluster.server(busy).broker.publish(topic, payload_bytes=10_000)
+    cluster.server(busy).broker.publish(topics_in(boundaries, busy, 1)[0])
+    await asyncio.sleep(2.5)
+    asked = cluster.leader.app.split_requests
+    await asked.split(NAMESPACE, "LARGEST", BY_TOPICS)
+    assert many not in boundaries_now(cluster).bundles
+    assert busy in boundaries_now(cluster).bundles
+    await asked.split(NAMESPACE, "HOT", MIDDLE)
+    assert busy not in boundaries_now(cluster).bundles
+    await cluster.settled(boundaries_now(cluster).bundles)
+
+
+@story(**BY_HAND)
+async def test_a_whole_that_a_late_order_brings_back_is_replaced_by_its_parts_again(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    whole = boundaries.bundles[0]
+    host = cluster.server(whole)
+    await split(cluster, whole)
+    await cluster.settled(boundaries_now(cluster).bundles)
+    await cluster.until(lambda: not _named(cluster, whole))
+    # Decided before the cut, written after it.
+    await cluster.move(whole, next(other for other in cluster.hosts if other is not host))
+    assert _named(cluster, whole)
+    await cluster.until(lambda: not _named(cluster, whole), within_s=5.0)
+    await cluster.settled(boundaries_now(cluster).bundles)
+
+
+def _named(cluster: Cluster, bundle: BundleId) -> bool:
+    """Say whether the orders of any broker name a bundle."""
+    ordered = [host for host in cluster.hosts if znodes.orders(host.name) in cluster.service.nodes]
+    return any(bundle in cluster.orders(host).bundles for host in ordered)

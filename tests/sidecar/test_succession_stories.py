@@ -1,0 +1,208 @@
+"""Several sidecars with one broker id: which goes on, and that it comes to rest."""
+
+import asyncio
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.agent.lease import Displaced
+from loadmanager.core import znodes
+from loadmanager.testbed.faults.agent import SESSION_S, Agent
+from loadmanager.testbed.faults.cluster import Cluster, play
+
+
+def _registered(agent: Agent) -> bool:
+    return agent.application is not None and agent.app.member.registered
+
+
+@story()
+async def test_a_sidecar_that_thaws_after_its_session_ends_for_the_one_that_replaced_it(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    former = next(a for a in cluster.agents if not a.leads and a.host.serving)
+    former.coordination.freeze()
+    await asyncio.sleep(SESSION_S + 1.0)
+    newcomer = cluster.start(former.host)
+    await cluster.until(lambda: _registered(newcomer))
+    await cluster.move(boundaries.bundles[0], former.host)
+    await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [former.host])
+    served = dict(former.host.serving)
+    former.coordination.thaw()
+    await cluster.until(lambda: not former.alive, within_s=SESSION_S)
+    assert isinstance(former.failure, Displaced)
+    assert newcomer.url in str(former.failure)
+    assert newcomer.parts.identity.instance in str(former.failure)
+    await asyncio.sleep(2 * SESSION_S)
+    assert newcomer.alive
+    assert _registered(newcomer)
+    assert former.host.serving == served
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_sidecar_that_thaws_when_its_replacement_has_ended_goes_on(
+    cluster: Cluster,
+) -> None:
+    former = next(a for a in cluster.agents if not a.leads)
+    former.coordination.freeze()
+    await asyncio.sleep(SESSION_S + 1.0)
+    newcomer = cluster.start(former.host)
+    await cluster.until(lambda: _registered(newcomer))
+    await newcomer.leave()
+    former.coordination.thaw()
+    await asyncio.sleep(2.0)
+    await cluster.until(lambda: _registered(former))
+    assert former.alive
+
+
+@story()
+async def test_a_sidecar_that_thaws_after_its_replacement_was_killed_waits_for_no_ghost(
+    cluster: Cluster,
+) -> None:
+    former = next(a for a in cluster.agents if not a.leads)
+    former.coordination.freeze()
+    await asyncio.sleep(SESSION_S + 1.0)
+    newcomer = cluster.start(former.host)
+    await cluster.until(lambda: _registered(newcomer))
+    await newcomer.kill()
+    await asyncio.sleep(SESSION_S + 1.0)
+    former.coordination.thaw()
+    await cluster.until(lambda: _registered(former) and former.alive, within_s=5.0)
+
+
+@story()
+async def test_a_second_host_with_the_same_broker_id_disturbs_nothing_and_says_who_has_it(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    first = next(a for a in cluster.agents if not a.leads and a.host.serving)
+    served = dict(first.host.serving)
+    first.host.machine = "elsewhere"
+    second = cluster.start(first.host)
+    await asyncio.sleep(10 * SESSION_S)
+    assert first.alive
+    assert second.alive
+    assert _registered(first)
+    assert not _registered(second)
+    assert first.host.serving == served
+    assert second.metric("loadmanager_standing_by") == 1
+    told = cluster.warnings("broker.registration.awaited")
+    assert 3 <= len(told) <= 5
+    assert first.url in told[0]["why"]
+    assert "expected one sidecar for each broker id" in told[0]["why"]
+
+
+@story()
+async def test_the_second_host_takes_over_when_the_first_has_died(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    first = next(a for a in cluster.agents if not a.leads and a.host.serving)
+    first.host.machine = "elsewhere"
+    second = cluster.start(first.host)
+    await asyncio.sleep(2.0)
+    await first.kill()
+    await cluster.until(lambda: _registered(second), within_s=SESSION_S + 2.0)
+    assert second.metric("loadmanager_standing_by") == 0
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_sidecar_that_stands_by_leaves_at_once(cluster: Cluster) -> None:
+    first = next(a for a in cluster.agents if not a.leads)
+    first.host.machine = "elsewhere"
+    second = cluster.start(first.host)
+    await asyncio.sleep(2.0)
+    began_s = asyncio.get_running_loop().time()
+    await second.leave()
+    assert asyncio.get_running_loop().time() - began_s < 1.0
+    assert second.failure is None
+    assert _registered(first)
+
+
+@story()
+async def test_two_sidecars_that_are_restarted_for_ever_come_to_rest(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host = next(a for a in cluster.agents if not a.leads and a.host.serving).host
+    rivals = [cluster.agent_of(host.name), cluster.start(host)]
+    starts = 1
+    ends_at_s = asyncio.get_running_loop().time() + 20 * SESSION_S
+    last_start_s = 0.0
+    while (now_s := asyncio.get_running_loop().time()) < ends_at_s:
+        for number, agent in enumerate(rivals):
+            if not agent.alive:
+                assert isinstance(agent.failure, Displaced)
+                rivals[number] = cluster.start(host)
+                starts, last_start_s = starts + 1, now_s
+        await asyncio.sleep(1.0)
+    assert starts <= 5
+    assert ends_at_s - last_start_s > 15 * SESSION_S
+    assert [_registered(agent) for agent in rivals].count(True) == 1
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_sidecar_that_crashes_again_and_again_gets_its_broker_back_each_time(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    host = next(a for a in cluster.agents if not a.leads and a.host.serving).host
+    for _ in range(8):
+        await cluster.agent_of(host.name).kill()
+        cluster.start(host)
+        agent = cluster.agent_of(host.name)
+        await cluster.until(lambda agent=agent: _registered(agent), within_s=SESSION_S + 2.0)  # type: ignore[misc] # bound now
+    await cluster.settled(boundaries.bundles)
+
+
+@story(ownership={"heartbeat_fraction": 0.33})
+async def test_a_command_refused_for_a_newer_agent_ends_the_membership_before_the_next_renewal(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    agent = next(a for a in cluster.agents if not a.leads and a.host.serving)
+    host, bundle = agent.host, next(iter(agent.host.serving))
+    other = next(h for h in cluster.hosts if h is not host)
+    await host.broker.renew_lease(agent_epoch=2**60, until_s=None, incarnation=None)
+    await cluster.move(bundle, other)
+    await cluster.until(lambda: cluster.warnings("broker.membership.displaced"), within_s=0.5)
+    (told, *_) = cluster.warnings("broker.membership.displaced")
+    assert "refused a command" in told["why"]
+    # Nobody else is registered, so it does not end: the broker may forget.
+    assert agent.alive
+    host.restart_broker()
+    await cluster.until(lambda: _registered(agent), within_s=5.0)
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_mark_with_spoilt_content_keeps_nobody_from_taking_over(cluster: Cluster) -> None:
+    agent = next(a for a in cluster.agents if not a.leads)
+    session_id = agent.coordination.session.session_id
+    await cluster.write(znodes.agent(agent.host.name, session_id), b"{")
+    await agent.kill()
+    newcomer = cluster.start(agent.host)
+    await cluster.until(lambda: _registered(newcomer), within_s=3.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_two_hosts_that_start_at_once_one_registers_and_the_other_waits(seed: int) -> None:
+    async def tell(cluster: Cluster) -> None:
+        host = cluster.add_host()
+        rivals = []
+        for machine in ("one", "another"):
+            host.machine = machine
+            rivals.append(cluster.start(host))
+        await cluster.until(lambda: any(map(_registered, rivals)))
+        await asyncio.sleep(3 * SESSION_S)
+        assert [agent.alive for agent in rivals] == [True, True]
+        assert sorted(map(_registered, rivals)) == [False, True]
+        created = cluster.warnings("broker.registration.created")
+        assert len([entry for entry in created if entry["broker"] == host.name]) == 1
+
+    play(tell, 2, seed=seed)

@@ -1,0 +1,412 @@
+"""The task controller: what it writes, what it follows, and how tasks come to their ends."""
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+from controller_at_work import BROKERS, BUNDLES, ControllerAtWork, Loss, at_work
+
+from loadmanager.core import orders, znodes
+from loadmanager.core.arbitration import Dispatched
+from loadmanager.core.bundle_task import AskedBy, TaskEvent, TaskKind, TaskState
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.following import CUT_WITHIN_S
+from loadmanager.core.ids import Namespace
+from loadmanager.core.orders import OrderChanges, Orders, SplitOrder
+from loadmanager.core.plan import Cause
+from loadmanager.core.splitting import Merge
+from loadmanager.leader.election import Deposed
+from loadmanager.ports import Disconnected, TooLarge
+
+A, B, C, D = BUNDLES[:4]
+B1, B2, B3 = BROKERS
+CUT = SplitOrder("range_equally_divide")
+SPLIT: dict[str, Any] = {
+    "kind": TaskKind.SPLIT,
+    "asked_by": AskedBy.PEOPLE,
+    "splits": {A: CUT},
+}
+
+MERGE: dict[str, Any] = {
+    "kind": TaskKind.MERGE,
+    "bundles": (A, B),
+    "asked_by": AskedBy.PEOPLE,
+    "splits": Merge(A, B).orders(),
+}
+
+
+async def _placed(cluster: ControllerAtWork, *bundles: Any) -> None:
+    """Have these bundles ordered to b1, and served there."""
+    await cluster.controller.open()
+    placing = cluster.moves(
+        *((one, B1) for one in bundles), asked_by=AskedBy.UNOWNED, kind=TaskKind.PLACE
+    )
+    await cluster.controller.dispatch(placing)
+    await cluster.own(B1, bundles)
+    cluster.told.clear()
+    cluster.line.commits.clear()
+
+
+@at_work
+async def test_a_bundle_is_followed_from_its_order_until_its_target_serves(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A)
+    (proposal,) = cluster.moves((A, B2))
+    found = await cluster.controller.dispatch([proposal])
+    assert (found.ordered, found.refused) == ({A: B2}, {})
+    await cluster.own(B1, [])
+    await cluster.own(B2, [A], loading=[A])
+    assert cluster.controller.tasks.of(A) is cluster.last(A)
+    await cluster.own(B2, [A])
+    assert cluster.states(A) == ["ordered", "released", "serving"]
+    assert cluster.controller.ended[-1] is cluster.last(A)
+    done = cluster.last(A)
+    assert done.pause_s == pytest.approx(0.2)
+    assert (done.source, done.target, done.attempts) == (B1, B2, 1)
+    assert cluster.controller.tasks.of(A) is None
+
+
+@at_work
+async def test_a_placement_has_nothing_to_release(cluster: ControllerAtWork) -> None:
+    await cluster.controller.open()
+    await cluster.controller.dispatch(
+        cluster.moves((A, B1), kind=TaskKind.PLACE, asked_by=AskedBy.UNOWNED)
+    )
+    await cluster.own(B1, [A])
+    assert cluster.states(A) == ["ordered", "serving"]
+
+
+@at_work
+async def test_a_source_that_is_not_seen_to_release_has_released(cluster: ControllerAtWork) -> None:
+    await _placed(cluster, A)
+    await cluster.controller.dispatch(cluster.moves((A, B2)))
+    await cluster.own(B2, [A])  # The later list counts.
+    await cluster.own(B1, [])
+    assert cluster.states(A) == ["ordered", "released", "serving"]
+
+
+@at_work
+async def test_proposals_that_wait_for_a_write_go_together_by_their_right(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A, B, C)
+    cluster.line.held.clear()
+    dispatch = cluster.controller.dispatch
+    first = asyncio.ensure_future(dispatch(cluster.moves((C, B2))))
+    await asyncio.sleep(0.1)
+    waiting = [
+        asyncio.ensure_future(dispatch(cluster.moves(*moves, asked_by=asked_by)))
+        for moves, asked_by in (
+            ([(A, B3), (B, B3)], AskedBy.BALANCING),
+            ([(B, B2)], AskedBy.DRAIN),
+            ([(A, B2)], AskedBy.PEOPLE),
+        )
+    ]
+    await asyncio.sleep(0.1)
+    cluster.line.held.set()
+    balancing, drain, people = await asyncio.gather(*waiting)
+    assert (await first).ordered == {C: B2}
+    assert cluster.line.commits == [{znodes.orders(B1), znodes.orders(B2)}] * 2
+    assert (people.ordered, drain.ordered, balancing.ordered) == ({A: B2}, {B: B2}, {})
+    assert set(balancing.refused) == {A, B}
+    assert (await cluster.orders(B2)).bundles == {A, B, C}
+    numbers = {task.bundle: task.number for task in cluster.controller.tasks}
+    assert numbers[A] < numbers[B]
+
+
+@at_work
+async def test_who_proposes_what_stands_hears_so_without_a_write(cluster: ControllerAtWork) -> None:
+    await _placed(cluster, A)
+    assert (await cluster.controller.dispatch(cluster.moves((A, B1)))).ordered == {A: B1}
+    assert cluster.line.commits == []
+    await cluster.controller.dispatch(cluster.moves((A, B1), asked_by=AskedBy.PEOPLE))
+    assert cluster.line.commits == [{znodes.orders(B1)}]
+    assert cluster.told == []
+
+
+@pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.REPLY])
+def test_after_a_lost_reply_the_orders_are_read_before_anything_else_is_written(
+    loss: Loss,
+) -> None:
+    @at_work
+    async def tell(cluster: ControllerAtWork) -> None:
+        await _placed(cluster, A, B)
+        found: list[Dispatched] = []
+        cluster.line.losses = [loss]
+        with pytest.raises(Disconnected):
+            await cluster.controller.dispatch(cluster.moves((A, B2)), known=found.append)
+        assert cluster.states(A) == ["unconfirmed"]
+        assert found == []
+        # Whatever brokers do meanwhile, nothing is known of the order.
+        await cluster.own(B1, [B])
+        cluster.controller.observe()
+        assert cluster.states(A) == ["unconfirmed"]
+        await cluster.controller.dispatch(cluster.moves((B, B3)))
+        stands = loss is Loss.REPLY
+        assert [dict(one.ordered) for one in found] == [{A: B2} if stands else {}]
+        assert set(found[0].refused) == (set() if stands else {A})
+        if stands:
+            assert cluster.states(A) == ["unconfirmed", "ordered", "released"]
+        else:
+            # Its former order stands, which b1 is to carry out again.
+            assert cluster.states(A) == ["unconfirmed", "failed", "ordered"]
+            assert cluster.last(A).asked_by is AskedBy.RECONCILIATION
+        assert (A in (await cluster.orders(B2)).bundles) is stands
+
+    tell()
+
+
+@at_work
+async def test_what_the_service_refuses_in_the_middle_is_confirmed_by_reading(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A, B)
+    cluster.line.losses = [None, Loss.TOO_LARGE]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(orders, "_COMMIT_NODES", 1)
+        with pytest.raises(TooLarge):
+            await cluster.controller.dispatch(cluster.moves((A, B2), (B, B3)))
+    assert [cluster.states(one) for one in (A, B)] == [["unconfirmed"]] * 2
+    await cluster.controller.change(OrderChanges)
+    # A stood in two brokers' orders by then, and stays with the one that has its lock.
+    assert [cluster.states(one) for one in (A, B)] == [["unconfirmed", "failed"]] * 2
+    assert (await cluster.orders(B2)).bundles == set()
+
+
+@at_work
+async def test_each_that_waited_for_a_write_whose_reply_is_lost_hears_so(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A, B)
+    cluster.line.held.clear()
+    cluster.line.losses = [None, Loss.REPLY]
+    dispatch = cluster.controller.dispatch
+    former = asyncio.ensure_future(dispatch(cluster.moves((C, B1), asked_by=AskedBy.UNOWNED)))
+    await asyncio.sleep(0.1)
+    both = [asyncio.ensure_future(dispatch(cluster.moves((one, B2)))) for one in (A, B)]
+    await asyncio.sleep(0.1)
+    cluster.line.held.set()
+    await former
+    ends = await asyncio.gather(*both, return_exceptions=True)
+    assert [type(end) for end in ends] == [Disconnected, Disconnected]
+    await cluster.controller.confirm()
+    assert [cluster.states(one) for one in (A, B)] == [["unconfirmed", "ordered"]] * 2
+
+
+@at_work
+async def test_what_does_not_fit_is_refused_to_the_one_that_asked_for_it(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A, B)
+    dispatch = cluster.controller.dispatch
+    await dispatch(cluster.moves(*((one, B3) for one in BUNDLES[2:]), asked_by=AskedBy.UNOWNED))
+    full = await cluster.hand.get(znodes.orders(B3))
+    assert full is not None
+    cluster.line.max_request_bytes = math.ceil(len(full.data) / 0.9)
+    cluster.line.held.clear()
+    former, small, large = (
+        asyncio.ensure_future(dispatch(cluster.moves((one, target), asked_by=AskedBy.PEOPLE)))
+        for one, target in ((A, B1), (A, B2), (B, B3))
+    )
+    await asyncio.sleep(0.1)
+    cluster.line.held.set()
+    await former
+    found = await asyncio.gather(small, large)
+    assert [dict(one.ordered) for one in found] == [{A: B2}, {}]
+    assert found[0].too_large is None
+    assert isinstance(found[1].too_large, TooLarge)
+    assert found[1].refused == {B: "the orders of its broker do not fit into a node"}
+    assert (cluster.states(A), cluster.states(B)) == (["ordered"], ["failed"])
+
+
+@at_work
+async def test_an_order_that_is_lost_is_written_again_and_counted(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A)
+    await cluster.controller.dispatch(cluster.moves((A, B2)))
+    await cluster.order_by_hand(Orders(cluster.term.epoch), B2)
+    assert await cluster.controller.tend(TaskEvent.REPEATED) == []
+    await asyncio.sleep(16.0)
+    assert [task.bundle for task in await cluster.controller.tend(TaskEvent.REPEATED)] == [A]
+    assert (await cluster.orders(B2)).bundles == {A}
+    assert (cluster.last(A).attempts, cluster.states(A)) == (2, ["ordered", "ordered"])
+    assert await cluster.controller.tend(TaskEvent.REPEATED) == []
+    await cluster.own(B1, [])
+    await asyncio.sleep(16.0)
+    await cluster.controller.tend(TaskEvent.REPEATED)
+    assert (cluster.last(A).attempts, cluster.last(A).state) == (3, TaskState.RELEASED)
+    await cluster.own(B2, [A])
+    assert cluster.last(A).state is TaskState.SERVING
+
+
+@at_work
+async def test_orders_for_a_broker_that_left_are_not_repeated(cluster: ControllerAtWork) -> None:
+    await _placed(cluster, A)
+    await cluster.controller.dispatch(cluster.moves((A, B2)))
+    await cluster.hand.delete(znodes.registration(B2))
+    await asyncio.sleep(16.0)
+    assert await cluster.controller.tend(TaskEvent.REPEATED) == []
+
+
+@at_work
+async def test_a_split_that_is_not_made_in_time_is_taken_back(cluster: ControllerAtWork) -> None:
+    await _placed(cluster, A, B)
+    await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
+    await asyncio.sleep(CUT_WITHIN_S - 0.1)
+    assert await cluster.controller.tend(TaskEvent.EXPIRED) == []
+    await asyncio.sleep(0.2)
+    (late,) = await cluster.controller.tend(TaskEvent.EXPIRED)
+    assert late.kind is TaskKind.SPLIT
+    assert cluster.states(A) == ["ordered", "timed_out"]
+    assert cluster.last(A).note == "not done within 60 s"
+    assert dict((await cluster.orders(B1)).splits) == {}
+    assert cluster.controller.tasks.of(A) is None
+
+
+@at_work
+async def test_a_merge_that_is_not_made_in_time_is_taken_back_of_both_halves(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A, B)
+    await cluster.controller.dispatch(cluster.moves((A, B1), **MERGE))
+    assert set((await cluster.orders(B1)).splits) == {A, B}
+    await asyncio.sleep(CUT_WITHIN_S + 0.1)
+    (late,) = await cluster.controller.tend(TaskEvent.EXPIRED)
+    assert late.bundles == (A, B)
+    assert dict(cluster.controller.splits) == {}
+
+
+@at_work
+async def test_a_bundle_that_moves_while_it_is_to_be_split_takes_its_split_along(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A)
+    await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
+    await cluster.controller.dispatch(cluster.moves((A, B2), asked_by=AskedBy.PEOPLE))
+    assert cluster.states(A) == ["ordered", "superseded", "ordered"]
+    assert (cluster.last(A).kind, cluster.last(A).target) == (TaskKind.SPLIT, B2)
+    assert dict((await cluster.orders(B2)).splits) == {A: CUT}
+    assert dict((await cluster.orders(B1)).splits) == {}
+
+
+@at_work
+async def test_a_split_is_done_when_its_bundle_gave_way_to_its_parts(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A)
+    await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
+    then: list[str] = []
+    lower, upper = Boundaries.even(Namespace("t/n"), 2 * len(BUNDLES)).bundles[:2]
+    await cluster.controller.change(
+        lambda: OrderChanges({lower: B1, upper: B1}, gone=[A]), lambda: then.append("done")
+    )
+    assert then == ["done"]
+    assert cluster.states(A) == ["ordered", "serving"]
+    assert cluster.last(lower).kind is TaskKind.PLACE
+
+
+@at_work
+async def test_a_split_whose_bundle_is_recalled_is_superseded(cluster: ControllerAtWork) -> None:
+    await _placed(cluster, A, B)
+    await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
+    await cluster.controller.change(lambda: OrderChanges(gone=[A]))
+    assert cluster.states(A) == ["ordered", "superseded"]
+    assert cluster.last(A).note == "the bundle is no more"
+
+
+@at_work
+async def test_a_move_whose_order_is_taken_back_is_superseded(cluster: ControllerAtWork) -> None:
+    await _placed(cluster, A)
+    await cluster.controller.dispatch(cluster.moves((A, B2)))
+    await cluster.controller.change(lambda: OrderChanges(gone=[A]))
+    assert cluster.states(A) == ["ordered", "superseded"]
+    assert cluster.last(A).note == "the bundle is no more"
+
+
+@at_work
+async def test_all_tasks_end_with_the_term_and_the_next_leader_follows_their_orders(
+    cluster: ControllerAtWork,
+) -> None:
+    await _placed(cluster, A, B, C)
+    await cluster.controller.dispatch(cluster.moves((A, B2)))
+    await cluster.controller.dispatch(cluster.moves((B, B1), **{**SPLIT, "splits": {B: CUT}}))
+    cluster.line.losses = [Loss.REPLY]
+    with pytest.raises(Disconnected):
+        await cluster.controller.dispatch(cluster.moves((C, B3)))
+    former = cluster.controller
+    following = cluster.next_term()
+    assert len(former.tasks) == 0
+    assert {task.state for task in former.ended[-3:]} == {TaskState.SUPERSEDED}
+    assert {task.note for task in former.ended[-3:]} == {"the term ended"}
+    await following.open()
+    assert {(t.kind, t.bundle, t.source, t.target) for t in following.tasks} == {
+        (TaskKind.MOVE, A, B1, B2),
+        (TaskKind.SPLIT, B, None, B1),
+        (TaskKind.MOVE, C, B1, B3),
+    }
+    assert {t.asked_by for t in following.tasks} == {AskedBy.RECONCILIATION}
+    assert {t.cause for t in following.tasks} == {Cause.INHERITED}
+    await cluster.own(B1, [B, C])
+    await cluster.own(B2, [A])
+    assert {t.bundle for t in following.tasks} == {B, C}
+    assert len(former.tasks) == 0  # It follows nothing any more.
+
+
+@at_work
+async def test_a_lock_that_is_lost_opens_a_task(cluster: ControllerAtWork) -> None:
+    await _placed(cluster, A)
+    await cluster.own(B1, [])
+    cluster.controller.observe()
+    task = cluster.controller.tasks.of(A)
+    assert task is not None
+    assert (task.kind, task.cause, task.target) == (TaskKind.PLACE, Cause.UNOWNED, B1)
+    await cluster.own(B1, [A])
+    assert cluster.states(A) == ["ordered", "serving"]
+
+
+@at_work
+async def test_a_merge_that_a_former_leader_ordered_is_one_task(cluster: ControllerAtWork) -> None:
+    orders = Orders(0, frozenset({A, B}), splits=Merge(A, B).orders())
+    await cluster.order_by_hand(orders, B1)
+    await cluster.own(B1, [A, B])
+    await cluster.controller.open()
+    (task,) = cluster.controller.tasks
+    assert (task.kind, task.bundles, task.splits) == (TaskKind.MERGE, (A, B), orders.splits)
+
+
+@at_work
+async def test_a_split_order_for_a_bundle_that_is_ordered_to_nobody_is_taken_out(
+    cluster: ControllerAtWork,
+) -> None:
+    cut = {B: SplitOrder("range_equally_divide")}
+    await cluster.order_by_hand(Orders(0, frozenset({A}), splits=cut), B1)
+    await cluster.next_term().open()
+    assert cluster.controller.splits == {}
+    assert dict((await cluster.orders(B1)).splits) == {}
+    assert (await cluster.orders(B1)).bundles == {A}
+
+
+@at_work
+async def test_half_a_merge_that_a_former_leader_ordered_is_taken_back_in_time(
+    cluster: ControllerAtWork,
+) -> None:
+    half = {A: Merge(A, B).orders()[A]}
+    await cluster.order_by_hand(Orders(0, frozenset({A}), splits=half), B1)
+    await cluster.own(B1, [A])
+    await cluster.controller.open()
+    await asyncio.sleep(CUT_WITHIN_S + 0.1)
+    await cluster.controller.tend(TaskEvent.EXPIRED)
+    assert cluster.states(A) == ["ordered", "timed_out"]
+    assert dict((await cluster.orders(B1)).splits) == {}
+
+
+@at_work
+async def test_a_deposed_leader_changes_nothing_and_says_so(cluster: ControllerAtWork) -> None:
+    await _placed(cluster, A)
+    await cluster.hand.set(znodes.EPOCH, b"")
+    with pytest.raises(Deposed):
+        await cluster.controller.dispatch(cluster.moves((A, B2)))
+    assert (await cluster.orders(B2)).bundles == frozenset()

@@ -1,0 +1,217 @@
+import asyncio
+
+import pytest
+from stories import place_all, story
+
+from loadmanager.adapters.memory.tree import Znode
+from loadmanager.core import znodes
+from loadmanager.core.orders import OrderChanges, Orders, encode_orders
+from loadmanager.leader.election import Deposed
+from loadmanager.leader.order_book import OrderBook
+from loadmanager.leader.term import Desk
+from loadmanager.ports import Disconnected, NotLeader
+from loadmanager.testbed.faults.agent import SESSION_S, Agent
+from loadmanager.testbed.faults.cluster import Cluster, order
+
+
+def _desk(leader: Agent) -> Desk:
+    desk = leader.app.leading.desk
+    assert desk is not None
+    return desk
+
+
+@story()
+async def test_exactly_one_leads_and_everybody_knows_who(cluster: Cluster) -> None:
+    leaders = [agent for agent in cluster.agents if agent.leads]
+    assert len(leaders) == 1
+    assert [a.metric("loadmanager_leader") for a in cluster.agents] == [
+        float(agent.leads) for agent in cluster.agents
+    ]
+    infos = {agent.app.answering.leader for agent in cluster.agents}
+    assert len(infos) == 1
+    (info,) = infos
+    assert info is not None
+    assert (info.broker, info.sidecar_url) == (leaders[0].host.name, leaders[0].url)
+    assert info.epoch == cluster.service.dump()[znodes.EPOCH].stat.version
+
+
+@story()
+async def test_a_dead_leader_is_succeeded_with_a_higher_epoch_and_its_orders_stand(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    leader = cluster.leader
+    places = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
+    await leader.kill()
+    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
+    await cluster.settled(boundaries.bundles)
+    kept = {b: h for b, h in places.items() if h is not leader.host}
+    assert {bundle: cluster.server(bundle) for bundle in kept} == kept
+
+
+@story()
+async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(3)
+    await place_all(cluster, boundaries)
+    former = cluster.leader
+    book = OrderBook(former.parts, _desk(former)._term)
+    await book.read()
+    former.coordination.freeze()
+    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
+    former.coordination.thaw()
+    await cluster.until(lambda: former.app.member.registered)
+    await cluster.settled(boundaries.bundles)
+    before = cluster.orders(former.host)
+    with pytest.raises(Deposed, match="epoch 1 is over"):
+        await book.write(OrderChanges({boundaries.bundles[0]: former.host.name}))
+    assert cluster.orders(former.host) == before
+    assert former.metric("loadmanager_leader") == 0.0
+
+
+@story()
+async def test_orders_of_an_older_leader_than_obeyed_are_refused_by_the_agent_too(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(3)
+    await place_all(cluster, boundaries)
+    former = cluster.leader
+    await former.kill()
+    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
+    await cluster.settled(boundaries.bundles)
+    agent = next(a for a in cluster.living if a.host.serving)
+    await cluster.move(next(iter(agent.host.serving)), agent.host)
+    await asyncio.sleep(0.1)  # It has read them by now.
+    served = dict(agent.host.serving)
+    assert cluster.orders(agent.host).epoch == 2
+    # Past ZooKeeper's check, as nothing but a foreign hand can write them.
+    await cluster.write(znodes.orders(agent.host.name), encode_orders(Orders(1)))
+    await asyncio.sleep(0.5)
+    assert agent.host.serving == served
+    (refused,) = cluster.warnings("orders.epoch.refused")
+    assert (refused["epoch"], refused["newest"]) == (1, 2)
+    assert agent.metric("loadmanager_stale_orders_total") == 1
+
+
+@story()
+async def test_a_suspended_leader_writes_nothing_and_resumes_the_same_term(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(3)
+    await place_all(cluster, boundaries)
+    leader = cluster.leader
+    desk = leader.app.leading.desk
+    leader.coordination.suspend()
+    await asyncio.sleep(SESSION_S / 2)
+    with pytest.raises(Disconnected):
+        await order(_desk(leader), {boundaries.bundles[0]: leader.host.name})
+    leader.coordination.reconnect()
+    await asyncio.sleep(1.0)
+    assert leader.app.leading.desk is desk
+    assert cluster.service.epochs == [1]
+    other = next(h for h in cluster.hosts if h is not cluster.server(boundaries.bundles[0]))
+    await cluster.move(boundaries.bundles[0], other)
+    await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [other])
+
+
+@story()
+async def test_who_does_not_lead_places_nothing(cluster: Cluster) -> None:
+    boundaries = await cluster.make_namespace(1)
+    follower = next(agent for agent in cluster.agents if not agent.leads)
+    with pytest.raises(NotLeader, match="does not lead"):
+        await follower.app.answering.assign(boundaries.bundles[0])
+
+
+@story(1)
+async def test_a_question_open_at_the_end_of_a_term_is_told_that_it_is_over(
+    cluster: Cluster,
+) -> None:
+    boundaries = await cluster.make_namespace(1)
+    (agent,) = cluster.agents
+    agent.coordination.delay_commits_s = 5.0
+    question = asyncio.ensure_future(agent.app.answering.assign(boundaries.bundles[0]))
+    await asyncio.sleep(1.0)
+    operator = await cluster.operator()
+    await operator.delete(znodes.LEADER)
+    with pytest.raises(NotLeader, match="epoch 1 is over"):
+        await question
+    agent.coordination.delay_commits_s = 0.0
+
+
+@story()
+async def test_a_deleted_election_node_makes_a_new_term(cluster: Cluster) -> None:
+    operator = await cluster.operator()
+    await operator.delete(znodes.LEADER)
+    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=1.0)
+    await cluster.until(lambda: sum(a.metric("loadmanager_leader") for a in cluster.agents) == 1)
+
+
+@story(1)
+async def test_a_node_that_vanishes_before_it_is_seen_is_stood_for_again(cluster: Cluster) -> None:
+    operator = await cluster.operator()
+    vanishing: list[asyncio.Task[None]] = []
+
+    def delete(path: str, was: Znode | None, now: Znode | None) -> None:
+        # Watches coalesce: who won it reads that there is none, as it did before.
+        if path == znodes.LEADER and was is None and now is not None and not vanishing:
+            vanishing.append(asyncio.ensure_future(operator.delete(znodes.LEADER)))
+
+    cluster.service.watchers.append(delete)
+    (agent,) = cluster.agents
+    agent.coordination.scatter_events(0.5)
+    await operator.delete(znodes.LEADER)
+    await cluster.until(lambda: len(cluster.service.epochs) == 3, within_s=5.0)
+    await cluster.until(lambda: agent.app.leading.desk is not None, within_s=5.0)
+
+
+@story()
+async def test_a_restarted_leader_need_not_wait_for_its_former_session(cluster: Cluster) -> None:
+    leader = cluster.leader
+    await leader.kill()
+    killed_at_s = asyncio.get_running_loop().time()
+    cluster.start(leader.host)
+    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S / 2)
+    assert asyncio.get_running_loop().time() - killed_at_s < 1.0
+    assert cluster.warnings("election.node.cleared")
+
+
+@story()
+async def test_a_leader_that_another_election_overtook_unheard_gives_up_its_node(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.leader
+    await cluster.write(znodes.EPOCH, b"somebody else")  # The version moves on.
+    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=10.0)
+    assert cluster.warnings("leadership.term.broken")
+    boundaries = await cluster.make_namespace(2)
+    await place_all(cluster, boundaries)
+    assert leader.alive
+
+
+@story(0)
+async def test_the_only_sidecar_leads_as_soon_as_it_is_registered(cluster: Cluster) -> None:
+    host = cluster.add_host()
+    host.rng.seed(3)
+    agent = cluster.start(host)
+    renew = agent.line.renew_lease
+
+    async def slow(**arguments: object) -> object:
+        await asyncio.sleep(0.4)
+        return await renew(**arguments)  # type: ignore[arg-type]
+
+    agent.line.renew_lease = slow  # type: ignore[method-assign,assignment]
+    await cluster.until(lambda: agent.application and agent.app.member.registered)
+    await cluster.until(lambda: agent.leads, within_s=0.5)
+
+
+@story(1)
+async def test_without_a_registered_broker_nobody_stands_for_election(cluster: Cluster) -> None:
+    host = cluster.add_host()
+    host.cut = True
+    idle = cluster.start(host)
+    await cluster.agents[0].leave()
+    await asyncio.sleep(5.0)
+    assert cluster.service.epochs == [1]
+    assert "no leader is elected" in idle.app.answering.readiness().reasons
+    host.cut = False
+    await cluster.until(lambda: idle.leads, within_s=2.0)

@@ -1,0 +1,308 @@
+"""Errors that no code expected: they end nothing, and who causes them is left out."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from stories import place_all, story
+from structlog.testing import capture_logs
+
+from loadmanager.agent.broker_health import HealthWatch
+from loadmanager.agent.load_reports import Sampler
+from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.common.unexpected import Unexpected
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.planner import Planner
+from loadmanager.leader import harmful_reports
+from loadmanager.leader.decisions import Deciding
+from loadmanager.leader.election import STAND_BACK_S
+from loadmanager.leader.order_book import OrderBook
+from loadmanager.ports import SubjectUnknown
+from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
+from loadmanager.testbed.faults.agent import SESSION_S, Agent
+from loadmanager.testbed.faults.cluster import Cluster
+from loadmanager.wiring.lifecycle import Sidecar
+
+COUNTER = "loadmanager_unexpected_errors_total"
+
+
+class HandClock:
+    """A clock that is set by hand."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        """Return the time that was set."""
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        """Return it in milliseconds."""
+        return round(self.now_s * 1000)
+
+    async def sleep(self, duration_s: float) -> None:
+        """Let time pass."""
+        self.now_s += duration_s
+
+
+def test_a_place_logs_one_trace_a_minute_and_counts_every_error() -> None:
+    registry, clock = CollectorRegistry(), HandClock()
+    unexpected = Unexpected(clock, Metrics(registry))
+    followed: list[str] = []
+    unexpected.followers.append(lambda place, _: followed.append(place))
+    with capture_logs() as logs:
+        for clock.now_s in (0.0, 1.0, 59.9, 60.0, 61.0):
+            unexpected.caught("round", ValueError("odd"))
+        unexpected.caught("tick", ValueError("other"))
+    assert [(one["place"], one["not_logged"], one["error"]) for one in logs] == [
+        ("round", 0, "ValueError: odd"),
+        ("round", 2, "ValueError: odd"),
+        ("tick", 0, "ValueError: other"),
+    ]
+    assert all(isinstance(one["exc_info"], ValueError) for one in logs)
+    assert registry.get_sample_value(COUNTER, {"place": "round"}) == 5.0
+    assert followed == ["round"] * 5 + ["tick"]
+
+
+def harm(monkeypatch: pytest.MonkeyPatch, brokers: set[BrokerId]) -> None:
+    """Make every round fail that sees one of these brokers."""
+    decide = Planner.round
+
+    def failing(self: Planner, view: Any, *args: Any, **named: Any) -> Any:
+        for broker in view.brokers.names:
+            if broker in brokers:
+                raise OverflowError(f"a sum of {broker} does not fit")
+        return decide(self, view, *args, **named)
+
+    monkeypatch.setattr(Planner, "round", failing)
+
+
+def left_out(agent: Agent) -> float:
+    return agent.metric("loadmanager_brokers_left_out")
+
+
+def rounds(agent: Agent, outcome: str) -> float:
+    return agent.metric("loadmanager_rounds_total", outcome=outcome)
+
+
+@story(sidecars=5)
+async def test_a_broker_whose_report_makes_rounds_fail_is_left_out_named_and_taken_in_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, culprit = cluster.leader, cluster.hosts[3].name
+    harmful = {culprit}
+    harm(monkeypatch, harmful)
+    await cluster.until(lambda: left_out(leader) == 1.0)
+    assert leader.metric(COUNTER, place="round") == 1.0
+    assert rounds(leader, "failed") == 0
+    told = cluster.warnings("broker.report.left_out")[-1]
+    assert (told["broker"], "does not fit" in told["error"]) == (culprit, True)
+    with pytest.raises(SubjectUnknown, match=r"left out of all decisions until .* does not fit"):
+        leader.app.accounting.explain(culprit)
+    # The others are decided about as ever, and nobody stops leading.
+    boundaries = await cluster.make_namespace(8)
+    await place_all(cluster, boundaries)
+    assert culprit not in {cluster.server(b).name for b in boundaries.bundles}
+    done = rounds(leader, "quiet") + rounds(leader, "moved")
+    await cluster.until(lambda: rounds(leader, "quiet") + rounds(leader, "moved") > done + 3)
+    harmful.clear()
+    await cluster.until(lambda: left_out(leader) == 0.0)
+    assert culprit in cluster.desk.look().view.brokers.names
+    assert cluster.service.epochs == [1]
+    assert cluster.leader is leader
+
+
+@story(sidecars=9)
+async def test_two_harmful_reports_are_both_found(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harmful = {cluster.hosts[2].name, cluster.hosts[7].name}
+    harm(monkeypatch, harmful)
+    await cluster.until(lambda: left_out(cluster.leader) == 2.0)
+    assert set(cluster.desk.look().left_out) == harmful
+    assert rounds(cluster.leader, "failed") == 0
+
+
+@story()
+async def test_a_leader_whose_rounds_fail_three_times_leaves_the_lead_to_another(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former, decide = cluster.leader, Deciding.round
+    desk = former.app.leading.desk
+    assert desk is not None
+
+    def failing(self: Deciding, *args: Any, **named: Any) -> Any:
+        if former.leads:
+            raise ZeroDivisionError("of this process alone")
+        return decide(self, *args, **named)
+
+    monkeypatch.setattr(Deciding, "round", failing)
+    await cluster.until(lambda: len(cluster.service.epochs) == 2)
+    assert former.metric(COUNTER, place="round") == 3.0
+    assert cluster.leader is not former
+    assert former.alive
+    assert former.metric("loadmanager_leader") == 0.0
+    assert cluster.warnings("leadership.term.given_up")[-1]["stand_back_s"] == STAND_BACK_S
+    boundaries = await cluster.make_namespace(4)
+    await place_all(cluster, boundaries)
+
+
+@story(sidecars=1)
+async def test_a_sole_sidecar_that_gave_up_the_lead_takes_it_again_after_a_while(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide, fails = Deciding.round, True
+
+    def failing(self: Deciding, *args: Any, **named: Any) -> Any:
+        if fails:
+            raise ZeroDivisionError("for now")
+        return decide(self, *args, **named)
+
+    monkeypatch.setattr(Deciding, "round", failing)
+    agent = cluster.agents[0]
+    await cluster.until(lambda: cluster.warnings("leadership.term.given_up"))
+    fails = False
+    given_up_s = agent.parts.clock.monotonic_s()
+    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=STAND_BACK_S + 5.0)
+    assert agent.parts.clock.monotonic_s() - given_up_s >= STAND_BACK_S - 1.0
+    await cluster.until(lambda: rounds(agent, "quiet") > 0)
+    await place_all(cluster, await cluster.make_namespace(4))
+
+
+@story()
+async def test_where_the_program_is_at_fault_no_broker_is_left_out(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = cluster.leader
+    harm(monkeypatch, {host.name for host in cluster.hosts})
+    await cluster.until(lambda: cluster.warnings("leadership.term.given_up"))
+    assert left_out(leader) == 0.0
+    assert cluster.warnings("broker.report.not_found")
+    assert not cluster.warnings("broker.report.left_out")
+    assert all(agent.alive for agent in cluster.agents)
+
+
+@story()
+async def test_the_search_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harmful_reports, "MOST_TRIALS", 0)
+    harm(monkeypatch, {cluster.hosts[1].name})
+    await cluster.until(lambda: cluster.warnings("broker.report.not_found"))
+    assert left_out(cluster.leader) == 0.0
+
+
+@story()
+async def test_a_term_that_cannot_begin_is_given_up_as_well(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, victim = OrderBook.read, cluster.agents[1]
+
+    async def failing(self: OrderBook) -> None:
+        if victim.leads:
+            raise RuntimeError("never seen before")
+        await read(self)
+
+    monkeypatch.setattr(OrderBook, "read", failing)
+    for agent in cluster.agents:
+        if agent.leads and agent is not victim:
+            await agent.kill()
+    await cluster.until(lambda: len(cluster.service.epochs) >= 2, within_s=SESSION_S + 1.0)
+    await cluster.until(lambda: any(a.leads and a is not victim for a in cluster.living))
+    assert victim.alive
+    await cluster.until(lambda: cluster.leader.app.leading.desk is not None)
+
+
+Breaks = tuple[type, str, str]
+ONCE: dict[str, Breaks] = {
+    "tick": (LoadTally, "sample", "tick"),
+    "placing": (Deciding, "choose", "placing"),
+    "report": (Sampler, "sample", "report"),
+    "health": (HealthWatch, "_complaint", "health"),
+    "gauges": (Sidecar, "_show_once", "gauges"),
+}
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> Callable[[], bool]:
+    """Make a method fail at its next call; return whether it did."""
+    method, failed = getattr(kind, name), False
+
+    def failing(*args: Any, **named: Any) -> Any:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise LookupError("never seen before")
+        return method(*args, **named)
+
+    monkeypatch.setattr(kind, name, failing)
+    return lambda: failed
+
+
+@pytest.mark.parametrize("what", ONCE)
+@story()
+async def test_an_error_in_any_loop_is_counted_and_the_loop_goes_on(
+    cluster: Cluster, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, name, place = ONCE[what]
+    failed = breaking(monkeypatch, kind, name)
+    boundaries = await cluster.make_namespace(4)
+    placing = asyncio.ensure_future(place_all(cluster, boundaries))
+    await cluster.until(failed)
+    await cluster.until(lambda: sum(a.metric(COUNTER, place=place) for a in cluster.agents) == 1.0)
+    await placing
+    assert all(agent.alive for agent in cluster.agents)
+    assert cluster.service.epochs == [1]
+
+
+@story()
+async def test_a_membership_that_fails_unexpectedly_begins_anew(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundaries = await cluster.make_namespace(6)
+    await place_all(cluster, boundaries)
+    failed = breaking(monkeypatch, Ownerships, "retry_refused")
+    await cluster.until(failed)
+    await cluster.until(lambda: any(a.metric(COUNTER, place="membership") for a in cluster.agents))
+    (agent,) = [a for a in cluster.agents if a.metric(COUNTER, place="membership") == 1.0]
+    assert agent.alive
+    await cluster.until(lambda: agent.app.member.registered)
+    await cluster.settled(boundaries.bundles)
+
+
+LARGEST = {
+    **dict.fromkeys(("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"), 1e15),
+    **dict.fromkeys(("topics", "producerCount", "consumerCount"), 2**40),
+    "cacheSize": 2**50,
+}
+ABSURD = {"producerCount": 2**62, "consumerCount": 2**62, "msgRateIn": 4e307, "cacheSize": -1}
+
+
+@pytest.mark.parametrize("figures", [LARGEST, ABSURD], ids=["largest", "absurd"])
+@pytest.mark.parametrize("shedder", ["ThresholdShedder", "AvgShedder", "TransferShedder"])
+def test_one_broker_with_the_largest_or_with_absurd_figures_disturbs_nothing(
+    shedder: str, figures: dict[str, float]
+) -> None:
+    @story(shedding={"strategy": shedder})
+    async def tell(cluster: Cluster) -> None:
+        boundaries = await cluster.make_namespace(6)
+        await place_all(cluster, boundaries)
+        leader, teller = cluster.leader, cluster.hosts[1]
+        teller.figures = figures
+        view = cluster.desk.look
+        if figures is LARGEST:
+            await cluster.until(lambda: view().view.brokers.connections.max() >= 2**41)
+        else:
+            agent = cluster.agent_of(teller.name)
+            await cluster.until(
+                lambda: agent.metric("loadmanager_malformed_content_total", kind="stats") > 0
+            )
+        done = rounds(leader, "quiet") + rounds(leader, "moved")
+        await cluster.until(lambda: rounds(leader, "quiet") + rounds(leader, "moved") > done + 5)
+        leader.app.accounting.explain(teller.name)
+        leader.app.accounting.explain(boundaries.bundles[0])
+        for agent in cluster.agents:
+            counted = [agent.metric(COUNTER, place=one) for one in LABEL_VALUES["place"]]
+            assert counted == [0.0] * len(counted)
+        assert cluster.service.epochs == [1]
+
+    tell()

@@ -1,0 +1,257 @@
+"""What joins the parts, and the command that runs them."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from loadmanager.adapters.broker.http_control import CONNECTIONS
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.history import ThreadedHistory
+from loadmanager.agent.lease import Displaced
+from loadmanager.agent.ownership_effects import PARALLEL
+from loadmanager.common.settings_watch import tuned_by
+from loadmanager.common.task_groups import first_leaf
+from loadmanager.config import ConfigError
+from loadmanager.config.balancing import PlacementSettings, SheddingSettings
+from loadmanager.config.strategies import make_placement, make_shedder
+from loadmanager.core.history import Stream
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
+from loadmanager.ports import NoHistory
+from loadmanager.testbed.faults.cluster import make_config
+from loadmanager.testbed.faults.virtual_time import VirtualClock, run
+from loadmanager.wiring.sidecar import (
+    door_settings,
+    free_port,
+    make_history,
+    make_identity,
+    zookeeper_options,
+)
+
+
+def _shedding(strategy: str, **settings: Any) -> SheddingSettings:
+    return SheddingSettings(strategy=strategy, settings=settings)
+
+
+@pytest.mark.parametrize("name", SHEDDERS)
+def test_every_shedder_is_made_by_each_of_its_names(name: str) -> None:
+    assert isinstance(make_shedder(_shedding(name)), SHEDDERS[name])
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_every_placement_is_made_by_each_of_its_names(name: str) -> None:
+    assert isinstance(make_placement(PlacementSettings(strategy=name)), PLACEMENTS[name])
+
+
+def test_a_strategy_that_does_not_exist_is_named_with_its_place_and_the_others() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_shedder(_shedding("Thresold"))
+    (fault,) = caught.value.faults
+    assert fault.startswith("[shedding] strategy = 'Thresold'; expected one of ")
+    assert "ThresholdShedder" in fault
+    with pytest.raises(ConfigError, match=r"\[placement\] strategy = 'Nobody'"):
+        make_placement(PlacementSettings(strategy="Nobody"))
+
+
+def test_all_faults_of_a_strategy_s_settings_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_shedder(_shedding("ThresholdShedder", treshold=0.1, min_bytes_per_s="much"))
+    first, second = sorted(caught.value.faults)
+    where = "[shedding.settings] for ThresholdShedder: "
+    assert first == f"{where}min_bytes_per_s = 'much'; expected a number"
+    assert second == f"{where}treshold is unknown; did you mean threshold?"
+    with pytest.raises(ConfigError, match="zzz is unknown; expected one of threshold"):
+        make_shedder(_shedding("ThresholdShedder", zzz=1))
+
+
+def test_a_setting_out_of_its_range_is_told_with_its_place() -> None:
+    with pytest.raises(
+        ConfigError, match=r"\[shedding.settings\] for ThresholdShedder: .*threshold"
+    ):
+        make_shedder(_shedding("ThresholdShedder", threshold=7.0))
+
+
+def test_a_setting_under_pulsar_s_name_is_in_pulsar_s_unit() -> None:
+    made = make_shedder(
+        _shedding(
+            "ThresholdShedder",
+            loadBalancerBrokerThresholdShedderPercentage=25.0,
+            weights_cpu=0.5,
+        )
+    )
+    assert isinstance(made, ThresholdShedder)
+    assert made.threshold == pytest.approx(0.25)
+    assert made.weights.cpu == pytest.approx(0.5)
+
+
+def test_the_planner_has_the_configured_budgets() -> None:
+    config = make_config(
+        planner={
+            "max_moves_per_round": 3,
+            "max_moves_per_hour": 30,
+            "max_in_flight_per_broker": 2,
+            "max_bytes_per_s_per_round": 5e6,
+        },
+        shedding={"observe": True, "enabled": False, "grace_period_s": 77.0},
+    )
+    planner = tuned_by(config).planner
+    got = planner.settings
+    assert (got.moves_per_round, got.moves_per_hour, got.in_flight_per_broker) == (3, 30, 2)
+    assert got.bytes_per_s_per_round == pytest.approx(5e6)
+    assert (got.observe, got.shedding, got.cool_down_s) == (True, False, 77.0)
+    assert planner.filters.max_report_age_s == pytest.approx(30.0)
+    assert isinstance(planner.shedder, ThresholdShedder)
+
+
+def test_a_planner_with_an_unknown_strategy_is_not_made() -> None:
+    with pytest.raises(ConfigError, match="expected one of"):
+        tuned_by(make_config(shedding={"strategy": "None"}))
+
+
+def test_the_identity_tells_an_address_that_others_can_reach() -> None:
+    async def program() -> list[str]:
+        clock = VirtualClock()
+        sections: list[dict[str, str]] = [
+            {"listen_host": "10.0.0.7"},
+            {"listen_host": "::1"},
+            {"listen_host": "0.0.0.0", "advertised_url": "http://lb:80"},  # noqa: S104 - it is what is tested
+        ]
+        security = {"anonymous": "lookup"}
+        made = [
+            make_identity(make_config(sidecar=s, security=security), 7750, clock) for s in sections
+        ]
+        assert len({identity.instance for identity in made}) == 3
+        return [identity.sidecar_url for identity in made]
+
+    assert run(program()) == ["http://10.0.0.7:7750", "http://[::1]:7750", "http://lb:80"]
+
+
+def test_zookeeper_s_secrets_reach_its_options() -> None:
+    config = make_config(zookeeper={"digest_user": "me", "digest_password": "s3cret"})
+    options = zookeeper_options(config)
+    assert (options.digest_user, options.digest_password) == ("me", "s3cret")
+    assert options.hosts == config.zookeeper.hosts
+
+
+def test_access_and_host_name_checks_reach_zookeeper_s_options() -> None:
+    login = {"digest_user": "me", "digest_password": "s3cret"}
+    options = zookeeper_options(make_config(zookeeper=login))
+    assert (options.tls_verify_hostname, options.creator_only) == (True, None)
+    section = {**login, "tls_verify_hostname": False, "creator_only": False}
+    options = zookeeper_options(make_config(zookeeper=section))
+    assert (options.tls_verify_hostname, options.creator_only) == (False, False)
+
+
+def test_the_door_s_times_are_those_of_the_configuration() -> None:
+    made = door_settings(make_config(http={"keepalive_s": 20, "stop_s": 0.5, "backlog": 7}))
+    assert (made.keepalive_s, made.stop_s, made.backlog) == (20.0, 0.5, 7)
+
+
+def test_a_split_policy_is_made_of_the_configuration() -> None:
+    policy = tuned_by(make_config(split={"enabled": False, "max_splits_per_round": 3})).split_policy
+    assert (policy.enabled, policy.most_per_round) == (False, 3)
+
+
+def test_a_free_port_can_be_listened_on() -> None:
+    tried = [_listened_on(free_port("127.0.0.1")) for _ in range(5)]
+    assert any(tried)  # Somebody else may take one in between.
+
+
+def _listened_on(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return 0 < port < 65536
+    except OSError:
+        return False
+
+
+def test_the_first_of_nested_errors_is_told() -> None:
+    inner = Displaced("another one")
+    assert first_leaf(ExceptionGroup("a", [ExceptionGroup("b", [inner]), ValueError()])) is inner
+
+
+def test_no_renewal_waits_for_a_connection_behind_other_commands() -> None:
+    assert CONNECTIONS >= PARALLEL + 2
+
+
+def _agent(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "loadmanager", "agent", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_command_tells_each_fault_of_the_configuration_and_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "lm.toml"
+    file.write_text('[broker]\nid = "localhost:8080"\n[shedding]\nstrategy = "Nobody"\n')
+    ended = _agent("--config", str(file))
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    told = f'{file}: [shedding] strategy = "Nobody"; expected one of '
+    assert ended.stderr.startswith(told)
+
+
+def test_the_command_tells_why_it_cannot_listen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = _agent(
+            "--set",
+            "broker.id=localhost:8080",
+            "--set",
+            "sidecar.listen_host=127.0.0.1",
+            "--set",
+            f"sidecar.listen_port={port}",
+        )
+    assert ended.returncode == 1
+    assert "loadmanager agent: " in ended.stderr
+    assert f"127.0.0.1 port {port}: address already in use, by " in ended.stderr
+    assert f"(process {os.getpid()}); expected a free port as [sidecar] listen_port" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_command_tells_that_an_address_is_not_this_host_s() -> None:
+    told = ["broker.id=localhost:8080", "sidecar.listen_host=192.0.2.1"]
+    ended = _agent(*(part for one in told for part in ("--set", one)))
+    assert ended.returncode == 1
+    assert "expected an address of this host as [sidecar] listen_host" in ended.stderr
+
+
+def test_no_history_is_kept_unless_it_is_asked_for() -> None:
+    config = make_config()
+    identity = make_identity(config, 7750, SystemClock())
+    assert isinstance(make_history(config, identity), NoHistory)
+
+
+def test_history_goes_where_the_configuration_says(tmp_path: Path) -> None:
+    config = make_config(history={"dir": str(tmp_path), "write": "reports"})
+    history = make_history(config, make_identity(config, 7750, SystemClock()), CollectorRegistry())
+    assert isinstance(history, ThreadedHistory)
+    history.close(10.0)
+    assert (history.wants(Stream.REPORTS), history.wants(Stream.ROUNDS)) == (True, False)
+
+
+def test_the_command_raises_its_limit_of_open_files_and_says_how_many_connections_fit() -> None:
+    agent = f"{sys.executable} -m loadmanager agent"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        keys = (
+            "broker.id=localhost:8080",
+            "sidecar.listen_host=127.0.0.1",
+            f"sidecar.listen_port={taken.getsockname()[1]}",
+        )
+        sets = " ".join(f"--set {key}" for key in (*keys, "log.format=json"))
+        ended = subprocess.run(
+            ["sh", "-c", f"ulimit -Sn 300; ulimit -Hn 500; exec {agent} {sets}"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    said = ended.stdout + ended.stderr
+    (line,) = (one for one in said.splitlines() if "http.open_files.too_few" in one)
+    assert "500" in line
+    assert "244" in line
+    assert "[http] max_connections" in line
