@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.core import znodes
 from loadmanager.core.ids import Namespace
@@ -14,8 +14,8 @@ from loadmanager.ports import NamespaceUnknown, Unfit
 class AffinityRequests:
     """The application's side of `AffinityService`."""
 
-    def __init__(self, parts: Parts, cluster: str) -> None:
-        self._documents = Documents(parts.coordination)
+    def __init__(self, context: Context, cluster: str) -> None:
+        self._documents = Documents(context.coordination)
         self._cluster = cluster
 
     async def group(self, namespace: Namespace) -> str:

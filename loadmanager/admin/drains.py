@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
@@ -25,17 +25,17 @@ class DrainRequests:
     """The application's side of `DrainService`; ``stays`` says which bundles never move."""
 
     def __init__(
-        self, parts: Parts, stays: Callable[[BundleId], bool] = belongs_to_a_broker
+        self, context: Context, stays: Callable[[BundleId], bool] = belongs_to_a_broker
     ) -> None:
         self._stays = stays
-        self._coordination = parts.coordination
-        self._picture = parts.picture
-        self._clock = parts.clock
-        self._metrics = parts.metrics
+        self._coordination = context.coordination
+        self._cluster_state = context.cluster_state
+        self._clock = context.clock
+        self._metrics = context.metrics
 
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
         """Have a broker emptied; see `DrainService`."""
-        if broker not in self._picture.brokers:
+        if broker not in self._cluster_state.brokers:
             raise BrokerUnknown(f"{broker}: no such broker is registered")
         mark = DrainMark(since_ms=self._clock.wall_ms(), by=by, reason=reason)
         path = znodes.draining(broker)
@@ -61,10 +61,10 @@ class DrainRequests:
     async def status(self, broker: BrokerId) -> DrainStatus:
         """Return how far a broker is; see `DrainService`."""
         mark = await self._mark(broker)
-        known = self._picture.brokers.get(broker)
+        known = self._cluster_state.brokers.get(broker)
         if known is None and mark is None:
             raise BrokerUnknown(f"{broker}: no such broker is registered or marked")
-        owners = self._picture.owners.items()
+        owners = self._cluster_state.owners.items()
         left = (b for b, at in owners if at.broker == broker and not self._stays(b))
         return DrainStatus(
             broker=broker,

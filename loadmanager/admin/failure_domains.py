@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from loadmanager.common.bundle_names import check_cluster
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId
@@ -25,8 +25,8 @@ class DomainRequests:
     change of a domain, so that two changes at once cannot both find a broker free.
     """
 
-    def __init__(self, parts: Parts, cluster: str) -> None:
-        self._documents = Documents(parts.coordination)
+    def __init__(self, context: Context, cluster: str) -> None:
+        self._documents = Documents(context.coordination)
         self._cluster = cluster
         self._folder = znodes.failure_domains(cluster)
 

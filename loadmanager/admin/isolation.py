@@ -7,14 +7,14 @@ from typing import Any, Final
 import structlog
 
 from loadmanager.common.bundle_names import check_cluster
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.policies import IsolationPolicy
 from loadmanager.core.wire import decode_isolation
 from loadmanager.core.wire.fields import parse_object, to_json
-from loadmanager.leader.leadership import Leading
+from loadmanager.leader.leadership import Leadership
 from loadmanager.ports import IsolatedBroker, LookupRefused, Missing, UnloadService
 
 log = structlog.get_logger()
@@ -34,12 +34,12 @@ class IsolationRequests:
     """
 
     def __init__(
-        self, parts: Parts, leading: Leading, unloads: UnloadService, cluster: str
+        self, context: Context, leading: Leadership, unloads: UnloadService, cluster: str
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._leading = leading
         self._unloads = unloads
-        self._documents = Documents(parts.coordination)
+        self._documents = Documents(context.coordination)
         self._cluster = cluster
         self._path = znodes.isolation_policies(cluster)
 
@@ -86,7 +86,7 @@ class IsolationRequests:
         policies = self._read(self._parsed(await self._documents.read(self._path)))
         return [
             IsolatedBroker(broker, name, _matches(policy.primary, broker), policy.namespaces)
-            for broker in sorted(self._parts.picture.brokers)
+            for broker in sorted(self._context.cluster_state.brokers)
             for name, policy in sorted(policies.items())
             if _lets(policy, broker)
         ]
@@ -107,7 +107,7 @@ class IsolationRequests:
                 log.warning("isolation.bundle.kept", bundle=bundle, policy=name, why=str(error))
 
     def _leaving(self, old: IsolationPolicy | None, new: IsolationPolicy) -> Iterator[BundleId]:
-        for bundle, holding in sorted(self._parts.picture.owners.items()):
+        for bundle, holding in sorted(self._context.cluster_state.owners.items()):
             namespace = namespace_of(bundle)
             if belongs_to_a_broker(bundle) or not _is_new(old, new, namespace):
                 continue
@@ -116,13 +116,13 @@ class IsolationRequests:
 
     async def _until_seen(self, name: str, policy: IsolationPolicy) -> bool:
         """Wait until this leader decides by the policy; False if it does not soon."""
-        clock = self._parts.clock
+        clock = self._context.clock
         deadline_s = clock.monotonic_s() + _SEEN_WITHIN_S
         while clock.monotonic_s() < deadline_s:
-            desk = self._leading.desk
-            if desk is None:
+            leader_term = self._leading.leader_term
+            if leader_term is None:
                 return False
-            if desk.look().view.policies.isolation.get(name) == policy:
+            if leader_term.look().view.policies.isolation.get(name) == policy:
                 return True
             await clock.sleep(_LOOK_S)
         return False

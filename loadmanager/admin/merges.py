@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats
 from loadmanager.core.splitting import CannotMerge, Merge, cut_again, neighbours
-from loadmanager.leader.leadership import Leading, unavailable
+from loadmanager.leader.leadership import Leadership, unavailable
 from loadmanager.ports import MergeRefused, Unavailable
 
 
@@ -17,30 +17,36 @@ from loadmanager.ports import MergeRefused, Unavailable
 class MergeRequests:
     """The application's side of `MergeService`."""
 
-    parts: Parts
-    leading: Leading
-    tuning: Tuning
+    context: Context
+    leading: Leadership
+    tuning: RuntimeSettings
     wait_s: float
 
     async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
         """Have two bundles merged, and wait for it; see `MergeService`."""
-        desk = self.leading.require_desk()
-        both = _chosen(await boundaries_of(self.parts.picture, namespace), range_text, other)
+        leader_term = self.leading.require_desk()
+        both = _chosen(
+            await boundaries_of(self.context.cluster_state, namespace), range_text, other
+        )
         self._check_size(both)
         hotter = max(both.halves, key=lambda half: self._reported(half).bytes_per_s)
         with unavailable(f"the order to merge {both.whole} was not written"):
-            await desk.splits.merge(both, hotter)
+            await leader_term.splits.merge(both, hotter)
 
         def is_merged() -> bool:
-            boundaries = self.parts.picture.known_boundaries(namespace)
+            boundaries = self.context.cluster_state.known_boundaries(namespace)
             if boundaries is not None and both.whole in boundaries:
                 return True
-            if self.leading.desk is desk:
+            if self.leading.leader_term is leader_term:
                 why = ": a half was moved, split or deleted"
-                desk.splits.check_ordered(both.halves, f"the order to merge {both.whole}", why)
+                leader_term.splits.check_ordered(
+                    both.halves, f"the order to merge {both.whole}", why
+                )
             return False
 
-        if not await self.parts.picture.changes.until(is_merged, self.parts.clock, self.wait_s):
+        if not await self.context.cluster_state.changes.until(
+            is_merged, self.context.clock, self.wait_s
+        ):
             raise Unavailable(
                 f"{both.lower} and {both.upper} were not merged within {self.wait_s:g} s; "
                 "the sidecar of their broker logs why"
@@ -54,8 +60,8 @@ class MergeRequests:
             raise MergeRefused(f"{both.whole} would be cut again at once: it has {excess}")
 
     def _reported(self, half: BundleId) -> BundleStats:
-        holding = self.parts.picture.live_owner(half)
-        known = holding and self.parts.picture.loads.reports.get(holding.broker)
+        holding = self.context.cluster_state.live_owner(half)
+        known = holding and self.context.cluster_state.loads.reports.get(holding.broker)
         return known.report.bundles.get(half, BundleStats()) if known else BundleStats()
 
 

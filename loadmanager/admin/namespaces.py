@@ -6,7 +6,7 @@ from typing import Any, Final
 import structlog
 
 from loadmanager.common.bundle_names import boundaries_of
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -14,7 +14,7 @@ from loadmanager.core.ids import DOMAINS, Namespace, namespace_of
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.core.wire.fields import parse_object
 from loadmanager.core.wire.namespaces import bundles_to_json, encode_policies, encode_tenant
-from loadmanager.leader.leadership import Leading
+from loadmanager.leader.leadership import Leadership
 from loadmanager.ports import (
     Check,
     Conflict,
@@ -38,11 +38,11 @@ _LEAVING_S: Final = 10.0
 class NamespaceRequests:
     """The application's side of `NamespaceService`."""
 
-    def __init__(self, parts: Parts, leading: Leading, cluster: str) -> None:
-        self._parts = parts
+    def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
+        self._context = context
         self._leading = leading
         self._cluster = cluster
-        self._documents = Documents(parts.coordination)
+        self._documents = Documents(context.coordination)
 
     async def of_tenant(self, tenant: str) -> tuple[Namespace, ...]:
         """Return all namespaces of a tenant; see `NamespaceService`."""
@@ -54,7 +54,7 @@ class NamespaceRequests:
 
     async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
         """Return a namespace's policies with its present bundles; see `NamespaceService`."""
-        boundaries = await boundaries_of(self._parts.picture, namespace)
+        boundaries = await boundaries_of(self._context.cluster_state, namespace)
         path = znodes.policies(namespace)
         data = await self._documents.read(path)
         with told(path, "read"):
@@ -81,7 +81,7 @@ class NamespaceRequests:
             raise Conflict(f"{namespace} was changed by others {_TRIES} times meanwhile")
         log.info("namespace.bundles.created", namespace=namespace, bundles=len(boundaries.bundles))
         # Who created it may ask for it next.
-        await boundaries_of(self._parts.picture, namespace)
+        await boundaries_of(self._context.cluster_state, namespace)
 
     async def _nothing_stands(self, namespace: Namespace) -> Operation:
         """Return what holds while there is no such namespace, nor a lock of a former one.
@@ -94,7 +94,7 @@ class NamespaceRequests:
         """
         path = znodes.lock_folder_of(namespace)
         with told(path, "read"):
-            await self._parts.coordination.sync(path)
+            await self._context.coordination.sync(path)
         for standing in (znodes.policies(namespace), znodes.local_policies(namespace)):
             if await self._documents.node(standing):
                 raise NamespaceTaken(f"namespace {namespace} exists already")
@@ -111,9 +111,9 @@ class NamespaceRequests:
         """Make the node of a tenant unless it stands: a Pulsar broker wants one with content."""
         path = f"{znodes.POLICIES}/{tenant}"
         with told(path, "written"):
-            if await self._parts.coordination.get(path) is None:
+            if await self._context.coordination.get(path) is None:
                 try:
-                    await self._parts.coordination.create(path, encode_tenant(self._cluster))
+                    await self._context.coordination.create(path, encode_tenant(self._cluster))
                 except NodeExists:
                     return
 
@@ -153,7 +153,7 @@ class NamespaceRequests:
     def _topics_reported(self, namespace: Namespace) -> int:
         return sum(
             stats.topics
-            for known in self._parts.picture.loads.reports.values()
+            for known in self._context.cluster_state.loads.reports.values()
             for bundle, stats in known.report.bundles.items()
             if namespace_of(bundle) == namespace
         )
@@ -176,18 +176,18 @@ class NamespaceRequests:
 
     async def _let_go(self, namespace: Namespace) -> None:
         """Recall what is owned of a deleted namespace; the next round would do it, too."""
-        desk = self._leading.desk
-        if desk is None:
+        leader_term = self._leading.leader_term
+        if leader_term is None:
             return
         try:
-            await desk.recall(namespace)
+            await leader_term.recall(namespace)
         except CoordinationError as error:
             log.warning("namespace.bundles.kept", namespace=namespace, error=str(error))
             return
-        owners, changes = self._parts.picture.owners, self._parts.picture.changes
+        owners, changes = self._context.cluster_state.owners, self._context.cluster_state.changes
         await changes.until(
             lambda: all(namespace_of(bundle) != namespace for bundle in owners),
-            self._parts.clock,
+            self._context.clock,
             _LEAVING_S,
         )
 

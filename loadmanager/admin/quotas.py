@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId, Namespace
@@ -27,9 +27,9 @@ DEFAULT_QUOTA: Final[Mapping[str, Any]] = MappingProxyType(
 class QuotaRequests:
     """The application's side of `QuotaService`."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._picture = parts.picture
-        self._documents = Documents(parts.coordination)
+    def __init__(self, context: Context) -> None:
+        self._cluster_state = context.cluster_state
+        self._documents = Documents(context.coordination)
 
     async def default(self) -> Mapping[str, Any]:
         """Return the quota of bundles without one of their own; see `QuotaService`."""
@@ -56,7 +56,7 @@ class QuotaRequests:
             await self._documents.change(path, lambda _: None)
 
     async def _bundle(self, namespace: Namespace, range_text: str) -> BundleId:
-        return bundle_in(await boundaries_of(self._picture, namespace), range_text)
+        return bundle_in(await boundaries_of(self._cluster_state, namespace), range_text)
 
     async def _stored(self, bundle: BundleId | None) -> Mapping[str, Any] | None:
         path = znodes.quota(bundle)

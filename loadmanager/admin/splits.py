@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting import SPLIT_ALGORITHMS, can_split
-from loadmanager.leader.leadership import Leading, unavailable
+from loadmanager.leader.leadership import Leadership, unavailable
 from loadmanager.ports import (
     BundleUnknown,
     SplitRefused,
@@ -22,8 +22,8 @@ _POSITIONS = "specified_positions_divide"
 class SplitRequests:
     """The application's side of `SplitService`."""
 
-    parts: Parts
-    leading: Leading
+    context: Context
+    leading: Leadership
     wait_s: float
 
     async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
@@ -33,24 +33,26 @@ class SplitRequests:
             raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
         if order.algorithm == _POSITIONS and not order.positions:
             raise SplitRefused(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
-        desk = self.leading.require_desk()
-        bundle = self._chosen(await boundaries_of(self.parts.picture, namespace), chosen)
+        leader_term = self.leading.require_desk()
+        bundle = self._chosen(await boundaries_of(self.context.cluster_state, namespace), chosen)
         if not can_split(bundle):
             raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
-        if self.parts.picture.live_owner(bundle) is None:
+        if self.context.cluster_state.live_owner(bundle) is None:
             raise SplitRefused(f"nobody owns {bundle} now; look one of its topics up first")
         with unavailable(f"the order to split {bundle} was not written"):
-            await desk.splits.order(bundle, order)
+            await leader_term.splits.order(bundle, order)
 
         def is_cut() -> bool:
-            boundaries = self.parts.picture.known_boundaries(namespace)
+            boundaries = self.context.cluster_state.known_boundaries(namespace)
             if boundaries is not None and bundle not in boundaries:
                 return True
-            if self.leading.desk is desk:
-                desk.splits.check_ordered([bundle], f"the order to split {bundle}")
+            if self.leading.leader_term is leader_term:
+                leader_term.splits.check_ordered([bundle], f"the order to split {bundle}")
             return False
 
-        if not await self.parts.picture.changes.until(is_cut, self.parts.clock, self.wait_s):
+        if not await self.context.cluster_state.changes.until(
+            is_cut, self.context.clock, self.wait_s
+        ):
             raise Unavailable(
                 f"{bundle} was not cut within {self.wait_s:g} s; its broker's sidecar logs why"
             )
@@ -63,7 +65,7 @@ class SplitRequests:
     def _heaviest(self, boundaries: Boundaries, *, by_topics: bool) -> BundleId:
         reported = {
             bundle: stats.topics if by_topics else stats.bytes_per_s
-            for known in self.parts.picture.loads.reports.values()
+            for known in self.context.cluster_state.loads.reports.values()
             for bundle, stats in known.report.bundles.items()
             if bundle in boundaries
         }

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import structlog
 
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -35,20 +35,20 @@ _Topics = Mapping[BundleId, Mapping[TopicName, TopicTraffic]]
 class TopicRequests:
     """The application's side of `TopicService`."""
 
-    def __init__(self, parts: Parts, line: TopicLine) -> None:
-        self._parts = parts
+    def __init__(self, context: Context, line: TopicLine) -> None:
+        self._context = context
         self._line = line
-        self._documents = Documents(parts.coordination)
+        self._documents = Documents(context.coordination)
 
     async def own(self, namespace: Namespace | None) -> _Topics:
         """Return the topics of this broker's bundles; see `TopicService`."""
-        me = self._parts.identity.broker
+        me = self._context.identity.broker
         found: dict[BundleId, Mapping[TopicName, TopicTraffic]] = {}
-        for bundle, holding in list(self._parts.picture.owners.items()):
+        for bundle, holding in list(self._context.cluster_state.owners.items()):
             if holding.broker != me or namespace not in {None, namespace_of(bundle)}:
                 continue
             try:
-                found[bundle] = await self._parts.broker.topics(bundle)
+                found[bundle] = await self._context.broker.topics(bundle)
             except BrokerError as error:
                 # It has just left, or the broker has: then so have its topics.
                 log.debug("broker.topics.unread", bundle=bundle, error=str(error))
@@ -56,7 +56,7 @@ class TopicRequests:
 
     async def of_namespace(self, namespace: Namespace, mode: TopicMode) -> Sequence[TopicName]:
         """Return the topics of a namespace; see `TopicService`."""
-        boundaries = await boundaries_of(self._parts.picture, namespace)
+        boundaries = await boundaries_of(self._context.cluster_state, namespace)
         found = set(await self._partitions(namespace))
         for topics in await self._everywhere(namespace, boundaries.bundles):
             found |= {topic for inner in topics.values() for topic in inner}
@@ -66,7 +66,7 @@ class TopicRequests:
         self, namespace: Namespace, range_text: str, topics: Sequence[TopicName]
     ) -> Mapping[TopicName, int]:
         """Return where topics of a bundle lie; see `TopicService`."""
-        boundaries = await boundaries_of(self._parts.picture, namespace)
+        boundaries = await boundaries_of(self._context.cluster_state, namespace)
         bundle = bundle_in(boundaries, range_text)
         elsewhere = [topic for topic in topics if topic.namespace != namespace]
         if elsewhere:
@@ -74,20 +74,20 @@ class TopicRequests:
         if not topics:
             told_by = await self._everywhere(namespace, (bundle,))
             topics = [topic for found in told_by for topic in found.get(bundle, ())]
-        where = {topic: self._parts.topic_hash.position(topic) for topic in topics}
+        where = {topic: self._context.topic_hash.position(topic) for topic in topics}
         return {topic: at for topic, at in where.items() if boundaries.at(at) == bundle}
 
     async def _everywhere(self, namespace: Namespace, bundles: Iterable[BundleId]) -> list[_Topics]:
         """Return what each broker with some of the bundles says of its topics."""
-        picture, me = self._parts.picture, self._parts.identity.broker
-        holdings = (picture.live_owner(bundle) for bundle in bundles)
+        cluster_state, me = self._context.cluster_state, self._context.identity.broker
+        holdings = (cluster_state.live_owner(bundle) for bundle in bundles)
         owners = sorted({holding.broker for holding in holdings if holding})
         turns = asyncio.Semaphore(_ASKED_AT_ONCE)
 
         async def ask(owner: BrokerId) -> _Topics:
             if owner == me:
                 return await self.own(namespace)
-            known = picture.brokers.get(owner)
+            known = cluster_state.brokers.get(owner)
             url = known.registration.sidecar_url if known else ""
             if not url:
                 raise Unavailable(f"broker {owner} has no sidecar to ask for its topics")
@@ -120,13 +120,13 @@ class TopicRequests:
 class PartitionRequests:
     """The application's side of `PartitionService`."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._picture = parts.picture
-        self._documents = Documents(parts.coordination)
+    def __init__(self, context: Context) -> None:
+        self._cluster_state = context.cluster_state
+        self._documents = Documents(context.coordination)
 
     async def create(self, topic: TopicName, partitions: int) -> None:
         """Make a topic a partitioned one; see `PartitionService`."""
-        await boundaries_of(self._picture, topic.namespace)
+        await boundaries_of(self._cluster_state, topic.namespace)
 
         def edit(data: bytes | None) -> bytes:
             if data is not None:

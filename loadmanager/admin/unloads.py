@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
-from loadmanager.leader.leadership import Leading, unavailable
-from loadmanager.leader.term import Desk
+from loadmanager.leader.leadership import Leadership, unavailable
+from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import Unavailable, Unloaded, UnloadRefused
 
 _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
@@ -28,9 +28,9 @@ class UnloadRequests:
         wait_s: how long those may take to arrive.
     """
 
-    parts: Parts
-    leading: Leading
-    tuning: Tuning
+    context: Context
+    leading: Leadership
+    tuning: RuntimeSettings
     wait_s: float
 
     async def unload(
@@ -38,7 +38,7 @@ class UnloadRequests:
     ) -> Sequence[Unloaded]:
         """Have bundles move, a few at a time, and wait for them; see `UnloadService`."""
         self.leading.require_desk()
-        boundaries = await boundaries_of(self.parts.picture, namespace)
+        boundaries = await boundaries_of(self.context.cluster_state, namespace)
         whole = range_text is None
         bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
         staying: dict[BundleId, str] = {}
@@ -54,15 +54,15 @@ class UnloadRequests:
         return unloaded
 
     def _check(self, destination: BrokerId) -> None:
-        known = self.parts.picture.brokers.get(destination)
+        known = self.context.cluster_state.brokers.get(destination)
         if known is None:
             raise UnloadRefused(f"{_INACTIVE}: {destination} is not registered")
         if known.registration.draining:
             raise UnloadRefused(f"{_INACTIVE}: {destination} is draining")
-        loads = self.parts.picture.loads.reports.get(destination)
+        loads = self.context.cluster_state.loads.reports.get(destination)
         if loads is None:
             raise UnloadRefused(f"{_INACTIVE}: {destination} has published no loads")
-        age_s = self.parts.clock.monotonic_s() - loads.seen_at_s
+        age_s = self.context.clock.monotonic_s() - loads.seen_at_s
         oldest_s = self.tuning.now.planner.filters.max_report_age_s
         if age_s > oldest_s:
             raise UnloadRefused(
@@ -77,17 +77,17 @@ class UnloadRequests:
         unloaded: list[Unloaded],
     ) -> Mapping[BundleId, str]:
         """Move these at the same time; return why some stay, and add the others to ``unloaded``."""
-        desk, began_s = self.leading.require_desk(), self.parts.clock.monotonic_s()
+        leader_term, began_s = self.leading.require_desk(), self.context.clock.monotonic_s()
         with unavailable("the orders that stand are not known"):
-            await desk.tasks.confirm()
-        holdings = {bundle: self.parts.picture.live_owner(bundle) for bundle in bundles}
+            await leader_term.tasks.confirm()
+        holdings = {bundle: self.context.cluster_state.live_owner(bundle) for bundle in bundles}
         owners = {bundle: holding.broker for bundle, holding in holdings.items() if holding}
         # What is on its way to its first owner is that one's already.
-        coming = {bundle: desk.planned(bundle) for bundle in bundles if bundle not in owners}
+        coming = {bundle: leader_term.planned(bundle) for bundle in bundles if bundle not in owners}
         owners |= {bundle: planned for bundle, planned in coming.items() if planned is not None}
-        leaving = {b: o for b, o in owners.items() if _is_to_leave(desk, b, o, destination)}
+        leaving = {b: o for b, o in owners.items() if _is_to_leave(leader_term, b, o, destination)}
         with unavailable("the order to unload was not written"):
-            staying = await desk.order_unload(leaving, destination) if leaving else {}
+            staying = await leader_term.order_unload(leaving, destination) if leaving else {}
         moving = {bundle: owner for bundle, owner in owners.items() if bundle not in staying}
         unloaded.extend(Unloaded(bundle=bundle) for bundle in bundles if bundle not in owners)
         unloaded.extend(await self._until_arrived(moving, destination, began_s))
@@ -96,13 +96,13 @@ class UnloadRequests:
     async def _until_arrived(
         self, moving: Mapping[BundleId, BrokerId], destination: BrokerId | None, began_s: float
     ) -> Sequence[Unloaded]:
-        picture, clock = self.parts.picture, self.parts.clock
+        cluster_state, clock = self.context.cluster_state, self.context.clock
         arrived: list[Unloaded] = []
         waiting = dict(moving)
 
         def all_arrived() -> bool:
             for bundle, source in list(waiting.items()):
-                holding = picture.serving_owner(bundle)
+                holding = cluster_state.serving_owner(bundle)
                 owner = holding.broker if holding else None
                 cut = self._was_cut(bundle)
                 if cut or _arrived(owner, source, destination):
@@ -113,22 +113,22 @@ class UnloadRequests:
                     )
             return not waiting
 
-        if not await picture.changes.until(all_arrived, clock, self.wait_s):
+        if not await cluster_state.changes.until(all_arrived, clock, self.wait_s):
             where = f" at {destination}" if destination else " elsewhere"
             first = next(iter(waiting))
             raise Unavailable(f"{first} did not arrive{where} within {self.wait_s:g} s")
         return arrived
 
     def _was_cut(self, bundle: BundleId) -> bool:
-        boundaries = self.parts.picture.known_boundaries(namespace_of(bundle))
+        boundaries = self.context.cluster_state.known_boundaries(namespace_of(bundle))
         return boundaries is not None and bundle not in boundaries
 
 
 def _is_to_leave(
-    desk: Desk, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
+    leader_term: LeaderTerm, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
 ) -> bool:
     """Say whether a new order is needed; what is on its way already needs none."""
-    planned = desk.planned(bundle)
+    planned = leader_term.planned(bundle)
     if destination is None:
         return planned in {None, owner}
     return destination != (planned or owner)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import structlog
 
 from loadmanager.agent.unleased import TELL_EVERY_S
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.orders import Orders, decode_orders
@@ -27,16 +27,16 @@ log = structlog.get_logger()
 _RETRY_S = 0.5
 
 
-class Obedience:
+class AcceptedOrders:
     """Reads the orders of this broker, and hands on those that are to be obeyed."""
 
     def __init__(
-        self, parts: Parts, obey: Callable[[Orders], None], doubt: Callable[[], None]
+        self, context: Context, obey: Callable[[Orders], None], doubt: Callable[[], None]
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._obey = obey
         self._doubt = doubt
-        self._path = znodes.orders(parts.identity.broker)
+        self._path = znodes.orders(context.identity.broker)
         self._obeyed = Orders(0)
         self._elected_epoch = 0
         self._doubtful: Orders | None = None
@@ -51,7 +51,7 @@ class Obedience:
         Raises:
             CoordinationError: it cannot be read now.
         """
-        node = await self._parts.coordination.get(znodes.EPOCH)
+        node = await self._context.coordination.get(znodes.EPOCH)
         if node is not None:
             self._elected_epoch = max(self._elected_epoch, node.stat.version)
 
@@ -64,7 +64,7 @@ class Obedience:
         Raises:
             CoordinationError: they cannot be read now.
         """
-        node = await self._parts.coordination.get(self._path)
+        node = await self._context.coordination.get(self._path)
         if node is None:
             self._take(Orders(0))
         self.seen(node)
@@ -80,7 +80,7 @@ class Obedience:
         except MalformedContent as error:
             # The former orders stand: to own nothing would be the worst reading of garbage.
             log.warning("znode.content.refused", path=self._path, error=str(error))
-            self._parts.metrics.malformed("orders")
+            self._context.metrics.malformed("orders")
             self._refuse(str(error))
             return
         if self._obeyed.epoch <= orders.epoch <= self._elected_epoch:
@@ -99,14 +99,14 @@ class Obedience:
                 await self._settle()
             except CoordinationError as error:
                 log.debug("orders.epoch.unread", error=str(error))
-                await self._parts.clock.sleep(_RETRY_S)
+                await self._context.clock.sleep(_RETRY_S)
                 self._work.set()
 
     async def _settle(self) -> None:
         orders = self._doubtful
         if orders is None:
             return
-        coordination = self._parts.coordination
+        coordination = self._context.coordination
         await coordination.sync(znodes.EPOCH)
         node = await coordination.get(znodes.EPOCH)
         self._elected(0 if node is None else node.stat.version)
@@ -132,18 +132,18 @@ class Obedience:
     def _take(self, orders: Orders) -> None:
         self._obeyed = orders
         self.refused, self._tell_again_s = "", -math.inf
-        self._parts.metrics.orders_refused.set(0)
+        self._context.metrics.orders_refused.set(0)
         self._obey(orders)
 
     def _refuse_epoch(self, orders: Orders) -> None:
         # ZooKeeper's check keeps leaders from writing such; what wrote it is no leader.
         epoch, newest = orders.epoch, self._obeyed.epoch
         if epoch < newest:
-            self._parts.metrics.stale_orders.inc()
+            self._context.metrics.stale_orders.inc()
             if (orders.bundles, orders.splits) == (self._obeyed.bundles, self._obeyed.splits):
                 self._obey(self._obeyed)
                 return
-        now_s = self._parts.clock.monotonic_s()
+        now_s = self._context.clock.monotonic_s()
         if now_s >= self._tell_again_s:
             self._tell_again_s = now_s + TELL_EVERY_S
             log.error(
@@ -157,4 +157,4 @@ class Obedience:
     def _refuse(self, why: str) -> None:
         self.refused = why
         self._doubt()
-        self._parts.metrics.orders_refused.set(1)
+        self._context.metrics.orders_refused.set(1)

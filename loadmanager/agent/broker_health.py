@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from loadmanager.agent.load_reports import Sampler
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.health import Health, HealthRules, after, may_be_let_off
 from loadmanager.ports import BrokerError, NotTheContract
 
@@ -24,8 +24,8 @@ _TELL_EVERY_S: Final = 60.0
 class HealthWatch:
     """Asks for ever, and keeps the intention up to date."""
 
-    def __init__(self, parts: Parts, sampler: Sampler, rules: HealthRules) -> None:
-        self._parts = parts
+    def __init__(self, context: Context, sampler: Sampler, rules: HealthRules) -> None:
+        self._context = context
         self._intention = sampler.intention
         self._rules = rules
         self._health = Health()
@@ -34,30 +34,32 @@ class HealthWatch:
 
     async def run(self) -> None:
         """Ask until cancelled."""
-        clock = self._parts.clock
+        clock = self._context.clock
         while True:
             await clock.sleep(self._rules.interval_s or _IDLE_S)
             if self._rules.interval_s:
                 try:
                     self._learn(await self._complaint())
                 except Exception as error:  # noqa: BLE001 - no error of one question ends the sidecar
-                    self._parts.unexpected.caught("health", error)
+                    self._context.unexpected.caught("health", error)
 
     async def _complaint(self) -> str:
         """Return what is wrong with the broker, "" if nothing."""
-        begun_s = self._parts.clock.monotonic_s()
+        begun_s = self._context.clock.monotonic_s()
         try:
-            await self._parts.broker.health(self._rules.timeout_s)
+            await self._context.broker.health(self._rules.timeout_s)
         except BrokerError as error:
             # Then the membership tells, and there is nothing that could be sick.
             self._log = log.debug if isinstance(error, NotTheContract) else log.warning
-            self._parts.metrics.broker_probed("failed", self._parts.clock.monotonic_s() - begun_s)
+            self._context.metrics.broker_probed(
+                "failed", self._context.clock.monotonic_s() - begun_s
+            )
             return str(error)
-        self._parts.metrics.broker_probed("passed", self._parts.clock.monotonic_s() - begun_s)
+        self._context.metrics.broker_probed("passed", self._context.clock.monotonic_s() - begun_s)
         return ""
 
     def _learn(self, complaint: str) -> None:
-        now_s = self._parts.clock.monotonic_s()
+        now_s = self._context.clock.monotonic_s()
         before, self._health = self._health, after(self._rules, self._health, good=not complaint)
         if not complaint:
             self._tell_again_s = -math.inf
@@ -66,13 +68,13 @@ class HealthWatch:
             self._log("broker.health.failed", error=complaint)
         if self._health.healthy is not before.healthy:
             self._log("broker.health.changed", healthy=self._health.healthy, error=complaint)
-            self._parts.metrics.broker_healthy.set(self._health.healthy)
+            self._context.metrics.broker_healthy.set(self._health.healthy)
         self._intention.health_found(
             healthy=self._health.healthy, let_off=not self._health.healthy and self._may_be_off()
         )
 
     def _may_be_off(self) -> bool:
-        brokers = self._parts.picture.brokers
-        me = self._parts.identity.broker
+        brokers = self._context.cluster_state.brokers
+        me = self._context.identity.broker
         draining = [b for b, known in brokers.items() if b != me and known.registration.draining]
         return may_be_let_off(me, brokers, draining)

@@ -2,13 +2,13 @@
 
 import structlog
 
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.ports import Node
 
 log = structlog.get_logger()
 
 
-class Intention:
+class DrainIntent:
     """Draining because somebody marked the broker, its sidecar stops, or it is unhealthy.
 
     What the mark says is for people: that it stands is enough, so a mark with spoilt
@@ -20,7 +20,7 @@ class Intention:
         self._stopping = False
         self._let_off = False
         self.healthy = True
-        self.changes = Changes()
+        self.changes = Subscriptions()
 
     @property
     def draining(self) -> bool:

@@ -14,9 +14,9 @@ import structlog
 
 from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_effects import PARALLEL
-from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.registration import listed_in
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
@@ -43,11 +43,11 @@ _LOOK_S = 0.5
 class FormerLocks:
     """The locks that were left by memberships that have ended, with their tokens."""
 
-    def __init__(self, parts: Parts, ownerships: Ownerships) -> None:
-        self._coordination = parts.coordination
-        self._control = parts.broker
-        self._broker = parts.identity.broker
-        self._clock = parts.clock
+    def __init__(self, context: Context, ownerships: OwnershipWorker) -> None:
+        self._coordination = context.coordination
+        self._control = context.broker
+        self._broker = context.identity.broker
+        self._clock = context.clock
         self._ownerships = ownerships
         self._tokens: dict[BundleId, int] = {}
 

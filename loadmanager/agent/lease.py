@@ -22,8 +22,8 @@ from typing import Final
 import structlog
 
 from loadmanager.agent.membership import Membership
-from loadmanager.agent.ownership_worker import Ownerships
-from loadmanager.common.context import Parts
+from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId
@@ -99,8 +99,8 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        parts: Parts,
-        ownerships: Ownerships,
+        context: Context,
+        ownerships: OwnershipWorker,
         terms: LeaseTerms,
         membership: Membership,
         *,
@@ -108,11 +108,11 @@ class LeaseKeeper:
         heartbeats: Heartbeats,
         has_heirs: Callable[[], bool],
     ) -> None:
-        self._coordination = parts.coordination
-        self._broker = parts.broker
+        self._coordination = context.coordination
+        self._broker = context.broker
         self._ownerships = ownerships
-        self._clock = parts.clock
-        self._metrics = parts.metrics
+        self._clock = context.clock
+        self._metrics = context.metrics
         self._terms = terms
         self._membership = membership
         self._heartbeats = heartbeats

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from loadmanager.agent.drain_intent import Intention
+from loadmanager.agent.drain_intent import DrainIntent
 from loadmanager.agent.membership import Membership
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import Tuning, wait_out
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings, wait_out
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
@@ -46,9 +46,9 @@ class Sampler:
     rates of the last sample are means.
     """
 
-    parts: Parts
+    context: Context
     probe: HostProbe
-    intention: Intention
+    intention: DrainIntent
     broker_class: str = ""
     window_s: float | None = field(default=None, init=False)
     _samples: UsageSamples = field(default_factory=UsageSamples, init=False)
@@ -60,11 +60,11 @@ class Sampler:
         Raises:
             BrokerError: the broker gave no stats.
         """
-        stats = await self.parts.broker.stats()
+        stats = await self.context.broker.stats()
         self.window_s = stats.window_s
         self._tell_left_out(stats.left_out)
-        host, port = _place(self.parts.identity.broker)
-        others = (_place(broker) for broker in self.parts.picture.brokers)
+        host, port = _place(self.context.identity.broker)
+        others = (_place(broker) for broker in self.context.cluster_state.brokers)
         usage = self.probe.sample(
             broker_process_id=stats.process_id,
             broker_port=port,
@@ -76,7 +76,7 @@ class Sampler:
     def _tell_left_out(self, left_out: tuple[str, ...]) -> None:
         """Count figures that are outside their bounds at each sample, log them when they change."""
         for _ in left_out:
-            self.parts.metrics.malformed("stats")
+            self.context.metrics.malformed("stats")
         if left_out and left_out != self._left_out:
             log.warning(
                 "broker.stats.figures_refused", count=len(left_out), first=left_out[:_MOST_LOGGED]
@@ -84,12 +84,12 @@ class Sampler:
         self._left_out = left_out
 
     def _report(self, stats: BrokerStats, usage: HostUsage) -> LoadReport:
-        identity = self.parts.identity
+        identity = self.context.identity
         return LoadReport(
             broker=identity.broker,
             urls=stats.urls or identity.urls,
             sidecar_url=identity.sidecar_url,
-            reported_at_ms=self.parts.clock.wall_ms(),
+            reported_at_ms=self.context.clock.wall_ms(),
             started_at_ms=identity.started_at_ms,
             version=identity.version or stats.version,
             cpu=usage.cpu,
@@ -109,20 +109,20 @@ class Publisher:
 
     def __init__(
         self,
-        parts: Parts,
+        context: Context,
         sampler: Sampler,
-        tuning: Tuning,
+        tuning: RuntimeSettings,
         *,
         draw: Callable[[], float],
     ) -> None:
-        self._coordination = parts.coordination
+        self._coordination = context.coordination
         self.sampler = sampler
         self._intention = sampler.intention
         self._tuning = tuning
-        self._clock = parts.clock
-        self._metrics = parts.metrics
+        self._clock = context.clock
+        self._metrics = context.metrics
         self._draw = draw
-        self._history = parts.history
+        self._history = context.history
         self._tell_again_s = -math.inf
 
     def fitting(self, report: LoadReport) -> LoadReport:
@@ -149,7 +149,7 @@ class Publisher:
                 continue
             except Exception as error:  # noqa: BLE001 - the next sample may be sound
                 # Without any, the report grows old, and the leader gives the bundles away.
-                self.sampler.parts.unexpected.caught("report", error)
+                self.sampler.context.unexpected.caught("report", error)
                 await self._clock.sleep(_RETRY_S)
                 continue
             self._metrics.show_usage(report)
@@ -246,7 +246,7 @@ class Publisher:
             before,
             draining=intention.draining,
             healthy=intention.healthy,
-            reported_at_ms=self.sampler.parts.clock.wall_ms(),
+            reported_at_ms=self.sampler.context.clock.wall_ms(),
         )
 
 
@@ -255,7 +255,7 @@ def _place(broker: BrokerId) -> tuple[str, int]:
     return host, int(port)
 
 
-def _intends_otherwise(intention: Intention, report: LoadReport) -> bool:
+def _intends_otherwise(intention: DrainIntent, report: LoadReport) -> bool:
     return (intention.draining, intention.healthy) != (report.draining, report.healthy)
 
 

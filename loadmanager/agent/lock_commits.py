@@ -13,7 +13,7 @@ import structlog
 from loadmanager.agent.membership import Membership
 from loadmanager.agent.owned_list import OwnedList
 from loadmanager.agent.range_changes import RangeChange
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
@@ -87,15 +87,15 @@ class LockCommits:
 
     def __init__(
         self,
-        parts: Parts,
+        context: Context,
         owned_list: OwnedList,
         orders: Callable[[], Orders | None],
         membership: Membership,
     ) -> None:
-        self._oversized = parts.oversized
-        self._coordination = parts.coordination
-        self._picture = parts.picture
-        self._identity = parts.identity
+        self._oversized = context.oversized
+        self._coordination = context.coordination
+        self._cluster_state = context.cluster_state
+        self._identity = context.identity
         self._list = owned_list
         self._orders = orders
         self._session_id = membership.session_id
@@ -200,7 +200,7 @@ class LockCommits:
         for bundle in takes:
             namespace = namespace_of(bundle)
             try:
-                boundaries = await self._picture.boundaries(namespace)
+                boundaries = await self._cluster_state.boundaries(namespace)
             except MalformedContent as error:
                 log.warning("znode.content.refused", path=error.where, error=str(error))
                 boundaries = None
@@ -260,7 +260,7 @@ class LockCommits:
         elif isinstance(operation, Check):
             # The boundaries moved, and the watch has not told yet.
             for namespace in {namespace_of(take) for take in takes}:
-                await self._picture.reread_boundaries(namespace)
+                await self._cluster_state.reread_boundaries(namespace)
         elif bundle is not None and isinstance(operation, Delete):
             self._replace.pop(bundle, None)
             if bundle in drops:

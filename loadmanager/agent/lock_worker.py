@@ -11,9 +11,9 @@ from loadmanager.agent.lock_batches import LockBatch, LockBatches
 from loadmanager.agent.lock_commits import LockCommits, LockOutcomes, LockResult
 from loadmanager.agent.membership import Membership
 from loadmanager.agent.owned_list import OwnedList
-from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.range_changes import RangeChange
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.oversized import REST_S
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import Orders
@@ -28,12 +28,14 @@ _GATHER_S: Final = 0.01
 class LockWorker:
     """Has the locks of one membership written as its bundles need them."""
 
-    def __init__(self, parts: Parts, ownerships: Ownerships, membership: Membership) -> None:
-        self._clock = parts.clock
-        self._oversized = parts.oversized
+    def __init__(
+        self, context: Context, ownerships: OwnershipWorker, membership: Membership
+    ) -> None:
+        self._clock = context.clock
+        self._oversized = context.oversized
         self._ownerships = ownerships
-        self._list = OwnedList(parts, ownerships.records, membership)
-        self._commits = LockCommits(parts, self._list, self._orders, membership)
+        self._list = OwnedList(context, ownerships.records, membership)
+        self._commits = LockCommits(context, self._list, self._orders, membership)
         self._batches = LockBatches()
 
     async def run(self) -> None:

@@ -3,17 +3,17 @@
 import asyncio
 import math
 
-from loadmanager.agent.accepted_orders import Obedience
+from loadmanager.agent.accepted_orders import AcceptedOrders
 from loadmanager.agent.former_locks import FormerLocks
 from loadmanager.agent.lease import BrokerLost, Displaced, LeaseKeeper, MembershipEnded
 from loadmanager.agent.load_reports import Publisher
 from loadmanager.agent.lock_worker import LockWorker
 from loadmanager.agent.membership import Membership
-from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.registrar import Registrar
-from loadmanager.agent.shutdown import Leaving
+from loadmanager.agent.shutdown import Shutdown
 from loadmanager.agent.splits import Splitter
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.load import LoadReport
 
@@ -26,19 +26,19 @@ class MembershipTasks:
 
     def __init__(
         self,
-        parts: Parts,
-        ownerships: Ownerships,
+        context: Context,
+        ownerships: OwnershipWorker,
         *,
         registrar: Registrar,
         publisher: Publisher,
         splitter: Splitter,
-        obedience: Obedience,
-        leaving: Leaving,
+        obedience: AcceptedOrders,
+        leaving: Shutdown,
         former_locks: FormerLocks,
     ) -> None:
-        self._parts = parts
-        self._coordination = parts.coordination
-        self._clock = parts.clock
+        self._context = context
+        self._coordination = context.coordination
+        self._clock = context.clock
         self._ownerships = ownerships
         self._registrar = registrar
         self._publisher = publisher
@@ -60,7 +60,7 @@ class MembershipTasks:
             watch(znodes.orders(broker), self._obedience.seen),
             watch(znodes.draining(broker), self._publisher.sampler.intention.mark_read),
         )
-        locks = LockWorker(self._parts, self._ownerships, membership)
+        locks = LockWorker(self._context, self._ownerships, membership)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._ownerships.joined(membership)

@@ -14,7 +14,7 @@ from typing import Final
 
 from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_records import OwnershipRecords
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import encode_owned
@@ -46,9 +46,9 @@ class OwnedList:
     ``loading`` are the bundles that it says are not served yet.
     """
 
-    def __init__(self, parts: Parts, records: OwnershipRecords, membership: Membership) -> None:
-        self._coordination = parts.coordination
-        self._clock = parts.clock
+    def __init__(self, context: Context, records: OwnershipRecords, membership: Membership) -> None:
+        self._coordination = context.coordination
+        self._clock = context.clock
         self._records = records
         self._session_id = membership.session_id
         # Another agent of this broker that registers deletes our mark: what this one still

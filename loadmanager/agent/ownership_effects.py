@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from loadmanager.agent.ownership_records import Ownership, OwnershipRecords
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.ids import BundleId
 from loadmanager.core.ownership import Effect, Event, Phase, may_serve, step
 from loadmanager.ports import BrokerControl, BrokerError, StaleAgent
@@ -51,8 +51,8 @@ class OwnershipEffects:
         self._agent_epoch = 0
         self._leaving_alone = False
         self.records = OwnershipRecords()
-        self.lock_work = Changes()
-        self.serving_changes = Changes()
+        self.lock_work = Subscriptions()
+        self.serving_changes = Subscriptions()
         self.commands_done = 0
         self.disobeyed = asyncio.Event()
 

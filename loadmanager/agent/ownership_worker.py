@@ -22,7 +22,7 @@ from loadmanager.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 
-class Ownerships:
+class OwnershipWorker:
     """The bundles of one agent, each in its phase.
 
     ``lock_work`` tells the lock worker that there is something to do, and ``changes`` the

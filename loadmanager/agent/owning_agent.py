@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from loadmanager.agent.accepted_orders import Obedience
+from loadmanager.agent.accepted_orders import AcceptedOrders
 from loadmanager.agent.broker_health import HealthWatch
 from loadmanager.agent.former_locks import FormerLocks
 from loadmanager.agent.lease import (
@@ -20,13 +20,13 @@ from loadmanager.agent.lease import (
 from loadmanager.agent.load_reports import Publisher
 from loadmanager.agent.membership import Membership
 from loadmanager.agent.membership_tasks import MembershipTasks
-from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.registrar import Registrar
-from loadmanager.agent.shutdown import Leaving
+from loadmanager.agent.shutdown import Shutdown
 from loadmanager.agent.splits import Splitter
-from loadmanager.agent.takeover import StandingBy, Succession
+from loadmanager.agent.takeover import StandingBy, Takeover
 from loadmanager.agent.unleased import Unleased
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.task_groups import first_leaf, leaves, raise_if_cancelled
 from loadmanager.core import znodes
 from loadmanager.core.lease import Heartbeats
@@ -43,39 +43,39 @@ log = structlog.get_logger()
 _LEAST_PAUSE_S = 0.5
 
 
-class Member:
+class OwningAgent:
     """Keeps this broker in the cluster as well as the broker and the session allow."""
 
     def __init__(
         self,
-        parts: Parts,
-        ownerships: Ownerships,
+        context: Context,
+        ownerships: OwnershipWorker,
         *,
         publisher: Publisher,
         splitter: Splitter,
         lease_terms: LeaseTerms,
         health: HealthWatch,
-        leaving: Leaving,
+        leaving: Shutdown,
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._ownerships = ownerships
         self._publisher = publisher
         self._lease_terms = lease_terms
         self._intention = publisher.sampler.intention
         self._health = health
         self._leaving = leaving
-        self._succession = Succession(parts.identity, parts.coordination, parts.clock)
-        self._registrar = Registrar(parts, self._succession)
-        self._unleased = Unleased(parts, self._succession)
+        self._succession = Takeover(context.identity, context.coordination, context.clock)
+        self._registrar = Registrar(context, self._succession)
+        self._unleased = Unleased(context, self._succession)
         self._membership: Membership | None = None
         self._lapsed: Membership | None = None
         self._lease: LeaseKeeper | None = None
-        self._obedience = Obedience(parts, ownerships.obey, ownerships.doubt)
+        self._obedience = AcceptedOrders(context, ownerships.obey, ownerships.doubt)
         # Before the first session, which begins when this runs.
-        self._heartbeats = Heartbeats(parts.clock.monotonic_s())
-        self._former_locks = FormerLocks(parts, ownerships)
+        self._heartbeats = Heartbeats(context.clock.monotonic_s())
+        self._former_locks = FormerLocks(context, ownerships)
         self._tasks = MembershipTasks(
-            parts,
+            context,
             ownerships,
             registrar=self._registrar,
             publisher=publisher,
@@ -84,7 +84,7 @@ class Member:
             leaving=leaving,
             former_locks=self._former_locks,
         )
-        parts.picture.owner_changes.subscribe(ownerships.retry_refused)
+        context.cluster_state.owner_changes.subscribe(ownerships.retry_refused)
 
     @property
     def registered(self) -> bool:
@@ -95,7 +95,7 @@ class Member:
         """Yield why the broker cannot serve what it is ordered to."""
         if self._membership is None or self._lease is None:
             yield f"the broker holds no lease: {self._unleased.why}"
-        elif self._lease.leased_until_s <= self._parts.clock.monotonic_s():
+        elif self._lease.leased_until_s <= self._context.clock.monotonic_s():
             yield "the broker holds no lease: it could not be renewed in time"
         if self._obedience.refused:
             yield f"the orders are not obeyed: {self._obedience.refused}"
@@ -126,21 +126,21 @@ class Member:
                 # Whatever it works on may be half done: all of it begins anew from what
                 # ZooKeeper and the broker say.
                 for error in leaves(unexpected):
-                    self._parts.unexpected.caught("membership", error)
+                    self._context.unexpected.caught("membership", error)
                 self._tell_end("broker.membership.ended", unexpected)
             finally:
                 self._membership = None
                 self._former_locks.add(self._ownerships.records.tokens)
                 self._ownerships.session_lost()
             raise_if_cancelled()
-            await self._parts.clock.sleep(self._pause_s())
+            await self._context.clock.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
         """Return how long to wait, not much beyond the moment when locks can be released."""
         pause_s = self._unleased.pause_s
         if not self._former_locks or self._lease is None:
             return pause_s
-        left_s = self._lease.leased_until_s - self._parts.clock.monotonic_s()
+        left_s = self._lease.leased_until_s - self._context.clock.monotonic_s()
         return min(pause_s, max(left_s, _LEAST_PAUSE_S))
 
     def _tell_end(self, event: str, ended: BaseExceptionGroup[Exception]) -> None:
@@ -180,13 +180,13 @@ class Member:
             await self._succession.insist()
 
     async def _one_membership(self) -> None:
-        parts, registrar = self._parts, self._registrar
+        context, registrar = self._context, self._registrar
         await registrar.ready()
         if self._lease:
             await self._former_locks.release(self._lease.leased_until_s)
             await self._stay_out(self._lease)
-        mark = znodes.draining(parts.identity.broker)
-        drained, _ = await asyncio.gather(parts.coordination.get(mark), self._obedience.learn())
+        mark = znodes.draining(context.identity.broker)
+        drained, _ = await asyncio.gather(context.coordination.get(mark), self._obedience.learn())
         self._intention.mark_read(drained)
         report = self._publisher.fitting(await self._first_report())
         membership, former = await registrar.register(report)
@@ -194,9 +194,9 @@ class Member:
         # stop what it serves and is to go on serving.
         await self._obedience.read()
         self._unleased.registered()
-        earlier_end_s = self._lease.leased_until_s if self._lease else parts.clock.monotonic_s()
+        earlier_end_s = self._lease.leased_until_s if self._lease else context.clock.monotonic_s()
         lease = LeaseKeeper(
-            parts,
+            context,
             self._ownerships,
             self._lease_terms,
             membership,
@@ -212,7 +212,7 @@ class Member:
             self._unleased.leased()
             await self._former_locks.clear(membership, serving)
             self._membership = membership
-            parts.picture.changes.tell()  # This sidecar may be eligible to lead now.
+            context.cluster_state.changes.tell()  # This sidecar may be eligible to lead now.
             await self._tasks.run(membership, report, lease)
         except* StaleAgent as stale:
             raise Displaced(f"the broker obeys a newer agent: {first_leaf(stale)}") from stale

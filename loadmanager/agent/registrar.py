@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from loadmanager.agent.lease import Displaced, MembershipEnded
 from loadmanager.agent.membership import Membership
 from loadmanager.agent.registration import deregister, register
-from loadmanager.agent.takeover import Succession
-from loadmanager.common.context import Parts
+from loadmanager.agent.takeover import Takeover
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import LoadReport
@@ -19,22 +19,22 @@ _CONNECT_POLL_S = 0.1
 class Registrar:
     """Registers the broker of one sidecar and takes it out again, whatever replies are lost."""
 
-    def __init__(self, parts: Parts, succession: Succession) -> None:
-        self._parts = parts
+    def __init__(self, context: Context, succession: Takeover) -> None:
+        self._context = context
         self._succession = succession
         self._given_up: Membership | None = None
 
     async def ready(self) -> None:
         """Return once a session stands and nothing is registered that was given up."""
-        parts = self._parts
-        while parts.coordination.session.connection is not Connection.CONNECTED:
-            await parts.clock.sleep(_CONNECT_POLL_S)
+        context = self._context
+        while context.coordination.session.connection is not Connection.CONNECTED:
+            await context.clock.sleep(_CONNECT_POLL_S)
         await self._deregister_given_up()
 
     async def register(self, report: LoadReport) -> tuple[Membership, Mapping[BundleId, int]]:
         """Register with a first report; see `register`."""
-        parts = self._parts
-        return await register(parts.coordination, parts.identity, report, self._succession)
+        context = self._context
+        return await register(context.coordination, context.identity, report, self._succession)
 
     async def until_deleted(self, membership: Membership, leaving: Callable[[], bool]) -> None:
         """Return when the registration was deleted by another hand, not while ``leaving``.
@@ -44,7 +44,7 @@ class Registrar:
             Displaced: another session registered the same broker after us.
         """
         seen: asyncio.Queue[Node | None] = asyncio.Queue()
-        coordination = self._parts.coordination
+        coordination = self._context.coordination
         watch = coordination.watch(znodes.registration(membership.broker), seen.put_nowait)
         try:
             while True:
@@ -72,7 +72,7 @@ class Registrar:
 
     async def _deregister_given_up(self) -> None:
         if self._given_up is not None:
-            await deregister(self._parts.coordination, self._given_up)
+            await deregister(self._context.coordination, self._given_up)
             self._given_up = None
 
     async def take_back(self) -> None:
@@ -80,7 +80,7 @@ class Registrar:
 
         So it is where the reply to a registration was lost: no other agent may delete that.
         """
-        coordination, broker = self._parts.coordination, self._parts.identity.broker
+        coordination, broker = self._context.coordination, self._context.identity.broker
         session_id = coordination.session.session_id
         node = await coordination.get(znodes.registration(broker))
         if node is not None and node.stat.ephemeral_owner == session_id:

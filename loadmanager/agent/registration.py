@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from loadmanager.agent.membership import Membership
-from loadmanager.agent.takeover import Succession
+from loadmanager.agent.takeover import Takeover
 from loadmanager.common.identity import Identity
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
@@ -40,7 +40,7 @@ _ATTEMPTS = 10
 
 
 async def register(
-    coordination: Coordination, identity: Identity, report: LoadReport, succession: Succession
+    coordination: Coordination, identity: Identity, report: LoadReport, succession: Takeover
 ) -> tuple[Membership, Mapping[BundleId, int]]:
     """Register the broker with its first report and an empty owned list.
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import structlog
 
 from loadmanager.agent.membership import Membership
-from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.registration import deregister
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.ids import belongs_to_a_broker
 from loadmanager.ports import CoordinationError
 
@@ -17,14 +17,16 @@ log = structlog.get_logger()
 _POLL_S = 0.02
 
 
-class Leaving:
+class Shutdown:
     """Waits while bundles go, and gives back what does not go by itself.
 
     ``drain_deadline_s`` of the tuning is how long the leader has to hand everything over.
     """
 
-    def __init__(self, parts: Parts, ownerships: Ownerships, tuning: Tuning) -> None:
-        self._parts = parts
+    def __init__(
+        self, context: Context, ownerships: OwnershipWorker, tuning: RuntimeSettings
+    ) -> None:
+        self._context = context
         self._ownerships = ownerships
         self._tuning = tuning
         self.begun = False
@@ -37,7 +39,7 @@ class Leaving:
         """
         if not self.has_heirs():
             return
-        bundles, begun_s = self._ownerships.records.count, self._parts.clock.monotonic_s()
+        bundles, begun_s = self._ownerships.records.count, self._context.clock.monotonic_s()
         # A broker's own bundles never move, so it does not wait for them.
         await self.let_go(
             begun_s + self._tuning.now.drain_deadline_s,
@@ -49,7 +51,7 @@ class Leaving:
             "broker.drain.ended",
             bundles=bundles,
             left=self._ownerships.records.count,
-            took_s=round(self._parts.clock.monotonic_s() - begun_s, 3),
+            took_s=round(self._context.clock.monotonic_s() - begun_s, 3),
         )
 
     async def leave(self, membership: Membership, within_s: float) -> None:
@@ -60,10 +62,10 @@ class Leaving:
         half of ``within_s``, or has no broker to go to, is given back all the same.
         """
         try:
-            await deregister(self._parts.coordination, membership)
+            await deregister(self._context.coordination, membership)
         except CoordinationError as error:
             log.warning("broker.registration.kept", why=str(error))
-        begun_s = self._parts.clock.monotonic_s()
+        begun_s = self._context.clock.monotonic_s()
         await self.let_go(begun_s + within_s / 2, while_true=self.has_heirs)
         self._ownerships.recall_all()
         await self.let_go(begun_s + within_s)
@@ -83,14 +85,14 @@ class Leaving:
         self, deadline_s: float, *, while_true: Callable[[], bool] = lambda: True
     ) -> None:
         """Return when nothing is left, at the deadline, or when the condition ends."""
-        clock = self._parts.clock
+        clock = self._context.clock
         while self._ownerships.records.count and while_true() and clock.monotonic_s() < deadline_s:
             await clock.sleep(_POLL_S)
 
     def has_heirs(self) -> bool:
         """Return whether another broker could take the bundles of this one."""
-        me, picture = self._parts.identity.broker, self._parts.picture
-        return picture.current and any(
+        me, cluster_state = self._context.identity.broker, self._context.cluster_state
+        return cluster_state.current and any(
             broker != me and not known.registration.draining
-            for broker, known in picture.brokers.items()
+            for broker, known in cluster_state.brokers.items()
         )

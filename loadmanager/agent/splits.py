@@ -12,10 +12,10 @@ from functools import partial
 
 import structlog
 
-from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.range_changes import RangeChange
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError, MalformedContent
@@ -48,8 +48,10 @@ _STOP_WITHIN_S = 5.0
 class Splitter:
     """Carries out the orders of this agent to split and to merge."""
 
-    def __init__(self, parts: Parts, ownerships: Ownerships, tuning: Tuning) -> None:
-        self._parts = parts
+    def __init__(
+        self, context: Context, ownerships: OwnershipWorker, tuning: RuntimeSettings
+    ) -> None:
+        self._context = context
         self._ownerships = ownerships
         self._tuning = tuning
         self._not_before_s: dict[BundleId, float] = {}
@@ -61,9 +63,9 @@ class Splitter:
             ways = self._ways(orders.splits if orders else {})
             self._not_before_s = {b: at_s for b, at_s in self._not_before_s.items() if b in ways}
             for whole, begin in ways.items():
-                if self._parts.clock.monotonic_s() >= self._not_before_s.get(whole, 0.0):
+                if self._context.clock.monotonic_s() >= self._not_before_s.get(whole, 0.0):
                     await begin()
-            await self._parts.clock.sleep(_LOOK_S)
+            await self._context.clock.sleep(_LOOK_S)
 
     def _ways(
         self, ordered: Mapping[BundleId, SplitOrder]
@@ -78,7 +80,7 @@ class Splitter:
         return {**merges, **splits}
 
     def _wait(self, whole: BundleId) -> None:
-        self._not_before_s[whole] = self._parts.clock.monotonic_s() + _TRY_AGAIN_S
+        self._not_before_s[whole] = self._context.clock.monotonic_s() + _TRY_AGAIN_S
 
     async def _split(self, bundle: BundleId, order: SplitOrder) -> None:
         if self._ownerships.records.phase(bundle) is not Phase.OWNED:
@@ -115,7 +117,7 @@ class Splitter:
             return
         if self._can_merge(both):
             log.info("bundle.merge.begun", bundle=both.whole, halves=both.halves)
-            until_s = self._parts.clock.monotonic_s() + _STOP_WITHIN_S
+            until_s = self._context.clock.monotonic_s() + _STOP_WITHIN_S
             self._ownerships.begin_merge(RangeChange(both.halves, (both.whole,), write, until_s))
 
     async def _boundaries(self, bundle: BundleId) -> tuple[Boundaries, bytes]:
@@ -127,7 +129,7 @@ class Splitter:
         """
         namespace = namespace_of(bundle)
         path = znodes.local_policies(namespace)
-        node = await self._parts.coordination.get(path)
+        node = await self._context.coordination.get(path)
         if node is None:
             raise MalformedContent(path, "it is missing", "a namespace that exists")
         return decode_boundaries(path, namespace, node.data, node.stat.version), node.data
@@ -138,9 +140,9 @@ class Splitter:
             known = ", ".join(sorted(SPLIT_ALGORITHMS))
             raise CannotSplit(bundle, f"algorithm {order.algorithm!r}", f"one of {known}")
         lower, upper = range_of(bundle)
-        traffic = await self._parts.broker.topics(bundle)
+        traffic = await self._context.broker.topics(bundle)
         topics = [
-            TopicLoad(self._parts.topic_hash.position(topic), load.msgs_per_s, load.bytes_per_s)
+            TopicLoad(self._context.topic_hash.position(topic), load.msgs_per_s, load.bytes_per_s)
             for topic, load in traffic.items()
         ]
         cuts = algorithm(

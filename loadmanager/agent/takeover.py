@@ -20,7 +20,7 @@ class StandingBy(MembershipEnded):
     """Another sidecar has this broker, and is not to be taken over from while it lives."""
 
 
-class Succession:
+class Takeover:
     """Remembers what this agent has tried, and judges what it finds by that."""
 
     def __init__(self, identity: Identity, coordination: Coordination, clock: Clock) -> None:

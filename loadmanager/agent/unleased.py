@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from loadmanager.agent.takeover import Succession
-from loadmanager.common.context import Parts
+from loadmanager.agent.takeover import Takeover
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.ports import BrokerError
 
@@ -29,15 +29,15 @@ _MOST_DOUBLINGS: Final = 4
 class Unleased:
     """Why the broker holds no lease now, and how often it refused one in a row."""
 
-    def __init__(self, parts: Parts, succession: Succession) -> None:
-        self._parts = parts
+    def __init__(self, context: Context, succession: Takeover) -> None:
+        self._context = context
         self._succession = succession
         self._refusals = 0
         self._tell_again_s = -math.inf
         self._told_no_contract = False
         self._tell_standing_by_s = -math.inf
         self.why = "it is being registered"
-        parts.metrics.broker_leased.set(0)
+        context.metrics.broker_leased.set(0)
 
     @property
     def refused(self) -> bool:
@@ -54,7 +54,7 @@ class Unleased:
         self._refusals = 0
         self._told_no_contract = False
         self._tell_again_s = -math.inf
-        self._parts.metrics.broker_leased.set(1)
+        self._context.metrics.broker_leased.set(1)
 
     def refusal(self) -> None:
         """Count an attempt that the broker refused."""
@@ -67,8 +67,8 @@ class Unleased:
         broker that is being started answers nothing first.
         """
         self.why = why
-        self._parts.metrics.broker_leased.set(0)
-        now_s = self._parts.clock.monotonic_s()
+        self._context.metrics.broker_leased.set(0)
+        now_s = self._context.clock.monotonic_s()
         new = no_contract and not self._told_no_contract
         self._told_no_contract |= no_contract
         if new or now_s >= self._tell_again_s:
@@ -77,16 +77,16 @@ class Unleased:
 
     def standing_by(self, why: str) -> None:
         """Tell that another agent has the broker, at once and then twice a minute."""
-        now_s = self._parts.clock.monotonic_s()
+        now_s = self._context.clock.monotonic_s()
         self.why = why
-        self._parts.metrics.standing_by.set(1)
+        self._context.metrics.standing_by.set(1)
         if now_s >= self._tell_standing_by_s:
             self._tell_standing_by_s = now_s + _TELL_STANDING_BY_EVERY_S
             log.error("broker.registration.awaited", why=why)
 
     def registered(self) -> None:
         """Take note that no other agent has the broker."""
-        self._parts.metrics.standing_by.set(0)
+        self._context.metrics.standing_by.set(0)
         self._tell_standing_by_s = -math.inf
 
     async def ask(self) -> None:
@@ -98,7 +98,10 @@ class Unleased:
             Displaced, StandingBy: another agent has the broker.
             CoordinationError: another agent registers now, or it cannot be read.
         """
-        coordination, folder = self._parts.coordination, znodes.agents(self._parts.identity.broker)
+        coordination, folder = (
+            self._context.coordination,
+            znodes.agents(self._context.identity.broker),
+        )
         await coordination.ensure(folder)
         node = await coordination.get(folder)
         await self._succession.insist()
@@ -106,7 +109,7 @@ class Unleased:
         version = 0 if node is None else node.stat.version
         stat = await coordination.set(folder, b"", version=version)
         try:
-            await self._parts.broker.renew_lease(
+            await self._context.broker.renew_lease(
                 agent_epoch=stat.mzxid, until_s=None, incarnation=None
             )
         except BrokerError:

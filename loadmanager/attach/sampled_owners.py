@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.common.cluster_state import Holding
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_full_topic
 
@@ -15,7 +15,7 @@ class SampledOwners:
     def __init__(self) -> None:
         self.brokers: Collection[BrokerId] = ()
         self.owners: dict[BundleId, Holding] = {}
-        self.owner_changes = Changes()
+        self.owner_changes = Subscriptions()
         self._topics: dict[BundleId, str] = {}
 
     def sampled(

@@ -10,7 +10,7 @@ from loadmanager.attach.sampling import BrokerSample
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import LoadReport
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.policies import Policies
 from loadmanager.core.scores import ResourceWeights
 
@@ -37,11 +37,11 @@ class Tallied:
     at_ms: int = 0
     now_s: float = 0.0
     ticks: int = 0
-    tally: LoadTally = field(init=False)
+    tally: LoadTracker = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin without any sample."""
-        self.tally = LoadTally(weights=self.weights)
+        self.tally = LoadTracker(weights=self.weights)
 
     def take(self, cluster: PulsarCluster, samples: Mapping[BrokerId, BrokerSample]) -> None:
         """Count a window; a broker without a sample is as one that left."""

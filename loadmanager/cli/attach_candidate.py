@@ -22,9 +22,9 @@ from loadmanager.attach.shared_state import SharedState
 from loadmanager.cli.simulated_history import warnings_alone
 from loadmanager.common.chroot import ChrootRefused
 from loadmanager.common.cluster_conditions import agree
-from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.identity import Identity
-from loadmanager.common.unexpected import Unexpected
+from loadmanager.common.unexpected import UnexpectedErrors
 from loadmanager.config import load_config
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
@@ -52,9 +52,9 @@ class Candidate:
 
     identity: Identity
     coordination: Coordination
-    picture: ClusterPicture
+    cluster_state: ClusterState
     clock: Clock
-    unexpected: Unexpected
+    unexpected: UnexpectedErrors
     longest_session_s: float
 
     @property
@@ -108,8 +108,8 @@ class Candidate:
 
     async def incumbent(self) -> Incumbent | None:
         """Return whose session leads, None for nobody; raises `CoordinationError`."""
-        self.picture.leader_read(await self.coordination.get(znodes.LEADER))
-        return self.picture.incumbent
+        self.cluster_state.leader_read(await self.coordination.get(znodes.LEADER))
+        return self.cluster_state.incumbent
 
     async def another_leads(self, former: Incumbent | None) -> bool:
         """Wait until somebody leads; return False once there is no candidate that could.
@@ -163,23 +163,23 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
     config = load_config(path, {**os.environ, "LOADMANAGER_BROKER__ID": name})
     clock, metrics = SystemClock(), Metrics(CollectorRegistry(), config.cluster.name)
     coordination, zookeeper = ZooKeeperCoordination(zookeeper_options(config)), config.zookeeper
-    picture = ClusterPicture(coordination, clock, metrics)
+    cluster_state = ClusterState(coordination, clock, metrics)
     with warnings_alone():
         await coordination.start()
         try:
             await agree(coordination, clock, replace(conditions_of(config), kind=""))
             await _refuse_sidecars(coordination)
-            picture.open()
+            cluster_state.open()
             yield Candidate(
                 identity=_identity(name, clock),
                 coordination=coordination,
-                picture=picture,
+                cluster_state=cluster_state,
                 clock=clock,
-                unexpected=Unexpected(clock, metrics),
+                unexpected=UnexpectedErrors(clock, metrics),
                 longest_session_s=zookeeper.session_timeout_s + _TICKS_LATE * zookeeper.tick_s,
             )
         finally:
-            picture.close()
+            cluster_state.close()
             await coordination.close()
 
 

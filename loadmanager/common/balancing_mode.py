@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.errors import MalformedContent
@@ -19,12 +19,12 @@ log = structlog.get_logger()
 _READ_POLL_S = 1.0
 
 
-class SteeringRequests:
+class BalancingModeRequests:
     """The application's side of `SteeringService`."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._documents = Documents(parts.coordination)
-        self._clock = parts.clock
+    def __init__(self, context: Context) -> None:
+        self._documents = Documents(context.coordination)
+        self._clock = context.clock
 
     async def state(self) -> Balancing:
         """Return the mode that stands; see `SteeringService`."""
@@ -44,7 +44,7 @@ class SteeringRequests:
         log.info("balancing.mode.set", mode=mode.value, by=by, reason=reason)
 
 
-class Steering:
+class BalancingModeWatch:
     """The mode as one leader sees it for one term.
 
     Content that cannot be read leaves the mode as it was, and pauses a leader that never
@@ -52,13 +52,13 @@ class Steering:
     ``held`` returns why nothing may move now whatever the mode is, "" if it may.
     """
 
-    def __init__(self, parts: Parts, held: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, context: Context, held: Callable[[], str] = lambda: "") -> None:
         self._held = held
-        self._coordination = parts.coordination
-        self._metrics = parts.metrics
+        self._coordination = context.coordination
+        self._metrics = context.metrics
         self._read: Balancing | None = None
         self._watch: Watch | None = None
-        self._changes = Changes()
+        self._changes = Subscriptions()
 
     @property
     def balancing(self) -> Balancing:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.cluster_state import ClusterState
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, parse_bundle
@@ -17,7 +17,7 @@ from loadmanager.ports import (
 _RANGES_NAMED: Final = 8
 
 
-async def boundaries_of(picture: ClusterPicture, namespace: Namespace) -> Boundaries:
+async def boundaries_of(cluster_state: ClusterState, namespace: Namespace) -> Boundaries:
     """Return the bundles of a namespace.
 
     Raises:
@@ -25,7 +25,7 @@ async def boundaries_of(picture: ClusterPicture, namespace: Namespace) -> Bounda
         Unavailable: its bundles cannot be read now.
     """
     try:
-        boundaries = await picture.boundaries(namespace)
+        boundaries = await cluster_state.boundaries(namespace)
     except (CoordinationError, MalformedContent) as error:
         raise Unavailable(f"the bundles of {namespace} cannot be read: {error}") from error
     if boundaries is None:

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.ports import (
@@ -60,7 +60,7 @@ class ClusterKey:
         self._coordination = coordination
         self._clock = clock
         self._make = make
-        self._changes = Changes()
+        self._changes = Subscriptions()
         self.value: bytes | None = None
         """None while it is not known; after a lost connection the last one that was."""
 

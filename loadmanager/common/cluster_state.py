@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import structlog
 
 from loadmanager.common.cluster_loads import ClusterLoads
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.common.watched_folder import WatchedFolder
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -61,22 +61,22 @@ class OwnerView(Protocol):
         """Which broker lists each bundle as owned."""
 
     @property
-    def owner_changes(self) -> Changes:
+    def owner_changes(self) -> Subscriptions:
         """Tells that owners changed."""
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
         """Return the broker that lists ``bundle`` as owned, registered or not."""
 
 
-class ClusterPicture:
+class ClusterState:
     """Brokers, owners, boundaries and leader, as one sidecar sees them."""
 
     def __init__(self, coordination: Coordination, clock: Clock, metrics: Metrics) -> None:
         self._coordination = coordination
         self._clock = clock
         self._metrics = metrics
-        self.changes = Changes()
-        self.owner_changes = Changes()
+        self.changes = Subscriptions()
+        self.owner_changes = Subscriptions()
         self.version = 0
         self.connected_at_s = clock.monotonic_s()
         """Since when this sidecar's connection stands, or when it broke last."""

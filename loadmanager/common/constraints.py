@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from loadmanager.common.context import Parts
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.context import Context
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.common.watched_folder import WatchedFolder
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
@@ -28,15 +28,15 @@ _READ_POLL_S = 1.0
 class Constraints:
     """What operators decreed, as one leader sees it for one term."""
 
-    def __init__(self, parts: Parts, cluster: str) -> None:
-        self._coordination = parts.coordination
-        self._metrics = parts.metrics
+    def __init__(self, context: Context, cluster: str) -> None:
+        self._coordination = context.coordination
+        self._metrics = context.metrics
         self._isolation_path = znodes.isolation_policies(cluster)
         self._isolation: dict[str, IsolationPolicy] = {}
         self._isolation_read = False
         self._isolation_watch: Watch | None = None
         self._domains = WatchedFolder[tuple[BrokerId, ...]](
-            parts.coordination,
+            context.coordination,
             znodes.failure_domains(cluster),
             read=lambda name, node: decode_failure_domain(
                 f"{znodes.failure_domains(cluster)}/{name}", node.data
@@ -45,9 +45,9 @@ class Constraints:
             completed=self._anything_changed,
             malformed=lambda: self._refused("failure_domain"),
         )
-        self._groups = _Groups(parts, self._anything_changed, self._refused)
+        self._groups = _Groups(context, self._anything_changed, self._refused)
         self._policies: Policies | None = None
-        self._changes = Changes()
+        self._changes = Subscriptions()
 
     def open(self) -> None:
         """Begin watching."""
@@ -127,9 +127,9 @@ class _Groups:
     """The anti-affinity group of every namespace that has one, in its local policies."""
 
     def __init__(
-        self, parts: Parts, changed: Callable[..., None], refused: Callable[[str], None]
+        self, context: Context, changed: Callable[..., None], refused: Callable[[str], None]
     ) -> None:
-        self._coordination = parts.coordination
+        self._coordination = context.coordination
         self._changed = changed
         self._refused = refused
         self._tenants: dict[str, WatchedFolder[str]] = {}

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from loadmanager.common.cluster_conditions import TopicHash
-from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.identity import Identity
-from loadmanager.common.oversized import Oversized
-from loadmanager.common.unexpected import Unexpected
+from loadmanager.common.oversized import OversizedWrites
+from loadmanager.common.unexpected import UnexpectedErrors
 from loadmanager.ports import (
     BrokerControl,
     Clock,
@@ -20,22 +20,22 @@ from loadmanager.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Context:
     """One sidecar's own name and its doors to the world."""
 
     identity: Identity
     coordination: Coordination
-    picture: ClusterPicture
+    cluster_state: ClusterState
     broker: BrokerControl
     clock: Clock
     metrics: Metrics
     topic_hash: TopicHash = field(default_factory=TopicHash)
     history: HistorySink = field(default_factory=NoHistory)
     seeds: SeedSource = field(default_factory=NoSeed)
-    unexpected: Unexpected = field(init=False)
-    oversized: Oversized = field(init=False)
+    unexpected: UnexpectedErrors = field(init=False)
+    oversized: OversizedWrites = field(init=False)
 
     def __post_init__(self) -> None:
         """Make what counts unexpected errors, and writes that are too large."""
-        object.__setattr__(self, "unexpected", Unexpected(self.clock, self.metrics))
-        object.__setattr__(self, "oversized", Oversized(self.clock, self.metrics))
+        object.__setattr__(self, "unexpected", UnexpectedErrors(self.clock, self.metrics))
+        object.__setattr__(self, "oversized", OversizedWrites(self.clock, self.metrics))

@@ -2,10 +2,10 @@
 
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
-from loadmanager.common.runtime_settings import Tuning
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.runtime_settings import RuntimeSettings
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.cost import CostDocument, LearnedCost
 from loadmanager.core.cost.document import decode_costs, pack_costs
@@ -21,8 +21,8 @@ _READ_POLL_S = 1.0
 class CostModelRequests:
     """The application's side of `CostModelService`."""
 
-    def __init__(self, parts: Parts, cluster: str) -> None:
-        self._documents = Documents(parts.coordination)
+    def __init__(self, context: Context, cluster: str) -> None:
+        self._documents = Documents(context.coordination)
         self._cluster = cluster
 
     async def published(self) -> CostDocument:
@@ -57,19 +57,19 @@ class CostModelRequests:
         log.info("cost_model.document.removed")
 
 
-class Costing:
+class CostModelWatch:
     """The cost model as one leader sees it for one term, and the planner that decides by it.
 
     Content that cannot be read leaves the model as it was: nobody meant to take it back.
     """
 
-    def __init__(self, parts: Parts, tuning: Tuning) -> None:
-        self._coordination = parts.coordination
-        self._metrics = parts.metrics
+    def __init__(self, context: Context, tuning: RuntimeSettings) -> None:
+        self._coordination = context.coordination
+        self._metrics = context.metrics
         self._tuning = tuning
         self._watch: Watch | None = None
         self._read = self._unusable = False
-        self._changes = Changes()
+        self._changes = Subscriptions()
         self._made: tuple[Planner, CostDocument | None, Planner] | None = None
         self.document: CostDocument | None = None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from pydantic import SecretStr
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.config import Config
 from loadmanager.config.describe import describe
@@ -33,10 +33,10 @@ class DynamicSettings:
     ``config`` is this sidecar's own configuration, which the settings lie over.
     """
 
-    def __init__(self, parts: Parts, config: Config) -> None:
-        self._coordination = parts.coordination
-        self._documents = Documents(parts.coordination)
-        self._metrics = parts.metrics
+    def __init__(self, context: Context, config: Config) -> None:
+        self._coordination = context.coordination
+        self._documents = Documents(context.coordination)
+        self._metrics = context.metrics
         self._config = config
         self._watch: Watch | None = None
         self._subscribers: list[Callable[[Mapping[str, str]], None]] = []

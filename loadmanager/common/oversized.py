@@ -15,7 +15,7 @@ REST_S: Final = 10.0
 """How long to wait before what was too large is tried again."""
 
 
-class Oversized:
+class OversizedWrites:
     """The writes of one process that were not made, by what they were for.
 
     Such a write fails by itself: what it was for stays as it is, and all else goes on.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.hosts import unreachable
 
 log = structlog.get_logger()
@@ -16,10 +16,10 @@ _TELL_EVERY_S = 60.0
 class Reachability:
     """Whether this sidecar may be sent anybody, and may lead: the others ask the leader."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._identity = parts.identity
-        self._picture = parts.picture
-        self._clock = parts.clock
+    def __init__(self, context: Context) -> None:
+        self._identity = context.identity
+        self._cluster_state = context.cluster_state
+        self._clock = context.clock
         self._logged_at_s: float | None = None
 
     def unready(self) -> Iterator[str]:
@@ -31,13 +31,13 @@ class Reachability:
     @property
     def why(self) -> str:
         """Why the others cannot reach this sidecar, empty if they can."""
-        return unreachable(self._identity.sidecar_url, self._picture.brokers)
+        return unreachable(self._identity.sidecar_url, self._cluster_state.brokers)
 
     async def run(self) -> None:
         """Log it when it begins, and again while it lasts, until cancelled."""
         while True:
             self._tell(self._clock.monotonic_s())
-            await self._picture.changes.wait(_RECHECK_S)
+            await self._cluster_state.changes.wait(_RECHECK_S)
 
     def _tell(self, now_s: float) -> None:
         why = self.why

@@ -52,7 +52,7 @@ class TaskBounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class RuntimeValues:
     """All of it at one moment.
 
     ``shadows`` are the strategies that decide beside the planner's, by their classes;
@@ -78,10 +78,10 @@ class Tuned:
         )
 
 
-class Tuning:
+class RuntimeSettings:
     """Holds what is so now. Who decides by it looks here each time, and keeps no copy."""
 
-    def __init__(self, tuned: Tuned) -> None:
+    def __init__(self, tuned: RuntimeValues) -> None:
         self.now = tuned
 
 

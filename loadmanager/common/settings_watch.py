@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from loadmanager.common.runtime_settings import Rhythm, SplitPolicy, Tuned, Tuning
+from loadmanager.common.runtime_settings import Rhythm, RuntimeSettings, RuntimeValues, SplitPolicy
 from loadmanager.config import Config
 from loadmanager.config.dynamic import override
 from loadmanager.config.planning import planner_of, shadows_of, split_limits_of, split_rules_of
@@ -13,14 +13,14 @@ from loadmanager.core.report import ReportRules
 log = structlog.get_logger()
 
 
-class Retuning:
+class SettingsWatch:
     """Turns this sidecar's configuration and the cluster's settings over it into a tuning.
 
     Settings that this sidecar cannot take, alone or with its own, are left out and told
     in the log, once for each time they change.
     """
 
-    def __init__(self, config: Config, tuning: Tuning) -> None:
+    def __init__(self, config: Config, tuning: RuntimeSettings) -> None:
         self._config = config
         self._tuning = tuning
         self._faults: Mapping[str, str] = {}
@@ -47,14 +47,14 @@ class Retuning:
         log.info("configuration.taken", names=sorted(values.keys() - result.faults.keys()))
 
 
-def tuned_by(config: Config) -> Tuned:
+def tuned_by(config: Config) -> RuntimeValues:
     """Return what a configuration says of all that may change.
 
     Raises:
         ConfigError: a strategy or one of its settings does not exist.
     """
     report, split, leader = config.report, config.split, config.leader
-    return Tuned(
+    return RuntimeValues(
         planner=planner_of(config.shedding, config.placement, config.planner, leader),
         shadows=shadows_of(config.shedding, config.placement, config.planner, leader),
         rhythm=Rhythm(

@@ -8,7 +8,7 @@ from loadmanager.ports import Clock
 _LOOK_S = 1.0
 
 
-class Changes:
+class Subscriptions:
     """A thing that changes: callbacks for those who react, a wait for those who sleep.
 
     ``version`` grows with every change.

@@ -13,7 +13,7 @@ log = structlog.get_logger()
 LOG_EVERY_S: Final = 60.0
 
 
-class Unexpected:
+class UnexpectedErrors:
     """The unexpected errors of one process, by the place that caught them.
 
     ``followers`` are called with each of them: tests and simulated faults take every one

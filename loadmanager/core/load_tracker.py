@@ -1,6 +1,6 @@
 """From load reports to views of the cluster, redoing only what changed.
 
-The leader hands each new or changed report to a `LoadTally`, has it add one sample
+The leader hands each new or changed report to a `LoadTracker`, has it add one sample
 per bundle at a fixed interval, and asks it for a view when it decides. A view stays
 as it was when it was made, whatever is reported later.
 """
@@ -26,7 +26,7 @@ _DEPARTURES_KEPT_S: Final = 3600.0
 _NO_MOVES: Final[Mapping[BundleId, BrokerId]] = {}
 
 
-class LoadTally:
+class LoadTracker:
     """All reports and averages the leader has, ready to become a view.
 
     Args:
@@ -231,7 +231,7 @@ def view_of(
     weights: ResourceWeights | None = None,
 ) -> ClusterView:
     """Return a view made from nothing: for simulations, replays and tests."""
-    tally = LoadTally(weights=weights)
+    tally = LoadTracker(weights=weights)
     for load in loads:
         tally.put(load)
     tally.seed(averages)

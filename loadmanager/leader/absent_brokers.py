@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.leader.task_controller import TaskController
 
@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True, eq=False)
-class Absences:
+class AbsentBrokers:
     """The brokers that should own bundles and are not registered, for one term.
 
     Args:
@@ -31,9 +31,9 @@ class Absences:
             than one, are many.
     """
 
-    parts: Parts
+    context: Context
     tasks: TaskController
-    tuning: Tuning
+    tuning: RuntimeSettings
     # Also of those whose bundles were placed since: sessions that were cut together
     # end up to a heartbeat apart.
     _missed_at_s: dict[BrokerId, float] = field(default_factory=dict, init=False)
@@ -41,25 +41,25 @@ class Absences:
 
     def orphans(self) -> Mapping[BundleId, BrokerId]:
         """Return the bundles whose planned owner is not registered, with that owner."""
-        brokers = self.parts.picture.brokers
-        if not brokers or not self.parts.picture.current:
+        brokers = self.context.cluster_state.brokers
+        if not brokers or not self.context.cluster_state.current:
             return {}
         return {b: planned for b, planned in self.tasks.assigned.items() if planned not in brokers}
 
     def awaited(self, orphans: Mapping[BundleId, BrokerId]) -> Mapping[BundleId, float]:
         """Return which of these wait for their broker's return, and for how many seconds yet."""
-        now_s = self.parts.clock.monotonic_s()
-        if not self.parts.picture.current:
+        now_s = self.context.clock.monotonic_s()
+        if not self.context.cluster_state.current:
             return {}  # Nobody can be missed, nor seen to be back.
         self._observe(set(orphans.values()), now_s)
         left_s = {broker: until_s - now_s for broker, until_s in self._awaited_until_s.items()}
         waiting = {b: left_s[to] for b, to in orphans.items() if left_s.get(to, 0.0) > 0.0}
-        self.parts.metrics.bundles_awaiting_return.set(len(waiting))
+        self.context.metrics.bundles_awaiting_return.set(len(waiting))
         return waiting
 
     def _observe(self, absent: set[BrokerId], now_s: float) -> None:
         for broker in self._missed_at_s.keys() - absent:
-            if broker in self.parts.picture.brokers or self._is_old(broker, now_s):
+            if broker in self.context.cluster_state.brokers or self._is_old(broker, now_s):
                 del self._missed_at_s[broker]
             self._awaited_until_s.pop(broker, None)
         for broker in absent:
@@ -81,8 +81,8 @@ class Absences:
         many = self._are_many(len(self._missed_at_s))
         # Whoever crashes is missed a session timeout later: a leader that was connected
         # for as long has watched it, and need not give anybody time to connect as well.
-        session_s = self.parts.coordination.session.timeout_s
-        connected_s = self.parts.picture.connected_at_s + session_s
+        session_s = self.context.coordination.session.timeout_s
+        connected_s = self.context.cluster_state.connected_at_s + session_s
         for broker in absent:
             latest_s = self._missed_at_s[broker] + self.tuning.now.rhythm.return_wait_s
             until_s = latest_s if many else min(latest_s, connected_s)
@@ -91,10 +91,10 @@ class Absences:
 
     def _is_old(self, broker: BrokerId, now_s: float) -> bool:
         """Say whether it was missed so long ago that it vanished with nobody missed now."""
-        session_s = self.parts.coordination.session.timeout_s
+        session_s = self.context.coordination.session.timeout_s
         return now_s - self._missed_at_s[broker] > session_s
 
     def _are_many(self, absent: int) -> bool:
-        known = absent + len(self.parts.picture.brokers)
+        known = absent + len(self.context.cluster_state.brokers)
         many = self.tuning.now.planner.settings.max_lost_fraction
         return absent > 1 and absent > many * known

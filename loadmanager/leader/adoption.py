@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 import structlog
 
 from loadmanager.agent.splits import parts_of
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.averages import BundleAverages, scaled, summed
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
 from loadmanager.core.splitting import merged_by_order
-from loadmanager.leader.history_recorder import Chronicle
+from loadmanager.leader.history_recorder import HistoryRecorder
 from loadmanager.leader.task_controller import TaskController
 
 log = structlog.get_logger()
@@ -38,10 +38,10 @@ class _Found:
 class Adoption:
     """Enters splits and merges that were made in the orders, for one term."""
 
-    parts: Parts
+    context: Context
     tasks: TaskController
-    tally: LoadTally
-    chronicle: Chronicle
+    tally: LoadTracker
+    recorder: HistoryRecorder
     # Not their versions: those of a namespace that is made again begin at 0 again.
     _checked: dict[Namespace, Boundaries] = field(default_factory=dict, init=False)
     _settled: dict[Namespace, frozenset[BundleId]] = field(default_factory=dict, init=False)
@@ -65,7 +65,7 @@ class Adoption:
     async def boundaries(self, namespace: Namespace) -> Boundaries | None:
         """Return the boundaries of a namespace, None if it has none that can be read."""
         try:
-            return await self.parts.picture.boundaries(namespace)
+            return await self.context.cluster_state.boundaries(namespace)
         except MalformedContent as error:
             log.warning("znode.content.refused", path=error.where, error=str(error))
             return None
@@ -81,7 +81,7 @@ class Adoption:
         found: set[Namespace] = set()
         for bundle in self.tasks.assigned:
             namespace = namespace_of(bundle)
-            boundaries = self.parts.picture.known_boundaries(namespace)
+            boundaries = self.context.cluster_state.known_boundaries(namespace)
             current = boundaries is not None and self._checked.get(namespace) == boundaries
             if not current or bundle not in self._settled[namespace]:
                 found.add(namespace)
@@ -103,7 +103,7 @@ class Adoption:
         }
         for half, whole in found.whole.items():
             # Where its lock is, else where it was ordered to be made.
-            holding = self.parts.picture.live_owner(whole)
+            holding = self.context.cluster_state.live_owner(whole)
             if whole not in assigned:
                 placed[whole] = holding.broker if holding else assigned[half]
         return OrderChanges(placed, gone=(*found.parts, *found.whole))
@@ -131,14 +131,14 @@ class Adoption:
         self._settled |= found.settled
         if found.parts or found.whole:
             self._seed_averages(found)
-        self.parts.metrics.bundles_split(len(found.parts))
+        self.context.metrics.bundles_split(len(found.parts))
         for bundle, parts in found.parts.items():
             log.info("bundle.split.adopted", bundle=bundle, parts=parts)
-            self.chronicle.cut("split", bundle, parts)
+            self.recorder.cut("split", bundle, parts)
         for one in sorted(set(found.whole.values())):
             log.info("bundle.merge.adopted", bundle=one)
             halves = sorted(half for half, into in found.whole.items() if into == one)
-            self.chronicle.cut("merge", one, halves)
+            self.recorder.cut("merge", one, halves)
 
     def _whole_of(self, half: BundleId, boundaries: Boundaries) -> BundleId | None:
         """Return the bundle that ``half``, which is none any more, was merged into.
@@ -152,7 +152,7 @@ class Adoption:
         around = boundaries.at(range_of(half)[0])
         low, high = range_of(around)
         wider = low <= range_of(half)[0] and range_of(half)[1] <= high
-        return around if wider and self.parts.picture.live_owner(around) else None
+        return around if wider and self.context.cluster_state.live_owner(around) else None
 
     def _seed_averages(self, found: _Found) -> None:
         """Give each part its share of the whole's traffic, by width, until it is measured.

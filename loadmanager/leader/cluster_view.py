@@ -7,20 +7,20 @@ import numpy as np
 
 from loadmanager.common.cluster_loads import KnownLoads
 from loadmanager.common.constraints import Constraints
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.balancing import Balancing, steered
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import CostDocument
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.planner import Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.leader.harmful_reports import HarmfulReports
-from loadmanager.leader.history_recorder import Chronicle
+from loadmanager.leader.history_recorder import HistoryRecorder
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.leader.untaken_orders import Untaken
+from loadmanager.leader.untaken_orders import UntakenOrders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,32 +49,32 @@ class Look:
 
 
 @dataclass(slots=True, eq=False)
-class Viewing:
+class ViewBuilder:
     """Keeps the tally of one term up to date with the reports in the picture."""
 
-    parts: Parts
+    context: Context
     tasks: TaskController
     constraints: Constraints
-    tally: LoadTally
-    chronicle: Chronicle
+    tally: LoadTracker
+    recorder: HistoryRecorder
     harmful: HarmfulReports
-    untaken: Untaken
+    untaken: UntakenOrders
     _taken: dict[BrokerId, KnownLoads] = field(default_factory=dict, init=False)
 
     def take_reports(self) -> None:
         """Count what was reported since the last time; forget who left or is left out."""
         left_out = self.harmful.current()
-        known_reports = self.parts.picture.loads.reports
+        known_reports = self.context.cluster_state.loads.reports
         reports = {name: known for name, known in known_reports.items() if name not in left_out}
         for broker, known in reports.items():
             if self._taken.get(broker) is not known:
                 self._taken[broker] = known
                 self.tally.report(known.report, known.seen_at_s)
-                self.chronicle.took(broker, known.report.reported_at_ms)
+                self.recorder.took(broker, known.report.reported_at_ms)
         for broker in self._taken.keys() - reports.keys():
             del self._taken[broker]
-            self.tally.forget(broker, self.parts.clock.monotonic_s())
-            self.chronicle.forgot(broker)
+            self.tally.forget(broker, self.context.clock.monotonic_s())
+            self.recorder.forgot(broker)
 
     @property
     def policies(self) -> Policies:
@@ -88,7 +88,7 @@ class Viewing:
         if afresh:
             ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
         view = self.tally.view(
-            self.parts.clock.monotonic_s(),
+            self.context.clock.monotonic_s(),
             in_flight=ordered,
             policies=self.constraints.policies,
         )

@@ -24,7 +24,7 @@ MOST_SUBJECTS: Final = 20_000
 _Kept = tuple[Decision | None, Decision | None]
 
 
-class Recollection:
+class DecisionLog:
     """The decisions of one term: the last ones, and the last of each bundle and broker.
 
     Of each subject the last move and the last time it was left alone are kept; the

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.common.balancing_mode import Steering
-from loadmanager.common.cost_model_watch import Costing
+from loadmanager.common.balancing_mode import BalancingModeWatch
+from loadmanager.common.cost_model_watch import CostModelWatch
 from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.averages import Rates
 from loadmanager.core.balancing import steered
@@ -18,9 +18,9 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.leader.cluster_view import Viewing
-from loadmanager.leader.decision_log import Recollection
-from loadmanager.leader.history_recorder import Chronicle
+from loadmanager.leader.cluster_view import ViewBuilder
+from loadmanager.leader.decision_log import DecisionLog
+from loadmanager.leader.history_recorder import HistoryRecorder
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports import SetData
 
@@ -40,16 +40,16 @@ class Choices:
 
 
 @dataclass(slots=True, eq=False)
-class Deciding:
+class Decider:
     """The planner of one term, on the view and with the memory of that term."""
 
-    costing: Costing
-    viewing: Viewing
+    costing: CostModelWatch
+    viewing: ViewBuilder
     tasks: TaskController
-    recollection: Recollection
-    steering: Steering
+    decision_log: DecisionLog
+    steering: BalancingModeWatch
     rng: np.random.Generator
-    chronicle: Chronicle
+    recorder: HistoryRecorder
     memory: RoundMemory = field(default_factory=RoundMemory, init=False)
 
     @property
@@ -68,7 +68,7 @@ class Deciding:
         plan = planner.round(
             view, former, self.rng, session_doubtful=session_doubtful, draining=False
         )
-        self.chronicle.decided(
+        self.recorder.decided(
             view,
             former,
             plan,
@@ -77,7 +77,7 @@ class Deciding:
             doubtful=session_doubtful,
         )
         self.memory = plan.memory_before_orders(former)
-        self.recollection.round_done(plan, view.brokers.names)
+        self.decision_log.round_done(plan, view.brokers.names)
         return plan
 
     async def order_round(self, plan: Plan, view: ClusterView, rider: SetData) -> Dispatched:
@@ -88,8 +88,8 @@ class Deciding:
 
         def known(found: Dispatched) -> None:
             self.memory = plan.memory_after_orders(self.memory, found.ordered)
-            self.recollection.moved(move for move in plan.moves if move.bundle in found.ordered)
-            self.chronicle.orders_known(found.ordered)
+            self.decision_log.moved(move for move in plan.moves if move.bundle in found.ordered)
+            self.recorder.orders_known(found.ordered)
 
         proposals = self._proposals(plan.moves, view, AskedBy.BALANCING)
         return await self.tasks.dispatch(proposals, rider=rider, known=known)
@@ -106,8 +106,8 @@ class Deciding:
             stand = [move for move in choices.moves if move.bundle in found.ordered]
             if asked_by is AskedBy.PEOPLE:
                 self.memory = self.rested(found.ordered, choices.view.now_s)
-            self.recollection.placed(stand)
-            self.chronicle.placed(stand, choices.view, self.planner)
+            self.decision_log.placed(stand)
+            self.recorder.placed(stand, choices.view, self.planner)
 
         proposals = self._proposals(choices.moves, choices.view, asked_by)
         return await self.tasks.dispatch(proposals, rider=rider, known=known)
@@ -156,7 +156,7 @@ class Deciding:
             view, self.memory = answer.view, answer.memory
             if answer.move is None:
                 refusals[bundle] = answer.refusals
-                self.recollection.unplaced(answer.refusals)
+                self.decision_log.unplaced(answer.refusals)
             else:
                 moves.append(answer.move)
         return Choices(tuple(moves), refusals, seen)

@@ -9,7 +9,7 @@ import structlog
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Reason, Refusal
-from loadmanager.leader.decision_log import Recollection
+from loadmanager.leader.decision_log import DecisionLog
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -50,7 +50,7 @@ class Disagreement:
     repaired: bool
 
 
-def tell(found: Iterable[Disagreement], metrics: Metrics, recollection: Recollection) -> None:
+def tell(found: Iterable[Disagreement], metrics: Metrics, decision_log: DecisionLog) -> None:
     """Tell of everything that one look found, and of nothing that is over."""
     found = list(found)
     for one in found:
@@ -59,7 +59,7 @@ def tell(found: Iterable[Disagreement], metrics: Metrics, recollection: Recollec
     details: dict[str, list[str]] = {}
     for one in found:
         details.setdefault(one.subject, []).append(f"{one.kind}: {one.detail}")
-    recollection.unplaced(
+    decision_log.unplaced(
         Refusal(subject, Reason.OUT_OF_STEP, "; ".join(said)) for subject, said in details.items()
     )
     metrics.disagreements_found(Counter(one.kind.value for one in found), (*map(str, Kind),))

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from loadmanager.common.cluster_state import OwnerView
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 from loadmanager.leader.task_controller import TaskController
 
@@ -18,25 +18,25 @@ _TRY_AGAIN_S = 2.0
 
 
 @dataclass(slots=True, eq=False)
-class Emptying:
+class Drain:
     """The bundles that are to leave draining brokers, for one term."""
 
-    parts: Parts
+    context: Context
     owners: OwnerView
     tasks: TaskController
-    tuning: Tuning
+    tuning: RuntimeSettings
     _refused_until_s: dict[BundleId, float] = field(default_factory=dict, init=False)
 
     def due(self) -> Mapping[BundleId, BrokerId]:
         """Return what is to leave draining brokers now, each with the broker it leaves."""
-        brokers = self.parts.picture.brokers
+        brokers = self.context.cluster_state.brokers
         draining = {broker for broker, known in brokers.items() if known.registration.draining}
-        if not draining or not self.parts.picture.current:
+        if not draining or not self.context.cluster_state.current:
             self._refused_until_s.clear()
             return {}
         most = self.tuning.now.task_bounds.most_per_broker
         left = {broker: most - self.tasks.tasks.under_way(broker) for broker in draining}
-        now_s = self.parts.clock.monotonic_s()
+        now_s = self.context.clock.monotonic_s()
         found: dict[BundleId, BrokerId] = {}
         for bundle, broker in self._staying(draining):
             if left[broker] > 0 and self._refused_until_s.get(bundle, 0.0) <= now_s:
@@ -46,7 +46,7 @@ class Emptying:
 
     def refused(self, bundles: Iterable[BundleId]) -> None:
         """Leave these alone for a moment: nothing can take them now."""
-        again_s = self.parts.clock.monotonic_s() + _TRY_AGAIN_S
+        again_s = self.context.clock.monotonic_s() + _TRY_AGAIN_S
         self._refused_until_s.update(dict.fromkeys(bundles, again_s))
 
     def _staying(self, draining: Collection[BrokerId]) -> Iterator[tuple[BundleId, BrokerId]]:

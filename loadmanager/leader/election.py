@@ -8,10 +8,10 @@ from typing import Final, Protocol
 
 import structlog
 
-from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.identity import Identity
 from loadmanager.common.task_groups import first_leaf
-from loadmanager.common.unexpected import Unexpected
+from loadmanager.common.unexpected import UnexpectedErrors
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.leadership import Candidate, Standing, judge
@@ -59,7 +59,7 @@ class TermGivenUp(LoadManagerError):
 
 
 class Elector(Protocol):
-    """What the election needs of one who takes part: a sidecar's `Parts` have it."""
+    """What the election needs of one who takes part: a sidecar's `Context` has it."""
 
     @property
     def identity(self) -> Identity:
@@ -70,7 +70,7 @@ class Elector(Protocol):
         """Its session."""
 
     @property
-    def picture(self) -> ClusterPicture:
+    def cluster_state(self) -> ClusterState:
         """What it sees of the election node and of other brokers."""
 
     @property
@@ -78,7 +78,7 @@ class Elector(Protocol):
         """Its clock."""
 
     @property
-    def unexpected(self) -> Unexpected:
+    def unexpected(self) -> UnexpectedErrors:
         """Where errors that no code expected are counted."""
 
 
@@ -100,7 +100,7 @@ class Election:
         barred: Callable[[], bool] = lambda: False,
     ) -> None:
         self._coordination = parts.coordination
-        self._picture = parts.picture
+        self._cluster_state = parts.cluster_state
         self._identity = parts.identity
         self._clock = parts.clock
         self._eligible = eligible
@@ -131,24 +131,24 @@ class Election:
     def _standing(self) -> Standing:
         session = self._coordination.session
         candidate = Candidate(self._identity.broker, self._identity.instance, session.session_id)
-        connected = session.connection is Connection.CONNECTED and self._picture.complete
-        standing = judge(candidate, self._picture.incumbent, connected=connected)
+        connected = session.connection is Connection.CONNECTED and self._cluster_state.complete
+        standing = judge(candidate, self._cluster_state.incumbent, connected=connected)
         if standing is Standing.LEAD and self._won and self._is_ahead_of(self._won.epoch):
             return Standing.CLEAR
         return standing
 
     def _is_ahead_of(self, epoch: int) -> bool:
         """Say whether the election node tells of a later epoch: another hand wrote it."""
-        leader = self._picture.leader
+        leader = self._cluster_state.leader
         return leader is not None and leader.epoch > epoch
 
     async def _next_turn(self) -> None:
         standing = self._standing()
         held_back_s = self._held_back_until_s - self._clock.monotonic_s()
         if standing is Standing.CAMPAIGN and held_back_s > 0:
-            await self._picture.changes.wait(min(held_back_s, _RECHECK_S))
+            await self._cluster_state.changes.wait(min(held_back_s, _RECHECK_S))
         elif standing is Standing.CAMPAIGN and self._eligible() and not self._barred():
-            first = self._picture.successors
+            first = self._cluster_state.successors
             if first and self._identity.broker not in first:
                 # Others have read the loads already, and can decide at once.
                 await self._clock.sleep(_HEAD_START_S)
@@ -163,9 +163,9 @@ class Election:
             await self._give_up(self._won)
         elif standing is Standing.LEAD and self._won is not None:
             await self._lead_while_elected(self._won)
-        elif not await self._picture.changes.wait(_RECHECK_S):
+        elif not await self._cluster_state.changes.wait(_RECHECK_S):
             # A watch that was never told would leave a cluster without a leader for ever.
-            self._picture.leader_read(await self._coordination.get(znodes.LEADER))
+            self._cluster_state.leader_read(await self._coordination.get(znodes.LEADER))
 
     async def _campaign(self) -> None:
         await self._coordination.ensure(znodes.EPOCH)
@@ -180,7 +180,7 @@ class Election:
             await self._coordination.commit([leader, mark])
         except CommitRejected as rejected:
             log.debug("election.race.lost", why=str(rejected))
-            await self._picture.changes.wait(_RETRY_S)
+            await self._cluster_state.changes.wait(_RETRY_S)
             return
         except Disconnected:
             self._won = None
@@ -207,11 +207,11 @@ class Election:
             log.warning("leadership.term.given_up", epoch=term.epoch)
         except CommitRejected as rejected:
             log.debug("election.node.changed", error=str(rejected))
-        await self._picture.changes.wait(_RETRY_S)
+        await self._cluster_state.changes.wait(_RETRY_S)
 
     async def _clear(self) -> None:
         # Whose node is judged to be ours: the picture may show another's before it is read.
-        incumbent = self._picture.incumbent
+        incumbent = self._cluster_state.incumbent
         epoch = await self._coordination.get(znodes.EPOCH)
         node = await self._coordination.get(znodes.LEADER)
         if epoch and node and incumbent and node.stat.ephemeral_owner == incumbent.session_id:
@@ -222,7 +222,7 @@ class Election:
                 log.info("election.node.cleared", session=incumbent.session_id)
             except CommitRejected as rejected:
                 log.debug("election.node.changed", error=str(rejected))
-        await self._picture.changes.wait(_RETRY_S)
+        await self._cluster_state.changes.wait(_RETRY_S)
 
     async def _until_seen(self) -> None:
         """Wait until the picture shows our own election node, or somebody else's.
@@ -231,9 +231,9 @@ class Election:
         it is read here, too, and if it is gone there is another turn.
         """
         while self._standing() is Standing.CAMPAIGN:
-            if not await self._picture.changes.wait(_RETRY_S):
+            if not await self._cluster_state.changes.wait(_RETRY_S):
                 node = await self._coordination.get(znodes.LEADER)
-                self._picture.leader_read(node)
+                self._cluster_state.leader_read(node)
                 if node is None:
                     self._won = None
                     return
@@ -253,7 +253,7 @@ class Election:
                     break
                 if self._standing() not in {Standing.LEAD, Standing.DOUBT} or self._barred():
                     break
-                changed = asyncio.ensure_future(self._picture.changes.wait(_RECHECK_S))
+                changed = asyncio.ensure_future(self._cluster_state.changes.wait(_RECHECK_S))
                 await asyncio.wait({leading, changed}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
         finally:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import InvalidName
@@ -23,7 +23,7 @@ from loadmanager.core.ids import (
 from loadmanager.core.round_memory import shifted
 from loadmanager.core.snapshot import RunningLoad, Snapshot, agreed, encode_snapshot, in_force
 from loadmanager.leader.cluster_view import Look
-from loadmanager.leader.leadership import Leading
+from loadmanager.leader.leadership import Leadership
 from loadmanager.ports import (
     Account,
     Assessment,
@@ -36,11 +36,11 @@ from loadmanager.ports import (
 )
 
 
-class Accounting:
+class Explainer:
     """The application's side of `LeaderDesk`."""
 
-    def __init__(self, parts: Parts, leading: Leading, cluster: str) -> None:
-        self._parts = parts
+    def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
+        self._context = context
         self._leading = leading
         self._cluster = cluster
 
@@ -55,24 +55,24 @@ class Accounting:
 
     def explain(self, subject: str) -> Account:
         """Return why a bundle or a broker is where it is."""
-        desk = self._leading.require_desk()
-        look = desk.look()
+        leader_term = self._leading.require_desk()
+        look = leader_term.look()
         if subject in look.left_out:
             raise SubjectUnknown(
                 f"{subject}: left out of all decisions until it reports something else, because "
                 f"its report makes them fail: {look.left_out[BrokerId(subject)]}"
             )
-        past = desk.recollection
+        past = leader_term.decision_log
         known = Known(
             view=look.view, planner=look.steered, memory=look.memory, refusals=past.refusals
         )
         return Account(
             explanation=_explained(known, subject, self._with_tasks(past.about(subject))),
             tasks=self._tasks_of(subject),
-            assessment=desk.assessing.last,
-            leader=self._parts.identity.broker,
+            assessment=leader_term.assessing.last,
+            leader=self._context.identity.broker,
             epoch=look.epoch,
-            at_ms=self._parts.clock.wall_ms(),
+            at_ms=self._context.clock.wall_ms(),
             last_round=past.rounds,
             last_round_at_ms=past.last_round_at_ms,
             in_force=in_force(look.steered),
@@ -85,15 +85,15 @@ class Accounting:
 
     def shadows(self) -> ShadowList:
         """Return what strategies beside the active one would have had."""
-        desk = self._leading.require_desk()
+        leader_term = self._leading.require_desk()
         return ShadowList(
-            active=type(desk.look().planner.shedder).__name__,
-            shadows=dict(desk.shadowing.shadows),
+            active=type(leader_term.look().planner.shedder).__name__,
+            shadows=dict(leader_term.shadowing.shadows),
         )
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
         """Return the last decisions of this leader that are wanted, newest first."""
-        return self._with_tasks(self._leading.require_desk().recollection.decisions(wish))
+        return self._with_tasks(self._leading.require_desk().decision_log.decisions(wish))
 
     def tasks(self, wish: TaskWish) -> TaskList:
         """Return the wanted tasks: the live ones, oldest first, then those that ended last."""
@@ -103,10 +103,10 @@ class Accounting:
         return TaskList(
             tasks=wanted[: wish.limit],
             found=len(wanted),
-            leader=self._parts.identity.broker,
+            leader=self._context.identity.broker,
             epoch=controller.tasks.epoch,
-            at_ms=self._parts.clock.wall_ms(),
-            now_s=self._parts.clock.monotonic_s(),
+            at_ms=self._context.clock.wall_ms(),
+            now_s=self._context.clock.monotonic_s(),
         )
 
     def _with_tasks(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
@@ -122,14 +122,14 @@ class Accounting:
         return replace(told, tasks=told.tasks[:1]) if none_live else told
 
     def _snapshot_of(self, look: Look) -> Snapshot:
-        view, picture = look.view, self._parts.picture
-        wall_ms = self._parts.clock.wall_ms()
+        view, cluster_state = look.view, self._context.cluster_state
+        wall_ms = self._context.clock.wall_ms()
         names = view.brokers.names
         # A view and the picture differ only by what was read since the view was made.
-        reports = {name: picture.loads.reports[name].report for name in names}
+        reports = {name: cluster_state.loads.reports[name].report for name in names}
         owners = {
             bundle: holding.broker
-            for bundle, holding in picture.owners.items()
+            for bundle, holding in cluster_state.owners.items()
             if holding.broker in reports
         }
         in_flight = dict(view.moved)
@@ -159,7 +159,7 @@ class Accounting:
     def _boundaries(self, bundles: Sequence[BundleId]) -> dict[Namespace, Boundaries]:
         """Return the boundaries of all these bundles, nothing if some are not known here."""
         namespaces = {namespace_of(one) for one in bundles if not belongs_to_a_broker(one)}
-        found = {name: self._parts.picture.known_boundaries(name) for name in namespaces}
+        found = {name: self._context.cluster_state.known_boundaries(name) for name in namespaces}
         known = {name: boundaries for name, boundaries in found.items() if boundaries is not None}
         return known if len(known) == len(found) else {}
 

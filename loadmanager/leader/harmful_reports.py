@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.planner import Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.round_memory import RoundMemory
@@ -50,7 +50,7 @@ class _LeftOut:
 class HarmfulReports:
     """The brokers of one term that are left out of decisions, and why."""
 
-    parts: Parts
+    context: Context
     _left_out: dict[BrokerId, _LeftOut] = field(default_factory=dict)
     _not_before_s: float = -math.inf
 
@@ -61,7 +61,7 @@ class HarmfulReports:
 
     def current(self) -> frozenset[BrokerId]:
         """Return who is left out now: not who reported something else, or is gone."""
-        known = self.parts.picture.loads.reports
+        known = self.context.cluster_state.loads.reports
         for broker, one in list(self._left_out.items()):
             if broker not in known or known[broker].mzxid != one.mzxid:
                 del self._left_out[broker]
@@ -72,7 +72,9 @@ class HarmfulReports:
     def leave_out(self, broker: BrokerId, error: Exception) -> None:
         """Leave a broker out until it reports something else."""
         why = f"{type(error).__name__}: {error}"
-        self._left_out[broker] = _LeftOut(self.parts.picture.loads.reports[broker].mzxid, why)
+        self._left_out[broker] = _LeftOut(
+            self.context.cluster_state.loads.reports[broker].mzxid, why
+        )
         log.error("broker.report.left_out", broker=broker, error=why)
         self._show()
 
@@ -82,7 +84,7 @@ class HarmfulReports:
         self._show()
 
     def _show(self) -> None:
-        self.parts.metrics.brokers_left_out.set(len(self._left_out))
+        self.context.metrics.brokers_left_out.set(len(self._left_out))
 
     async def search(self, trial: Trial) -> bool:
         """Leave out the brokers whose reports make a decision fail; return whether any was found.
@@ -90,13 +92,13 @@ class HarmfulReports:
         A failure without any report is no report's fault. Where more than a quarter of the
         brokers would have to be left out the program is at fault, and none is.
         """
-        now_s = self.parts.clock.monotonic_s()
+        now_s = self.context.clock.monotonic_s()
         if now_s < self._not_before_s:
             return False
         self._not_before_s = now_s + SEARCH_EVERY_S  # Unless this search finds something.
         left_out = self.current()
         brokers = sorted(
-            broker for broker in self.parts.picture.loads.reports if broker not in left_out
+            broker for broker in self.context.cluster_state.loads.reports if broker not in left_out
         )
         if not brokers or self._fails(trial, ()) is not None:
             return False
@@ -110,7 +112,7 @@ class HarmfulReports:
                 return False
             brokers.remove(culprit)
             found[culprit] = error
-        known = self.parts.picture.loads.reports
+        known = self.context.cluster_state.loads.reports
         for broker, error in found.items():
             if broker in known:
                 self.leave_out(broker, error)
@@ -136,8 +138,8 @@ class HarmfulReports:
 
     def _fails(self, trial: Trial, brokers: Sequence[BrokerId]) -> Exception | None:
         """Return what a decision on the reports of these brokers raises."""
-        known, now_s = self.parts.picture.loads.reports, self.parts.clock.monotonic_s()
-        tally = LoadTally(weights=trial.planner.weights)
+        known, now_s = self.context.cluster_state.loads.reports, self.context.clock.monotonic_s()
+        tally = LoadTracker(weights=trial.planner.weights)
         try:
             for broker in brokers:
                 if broker in known:

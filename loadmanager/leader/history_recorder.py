@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.history import (
@@ -21,7 +21,7 @@ from loadmanager.core.history import (
     tick_record,
 )
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Plan, Planner
@@ -41,7 +41,7 @@ class _Decided:
     over: bool = False
 
 
-class Chronicle:
+class HistoryRecorder:
     """Offers the records of one term to the sink; does nothing where no history is kept.
 
     Every `base_every_rounds`-th round is a base, and so is the first one, and one after
@@ -49,10 +49,10 @@ class Chronicle:
     """
 
     def __init__(
-        self, parts: Parts, epoch: int, tally: LoadTally, *, base_every_rounds: int
+        self, context: Context, epoch: int, tally: LoadTracker, *, base_every_rounds: int
     ) -> None:
-        self.on = parts.history.wants(Stream.ROUNDS)
-        self._parts = parts
+        self.on = context.history.wants(Stream.ROUNDS)
+        self._context = context
         self._epoch = epoch
         self._tally = tally
         self._base_every_rounds = base_every_rounds
@@ -134,7 +134,7 @@ class Chronicle:
             self._tell_taken(sampled=False)
         self._rounds += 1
         told = RoundTold(
-            at_ms=self._parts.clock.wall_ms(),
+            at_ms=self._context.clock.wall_ms(),
             epoch=self._epoch,
             number=self._rounds,
             outcome="",
@@ -151,7 +151,7 @@ class Chronicle:
             told = replace(told, memory=memory, averages=self._tally.averages())
             # Told at once: ticks that come before the round is over count on top of these.
             bundles = told
-            self._parts.history.offer(
+            self._context.history.offer(
                 Stream.ROUNDS, told.at_ms, lambda: bundles_records(bundles, view)
             )
         self._decided = _Decided(told, view, plan)
@@ -202,7 +202,7 @@ class Chronicle:
             outcome="moved" if ordered else decided.told.outcome or "failed",
             not_ordered={move.bundle for move in plan.moves} - ordered,
         )
-        self._parts.history.offer(
+        self._context.history.offer(
             Stream.ROUNDS, told.at_ms, lambda: round_records(told, view, plan, first_move)
         )
 
@@ -244,7 +244,7 @@ class Chronicle:
         """Record a task in its new state, and how it ended if it moved a bundle."""
         if not self._began:
             return
-        now_s = self._parts.clock.monotonic_s()
+        now_s = self._context.clock.monotonic_s()
         self._tell(lambda at_ms: task_records(at_ms, task, now_s))
 
     def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
@@ -267,11 +267,11 @@ class Chronicle:
         return changed or (self._rounds - 1) % self._base_every_rounds == 0
 
     def _reported_at_ms(self, view: ClusterView) -> dict[BrokerId, int]:
-        known = self._parts.picture.loads.reports
+        known = self._context.cluster_state.loads.reports
         return {
             name: known[name].report.reported_at_ms for name in view.brokers.names if name in known
         }
 
     def _tell(self, make: Callable[[int], Iterable[Record]]) -> None:
-        at_ms = self._parts.clock.wall_ms()
-        self._parts.history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))
+        at_ms = self._context.clock.wall_ms()
+        self._context.history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.joint.document import decode_joint, encode_joint
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.wire import Standby, decode_standby, encode_standby
 from loadmanager.leader.election import Deposed, Term
@@ -27,12 +27,12 @@ _LARGEST_BYTES = 900_000
 
 
 @dataclass(slots=True, eq=False)
-class Inheritance:
+class LeaderState:
     """Reads the former leader's state, and keeps this one's for the next."""
 
-    parts: Parts
+    context: Context
     term: Term
-    tally: LoadTally
+    tally: LoadTracker
     splits: Splits
 
     async def take(self) -> RoundMemory:
@@ -44,10 +44,10 @@ class Inheritance:
             Disconnected: it cannot be read now.
         """
         standby = await self._stored()
-        now_s = self.parts.clock.monotonic_s()
+        now_s = self.context.clock.monotonic_s()
         departed_at_s = dict(standby.departed_at_s)
         # Whoever was there and is not any more left while nobody watched.
-        brokers = self.parts.picture.brokers
+        brokers = self.context.cluster_state.brokers
         for broker in standby.memory.started_at_ms.keys() - brokers.keys():
             departed_at_s.setdefault(broker, now_s)
         self.tally.inherit(standby.running, departed_at_s, now_s)
@@ -64,14 +64,14 @@ class Inheritance:
         """
         epoch = Check(znodes.EPOCH, self.term.epoch)
         try:
-            await self.parts.coordination.commit((epoch, self.write(memory)))
+            await self.context.coordination.commit((epoch, self.write(memory)))
         except TooLarge as error:
-            self.parts.oversized.refused("state", znodes.STATE, error)
+            self.context.oversized.refused("state", znodes.STATE, error)
         except CommitRejected as rejected:
             if rejected.index == 0:
                 raise Deposed(f"epoch {self.term.epoch} is over") from rejected
             # Somebody deleted it by hand: the next round stores again.
-            await self.parts.coordination.ensure(znodes.STATE)
+            await self.context.coordination.ensure(znodes.STATE)
 
     def write(self, memory: RoundMemory) -> SetData:
         """Return the operation that stores this leader's state, with ``memory`` in it."""
@@ -90,15 +90,15 @@ class Inheritance:
         return SetData(znodes.STATE, content)
 
     async def _stored(self) -> Standby:
-        await self.parts.coordination.ensure(znodes.STATE)
-        node = await self.parts.coordination.get(znodes.STATE)
+        await self.context.coordination.ensure(znodes.STATE)
+        node = await self.context.coordination.get(znodes.STATE)
         if node is None or not node.data:
             return Standby(RoundMemory(), {})
         try:
             standby = decode_standby(znodes.STATE, node.data)
         except MalformedContent as error:
             log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
-            self.parts.metrics.malformed("state")
+            self.context.metrics.malformed("state")
             return Standby(RoundMemory(), {})
         log.info("leadership.state.inherited", bundles=len(standby.averages))
         by_s = -self._wall_offset_s()
@@ -118,10 +118,10 @@ class Inheritance:
             joint = decode_joint(f"{znodes.STATE}: joint", standby.joint, now_s)
         except MalformedContent as error:
             log.warning("znode.content.refused", path=znodes.STATE, error=str(error))
-            self.parts.metrics.malformed("state")
+            self.context.metrics.malformed("state")
             return memory
         return replace(memory, shedder=replace(memory.shedder, joint=joint))
 
     def _wall_offset_s(self) -> float:
         """Return what turns a time on this leader's clock into one by the wall clock."""
-        return self.parts.clock.wall_ms() / 1000 - self.parts.clock.monotonic_s()
+        return self.context.clock.wall_ms() / 1000 - self.context.clock.monotonic_s()

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.leader.election import Deposed, Term
-from loadmanager.leader.term import Desk
+from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import CoordinationError, LeaderElsewhere, NotLeader, Unavailable
 
 log = structlog.get_logger()
@@ -17,34 +17,34 @@ _LOADS_WAIT_S = 10.0
 _LOOK_S = 0.2
 
 
-class Leading:
+class Leadership:
     """Opens a desk for each term this agent wins."""
 
-    def __init__(self, open_desk: Callable[[Term], Desk], parts: Parts) -> None:
+    def __init__(self, open_desk: Callable[[Term], LeaderTerm], context: Context) -> None:
         self._open_desk = open_desk
-        self._identity = parts.identity
-        self._picture = parts.picture
-        self._clock = parts.clock
-        self._metrics = parts.metrics
-        self._desk: Desk | None = None
+        self._identity = context.identity
+        self._cluster_state = context.cluster_state
+        self._clock = context.clock
+        self._metrics = context.metrics
+        self._leader_term: LeaderTerm | None = None
         self.elected = False
         """Whether a term is under way, be it ready for work or not."""
 
     @property
-    def desk(self) -> Desk | None:
+    def leader_term(self) -> LeaderTerm | None:
         """The desk of the present term, None while this agent does not lead."""
-        return self._desk
+        return self._leader_term
 
-    def require_desk(self) -> Desk:
+    def require_desk(self) -> LeaderTerm:
         """Return the desk of the present term, for what only the leader can answer.
 
         Raises:
             LeaderElsewhere: another sidecar leads.
             Unavailable: no leader is at work.
         """
-        if self._desk is not None:
-            return self._desk
-        leader = self._picture.leader
+        if self._leader_term is not None:
+            return self._leader_term
+        leader = self._cluster_state.leader
         if leader is None or leader.instance == self._identity.instance:
             raise Unavailable("no leader is at work")
         if not leader.sidecar_url:
@@ -52,16 +52,16 @@ class Leading:
         raise LeaderElsewhere(leader.sidecar_url)
 
     async def lead(self, term: Term) -> None:
-        """Lead until cancelled at the term's end; raises as `Desk.run`."""
+        """Lead until cancelled at the term's end; raises as `LeaderTerm.run`."""
         self.elected = True
         self._metrics.is_leader.set(1)
         self._metrics.leader_changes.labels("gained").inc()
         try:
             await self._read_loads()
-            self._desk = self._open_desk(term)
-            await self._desk.run()
+            self._leader_term = self._open_desk(term)
+            await self._leader_term.run()
         finally:
-            self._desk, self.elected = None, False
+            self._leader_term, self.elected = None, False
             self._metrics.is_leader.set(0)
             self._metrics.leader_changes.labels("lost").inc()
 
@@ -70,14 +70,14 @@ class Leading:
 
         Not for ever: with some of them, a leader can place what nobody serves.
         """
-        loads = self._picture.loads
+        loads = self._cluster_state.loads
         loads.open()
         give_up_s = self._clock.monotonic_s() + _LOADS_WAIT_S
         while not loads.complete:
             if self._clock.monotonic_s() >= give_up_s:
                 log.warning("leadership.loads.incomplete", brokers=len(loads.reports))
                 return
-            await self._picture.changes.wait(_LOOK_S)
+            await self._cluster_state.changes.wait(_LOOK_S)
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide who is to own ``bundle``.
@@ -86,9 +86,9 @@ class Leading:
             NotLeader: this agent does not lead.
             Unavailable: no broker can take the bundle.
         """
-        if self._desk is None:
+        if self._leader_term is None:
             raise NotLeader("this sidecar does not lead now")
-        return await self._desk.assign(bundle)
+        return await self._leader_term.assign(bundle)
 
 
 @contextmanager

@@ -6,14 +6,14 @@ And how far it would be with the strategies that decide beside the active one.
 from dataclasses import dataclass
 from typing import Final
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.planner import Plan
 from loadmanager.core.shadow import Seen
-from loadmanager.leader.decisions import Deciding
-from loadmanager.leader.history_recorder import Chronicle
-from loadmanager.leader.shadows import Shadowing
+from loadmanager.leader.decisions import Decider
+from loadmanager.leader.history_recorder import HistoryRecorder
+from loadmanager.leader.shadows import Shadows
 from loadmanager.ports import Assessment
 
 _SHARE_OF_TIME: Final = 0.05
@@ -21,16 +21,16 @@ _SHARE_OF_TIME: Final = 0.05
 
 
 @dataclass(slots=True)
-class Assessing:
+class OptimalityWatch:
     """Computes it once the orders of a round are written, so that no move waits for it.
 
     Shown as metrics, recorded in history, and kept as ``last`` until the term ends.
     """
 
-    parts: Parts
-    deciding: Deciding
-    chronicle: Chronicle
-    shadowing: Shadowing
+    context: Context
+    deciding: Decider
+    recorder: HistoryRecorder
+    shadowing: Shadows
     last: Assessment | None = None
     _round: tuple[ClusterView, Plan] | None = None
     _not_before_s: float = float("-inf")
@@ -42,14 +42,14 @@ class Assessing:
     async def round_over(self) -> None:
         """Compute it for the round, unless that is too soon."""
         done, self._round = self._round, None
-        began_s = self.parts.clock.monotonic_s()
+        began_s = self.context.clock.monotonic_s()
         if done is None or began_s < self._not_before_s:
             return
         seen = self._seen(*done)
         self._show(None if seen is None else seen.optimality)
         if seen is not None:
             await self.shadowing.round_over(seen)
-        ended_s = self.parts.clock.monotonic_s()
+        ended_s = self.context.clock.monotonic_s()
         self._not_before_s = ended_s + (ended_s - began_s) / _SHARE_OF_TIME
 
     def _seen(self, view: ClusterView, plan: Plan) -> Seen | None:
@@ -57,21 +57,21 @@ class Assessing:
         try:
             found, parts = planner.optimality(view, memory), planner.divided(view, memory)
         except Exception as error:  # noqa: BLE001 - the round was done, whatever is said of it
-            self.parts.unexpected.caught("round", error)
+            self.context.unexpected.caught("round", error)
             return None
         if found is None or parts is None:
             return None
         return Seen(view=view, divided=parts, optimality=found, moves=plan.moves)
 
     def _show(self, found: Optimality | None) -> None:
-        self.parts.metrics.optimality.found(found)
-        past = self.deciding.recollection
+        self.context.metrics.optimality.found(found)
+        past = self.deciding.decision_log
         self.last = None
         if found is not None:
             self.last = Assessment(found, round=past.rounds, at_ms=past.last_round_at_ms)
-            self.chronicle.assessed(found)
+            self.recorder.assessed(found)
 
     def end(self) -> None:
         """Show nothing: the term is over."""
         self.shadowing.end()
-        self.parts.metrics.optimality.found(None)
+        self.context.metrics.optimality.found(None)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
@@ -51,11 +51,11 @@ _READ_TOGETHER = 64
 class OrderBook:
     """The standing orders of one term."""
 
-    def __init__(self, parts: Parts, term: Term) -> None:
-        self._coordination = parts.coordination
-        self._picture = parts.picture
-        self._metrics = parts.metrics
-        self._oversized = parts.oversized
+    def __init__(self, context: Context, term: Term) -> None:
+        self._coordination = context.coordination
+        self._cluster_state = context.cluster_state
+        self._metrics = context.metrics
+        self._oversized = context.oversized
         self._term = term
         self._assigned: dict[BundleId, BrokerId] = {}
         self._splits: dict[BundleId, SplitOrder] = {}
@@ -123,8 +123,8 @@ class OrderBook:
         touched = {*changes.assigned, *changes.splits, *changes.gone}
         others = {self._assigned[bundle] for bundle in touched if bundle in self._assigned}
         # The broker that still holds a lock learns which one comes after it.
-        holders = {self._picture.listed_owner(bundle) for bundle in changes.assigned}
-        others |= {broker for broker in holders if broker and broker in self._picture.brokers}
+        holders = {self._cluster_state.listed_owner(bundle) for bundle in changes.assigned}
+        others |= {broker for broker in holders if broker and broker in self._cluster_state.brokers}
         others |= self._spoilt
         return [*sorted(additions), *sorted(others - additions)]
 
@@ -218,7 +218,7 @@ class OrderBook:
         for bundle, broker in assigned.items():
             if broker in bundles:
                 bundles[broker].add(bundle)
-            owner = self._picture.listed_owner(bundle)
+            owner = self._cluster_state.listed_owner(bundle)
             if owner and owner != broker:
                 handovers[owner][bundle] = broker
         return {
@@ -286,9 +286,9 @@ class OrderBook:
         recall everything.
         """
         self._spoilt.add(broker)
-        owned = (b for b, at in self._picture.owners.items() if at.broker == broker)
+        owned = (b for b, at in self._cluster_state.owners.items() if at.broker == broker)
         return Orders(self._term.epoch, frozenset(owned))
 
     def _preferred(self, bundle: BundleId, claims: set[BrokerId]) -> BrokerId:
-        owner = self._picture.listed_owner(bundle)
+        owner = self._cluster_state.listed_owner(bundle)
         return owner if owner in claims else min(claims)

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from loadmanager.common.context import Parts
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.context import Context
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
-from loadmanager.leader.absent_brokers import Absences
-from loadmanager.leader.decisions import Deciding
-from loadmanager.leader.drain import Emptying
+from loadmanager.leader.absent_brokers import AbsentBrokers
+from loadmanager.leader.decisions import Decider
+from loadmanager.leader.drain import Drain
 from loadmanager.leader.election import Deposed
-from loadmanager.leader.placement_queue import Wanted
+from loadmanager.leader.placement_queue import PlacementQueue
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.leader.untaken_orders import Untaken
+from loadmanager.leader.untaken_orders import UntakenOrders
 from loadmanager.ports import CoordinationError
 
 log = structlog.get_logger()
@@ -28,21 +28,21 @@ _AFTER_ERROR_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class Placing:
+class PlacementWorker:
     """Finds owners for bundles as soon as they need one, for one term.
 
     Where ``brokers_own`` bundles by themselves, only draining brokers are emptied.
     """
 
-    parts: Parts
+    context: Context
     tasks: TaskController
-    absences: Absences
-    deciding: Deciding
-    wanted: Wanted
-    emptying: Emptying
-    untaken: Untaken
+    absences: AbsentBrokers
+    deciding: Decider
+    wanted: PlacementQueue
+    emptying: Drain
+    untaken: UntakenOrders
     brokers_own: bool = False
-    _work: Changes = field(default_factory=Changes, init=False)
+    _work: Subscriptions = field(default_factory=Subscriptions, init=False)
 
     @property
     def unowned(self) -> tuple[BundleId, ...]:
@@ -53,10 +53,12 @@ class Placing:
         """Return the registered broker that is to own ``bundle``."""
         planned = self.tasks.assigned.get(bundle)
         passed_over = planned in self.untaken.passed_over
-        return planned if planned in self.parts.picture.brokers and not passed_over else None
+        return (
+            planned if planned in self.context.cluster_state.brokers and not passed_over else None
+        )
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Decide who is to own ``bundle``; see `Desk.assign`."""
+        """Decide who is to own ``bundle``; see `LeaderTerm.assign`."""
         answer, new = self.wanted.ask(bundle)
         if new:
             self._work.tell()
@@ -68,7 +70,7 @@ class Placing:
         Raises:
             Deposed: somebody else leads.
         """
-        self.parts.picture.changes.subscribe(self._work.tell)
+        self.context.cluster_state.changes.subscribe(self._work.tell)
         try:
             while True:
                 try:
@@ -76,11 +78,11 @@ class Placing:
                 except Deposed:
                     raise
                 except Exception as error:  # noqa: BLE001 - who waits is told, and it goes on
-                    self.parts.unexpected.caught("placing", error)
+                    self.context.unexpected.caught("placing", error)
                     self.wanted.refuse_all("the leader failed unexpectedly; its log says how")
-                    await self.parts.clock.sleep(_AFTER_ERROR_S)
+                    await self.context.clock.sleep(_AFTER_ERROR_S)
         finally:
-            self.parts.picture.changes.unsubscribe(self._work.tell)
+            self.context.cluster_state.changes.unsubscribe(self._work.tell)
 
     def end(self, epoch: int) -> None:
         """Tell all who wait that this leader is none any more."""
@@ -98,7 +100,7 @@ class Placing:
                 await self._work.wait(_POLL_S)
         except CoordinationError as error:
             log.warning("broker.drain.failed", error=str(error))
-            await self.parts.clock.sleep(_RETRY_S)
+            await self.context.clock.sleep(_RETRY_S)
 
     async def _place_or_wait(self) -> None:
         self.wanted.answer_planned(self.planned)
@@ -121,7 +123,7 @@ class Placing:
             found = await self.deciding.order(choices, AskedBy.UNOWNED)
         except CoordinationError as error:
             self.wanted.refuse_all(f"the order could not be written: {error}")
-            await self.parts.clock.sleep(_RETRY_S)
+            await self.context.clock.sleep(_RETRY_S)
             return
         self.wanted.answer(found.ordered, choices.refusals, found.refused)
         if len(found.ordered) < len(bundles):
@@ -137,5 +139,5 @@ class Placing:
         self.emptying.refused([*choices.refusals, *found.refused])
         if found.ordered:
             sources = {leaving[bundle] for bundle in found.ordered}
-            self.parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
+            self.context.metrics.bundles_unloaded(len(found.ordered), len(sources))
         return True

@@ -15,7 +15,7 @@ log = structlog.get_logger()
 Refusals = Mapping[BundleId, tuple[Refusal, ...]]
 
 
-class Wanted:
+class PlacementQueue:
     """Bundles to be placed because somebody asked, for one term."""
 
     def __init__(self, metrics: Metrics) -> None:

@@ -10,14 +10,14 @@ from loadmanager.core.cost import CostDocument
 from loadmanager.core.planner import Planner
 from loadmanager.core.snapshot import in_force
 from loadmanager.leader.cluster_view import Look
-from loadmanager.leader.leadership import Leading
+from loadmanager.leader.leadership import Leadership
 from loadmanager.ports import Preview, PreviewWish, Unavailable, Unfit
 
 
 class PreviewRequests:
     """The application's side of `PreviewService`."""
 
-    def __init__(self, leading: Leading) -> None:
+    def __init__(self, leading: Leadership) -> None:
         self._leading = leading
 
     async def plan(self, wish: PreviewWish) -> Preview:

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import TaskEvent
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
 from loadmanager.core.orders import OrderChanges
 from loadmanager.leader.adoption import Adoption
-from loadmanager.leader.decision_log import Recollection
+from loadmanager.leader.decision_log import DecisionLog
 from loadmanager.leader.disagreements import Disagreement, Kind, tell
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.leader.untaken_orders import Untaken
+from loadmanager.leader.untaken_orders import UntakenOrders
 
 log = structlog.get_logger()
 
@@ -32,11 +32,11 @@ _LOOK_AGAIN_S = 1.0
 class Reconciler:
     """Looks once a round, for one term."""
 
-    parts: Parts
+    context: Context
     tasks: TaskController
     adoption: Adoption
-    untaken: Untaken
-    recollection: Recollection
+    untaken: UntakenOrders
+    decision_log: DecisionLog
     _suspects: set[tuple[BundleId, BrokerId]] = field(default_factory=set, init=False)
 
     async def look(self) -> None:
@@ -61,7 +61,7 @@ class Reconciler:
             for bundle in sorted(await self._strays())
         ]
         found += self._served_unlocked()
-        tell(found, self.parts.metrics, self.recollection)
+        tell(found, self.context.metrics, self.decision_log)
 
     async def _recall_what_is_no_bundle(self) -> list[Disagreement]:
         """Recall bundles of deleted namespaces, and ranges that their namespace has not got."""
@@ -74,14 +74,14 @@ class Reconciler:
         return found
 
     async def _no_bundles_of(self, namespace: Namespace) -> list[Disagreement]:
-        picture = self.parts.picture
+        cluster_state = self.context.cluster_state
         try:
-            boundaries = await picture.boundaries(namespace)
+            boundaries = await cluster_state.boundaries(namespace)
             if boundaries is None:
                 # To recall a whole namespace, what one server has not heard of yet will
                 # not do.
-                await self.parts.coordination.sync(znodes.local_policies(namespace))
-                boundaries = await picture.reread_boundaries(namespace)
+                await self.context.coordination.sync(znodes.local_policies(namespace))
+                boundaries = await cluster_state.reread_boundaries(namespace)
         except MalformedContent:
             return []
         bundles = [b for b in self.tasks.assigned if namespace_of(b) == namespace]
@@ -101,15 +101,15 @@ class Reconciler:
         """
         suspects = {bundle async for bundle in self._unlisted_locks()}
         if suspects:
-            await self.parts.clock.sleep(_LOOK_AGAIN_S)
+            await self.context.clock.sleep(_LOOK_AGAIN_S)
             suspects &= {bundle async for bundle in self._unlisted_locks()}
         for bundle in suspects:
             log.warning("bundle.lock.stray", bundle=bundle, path=znodes.lock(bundle))
-        self.parts.metrics.stray_locks.set(len(suspects))
+        self.context.metrics.stray_locks.set(len(suspects))
         return suspects
 
     async def _unlisted_locks(self) -> AsyncIterator[BundleId]:
-        coordination, owners = self.parts.coordination, self.parts.picture.owners
+        coordination, owners = self.context.coordination, self.context.cluster_state.owners
         for tenant in await coordination.children(znodes.LOCKS):
             for namespace in await coordination.children(f"{znodes.LOCKS}/{tenant}"):
                 folder = f"{tenant}/{namespace}"
@@ -125,12 +125,12 @@ class Reconciler:
 
     def _served_unlocked(self) -> list[Disagreement]:
         """Return what brokers report to serve, twice, since others have the lock."""
-        picture = self.parts.picture
+        cluster_state = self.context.cluster_state
         suspects = {
             (bundle, broker)
-            for broker, known in picture.loads.reports.items()
+            for broker, known in cluster_state.loads.reports.items()
             for bundle in known.report.bundles
-            if (at := picture.owners.get(bundle))
+            if (at := cluster_state.owners.get(bundle))
             and at.broker != broker
             and known.mzxid > at.fencing_token
         }

@@ -6,19 +6,19 @@ from typing import Final
 
 import structlog
 
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import Tuning, wait_out
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings, wait_out
 from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.balancing import BalancingMode
-from loadmanager.core.load_tracker import LoadTally
-from loadmanager.leader.cluster_view import Viewing
-from loadmanager.leader.decisions import Deciding
+from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.leader.cluster_view import ViewBuilder
+from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import Deposed, Term, TermGivenUp
 from loadmanager.leader.harmful_reports import HarmfulReports, Trial
-from loadmanager.leader.history_recorder import Chronicle
-from loadmanager.leader.leader_state import Inheritance
-from loadmanager.leader.optimality import Assessing
-from loadmanager.leader.placement import Placing
+from loadmanager.leader.history_recorder import HistoryRecorder
+from loadmanager.leader.leader_state import LeaderState
+from loadmanager.leader.optimality import OptimalityWatch
+from loadmanager.leader.placement import PlacementWorker
 from loadmanager.leader.reconciliation import Reconciler
 from loadmanager.leader.round_log import tell_plan
 from loadmanager.leader.splits import Splits
@@ -38,20 +38,20 @@ class Rounds:
     and nothing of them is repaired.
     """
 
-    parts: Parts
+    context: Context
     term: Term
-    tuning: Tuning
-    tally: LoadTally
-    viewing: Viewing
-    deciding: Deciding
+    tuning: RuntimeSettings
+    tally: LoadTracker
+    viewing: ViewBuilder
+    deciding: Decider
     tasks: TaskController
     splits: Splits
-    placing: Placing
+    placing: PlacementWorker
     reconciler: Reconciler
-    inheritance: Inheritance
-    chronicle: Chronicle
+    inheritance: LeaderState
+    recorder: HistoryRecorder
     harmful: HarmfulReports
-    assessing: Assessing
+    assessing: OptimalityWatch
     brokers_own: bool = False
 
     async def tick(self) -> None:
@@ -71,7 +71,7 @@ class Rounds:
         self.tally.weigh(self.tuning.now.planner.weights)
         self.viewing.take_reports()
         self.tally.sample()
-        self.chronicle.ticked()
+        self.recorder.ticked()
         self.tasks.observe()
         if not self.brokers_own:
             await self.splits.adopt_parts()
@@ -86,7 +86,7 @@ class Rounds:
         failed_in_a_row = 0
         while True:
             await self._pause(lambda: self.tuning.now.rhythm.round_interval_s)
-            started_s = self.parts.clock.monotonic_s()
+            started_s = self.context.clock.monotonic_s()
             unexpected = False
             try:
                 outcome = await self._round_without_harmful()
@@ -97,14 +97,14 @@ class Rounds:
                 raise
             except Exception as error:  # noqa: BLE001 - no error of one round ends the sidecar
                 outcome, unexpected = "failed", True
-                self.parts.unexpected.caught("round", error)
+                self.context.unexpected.caught("round", error)
             failed_in_a_row = failed_in_a_row + 1 if unexpected else 0
             if failed_in_a_row == MOST_FAILED_ROUNDS:
                 raise TermGivenUp(f"{failed_in_a_row} rounds in a row failed unexpectedly")
-            self.parts.metrics.rounds.labels(outcome).inc()
-            took_s = self.parts.clock.monotonic_s() - started_s
-            self.parts.metrics.round_duration_seconds.observe(took_s)
-            self.chronicle.round_over(
+            self.context.metrics.rounds.labels(outcome).inc()
+            took_s = self.context.clock.monotonic_s() - started_s
+            self.context.metrics.round_duration_seconds.observe(took_s)
+            self.recorder.round_over(
                 outcome,
                 took_s=took_s,
                 tick_interval_s=self.tuning.now.rhythm.tick_interval_s,
@@ -113,7 +113,7 @@ class Rounds:
             await self.assessing.round_over()
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
-        await wait_out(self.parts.clock, interval_s, self.parts.clock.sleep)
+        await wait_out(self.context.clock, interval_s, self.context.clock.sleep)
 
     async def _round_without_harmful(self) -> str:
         """Do one round, and if reports make it fail once more without them."""
@@ -136,18 +136,18 @@ class Rounds:
         )
         found = await self.harmful.search(trial)
         if found or place != "round":
-            self.parts.unexpected.caught(place, error)
+            self.context.unexpected.caught(place, error)
         return found
 
     async def _round(self) -> str:
-        doubtful = self.parts.coordination.session.connection is not Connection.CONNECTED
+        doubtful = self.context.coordination.session.connection is not Connection.CONNECTED
         if not doubtful:
             await self.tasks.confirm()
         view = self.viewing.view()
         plan = self.deciding.round(view, session_doubtful=doubtful)
         self.assessing.decided(view, plan)
         strategy = type(self.deciding.planner.shedder).__name__
-        tell_plan(self.parts.metrics, strategy, plan, self.term.epoch)
+        tell_plan(self.context.metrics, strategy, plan, self.term.epoch)
         state = self.inheritance.write(plan.memory)
         cuts = self.deciding.steering.balancing.mode is BalancingMode.ACTIVE
         if cuts and not (doubtful or self.brokers_own):
@@ -164,5 +164,5 @@ class Rounds:
         if found.too_large is not None:
             return "failed"
         sources = {move.source for move in plan.moves if move.bundle in found.ordered}
-        self.parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
+        self.context.metrics.bundles_unloaded(len(found.ordered), len(sources))
         return "moved" if found.ordered else "failed"

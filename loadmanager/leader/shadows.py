@@ -5,26 +5,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmanager.common.context import Parts
-from loadmanager.common.cost_model_watch import Costing
-from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.context import Context
+from loadmanager.common.cost_model_watch import CostModelWatch
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.cost import CostDocument
 from loadmanager.core.planner import Planner
 from loadmanager.core.shadow import Seen, Shadow, after_round
-from loadmanager.leader.history_recorder import Chronicle
+from loadmanager.leader.history_recorder import HistoryRecorder
 
 
 @dataclass(slots=True)
-class Shadowing:
+class Shadows:
     """The shadows of one term, by the classes of their strategies.
 
     Each begins with what the leader sees when it is configured or the term begins.
     """
 
-    parts: Parts
-    tuning: Tuning
-    costing: Costing
-    chronicle: Chronicle
+    context: Context
+    tuning: RuntimeSettings
+    costing: CostModelWatch
+    recorder: HistoryRecorder
     shadows: dict[str, Shadow] = field(default_factory=dict)
     _planners: dict[str, Planner] = field(default_factory=dict)
     _made_of: dict[str, tuple[Planner, CostDocument | None]] = field(default_factory=dict)
@@ -39,11 +39,11 @@ class Shadowing:
             try:
                 shadow = after_round(self.shadows[strategy], planner, seen, self._rng)
             except Exception as error:  # noqa: BLE001 - no shadow disturbs the leader
-                self.parts.unexpected.caught("round", error)
+                self.context.unexpected.caught("round", error)
                 continue
             self.shadows[strategy] = shadow
-            self.parts.metrics.shadows.after_round(strategy, shadow)
-            self.chronicle.shadowed(strategy, shadow.rounds[-1])
+            self.context.metrics.shadows.after_round(strategy, shadow)
+            self.recorder.shadowed(strategy, shadow.rounds[-1])
 
     def _follow_configuration(self) -> None:
         """Begin anew with strategies whose settings are others now."""
@@ -60,7 +60,7 @@ class Shadowing:
 
     def _forget(self, strategy: str) -> None:
         del self._planners[strategy], self._made_of[strategy], self.shadows[strategy]
-        self.parts.metrics.shadows.forget(strategy)
+        self.context.metrics.shadows.forget(strategy)
 
     def end(self) -> None:
         """Show nothing: the term is over."""

@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import SplitPolicy, Tuning
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings, SplitPolicy
 from loadmanager.core.averages import Rates
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting import Merge, find_splits
 from loadmanager.leader.adoption import Adoption
-from loadmanager.leader.decisions import Deciding
+from loadmanager.leader.decisions import Decider
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports import Conflict, MergeRefused, SplitRefused, Unavailable
 
@@ -24,12 +24,12 @@ _REST_S = 600.0
 class Splits:
     """Proposes splits and merges, and takes up what came of them, for one term."""
 
-    parts: Parts
+    context: Context
     tasks: TaskController
-    tally: LoadTally
-    tuning: Tuning
+    tally: LoadTracker
+    tuning: RuntimeSettings
     adoption: Adoption
-    deciding: Deciding
+    deciding: Decider
     _resting_until_s: dict[BundleId, float] = field(default_factory=dict, init=False)
 
     @property
@@ -39,12 +39,12 @@ class Splits:
     @property
     def rests_s(self) -> Mapping[BundleId, float]:
         """Until when bundles that could not be split are left whole, on this leader's clock."""
-        now_s = self.parts.clock.monotonic_s()
+        now_s = self.context.clock.monotonic_s()
         return {b: until_s for b, until_s in self._resting_until_s.items() if until_s > now_s}
 
     def inherit(self, rests_s: Mapping[BundleId, float]) -> None:
         """Leave whole what the former leader gave up splitting, for as long as it would have."""
-        latest_s = self.parts.clock.monotonic_s() + _REST_S
+        latest_s = self.context.clock.monotonic_s() + _REST_S
         self._resting_until_s = {b: min(until_s, latest_s) for b, until_s in rests_s.items()}
 
     async def adopt_parts(self) -> None:
@@ -77,7 +77,7 @@ class Splits:
             return
         reports = {
             broker: known.report.bundles
-            for broker, known in self.parts.picture.loads.reports.items()
+            for broker, known in self.context.cluster_state.loads.reports.items()
         }
         averages = self.tally.averages()
 
@@ -141,7 +141,7 @@ class Splits:
                 splits=both.orders(),
             )
         )
-        now_s = self.parts.clock.monotonic_s()
+        now_s = self.context.clock.monotonic_s()
         self.deciding.memory = self.deciding.rested(both.halves, now_s)
 
     def check_ordered(self, bundles: Sequence[BundleId], order: str, why: str = "") -> None:
@@ -158,7 +158,7 @@ class Splits:
             order = self.tasks.splits.get(half)
             if order is not None:
                 raise Conflict(f"{half} is ordered to {order.algorithm} already; wait for that")
-            holding = self.parts.picture.live_owner(half)
+            holding = self.context.cluster_state.live_owner(half)
             planned = self.tasks.assigned.get(half)
             owner = holding.broker if holding else None
             if planned not in {None, owner}:
@@ -179,7 +179,7 @@ class Splits:
         self, bundle: BundleId, order: SplitOrder, cause: Cause, asked_by: AskedBy
     ) -> BundleTask:
         planned = self._planned([bundle])
-        holding = self.parts.picture.live_owner(bundle)
+        holding = self.context.cluster_state.live_owner(bundle)
         owner = planned.get(bundle) or (holding.broker if holding else None)
         if owner is None:
             raise SplitRefused(f"nobody owns {bundle} now; look one of its topics up first")
@@ -200,13 +200,13 @@ class Splits:
 
     def _may_split(self, bundle: BundleId) -> bool:
         """Say whether nothing else is under way with it, and it may be tried (again)."""
-        holding = self.parts.picture.owners.get(bundle)
+        holding = self.context.cluster_state.owners.get(bundle)
         settled = holding is not None and holding.broker == self.tasks.assigned.get(bundle)
-        rested = self.parts.clock.monotonic_s() >= self._resting_until_s.get(bundle, 0.0)
+        rested = self.context.clock.monotonic_s() >= self._resting_until_s.get(bundle, 0.0)
         return settled and rested and self.tasks.tasks.of(bundle) is None
 
     def _rest(self, bundles: Iterable[BundleId]) -> None:
-        until_s = self.parts.clock.monotonic_s() + _REST_S
+        until_s = self.context.clock.monotonic_s() + _REST_S
         self._resting_until_s |= dict.fromkeys(bundles, until_s)
 
     async def _bundle_counts(self, bundles: Iterable[BundleId]) -> dict[Namespace, int]:

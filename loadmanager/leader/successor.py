@@ -2,26 +2,26 @@
 
 from typing import Final
 
-from loadmanager.common.context import Parts
-from loadmanager.leader.leadership import Leading
+from loadmanager.common.context import Context
+from loadmanager.leader.leadership import Leadership
 
 _LOOK_S: Final = 1.0
 
 
-class Readiness:
+class SuccessorReading:
     """Watches the loads while this sidecar leads or would be among the first to succeed."""
 
-    def __init__(self, parts: Parts, leading: Leading) -> None:
-        self._picture = parts.picture
-        self._me = parts.identity.broker
-        self._clock = parts.clock
+    def __init__(self, context: Context, leading: Leadership) -> None:
+        self._cluster_state = context.cluster_state
+        self._me = context.identity.broker
+        self._clock = context.clock
         self._leading = leading
 
     async def run(self) -> None:
         """Open and close the watches as the cluster changes, until cancelled."""
         while True:
-            if self._leading.elected or self._me in self._picture.successors:
-                self._picture.loads.open()
+            if self._leading.elected or self._me in self._cluster_state.successors:
+                self._cluster_state.loads.open()
             else:
-                self._picture.loads.close()
+                self._cluster_state.loads.close()
             await self._clock.sleep(_LOOK_S)

@@ -1,7 +1,7 @@
 """What is reported of bundle tasks: metrics here, history through the chronicle."""
 
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskState
-from loadmanager.leader.history_recorder import Chronicle
+from loadmanager.leader.history_recorder import HistoryRecorder
 from loadmanager.ports import Clock
 from loadmanager.telemetry.metrics import Metrics
 
@@ -13,9 +13,9 @@ class TaskReports:
     do with the term.
     """
 
-    def __init__(self, metrics: Metrics, chronicle: Chronicle, clock: Clock) -> None:
+    def __init__(self, metrics: Metrics, recorder: HistoryRecorder, clock: Clock) -> None:
         self._metrics = metrics
-        self._chronicle = chronicle
+        self._recorder = recorder
         self._clock = clock
         self._proposed_at_s: dict[int, float] = {}
         self._moving: set[int] = set()
@@ -23,7 +23,7 @@ class TaskReports:
 
     def task_changed(self, task: BundleTask) -> None:
         """Take note of a task in its new state."""
-        self._chronicle.task_changed(task)
+        self._recorder.task_changed(task)
         if task.state.ended:
             self._proposed_at_s.pop(task.number, None)
             self._moving.discard(task.number)

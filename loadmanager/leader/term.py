@@ -7,40 +7,40 @@ from typing import Protocol
 import numpy as np
 import structlog
 
-from loadmanager.common.balancing_mode import Steering
+from loadmanager.common.balancing_mode import BalancingModeWatch
 from loadmanager.common.cluster_state import OwnerView
 from loadmanager.common.constraints import Constraints
-from loadmanager.common.context import Parts
-from loadmanager.common.cost_model_watch import Costing
-from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.context import Context
+from loadmanager.common.cost_model_watch import CostModelWatch
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import AskedBy
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
 from loadmanager.core.plan import Cause, Move
-from loadmanager.leader.absent_brokers import Absences
+from loadmanager.leader.absent_brokers import AbsentBrokers
 from loadmanager.leader.adoption import Adoption
-from loadmanager.leader.cluster_view import Look, Viewing
-from loadmanager.leader.decision_log import Recollection
-from loadmanager.leader.decisions import Choices, Deciding
-from loadmanager.leader.drain import Emptying
+from loadmanager.leader.cluster_view import Look, ViewBuilder
+from loadmanager.leader.decision_log import DecisionLog
+from loadmanager.leader.decisions import Choices, Decider
+from loadmanager.leader.drain import Drain
 from loadmanager.leader.election import Term
 from loadmanager.leader.harmful_reports import HarmfulReports
-from loadmanager.leader.history_recorder import Chronicle
-from loadmanager.leader.leader_state import Inheritance
-from loadmanager.leader.optimality import Assessing
+from loadmanager.leader.history_recorder import HistoryRecorder
+from loadmanager.leader.leader_state import LeaderState
+from loadmanager.leader.optimality import OptimalityWatch
 from loadmanager.leader.order_book import OrderBook
-from loadmanager.leader.placement import Placing
-from loadmanager.leader.placement_queue import Wanted, why
+from loadmanager.leader.placement import PlacementWorker
+from loadmanager.leader.placement_queue import PlacementQueue, why
 from loadmanager.leader.reconciliation import Reconciler
 from loadmanager.leader.rounds import Rounds
-from loadmanager.leader.shadows import Shadowing
+from loadmanager.leader.shadows import Shadows
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.leader.task_reports import TaskReports
-from loadmanager.leader.untaken_orders import Untaken
-from loadmanager.leader.warm_start import Seeding
+from loadmanager.leader.untaken_orders import UntakenOrders
+from loadmanager.leader.warm_start import WarmStart
 from loadmanager.ports import StandingOrders
 
 log = structlog.get_logger()
@@ -70,7 +70,7 @@ class ForeignTerm(Protocol):
         """End with the term."""
 
 
-class Desk:
+class LeaderTerm:
     """One term of leadership at work.
 
     With a ``foreign`` term nothing is placed, cut or repaired here: brokers do that themselves.
@@ -78,9 +78,9 @@ class Desk:
 
     def __init__(
         self,
-        parts: Parts,
+        context: Context,
         term: Term,
-        tuning: Tuning,
+        tuning: RuntimeSettings,
         *,
         cluster: str,
         rng: np.random.Generator,
@@ -88,65 +88,71 @@ class Desk:
         base_every_rounds: int = 15,
         seed_max_age_days: float = 7.0,
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._term = term
         self._foreign = foreign
-        self._constraints = Constraints(parts, cluster)
-        self._tally = LoadTally(weights=tuning.now.planner.weights)
-        self._chronicle = chronicle = Chronicle(
-            parts, term.epoch, self._tally, base_every_rounds=base_every_rounds
+        self._constraints = Constraints(context, cluster)
+        self._tally = LoadTracker(weights=tuning.now.planner.weights)
+        self._recorder = recorder = HistoryRecorder(
+            context, term.epoch, self._tally, base_every_rounds=base_every_rounds
         )
-        owners = parts.picture if foreign is None else foreign.owners
+        owners = context.cluster_state if foreign is None else foreign.owners
         self.tasks = tasks = TaskController(
             term.epoch,
-            OrderBook(parts, term) if foreign is None else foreign.orders,
+            OrderBook(context, term) if foreign is None else foreign.orders,
             owners,
-            parts.clock,
+            context.clock,
             bounds=lambda: tuning.now.task_bounds,
-            listener=TaskReports(parts.metrics, chronicle, parts.clock).task_changed,
-            caught=parts.unexpected.caught,
+            listener=TaskReports(context.metrics, recorder, context.clock).task_changed,
+            caught=context.unexpected.caught,
         )
-        untaken = Untaken(parts, tasks)
-        self._harmful = HarmfulReports(parts)
-        self._viewing = Viewing(
-            parts,
+        untaken = UntakenOrders(context, tasks)
+        self._harmful = HarmfulReports(context)
+        self._viewing = ViewBuilder(
+            context,
             tasks,
             self._constraints,
             self._tally,
-            chronicle=chronicle,
+            recorder=recorder,
             harmful=self._harmful,
             untaken=untaken,
         )
-        self.recollection = Recollection(parts.clock, term.epoch, task_of=tasks.tasks.number_of)
-        self._steering = Steering(parts) if foreign is None else Steering(parts, foreign.held)
-        self._costing = Costing(parts, tuning)
-        self._deciding = Deciding(
+        self.decision_log = DecisionLog(context.clock, term.epoch, task_of=tasks.tasks.number_of)
+        self._steering = (
+            BalancingModeWatch(context)
+            if foreign is None
+            else BalancingModeWatch(context, foreign.held)
+        )
+        self._costing = CostModelWatch(context, tuning)
+        self._deciding = Decider(
             self._costing,
             self._viewing,
             tasks,
-            self.recollection,
+            self.decision_log,
             self._steering,
             rng,
-            chronicle=chronicle,
+            recorder=recorder,
         )
-        self.shadowing = Shadowing(parts, tuning, self._costing, chronicle)
-        self.assessing = Assessing(parts, self._deciding, chronicle, self.shadowing)
-        adoption = Adoption(parts, tasks, self._tally, chronicle)
-        self.splits = Splits(parts, tasks, self._tally, tuning, adoption, self._deciding)
-        self._placing = Placing(
-            parts,
+        self.shadowing = Shadows(context, tuning, self._costing, recorder)
+        self.assessing = OptimalityWatch(context, self._deciding, recorder, self.shadowing)
+        adoption = Adoption(context, tasks, self._tally, recorder)
+        self.splits = Splits(context, tasks, self._tally, tuning, adoption, self._deciding)
+        self._placing = PlacementWorker(
+            context,
             tasks,
-            absences=Absences(parts, tasks, tuning),
+            absences=AbsentBrokers(context, tasks, tuning),
             deciding=self._deciding,
             untaken=untaken,
-            wanted=Wanted(parts.metrics),
-            emptying=Emptying(parts, owners, tasks, tuning),
+            wanted=PlacementQueue(context.metrics),
+            emptying=Drain(context, owners, tasks, tuning),
             brokers_own=foreign is not None,
         )
-        self._inheritance = Inheritance(parts, term, self._tally, self.splits)
-        self._seeding = Seeding(parts, self._tally, cluster=cluster, max_age_days=seed_max_age_days)
+        self._inheritance = LeaderState(context, term, self._tally, self.splits)
+        self._seeding = WarmStart(
+            context, self._tally, cluster=cluster, max_age_days=seed_max_age_days
+        )
         self._rounds = Rounds(
-            parts=parts,
+            context=context,
             term=term,
             tuning=tuning,
             tally=self._tally,
@@ -155,9 +161,9 @@ class Desk:
             tasks=tasks,
             splits=self.splits,
             placing=self._placing,
-            reconciler=Reconciler(parts, tasks, adoption, untaken, self.recollection),
+            reconciler=Reconciler(context, tasks, adoption, untaken, self.decision_log),
             inheritance=self._inheritance,
-            chronicle=chronicle,
+            recorder=recorder,
             harmful=self._harmful,
             assessing=self.assessing,
             brokers_own=foreign is not None,
@@ -191,7 +197,7 @@ class Desk:
         try:
             for one in documents:
                 await one.read()
-            self._chronicle.began()
+            self._recorder.began()
             await self.tasks.open()
             self._deciding.memory = await self._inheritance.take()
             await self._seeding.sow()
@@ -209,7 +215,7 @@ class Desk:
             self.tasks.close()
             if self._foreign is not None:
                 self._foreign.close()
-            self._chronicle.ended()
+            self._recorder.ended()
             self._harmful.end()
             self.assessing.end()
 
@@ -224,7 +230,7 @@ class Desk:
             Unavailable: no broker can take it, or the order could not be written.
             NotLeader: the term ended meanwhile.
         """
-        holding = self._parts.picture.live_owner(bundle)
+        holding = self._context.cluster_state.live_owner(bundle)
         if holding is not None:
             return holding.broker
         return self.planned(bundle) or await self._placing.assign(bundle)
@@ -252,7 +258,7 @@ class Desk:
         state = self._inheritance.write(rested)
         found = await self._deciding.order(choices, AskedBy.PEOPLE, state)
         sources = {leaving[bundle] for bundle in found.ordered}
-        self._parts.metrics.bundles_unloaded(len(found.ordered), len(sources))
+        self._context.metrics.bundles_unloaded(len(found.ordered), len(sources))
         for bundle, target in found.ordered.items():
             log.info("bundle.unload.ordered", bundle=bundle, source=leaving[bundle], target=target)
         if found.too_large is not None:

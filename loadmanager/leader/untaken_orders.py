@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of
 from loadmanager.leader.disagreements import Disagreement, Kind
@@ -44,11 +44,11 @@ class _Rest:
     rest_s: float
 
 
-class Untaken:
+class UntakenOrders:
     """The free locks that brokers were ordered to take, for one term."""
 
-    def __init__(self, parts: Parts, tasks: TaskController) -> None:
-        self._parts = parts
+    def __init__(self, context: Context, tasks: TaskController) -> None:
+        self._context = context
         self._tasks = tasks
         self._since_s: dict[BundleId, tuple[_Taker, float]] = {}
         self._took_at_s: dict[BrokerId, float] = {}
@@ -57,7 +57,7 @@ class Untaken:
     @property
     def passed_over(self) -> frozenset[BrokerId]:
         """The brokers that are to get nothing now; none if no other could take anything."""
-        now_s, brokers = self._parts.clock.monotonic_s(), self._parts.picture.brokers
+        now_s, brokers = self._context.clock.monotonic_s(), self._context.cluster_state.brokers
         resting = frozenset(
             broker
             for broker, rest in self._rests.items()
@@ -74,15 +74,15 @@ class Untaken:
 
     def bundles(self) -> Mapping[BundleId, BrokerId]:
         """Return what is to go to others, with the broker that did not take it."""
-        passed_over, owners = self.passed_over, self._parts.picture.owners
-        if not passed_over or not self._parts.picture.current:
+        passed_over, owners = self.passed_over, self._context.cluster_state.owners
+        if not passed_over or not self._context.cluster_state.current:
             return {}
         assigned = self._tasks.assigned.items()
         return {b: to for b, to in assigned if to in passed_over and b not in owners}
 
     def disagreements(self) -> list[Disagreement]:
         """Return the brokers that are passed over, for the round's account."""
-        now_s = self._parts.clock.monotonic_s()
+        now_s = self._context.clock.monotonic_s()
         return [
             Disagreement(
                 Kind.LOCKS_UNTAKEN,
@@ -99,12 +99,12 @@ class Untaken:
         Raises:
             CoordinationError: a lock cannot be read now.
         """
-        if not self._parts.picture.current:
+        if not self._context.cluster_state.current:
             self._since_s.clear()
             return
-        now_s = self._parts.clock.monotonic_s()
+        now_s = self._context.clock.monotonic_s()
         self._observe(now_s)
-        within_s = TAKEN_WITHIN_FRACTION * self._parts.coordination.session.timeout_s
+        within_s = TAKEN_WITHIN_FRACTION * self._context.coordination.session.timeout_s
         late: dict[_Taker, list[BundleId]] = {}
         for bundle, (taker, since_s) in self._since_s.items():
             if now_s - max(since_s, self._took_at_s.get(taker.broker, since_s)) >= within_s:
@@ -115,10 +115,10 @@ class Untaken:
                 self._pass_over(taker, len(bundles), now_s)
             else:
                 self._since_s.update(dict.fromkeys(bundles, (taker, now_s)))
-        self._parts.metrics.brokers_passed_over.set(len(self.passed_over))
+        self._context.metrics.brokers_passed_over.set(len(self.passed_over))
 
     def _observe(self, now_s: float) -> None:
-        owners = self._parts.picture.owners
+        owners = self._context.cluster_state.owners
         for bundle, (taker, _) in self._since_s.items():
             holding = owners.get(bundle)
             if holding is not None and holding.broker == taker.broker:
@@ -132,22 +132,22 @@ class Untaken:
 
     def _takeable(self) -> Iterator[tuple[BundleId, _Taker]]:
         """Yield each bundle that nobody lists, with the registered broker that is to own it."""
-        picture, passed_over = self._parts.picture, self.passed_over
+        cluster_state, passed_over = self._context.cluster_state, self.passed_over
         for bundle, planned in self._tasks.assigned.items():
-            free = bundle not in picture.owners
-            if free and planned in picture.brokers and planned not in passed_over:
-                boundaries = picture.known_boundaries(namespace_of(bundle))
+            free = bundle not in cluster_state.owners
+            if free and planned in cluster_state.brokers and planned not in passed_over:
+                boundaries = cluster_state.known_boundaries(namespace_of(bundle))
                 if boundaries is not None and bundle in boundaries:
-                    yield bundle, _Taker(planned, picture.brokers[planned].registered_as)
+                    yield bundle, _Taker(planned, cluster_state.brokers[planned].registered_as)
 
     def _has_others(self, brokers: Container[BrokerId]) -> bool:
         return any(
             other not in brokers and not known.registration.draining
-            for other, known in self._parts.picture.brokers.items()
+            for other, known in self._context.cluster_state.brokers.items()
         )
 
     async def _is_free(self, bundle: BundleId) -> bool:
-        return await self._parts.coordination.get(znodes.lock(bundle)) is None
+        return await self._context.coordination.get(znodes.lock(bundle)) is None
 
     def _pass_over(self, taker: _Taker, bundles: int, now_s: float) -> None:
         broker, registered_as = taker

@@ -6,12 +6,12 @@ from typing import Final
 
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.durations import DAY_MS
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace, namespace_of
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.seed import Seed, hour_of_week
 from loadmanager.core.seeding import seeded
 from loadmanager.ports import CoordinationError, SeedUnreadable
@@ -24,7 +24,7 @@ WITHIN_S: Final = 10.0
 _AT_ONCE: Final = 100
 
 
-class Seeding:
+class WarmStart:
     """Fills the tally of a new term with what history says, where nobody knows better.
 
     Args:
@@ -35,9 +35,9 @@ class Seeding:
     """
 
     def __init__(
-        self, parts: Parts, tally: LoadTally, *, cluster: str, max_age_days: float
+        self, context: Context, tally: LoadTracker, *, cluster: str, max_age_days: float
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._tally = tally
         self._cluster = cluster
         self._max_age_ms = max_age_days * DAY_MS
@@ -52,7 +52,7 @@ class Seeding:
             return
         try:
             async with asyncio.timeout(WITHIN_S):
-                seed = await self._parts.seeds.read(hour_of_week(self._parts.clock.wall_ms()))
+                seed = await self._context.seeds.read(hour_of_week(self._context.clock.wall_ms()))
                 if seed is not None:
                     await self._use(seed)
         except TimeoutError:
@@ -62,7 +62,7 @@ class Seeding:
 
     def _is_cold(self) -> bool:
         known = self._tally.averages().keys()
-        brokers = self._parts.picture.loads.reports.values()
+        brokers = self._context.cluster_state.loads.reports.values()
         reported = {bundle for one in brokers for bundle in one.report.bundles}
         return not known or 2 * len(reported & known) < len(reported)
 
@@ -71,27 +71,27 @@ class Seeding:
             whose = f"it is of cluster {seed.head.cluster!r}, this one is {self._cluster!r}"
             self._give_up("foreign", whose)
             return
-        age_ms = self._parts.clock.wall_ms() - seed.head.until_ms
+        age_ms = self._context.clock.wall_ms() - seed.head.until_ms
         if age_ms > self._max_age_ms:
             most = f"older than {self._max_age_ms / DAY_MS:g}"
             self._give_up("stale", f"its history ended {age_ms / DAY_MS:.1f} days ago, {most}")
             return
         boundaries = await self._boundaries({namespace_of(one) for one in seed.bundles})
         count = self._tally.suppose(seeded(seed.bundles, boundaries))
-        self._parts.metrics.learning.seeded("used", count)
+        self._context.metrics.learning.seeded("used", count)
         log.info("leadership.averages.seeded", bundles=count, age_s=round(age_ms / 1000))
 
     async def _boundaries(self, namespaces: Iterable[Namespace]) -> Mapping[Namespace, Boundaries]:
         """Return the present bundles of those namespaces that exist."""
-        picture = self._parts.picture
+        cluster_state = self._context.cluster_state
         names = sorted(namespaces)
         found: dict[Namespace, Boundaries] = {}
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
-            every = await asyncio.gather(*(picture.boundaries(name) for name in some))
+            every = await asyncio.gather(*(cluster_state.boundaries(name) for name in some))
             found |= {name: one for name, one in zip(some, every, strict=True) if one is not None}
         return found
 
     def _give_up(self, result: str, why: str) -> None:
-        self._parts.metrics.learning.seeded(result)
+        self._context.metrics.learning.seeded(result)
         log.warning("leadership.seed.refused", result=result, error=why)

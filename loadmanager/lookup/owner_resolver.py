@@ -8,8 +8,8 @@ waits because another sidecar has registered that broker: it is told as everybod
 from collections.abc import Mapping
 from typing import Protocol
 
-from loadmanager.common.context import Parts
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.context import Context
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import Owner
 
@@ -18,7 +18,7 @@ class OwnBundles(Protocol):
     """The bundles of this sidecar's own broker."""
 
     @property
-    def changes(self) -> Changes:
+    def changes(self) -> Subscriptions:
         """Is told when the set of bundles that the broker serves has changed."""
 
     @property
@@ -29,40 +29,40 @@ class OwnBundles(Protocol):
         """Say whether the broker serves ``bundle`` and is to go on."""
 
 
-class Naming:
+class OwnerResolver:
     """Names owners from the picture and from what this sidecar does itself.
 
     ``changes`` tells whenever an answer may have become another one.
     """
 
-    def __init__(self, parts: Parts, own: OwnBundles) -> None:
-        self._picture = parts.picture
-        self._me = parts.identity
+    def __init__(self, context: Context, own: OwnBundles) -> None:
+        self._cluster_state = context.cluster_state
+        self._me = context.identity
         self._own = own
-        self.changes = Changes()
-        parts.picture.changes.subscribe(self.changes.tell)
+        self.changes = Subscriptions()
+        context.cluster_state.changes.subscribe(self.changes.tell)
         own.changes.subscribe(self.changes.tell)
 
     @property
     def version(self) -> int:
         """Grows with every change that could change an answer."""
-        return self._picture.version + self._own.changes.version
+        return self._cluster_state.version + self._own.changes.version
 
     def owner(self, bundle: BundleId) -> Owner | None:
         """Return the owner if it serves ``bundle``."""
-        holding = self._picture.live_owner(bundle)
+        holding = self._cluster_state.live_owner(bundle)
         if holding is None:
             return None
         if not (self._own.serves(bundle) if self._commands(holding.broker) else holding.serving):
             return None
-        registration = self._picture.brokers[holding.broker].registration
+        registration = self._cluster_state.brokers[holding.broker].registration
         return Owner(
             bundle=bundle,
             broker=holding.broker,
             urls=registration.urls,
             listeners=registration.advertised_listeners,
             fencing_token=holding.fencing_token,
-            epoch=self._picture.leader.epoch if self._picture.leader else 0,
+            epoch=self._cluster_state.leader.epoch if self._cluster_state.leader else 0,
         )
 
     def coming(self, bundle: BundleId) -> BrokerId | None:
@@ -71,11 +71,11 @@ class Naming:
         It is known once that broker holds the lock; and before, where the bundle comes
         from: the orders of the former owner say who is next.
         """
-        holding = self._picture.live_owner(bundle)
+        holding = self._cluster_state.live_owner(bundle)
         if holding is not None and not self._commands(holding.broker):
             return None if holding.serving else holding.broker
         planned = self._own.handovers.get(bundle)
-        if planned in self._picture.brokers:
+        if planned in self._cluster_state.brokers:
             return planned
         return None if holding is None else holding.broker
 
@@ -83,4 +83,4 @@ class Naming:
         """Say whether ``broker`` is registered as this sidecar's own."""
         if broker != self._me.broker:
             return False
-        return self._picture.brokers[broker].registration.sidecar_url == self._me.sidecar_url
+        return self._cluster_state.brokers[broker].registration.sidecar_url == self._me.sidecar_url

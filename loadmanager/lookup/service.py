@@ -6,15 +6,15 @@ from typing import Protocol
 
 import structlog
 
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
 from loadmanager.core.wire import decode_partitions
-from loadmanager.lookup.owner_resolver import Naming
+from loadmanager.lookup.owner_resolver import OwnerResolver
 from loadmanager.ports import (
     Connection,
     CoordinationError,
@@ -47,30 +47,30 @@ class Assigner(Protocol):
         """See `LookupService.assign`."""
 
 
-class Answering:
+class LookupService:
     """The application's side of the HTTP door (`LookupService`)."""
 
     def __init__(
         self,
-        parts: Parts,
-        naming: Naming,
+        context: Context,
+        naming: OwnerResolver,
         leader_line: LeaderLine,
         assigner: Assigner,
         *,
         mode: LookupMode,
-        tuning: Tuning,
+        tuning: RuntimeSettings,
         unready: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self._coordination = parts.coordination
+        self._coordination = context.coordination
         self._unready = unready
-        self._picture = parts.picture
-        self._history = parts.history
-        self._identity = parts.identity
-        self._clock = parts.clock
+        self._cluster_state = context.cluster_state
+        self._history = context.history
+        self._identity = context.identity
+        self._clock = context.clock
         self._naming = naming
         self._leader_line = leader_line
         self._assigner = assigner
-        self._topic_hash = parts.topic_hash
+        self._topic_hash = context.topic_hash
         self._mode = mode
         self._tuning = tuning
         self._waiting: dict[_Question, asyncio.Task[Owner | Redirection]] = {}
@@ -83,7 +83,7 @@ class Answering:
     @property
     def leader(self) -> LeaderInfo | None:
         """See `LookupService`."""
-        return self._picture.leader
+        return self._cluster_state.leader
 
     def readiness(self) -> Readiness:
         """Return ready once the picture is complete, the session stands and the broker is leased.
@@ -94,9 +94,9 @@ class Answering:
         connection = self._coordination.session.connection
         if connection is not Connection.CONNECTED:
             reasons.append(f"the ZooKeeper session is {connection.value}")
-        if not self._picture.complete:
+        if not self._cluster_state.complete:
             reasons.append("the cluster has not been read yet")
-        elif self._picture.leader is None:
+        elif self._cluster_state.leader is None:
             reasons.append("no leader is elected")
         trouble = self._history.trouble
         troubles = (f"history: {trouble}",) if trouble else ()
@@ -104,7 +104,7 @@ class Answering:
 
     def owner_if_known(self, topic: TopicName) -> Owner | None:
         """Return the owner from the picture alone."""
-        boundaries = self._picture.known_boundaries(topic.namespace)
+        boundaries = self._cluster_state.known_boundaries(topic.namespace)
         if boundaries is None:
             return None
         return self._naming.owner(boundaries.at(self._topic_hash.position(topic)))
@@ -139,7 +139,7 @@ class Answering:
     async def boundaries(self, namespace: Namespace) -> Boundaries:
         """Return the namespace's bundles."""
         try:
-            boundaries = await self._picture.boundaries(namespace)
+            boundaries = await self._cluster_state.boundaries(namespace)
         except (CoordinationError, MalformedContent) as error:
             raise Unavailable(f"the bundles of {namespace} cannot be read: {error}") from error
         if boundaries is None:
@@ -152,7 +152,7 @@ class Answering:
         if self._was_cut(bundle):
             # Who asks may know of a split that this picture does not show yet.
             try:
-                await self._picture.reread_boundaries(namespace_of(bundle))
+                await self._cluster_state.reread_boundaries(namespace_of(bundle))
             except (CoordinationError, MalformedContent) as error:
                 raise Unavailable(f"the bundles around {bundle} cannot be read: {error}") from error
             if self._was_cut(bundle):
@@ -174,7 +174,7 @@ class Answering:
         raise Unavailable(f"the bundle of {topic} is being split again and again")
 
     def _was_cut(self, bundle: BundleId) -> bool:
-        boundaries = self._picture.known_boundaries(namespace_of(bundle))
+        boundaries = self._cluster_state.known_boundaries(namespace_of(bundle))
         return boundaries is None or bundle not in boundaries
 
     async def _find(
@@ -217,8 +217,8 @@ class Answering:
             step = self._next_step(mode, coming, authoritative=authoritative)
             if self._was_cut(bundle):
                 raise BundleCut(f"{bundle} is no bundle of its namespace now")
-            if step is LookupStep.REDIRECT_TO_LEADER and self._picture.leader:
-                return Redirection(self._picture.leader.sidecar_url, authoritative=False)
+            if step is LookupStep.REDIRECT_TO_LEADER and self._cluster_state.leader:
+                return Redirection(self._cluster_state.leader.sidecar_url, authoritative=False)
             if step is LookupStep.REDIRECT_TO_COMING and (onward := self._onward(coming, mode)):
                 return onward
             if step in {LookupStep.AWAIT_OWNER, LookupStep.REDIRECT_TO_COMING}:
@@ -249,8 +249,8 @@ class Answering:
                 if step is LookupStep.ASSIGN_HERE:
                     planned = await self._assigner.assign(bundle)
                 else:
-                    assert self._picture.leader  # noqa: S101 - the step says that there is one
-                    planned = await self._leader_line.assign(self._picture.leader, bundle)
+                    assert self._cluster_state.leader  # noqa: S101 - the step says that there is one
+                    planned = await self._leader_line.assign(self._cluster_state.leader, bundle)
         except TimeoutError:
             return None, "the leader has not decided in time"
         except (NotLeader, Unavailable) as error:
@@ -261,17 +261,17 @@ class Answering:
     def _what_is_awaited(self, coming: BrokerId | None, before: str) -> str:
         if coming is not None:
             return f"{coming} is to own it and does not serve it yet"
-        return "no leader is elected" if self._picture.leader is None else before
+        return "no leader is elected" if self._cluster_state.leader is None else before
 
     def _onward(self, planned: BrokerId | None, mode: LookupMode) -> Redirection | None:
         """Return where the client is sent that follows redirects itself."""
         if planned is None or mode is not LookupMode.REDIRECT or planned == self._identity.broker:
             return None
-        known = self._picture.brokers.get(planned)
+        known = self._cluster_state.brokers.get(planned)
         return Redirection(known.registration.sidecar_url, authoritative=True) if known else None
 
     def _leader_place(self) -> LeaderPlace:
-        leader = self._picture.leader
+        leader = self._cluster_state.leader
         if leader is None:
             return LeaderPlace.NOWHERE
         here = leader.instance == self._identity.instance

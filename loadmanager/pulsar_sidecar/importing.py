@@ -17,7 +17,7 @@ from loadmanager.adapters.pulsar_admin.policies import (
     read_anti_affinity_group,
     read_isolation_text,
 )
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -45,7 +45,7 @@ class Importing:
     ``cluster`` is our own name of the cluster, under which the policies stand.
     """
 
-    parts: Parts
+    context: Context
     broker: PulsarBroker
     cluster: str
     _documents: Documents = field(init=False)
@@ -55,11 +55,11 @@ class Importing:
 
     def __post_init__(self) -> None:
         """Prepare to write."""
-        self._documents = Documents(self.parts.coordination)
+        self._documents = Documents(self.context.coordination)
 
     async def run(self) -> None:
         """Import until cancelled; an error leaves what is there, and is logged."""
-        clock, changes = self.parts.clock, self.parts.picture.owner_changes
+        clock, changes = self.context.clock, self.context.cluster_state.owner_changes
         while True:
             try:
                 await self.look()
@@ -75,11 +75,11 @@ class Importing:
             PulsarAdminError: the broker does not tell it.
             LoadManagerError: it cannot be written now.
         """
-        now_s = self.parts.clock.monotonic_s()
+        now_s = self.context.clock.monotonic_s()
         if now_s >= self._isolation_due_s:
             await self._import_isolation()
             self._isolation_due_s = now_s + ISOLATION_EVERY_S
-        listed = list(self.parts.picture.owners)
+        listed = list(self.context.cluster_state.owners)
         stale = await self._unknown(listed)
         for name in {namespace_of(one) for one in listed if not belongs_to_a_broker(one)}:
             self._group_due_s.setdefault(name, float("-inf"))
@@ -104,7 +104,7 @@ class Importing:
             if namespace in found or belongs_to_a_broker(bundle):
                 continue
             try:
-                boundaries = await self.parts.picture.boundaries(namespace)
+                boundaries = await self.context.cluster_state.boundaries(namespace)
             except MalformedContent:
                 boundaries = None
             if boundaries is None or bundle not in boundaries:
@@ -123,7 +123,7 @@ class Importing:
             return _entered(path, found, group, data)
 
         await self._documents.change(path, edit)
-        await self.parts.picture.reread_boundaries(namespace)
+        await self.context.cluster_state.reread_boundaries(namespace)
 
     async def _import_isolation(self) -> None:
         told, _ = await read_isolation_text(self.broker.admin, self.broker.url, self.broker.cluster)
@@ -131,7 +131,7 @@ class Importing:
         await self._documents.change(path, lambda _: told.encode())
 
     def _tell(self, why: str) -> None:
-        now_s = self.parts.clock.monotonic_s()
+        now_s = self.context.clock.monotonic_s()
         if now_s >= self._tell_again_s:
             self._tell_again_s = now_s + _TELL_EVERY_S
             log.warning("pulsar.import.failed", why=why)

@@ -13,18 +13,18 @@ from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.agent.agent import Agent
 from loadmanager.agent.load_reports import Publisher
 from loadmanager.attach.observation import Rules
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.config import Config
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId
 from loadmanager.leader.election import Term
 from loadmanager.lookup.owner_resolver import OwnBundles
-from loadmanager.lookup.service import Answering
+from loadmanager.lookup.service import LookupService
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.lookups import ObservedBundles, ObservedLookups
-from loadmanager.pulsar_sidecar.observing_agent import ObservingMember
+from loadmanager.pulsar_sidecar.observing_agent import ObservingAgent
 from loadmanager.pulsar_sidecar.term import PulsarTerm, quiet_of, tell
 
 log = structlog.get_logger()
@@ -41,16 +41,16 @@ class BesidePulsar:
     def agent(
         self,
         _config: Config,
-        parts: Parts,
+        context: Context,
         publisher: Publisher,
-        _tuning: Tuning,
+        _tuning: RuntimeSettings,
         _commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
         """Return what registers, reports and observes."""
 
         async def restore() -> None:
             try:
-                tell(await quiet_of(parts, self.broker).restore(self.broker.url))
+                tell(await quiet_of(context, self.broker).restore(self.broker.url))
             except LoadManagerError as error:
                 log.warning("pulsar.balancer.kept_off", error=str(error))
 
@@ -58,11 +58,11 @@ class BesidePulsar:
             if self._term is not None:
                 await self._term.orders.settled()
 
-        member = ObservingMember(parts, self.broker, publisher, settled=settled, last_left=restore)
+        member = ObservingAgent(context, self.broker, publisher, settled=settled, last_left=restore)
         return member, ObservedBundles()
 
     @property
-    def answering(self) -> Callable[..., Answering]:
+    def answering(self) -> Callable[..., LookupService]:
         """Make what answers as observed, else by the broker's word."""
         return partial(ObservedLookups, self.broker)
 
@@ -70,9 +70,9 @@ class BesidePulsar:
         """Say whether a bundle is Pulsar's own; what its topics keep in place is not looked at."""
         return bool(Rules().why_stays(bundle, BundleTraffic()))
 
-    def term(self, parts: Parts, term: Term, /) -> PulsarTerm:
+    def term(self, context: Context, term: Term, /) -> PulsarTerm:
         """Return what orders by admin REST."""
-        self._term = PulsarTerm(parts, term, self.broker, self.cluster)
+        self._term = PulsarTerm(context, term, self.broker, self.cluster)
         return self._term
 
 

@@ -13,16 +13,16 @@ from loadmanager.adapters.pulsar_admin.lookups import (
     read_lookup,
     read_partitions,
 )
-from loadmanager.common.context import Parts
-from loadmanager.common.runtime_settings import Tuning
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.context import Context
+from loadmanager.common.runtime_settings import RuntimeSettings
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker
 from loadmanager.core.lookup import LookupMode
-from loadmanager.leader.leadership import Leading
-from loadmanager.lookup.owner_resolver import Naming
-from loadmanager.lookup.service import Answering
+from loadmanager.leader.leadership import Leadership
+from loadmanager.lookup.owner_resolver import OwnerResolver
+from loadmanager.lookup.service import LookupService
 from loadmanager.ports import LeaderLine, NamespaceUnknown, Owner, Redirection, Unavailable
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 
@@ -33,7 +33,7 @@ class ObservedBundles:
     """The bundles of this sidecar's own broker: it knows of them what everybody is told."""
 
     def __init__(self) -> None:
-        self.changes = Changes()
+        self.changes = Subscriptions()
         self.handovers = _NO_HANDOVERS
 
     def serves(self, _bundle: BundleId) -> bool:
@@ -41,23 +41,23 @@ class ObservedBundles:
         return True
 
 
-class ObservedLookups(Answering):
+class ObservedLookups(LookupService):
     """Answers lookups without a leader: nobody places bundles but Pulsar's brokers."""
 
     def __init__(
         self,
         broker: PulsarBroker,
-        parts: Parts,
-        naming: Naming,
+        context: Context,
+        naming: OwnerResolver,
         leader_line: LeaderLine,
-        leading: Leading,
+        leading: Leadership,
         *,
         mode: LookupMode,
-        tuning: Tuning,
+        tuning: RuntimeSettings,
         unready: Callable[[], Iterable[str]],
     ) -> None:
         super().__init__(
-            parts, naming, leader_line, leading, mode=mode, tuning=tuning, unready=unready
+            context, naming, leader_line, leading, mode=mode, tuning=tuning, unready=unready
         )
         self._broker = broker
 

@@ -12,8 +12,8 @@ from loadmanager.agent.load_reports import Publisher
 from loadmanager.agent.membership import Membership
 from loadmanager.agent.registrar import Registrar
 from loadmanager.agent.registration import deregister
-from loadmanager.agent.takeover import StandingBy, Succession
-from loadmanager.common.context import Parts
+from loadmanager.agent.takeover import StandingBy, Takeover
+from loadmanager.common.context import Context
 from loadmanager.common.task_groups import first_leaf, leaves, raise_if_cancelled
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
@@ -34,7 +34,7 @@ _TELL_EVERY_S: Final = 60.0
 _READY_TIMEOUT_S: Final = 5.0
 
 
-class ObservingMember:
+class ObservingAgent:
     """Keeps a broker registered, its loads and what it owns published, for as long as it answers.
 
     Args:
@@ -47,26 +47,26 @@ class ObservingMember:
 
     def __init__(
         self,
-        parts: Parts,
+        context: Context,
         broker: PulsarBroker,
         publisher: Publisher,
         *,
         settled: Callable[[], Awaitable[None]],
         last_left: Callable[[], Awaitable[None]],
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._broker = broker
         self._publisher = publisher
         self._settled = settled
         self._last_left = last_left
-        succession = Succession(parts.identity, parts.coordination, parts.clock)
+        succession = Takeover(context.identity, context.coordination, context.clock)
         self._succession = succession
-        self._registrar = Registrar(parts, succession)
+        self._registrar = Registrar(context, succession)
         self._membership: Membership | None = None
         self._leaving = False
         self._why = "it is being registered"
         self._tell_again_s = float("-inf")
-        parts.metrics.broker_leased.set(0)
+        context.metrics.broker_leased.set(0)
 
     @property
     def registered(self) -> bool:
@@ -99,29 +99,29 @@ class ObservingMember:
                 self._ended(ended)
             except* Exception as unexpected:  # noqa: BLE001 - no error ends the sidecar
                 for error in leaves(unexpected):
-                    self._parts.unexpected.caught("membership", error)
+                    self._context.unexpected.caught("membership", error)
                 self._ended(unexpected)
             finally:
                 self._membership = None
-                self._parts.metrics.broker_leased.set(0)
+                self._context.metrics.broker_leased.set(0)
             raise_if_cancelled()
-            await self._parts.clock.sleep(_PAUSE_S)
+            await self._context.clock.sleep(_PAUSE_S)
 
     def _ended(self, ended: BaseExceptionGroup[Exception]) -> None:
         """Log why the broker is not registered: at once, then once a minute."""
         error = first_leaf(ended)
         self._why = str(error) or type(error).__name__
-        now_s = self._parts.clock.monotonic_s()
+        now_s = self._context.clock.monotonic_s()
         if self._membership is not None or now_s >= self._tell_again_s:
             self._tell_again_s = now_s + _TELL_EVERY_S
             log.warning("broker.membership.ended", why=self._why)
 
     async def _one_membership(self) -> None:
-        parts, registrar = self._parts, self._registrar
+        context, registrar = self._context, self._registrar
         await registrar.ready()
-        broker = parts.identity.broker
+        broker = context.identity.broker
         self._publisher.sampler.intention.mark_read(
-            await parts.coordination.get(znodes.draining(broker))
+            await context.coordination.get(znodes.draining(broker))
         )
         try:
             await self._broker.health(_READY_TIMEOUT_S)
@@ -132,12 +132,12 @@ class ObservingMember:
             raise
         membership, _ = await registrar.register(report)
         try:
-            lists = _OwnedList(parts, membership)
+            lists = _OwnedList(context, membership)
             await lists.publish(owned)
             self._membership = membership
-            parts.metrics.broker_leased.set(1)
-            parts.picture.changes.tell()  # This sidecar may be eligible to lead now.
-            watch = parts.coordination.watch(
+            context.metrics.broker_leased.set(1)
+            context.cluster_state.changes.tell()  # This sidecar may be eligible to lead now.
+            watch = context.coordination.watch(
                 znodes.draining(broker), self._publisher.sampler.intention.mark_read
             )
             try:
@@ -162,7 +162,7 @@ class ObservingMember:
         Raises:
             BrokerLost: it has not answered, or has not been ready, for too long.
         """
-        clock = self._parts.clock
+        clock = self._context.clock
         answered_s = clock.monotonic_s()
         while True:
             await clock.sleep(OWNED_EVERY_S)
@@ -195,8 +195,8 @@ class ObservingMember:
         try:
             async with asyncio.timeout(within_s):
                 if self._membership is not None:
-                    await deregister(self._parts.coordination, self._membership)
-                if not await self._parts.coordination.children(znodes.BROKERS):
+                    await deregister(self._context.coordination, self._membership)
+                if not await self._context.coordination.children(znodes.BROKERS):
                     await self._last_left()
         except TimeoutError:
             log.warning("broker.leaving.late", within_s=within_s)
@@ -214,11 +214,11 @@ class _OwnedList:
     brokers that list it for a moment the later one counts.
     """
 
-    def __init__(self, parts: Parts, membership: Membership) -> None:
-        self._coordination = parts.coordination
+    def __init__(self, context: Context, membership: Membership) -> None:
+        self._coordination = context.coordination
         self._path = znodes.owned(membership.broker)
         self._tokens: Mapping[BundleId, int] = {}
-        self._oversized = parts.oversized
+        self._oversized = context.oversized
         self._broker = membership.broker
 
     async def publish(self, owned: Collection[BundleId]) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from loadmanager.common.cluster_state import ClusterPicture, Holding
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.cluster_state import ClusterState, Holding
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import Clock
 
@@ -26,13 +26,13 @@ class ObservedOwners:
     (`PulsarBroker.stays`), or one whose load is not known yet: it is left out.
     """
 
-    def __init__(self, picture: ClusterPicture, clock: Clock) -> None:
+    def __init__(self, picture: ClusterState, clock: Clock) -> None:
         self._picture = picture
         self._clock = clock
         self._found: dict[BundleId, _Found] = {}
         self._owners: Mapping[BundleId, Holding] = {}
         self._current = False
-        self.owner_changes = Changes()
+        self.owner_changes = Subscriptions()
         picture.changes.subscribe(self._changed)
 
     def close(self) -> None:

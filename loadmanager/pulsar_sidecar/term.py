@@ -11,7 +11,7 @@ from loadmanager.attach.mandate import Elected
 from loadmanager.attach.orders import PulsarOrders
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.shared_state import SharedState
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
@@ -34,14 +34,14 @@ class PulsarTerm:
         cluster: our own name of the cluster.
     """
 
-    def __init__(self, parts: Parts, term: Term, broker: PulsarBroker, cluster: str) -> None:
-        self._parts = parts
+    def __init__(self, context: Context, term: Term, broker: PulsarBroker, cluster: str) -> None:
+        self._context = context
         self._broker = broker
-        self._mandate = Elected(term, parts.coordination, parts.identity.broker)
-        self._quiet = quiet_of(parts, broker)
-        self._importing = Importing(parts, broker, cluster)
+        self._mandate = Elected(term, context.coordination, context.identity.broker)
+        self._quiet = quiet_of(context, broker)
+        self._importing = Importing(context, broker, cluster)
         self._held = "it is not known yet whether Pulsar's own balancer is off"
-        self.owners = ObservedOwners(parts.picture, parts.clock)
+        self.owners = ObservedOwners(context.cluster_state, context.clock)
         self.orders = PulsarOrders(
             broker.admin,
             broker.address,
@@ -76,7 +76,7 @@ class PulsarTerm:
                 raise
             except LoadManagerError as error:
                 self._hold(str(error))
-            await self._parts.clock.sleep(LOOK_EVERY_S)
+            await self._context.clock.sleep(LOOK_EVERY_S)
 
     async def _look(self, *, wanted: bool, quiet: bool) -> bool:
         """Look, and switch it off or back if that is due; return whether it is off because of us.
@@ -105,7 +105,7 @@ class PulsarTerm:
         if isinstance(error, LoadManagerError):
             log.warning("bundle.order.failed", error=str(error))
         else:
-            self._parts.unexpected.caught("orders", error)
+            self._context.unexpected.caught("orders", error)
 
     def _hold(self, why: str) -> None:
         if why != self._held:
@@ -113,9 +113,9 @@ class PulsarTerm:
             (log.warning if why else log.info)("balancing.held", why=why)
 
 
-def quiet_of(parts: Parts, broker: PulsarBroker) -> Quiet:
+def quiet_of(context: Context, broker: PulsarBroker) -> Quiet:
     """Return what switches Pulsar's own balancer off and back; its state is in our chroot."""
-    return Quiet(broker.admin, SharedState(parts.coordination))
+    return Quiet(broker.admin, SharedState(context.coordination))
 
 
 def tell(done: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Move, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import NO_POLICIES, Policies
@@ -56,7 +56,7 @@ class Leader:
         self._agents = agents
         self._planner = planner
         self._rng = rng
-        self._tally = LoadTally(weights=planner.weights)
+        self._tally = LoadTracker(weights=planner.weights)
         self._absent = Absent(
             settings.return_wait_s, planner.settings.max_lost_fraction, session_s=session_s
         )

@@ -1,6 +1,6 @@
 """Joins the admin REST to the application."""
 
-from loadmanager.adapters.http import HttpLeaderLine, Route
+from loadmanager.adapters.http import HttpAssignClient, Route
 from loadmanager.adapters.http.admin.anti_affinity import AntiAffinity
 from loadmanager.adapters.http.admin.brokers import Brokers
 from loadmanager.adapters.http.admin.configuration import Configuration
@@ -18,7 +18,7 @@ from loadmanager.adapters.http.admin.splits import Splits
 from loadmanager.adapters.http.admin.steering import Steers
 from loadmanager.adapters.http.admin.topics import Topics
 from loadmanager.adapters.http.admin.unloads import Unloads
-from loadmanager.adapters.http.topics_client import HttpTopicLine
+from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.admin.anti_affinity import AffinityRequests
 from loadmanager.admin.brokers import BrokerRequests
 from loadmanager.admin.failure_domains import DomainRequests
@@ -26,8 +26,8 @@ from loadmanager.admin.isolation import IsolationRequests
 from loadmanager.admin.namespaces import NamespaceRequests
 from loadmanager.admin.quotas import QuotaRequests
 from loadmanager.admin.topics import PartitionRequests, TopicRequests
-from loadmanager.common.balancing_mode import SteeringRequests
-from loadmanager.common.context import Parts
+from loadmanager.common.balancing_mode import BalancingModeRequests
+from loadmanager.common.context import Context
 from loadmanager.common.cost_model_watch import CostModelRequests
 from loadmanager.config import Config
 from loadmanager.config.model import chroot_of
@@ -36,33 +36,33 @@ from loadmanager.wiring.application import Application
 
 
 def admin_routes(
-    config: Config, parts: Parts, application: Application, leader_line: HttpLeaderLine
+    config: Config, context: Context, application: Application, leader_line: HttpAssignClient
 ) -> list[Route]:
     """Return the routes of the admin REST of one sidecar."""
     if config.broker.kind == "pulsar":
-        return _routes_beside_pulsar(config, parts, application, leader_line)
+        return _routes_beside_pulsar(config, context, application, leader_line)
     cluster, lookup = config.cluster.name, application.answering
     tuning = application.tuning
-    namespaces = NamespaceRequests(parts, application.leading, cluster)
-    topics = TopicRequests(parts, HttpTopicLine(leader_line))
+    namespaces = NamespaceRequests(context, application.leading, cluster)
+    topics = TopicRequests(context, HttpTopicsClient(leader_line))
     resources = (
-        Brokers(BrokerRequests(parts, cluster), topics),
+        Brokers(BrokerRequests(context, cluster), topics),
         Configuration(application.dynamic, internal_configuration(config)),
         Namespaces(lookup, namespaces, default_bundles=config.cluster.default_bundles),
         Unloads(application.unload_requests),
         Splits(application.split_requests, lambda: tuning.now.split_policy.algorithm),
         Merges(application.merge_requests),
-        AntiAffinity(AffinityRequests(parts, cluster)),
+        AntiAffinity(AffinityRequests(context, cluster)),
         Topics(topics),
-        Partitions(lookup, PartitionRequests(parts)),
+        Partitions(lookup, PartitionRequests(context)),
         Isolation(
-            IsolationRequests(parts, application.leading, application.unload_requests, cluster)
+            IsolationRequests(context, application.leading, application.unload_requests, cluster)
         ),
-        FailureDomains(DomainRequests(parts, cluster)),
-        Quotas(QuotaRequests(parts)),
+        FailureDomains(DomainRequests(context, cluster)),
+        Quotas(QuotaRequests(context)),
         Drains(application.drain_requests),
-        Steers(SteeringRequests(parts)),
-        CostModels(CostModelRequests(parts, cluster)),
+        Steers(BalancingModeRequests(context)),
+        CostModels(CostModelRequests(context, cluster)),
         Accounts(application.accounting),
         Plans(PreviewRequests(application.leading)),
     )
@@ -70,7 +70,7 @@ def admin_routes(
 
 
 def _routes_beside_pulsar(
-    config: Config, parts: Parts, application: Application, leader_line: HttpLeaderLine
+    config: Config, context: Context, application: Application, leader_line: HttpAssignClient
 ) -> list[Route]:
     """Return the routes of the admin REST beside a Pulsar broker.
 
@@ -79,16 +79,18 @@ def _routes_beside_pulsar(
     """
     cluster = config.cluster.name
     resources = (
-        Brokers(BrokerRequests(parts, cluster), TopicRequests(parts, HttpTopicLine(leader_line))),
+        Brokers(
+            BrokerRequests(context, cluster), TopicRequests(context, HttpTopicsClient(leader_line))
+        ),
         Configuration(application.dynamic, internal_configuration(config)),
         Unloads(application.unload_requests),
         Drains(application.drain_requests),
-        Steers(SteeringRequests(parts)),
-        CostModels(CostModelRequests(parts, cluster)),
+        Steers(BalancingModeRequests(context)),
+        CostModels(CostModelRequests(context, cluster)),
         Accounts(application.accounting),
         Plans(PreviewRequests(application.leading)),
     )
-    partitions = Partitions(application.answering, PartitionRequests(parts)).routes()
+    partitions = Partitions(application.answering, PartitionRequests(context)).routes()
     return [
         *(route for resource in resources for route in resource.routes()),
         *(route for route in partitions if route.method == "GET"),

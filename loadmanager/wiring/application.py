@@ -13,29 +13,29 @@ from loadmanager.admin.splits import SplitRequests
 from loadmanager.admin.unloads import UnloadRequests
 from loadmanager.agent.agent import Agent
 from loadmanager.agent.broker_health import HealthWatch
-from loadmanager.agent.drain_intent import Intention
+from loadmanager.agent.drain_intent import DrainIntent
 from loadmanager.agent.lease import LeaseTerms
 from loadmanager.agent.load_reports import Publisher, Sampler
-from loadmanager.agent.ownership_worker import Ownerships
-from loadmanager.agent.owning_agent import Member
-from loadmanager.agent.shutdown import Leaving
+from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.agent.owning_agent import OwningAgent
+from loadmanager.agent.shutdown import Shutdown
 from loadmanager.agent.splits import Splitter
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.dynamic_settings import DynamicSettings
 from loadmanager.common.reachability import Reachability
-from loadmanager.common.runtime_settings import Tuning
-from loadmanager.common.settings_watch import Retuning, tuned_by
+from loadmanager.common.runtime_settings import RuntimeSettings
+from loadmanager.common.settings_watch import SettingsWatch, tuned_by
 from loadmanager.config import Config
 from loadmanager.core.health import HealthRules
 from loadmanager.core.ids import BundleId, belongs_to_a_broker
 from loadmanager.core.lookup import LookupMode
 from loadmanager.leader.election import Election, Term
-from loadmanager.leader.explain import Accounting
-from loadmanager.leader.leadership import Leading
-from loadmanager.leader.successor import Readiness
-from loadmanager.leader.term import Desk, ForeignTerm
-from loadmanager.lookup.owner_resolver import Naming, OwnBundles
-from loadmanager.lookup.service import Answering
+from loadmanager.leader.explain import Explainer
+from loadmanager.leader.leadership import Leadership
+from loadmanager.leader.successor import SuccessorReading
+from loadmanager.leader.term import ForeignTerm, LeaderTerm
+from loadmanager.lookup.owner_resolver import OwnBundles, OwnerResolver
+from loadmanager.lookup.service import LookupService
 from loadmanager.ports import HostProbe, LeaderLine
 
 _SPLIT_WAIT_S = 15.0
@@ -48,19 +48,19 @@ class Application:
     """The parts of one sidecar that do its work, whatever adapters they stand on."""
 
     member: Agent
-    leading: Leading
+    leading: Leadership
     election: Election
-    readiness: Readiness
-    answering: Answering
+    readiness: SuccessorReading
+    answering: LookupService
     reachability: Reachability
     split_requests: SplitRequests
     merge_requests: MergeRequests
     unload_requests: UnloadRequests
     drain_requests: DrainRequests
-    accounting: Accounting
+    accounting: Explainer
     dynamic: DynamicSettings
-    tuning: Tuning
-    retuning: Retuning
+    tuning: RuntimeSettings
+    retuning: SettingsWatch
 
 
 class Kind(Protocol):
@@ -69,21 +69,21 @@ class Kind(Protocol):
     def agent(
         self,
         config: Config,
-        parts: Parts,
+        context: Context,
         publisher: Publisher,
-        tuning: Tuning,
+        tuning: RuntimeSettings,
         commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
         """Return the agent of this sidecar's broker, and the bundles that it serves."""
 
     @property
-    def answering(self) -> Callable[..., Answering]:
-        """Make what answers lookups, of the arguments of `Answering`."""
+    def answering(self) -> Callable[..., LookupService]:
+        """Make what answers lookups, of the arguments of `LookupService`."""
 
     def stays(self, bundle: BundleId, /) -> bool:
         """Say whether a bundle never moves, by its name."""
 
-    def term(self, parts: Parts, term: Term, /) -> ForeignTerm | None:
+    def term(self, context: Context, term: Term, /) -> ForeignTerm | None:
         """Return what a term needs that commands no agents, None for one that does."""
 
 
@@ -93,25 +93,25 @@ class Commanded:
     def agent(
         self,
         config: Config,
-        parts: Parts,
+        context: Context,
         publisher: Publisher,
-        tuning: Tuning,
+        tuning: RuntimeSettings,
         commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
         """See `Kind`."""
-        ownerships = make_ownerships(parts, commands)
-        return make_member(config, parts, ownerships, publisher, tuning), ownerships
+        ownerships = make_ownerships(context, commands)
+        return make_member(config, context, ownerships, publisher, tuning), ownerships
 
     @property
-    def answering(self) -> Callable[..., Answering]:
+    def answering(self) -> Callable[..., LookupService]:
         """See `Kind`."""
-        return Answering
+        return LookupService
 
     def stays(self, bundle: BundleId, /) -> bool:
         """See `Kind`."""
         return belongs_to_a_broker(bundle)
 
-    def term(self, _parts: Parts, _term: Term) -> ForeignTerm | None:
+    def term(self, _context: Context, _term: Term) -> ForeignTerm | None:
         """See `Kind`."""
         return None
 
@@ -121,7 +121,7 @@ _COMMANDED: Final = Commanded()
 
 def join(
     config: Config,
-    parts: Parts,
+    context: Context,
     *,
     probe: HostProbe,
     leader_line: LeaderLine,
@@ -130,31 +130,31 @@ def join(
     kind: Kind = _COMMANDED,
 ) -> Application:
     """Join the application on given adapters; ``rng`` is for jitter and for equal choices."""
-    tuning = Tuning(tuned_by(config))
-    dynamic = DynamicSettings(parts, config)
-    retuning = Retuning(config, tuning)
+    tuning = RuntimeSettings(tuned_by(config))
+    dynamic = DynamicSettings(context, config)
+    retuning = SettingsWatch(config, tuning)
     dynamic.subscribe(retuning.changed)
 
-    def open_desk(term: Term) -> Desk:
-        return Desk(
-            parts,
+    def open_desk(term: Term) -> LeaderTerm:
+        return LeaderTerm(
+            context,
             term,
             tuning,
             cluster=config.cluster.name,
             rng=rng,
-            foreign=kind.term(parts, term),
+            foreign=kind.term(context, term),
             base_every_rounds=config.history.base_every_rounds,
             seed_max_age_days=config.history.seed_max_age_days,
         )
 
-    sampler = Sampler(parts, probe, Intention(), config.history.broker_class)
-    publisher = Publisher(parts, sampler, tuning, draw=rng.random)
-    member, own = kind.agent(config, parts, publisher, tuning, commands)
-    reachability = Reachability(parts)
-    leading = Leading(open_desk, parts)
+    sampler = Sampler(context, probe, DrainIntent(), config.history.broker_class)
+    publisher = Publisher(context, sampler, tuning, draw=rng.random)
+    member, own = kind.agent(config, context, publisher, tuning, commands)
+    reachability = Reachability(context)
+    leading = Leadership(open_desk, context)
     answering = kind.answering(
-        parts,
-        Naming(parts, own),
+        context,
+        OwnerResolver(context, own),
         leader_line,
         leading,
         mode=LookupMode(config.lookup.mode),
@@ -162,15 +162,15 @@ def join(
         unready=lambda: (*member.unready(), *reachability.unready()),
     )
     election = Election(
-        parts,
+        context,
         eligible=lambda: member.registered,
         lead=leading.lead,
         barred=lambda: bool(reachability.why),
     )
-    split_requests = SplitRequests(parts, leading, _SPLIT_WAIT_S)
-    accounting = Accounting(parts, leading, config.cluster.name)
+    split_requests = SplitRequests(context, leading, _SPLIT_WAIT_S)
+    accounting = Explainer(context, leading, config.cluster.name)
     unload_requests = UnloadRequests(
-        parts,
+        context,
         leading,
         tuning=tuning,
         wait_s=_UNLOAD_WAIT_S,
@@ -179,13 +179,13 @@ def join(
         member,
         leading,
         election,
-        Readiness(parts, leading),
+        SuccessorReading(context, leading),
         answering,
         reachability,
         split_requests,
-        MergeRequests(parts, leading, tuning=tuning, wait_s=_MERGE_WAIT_S),
+        MergeRequests(context, leading, tuning=tuning, wait_s=_MERGE_WAIT_S),
         unload_requests,
-        DrainRequests(parts, kind.stays),
+        DrainRequests(context, kind.stays),
         accounting,
         dynamic,
         tuning,
@@ -193,9 +193,9 @@ def join(
     )
 
 
-def make_ownerships(parts: Parts, commands: asyncio.TaskGroup) -> Ownerships:
+def make_ownerships(context: Context, commands: asyncio.TaskGroup) -> OwnershipWorker:
     """Return the bundles of this broker: none yet; ``commands`` runs what it is told."""
-    me, owners = parts.identity.broker, parts.picture.owners
+    me, owners = context.identity.broker, context.cluster_state.owners
 
     def claimed_elsewhere(bundle: BundleId) -> bool:
         holding = owners.get(bundle)
@@ -203,12 +203,12 @@ def make_ownerships(parts: Parts, commands: asyncio.TaskGroup) -> Ownerships:
 
     def next_owner_url(bundle: BundleId) -> str:
         planned = ownerships.handovers.get(bundle)
-        known = parts.picture.brokers.get(planned) if planned else None
+        known = context.cluster_state.brokers.get(planned) if planned else None
         return known.registration.urls.broker_url if known else ""
 
-    ownerships = Ownerships(
-        parts.broker,
-        parts.metrics,
+    ownerships = OwnershipWorker(
+        context.broker,
+        context.metrics,
         claimed_elsewhere=claimed_elsewhere,
         tasks=commands,
         next_owner_url=next_owner_url,
@@ -218,26 +218,26 @@ def make_ownerships(parts: Parts, commands: asyncio.TaskGroup) -> Ownerships:
 
 def make_member(
     config: Config,
-    parts: Parts,
-    ownerships: Ownerships,
+    context: Context,
+    ownerships: OwnershipWorker,
     publisher: Publisher,
-    tuning: Tuning,
-) -> Member:
+    tuning: RuntimeSettings,
+) -> OwningAgent:
     """Join the parts that keep this broker in the cluster."""
     terms = LeaseTerms(
         config.ownership.self_fence_fraction,
         config.ownership.heartbeat_fraction,
         config.zookeeper.tick_s,
     )
-    splitter = Splitter(parts, ownerships, tuning)
-    return Member(
-        parts,
+    splitter = Splitter(context, ownerships, tuning)
+    return OwningAgent(
+        context,
         ownerships,
-        health=HealthWatch(parts, publisher.sampler, health_rules(config)),
+        health=HealthWatch(context, publisher.sampler, health_rules(config)),
         publisher=publisher,
         splitter=splitter,
         lease_terms=terms,
-        leaving=Leaving(parts, ownerships, tuning),
+        leaving=Shutdown(context, ownerships, tuning),
     )
 
 

@@ -10,12 +10,12 @@ import structlog
 from loadmanager.agent.agent import Agent
 from loadmanager.common.cluster_conditions import Conditions, agree
 from loadmanager.common.cluster_key import ClusterKey
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.dynamic_settings import DynamicSettings
 from loadmanager.common.reachability import Reachability
 from loadmanager.core.ids import BrokerId
 from loadmanager.leader.election import Election
-from loadmanager.leader.successor import Readiness
+from loadmanager.leader.successor import SuccessorReading
 from loadmanager.ports import Connection, CoordinationError, SessionState
 
 log = structlog.get_logger()
@@ -24,7 +24,7 @@ _SHOW_EVERY_S = 2.0
 _NEW_SESSION_POLL_S = 0.5
 
 
-class Door(Protocol):
+class Server(Protocol):
     """The HTTP server in front of the application."""
 
     async def start(self, host: str, port: int) -> int:
@@ -43,18 +43,18 @@ class Sidecar:
 
     def __init__(
         self,
-        parts: Parts,
-        door: Door,
+        context: Context,
+        door: Server,
         member: Agent,
         election: Election,
-        readiness: Readiness,
+        readiness: SuccessorReading,
         *,
         dynamic: DynamicSettings,
         reachability: Reachability,
         key: ClusterKey | None = None,
         close: Callable[[], Awaitable[None]],
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._door = door
         self._member = member
         self._election = election
@@ -85,11 +85,11 @@ class Sidecar:
             Displaced: another sidecar took over this broker.
             OSError: the address cannot be listened on.
         """
-        parts = self._parts
+        context = self._context
         await self._door.start(host, port)
         try:
-            await parts.coordination.start()
-            watch = parts.coordination.on_session(self._show_session)
+            await context.coordination.start()
+            watch = context.coordination.on_session(self._show_session)
             stopping = asyncio.ensure_future(stop.wait())
             working = asyncio.ensure_future(self._work(conditions))
             try:
@@ -107,17 +107,17 @@ class Sidecar:
             await self._door.stop()
             await self._member.serving_ended()
             self._dynamic.close()
-            parts.picture.close()
-            await parts.coordination.close()
+            context.cluster_state.close()
+            await context.coordination.close()
             await self._close()
             log.info("sidecar.service.stopped")
 
     async def _work(self, conditions: Conditions) -> None:
-        parts = self._parts
-        parts.topic_hash.name = await agree(parts.coordination, parts.clock, conditions)
-        parts.picture.open()
+        context = self._context
+        context.topic_hash.name = await agree(context.coordination, context.clock, conditions)
+        context.cluster_state.open()
         self._dynamic.open()
-        log.info("sidecar.service.started", broker=parts.identity.broker)
+        log.info("sidecar.service.started", broker=context.identity.broker)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._member.run(), name="member")
             tasks.create_task(self._election.run(), name="election")
@@ -135,8 +135,8 @@ class Sidecar:
             ClusterDisagrees: the cluster that is recorded there hashes topics in another way.
             ChrootRefused: the nodes there are not this cluster's.
         """
-        coordination, clock = self._parts.coordination, self._parts.clock
-        conditions = replace(conditions, hash_name=self._parts.topic_hash.name)
+        coordination, clock = self._context.coordination, self._context.clock
+        conditions = replace(conditions, hash_name=self._context.topic_hash.name)
         agreed_in = coordination.session.session_id
         while True:
             await clock.sleep(_NEW_SESSION_POLL_S)
@@ -160,24 +160,24 @@ class Sidecar:
             try:
                 self._show_once()
             except Exception as error:  # noqa: BLE001 - a wrong gauge ends nothing
-                self._parts.unexpected.caught("gauges", error)
-            await self._parts.clock.sleep(_SHOW_EVERY_S)
+                self._context.unexpected.caught("gauges", error)
+            await self._context.clock.sleep(_SHOW_EVERY_S)
 
     def _show_once(self) -> None:
-        parts = self._parts
-        now_s = parts.clock.monotonic_s()
-        reports = parts.picture.loads.reports
+        context = self._context
+        now_s = context.clock.monotonic_s()
+        reports = context.cluster_state.loads.reports
         for broker, known in reports.items():
-            parts.metrics.report_aged(broker, now_s - known.seen_at_s)
-        parts.metrics.brokers_departed(self._shown - reports.keys())
+            context.metrics.report_aged(broker, now_s - known.seen_at_s)
+        context.metrics.brokers_departed(self._shown - reports.keys())
         self._shown = set(reports)
-        parts.metrics.picture_changed(
-            brokers=len(parts.picture.brokers),
-            bundles=len(parts.picture.owners),
-            namespaces=parts.picture.namespaces,
+        context.metrics.picture_changed(
+            brokers=len(context.cluster_state.brokers),
+            bundles=len(context.cluster_state.owners),
+            namespaces=context.cluster_state.namespaces,
         )
-        leader = parts.picture.leader
-        parts.metrics.leader_epoch.set(leader.epoch if leader else 0)
+        leader = context.cluster_state.leader
+        context.metrics.leader_epoch.set(leader.epoch if leader else 0)
 
     def _show_session(self, state: SessionState) -> None:
-        self._parts.metrics.session_changed(state.connection.value)
+        self._context.metrics.session_changed(state.connection.value)

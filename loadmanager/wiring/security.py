@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from loadmanager.adapters.http import HttpLeaderLine
+from loadmanager.adapters.http import HttpAssignClient
 from loadmanager.adapters.http.assign_client import Proof
 from loadmanager.adapters.http.routes import Role
 from loadmanager.adapters.http.security import (
@@ -76,7 +76,9 @@ def make_tls(tls: TlsSettings) -> TlsFiles | None:
     )
 
 
-def make_leader_line(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> HttpLeaderLine:
+def make_leader_line(
+    config: Config, key: Key, is_sidecar: Callable[[str], bool]
+) -> HttpAssignClient:
     """Return the line to the leader's sidecar.
 
     ``key`` returns the cluster's, None before it is known; ``is_sidecar`` says whether a
@@ -113,7 +115,7 @@ def make_leader_line(config: Config, key: Key, is_sidecar: Callable[[str], bool]
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise KeyUnusable(f"{token_file}: {why}; expected a file with a token") from None
-    return HttpLeaderLine(tls=client, proof=proof)
+    return HttpAssignClient(tls=client, proof=proof)
 
 
 def _withheld(config: Config, url: str, is_sidecar: Callable[[str], bool]) -> str:

@@ -23,10 +23,10 @@ from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.open_files import allow_connections
 from loadmanager.adapters.http import (
     ConnectionLimits,
-    DoorSettings,
     HealthListener,
-    HttpDoor,
-    HttpLeaderLine,
+    HttpAssignClient,
+    HttpServer,
+    HttpServerSettings,
     LoopWatch,
 )
 from loadmanager.adapters.http.listening import listening_sockets
@@ -35,8 +35,8 @@ from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.common.cluster_conditions import Conditions
 from loadmanager.common.cluster_key import ClusterKey
-from loadmanager.common.cluster_state import ClusterPicture
-from loadmanager.common.context import Parts
+from loadmanager.common.cluster_state import ClusterState
+from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.common.task_groups import first_leaf
 from loadmanager.config import Config
@@ -110,10 +110,10 @@ def build_sidecar(
     broker, kind = make_broker(config, control_url)
     identity = make_identity(config, port, clock)
     history = make_history(config, identity)
-    parts = Parts(
+    context = Context(
         identity=identity,
         coordination=coordination,
-        picture=ClusterPicture(coordination, clock, metrics),
+        cluster_state=ClusterState(coordination, clock, metrics),
         broker=broker,
         clock=clock,
         metrics=metrics,
@@ -121,10 +121,10 @@ def build_sidecar(
         seeds=SeedFile(config.history.seed) if config.history.seed else NoSeed(),
     )
     key = ClusterKey(coordination, clock)
-    leader_line = make_leader_line(config, lambda: key.value, parts.picture.advertises)
+    leader_line = make_leader_line(config, lambda: key.value, context.cluster_state.advertises)
     application = join(
         config,
-        parts,
+        context,
         probe=PsutilHostProbe(config.host),
         leader_line=leader_line,
         commands=commands,
@@ -138,11 +138,11 @@ def build_sidecar(
         if isinstance(history, ThreadedHistory):
             await asyncio.to_thread(history.close, _LEAVE_S)
 
-    door = make_door(config, parts, application, leader_line, lambda: key.value)
+    door = make_door(config, context, application, leader_line, lambda: key.value)
     application.retuning.follow(door_tuner(door))
     application.retuning.follow(lambda changed: change_level(changed.log.level))
     return Sidecar(
-        parts,
+        context,
         door,
         application.member,
         application.election,
@@ -181,33 +181,33 @@ def make_broker_control(config: Config, control_url: str) -> HttpBrokerControl:
 
 def make_door(
     config: Config,
-    parts: Parts,
+    context: Context,
     application: Application,
-    leader_line: HttpLeaderLine,
+    leader_line: HttpAssignClient,
     key: Key,
-) -> HttpDoor:
+) -> HttpServer:
     """Return the HTTP server in front of the application."""
     allow_connections(config.http.max_connections)
-    return HttpDoor(
+    return HttpServer(
         application.answering,
-        metrics=parts.metrics.lookup,
+        metrics=context.metrics.lookup,
         registry=REGISTRY,
         version=__version__,
         settings=door_settings(config),
-        guard=make_guard(config, key, parts.picture.advertises),
+        guard=make_guard(config, key, context.cluster_state.advertises),
         tls=make_tls(config.tls),
         tls_refresh_s=config.tls.refresh_interval_s,
-        count_failure=parts.metrics.unexpected_errors.labels("request").inc,
-        more_routes=admin_routes(config, parts, application, leader_line),
+        count_failure=context.metrics.unexpected_errors.labels("request").inc,
+        more_routes=admin_routes(config, context, application, leader_line),
         health=HealthListener(
             application.answering.readiness,
             port=health_port(config.sidecar),
             watch=LoopWatch(
-                late=parts.metrics.event_loop_lag_seconds.observe,
-                stalled=parts.metrics.event_loop_stalls.inc,
+                late=context.metrics.event_loop_lag_seconds.observe,
+                stalled=context.metrics.event_loop_stalls.inc,
             ),
         ),
-        refused=parts.metrics.http_refused,
+        refused=context.metrics.http_refused,
     )
 
 
@@ -227,7 +227,7 @@ def make_history(
     return history
 
 
-def door_tuner(door: HttpDoor) -> Callable[[Config], None]:
+def door_tuner(door: HttpServer) -> Callable[[Config], None]:
     """Return what has the door follow a changed configuration."""
 
     def tune(config: Config) -> None:
@@ -237,9 +237,9 @@ def door_tuner(door: HttpDoor) -> Callable[[Config], None]:
     return tune
 
 
-def door_settings(config: Config) -> DoorSettings:
+def door_settings(config: Config) -> HttpServerSettings:
     """Return how the HTTP server behaves."""
-    return DoorSettings(
+    return HttpServerSettings(
         mode=config.lookup.mode,
         max_concurrent=config.lookup.max_concurrent,
         retry_after_s=config.lookup.retry_after_s,

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.cli.attach_candidate import Candidate
-from loadmanager.common.cluster_state import ClusterPicture
+from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.identity import Identity
-from loadmanager.common.unexpected import Unexpected
+from loadmanager.common.unexpected import UnexpectedErrors
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
@@ -46,9 +46,9 @@ def watcher(coordination: MemoryCoordination) -> Candidate:
             process_id=1,
         ),
         coordination=coordination,
-        picture=ClusterPicture(coordination, clock, metrics),
+        cluster_state=ClusterState(coordination, clock, metrics),
         clock=clock,
-        unexpected=Unexpected(clock, metrics),
+        unexpected=UnexpectedErrors(clock, metrics),
         longest_session_s=LONGEST_S,
     )
 

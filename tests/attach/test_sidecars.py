@@ -62,14 +62,14 @@ async def test_traffic_on_one_broker_is_spread(
     assert pulsar.dynamic == OFF
     leader = sidecars.leader
     assert leader is not None
-    desk = leader.application.leading.desk
-    assert desk is not None
-    await eventually(lambda: {one.state.value for one in desk.tasks.ended} == {"serving"})
+    leader_term = leader.application.leading.leader_term
+    assert leader_term is not None
+    await eventually(lambda: {one.state.value for one in leader_term.tasks.ended} == {"serving"})
     # What was moved is seen where it is, and nothing is left under way.
-    await eventually(lambda: not list(desk.tasks.tasks))
+    await eventually(lambda: not list(leader_term.tasks.tasks))
     await eventually(
         lambda: (
-            {b: at.broker for b, at in leader.parts.picture.owners.items()}
+            {b: at.broker for b, at in leader.context.cluster_state.owners.items()}
             == {
                 b: one.name
                 for one in pulsar.brokers
@@ -86,10 +86,10 @@ async def test_a_leader_that_only_observes_moves_nothing_and_leaves_pulsars_bala
     await start_all(sidecars, **OBSERVE)
     leader = sidecars.leader
     assert leader is not None
-    rounds = leader.parts.metrics.rounds.labels("observed")
+    rounds = leader.context.metrics.rounds.labels("observed")
     await eventually(lambda: rounds._value.get() >= 3)
     assert (pulsar.unloads, pulsar.dynamic) == ([], {})
-    reports = leader.parts.picture.loads.reports
+    reports = leader.context.cluster_state.loads.reports
     first = reports[pulsar.brokers[0].name].report  # type: ignore[index]  # names of brokers
     assert len(first.bundles) == 8
     assert first.msgs_in_per_s > 0
@@ -97,7 +97,7 @@ async def test_a_leader_that_only_observes_moves_nothing_and_leaves_pulsars_bala
     assert first.cpu.usage > 50
     assert first.version == "4.0.7"
     assert first.urls.broker_url == f"pulsar://binary-{pulsar.brokers[0].name}"
-    assert leader.parts.picture.known_boundaries(NAMESPACE) is not None
+    assert leader.context.cluster_state.known_boundaries(NAMESPACE) is not None
 
 
 async def test_pulsars_balancer_follows_the_mode_of_ours(
@@ -143,14 +143,14 @@ async def test_nothing_moves_while_somebody_has_switched_shedding_on(
     await eventually(lambda: most_bundles(pulsar) <= 4)
     leader = sidecars.leader
     assert leader is not None
-    desk = leader.application.leading.desk
-    assert desk is not None
+    leader_term = leader.application.leading.leader_term
+    assert leader_term is not None
     pulsar.dynamic[SHEDDING] = "true"
-    await eventually(lambda: "was switched on by somebody" in desk.look().balancing.reason)
-    assert desk.look().balancing.mode is BalancingMode.OBSERVING
+    await eventually(lambda: "was switched on by somebody" in leader_term.look().balancing.reason)
+    assert leader_term.look().balancing.mode is BalancingMode.OBSERVING
     before = len(pulsar.unloads)
     put_all_on_the_first(pulsar)
-    observed = leader.parts.metrics.rounds.labels("observed")
+    observed = leader.context.metrics.rounds.labels("observed")
     seen = observed._value.get()
     await eventually(lambda: observed._value.get() >= seen + 2)
     assert len(pulsar.unloads) == before
@@ -168,7 +168,7 @@ async def test_lookups_name_the_observed_owner_and_else_whom_the_broker_names(
     topic = parse_full_topic(next(iter(pulsar.brokers[0].grows)))
     leader = sidecars.leader
     assert leader is not None
-    await eventually(lambda: leader.parts.picture.known_boundaries(NAMESPACE))
+    await eventually(lambda: leader.context.cluster_state.known_boundaries(NAMESPACE))
     owner = await lookups.find_owner(topic)
     assert owner.urls.broker_url == f"pulsar://binary-{pulsar.brokers[0].name}"
     assert owner.fencing_token > 0
@@ -197,10 +197,10 @@ async def test_what_must_stay_is_listed_and_not_reported_so_that_nobody_moves_it
     await eventually(lambda: most_bundles(pulsar) <= 4)
     leader = sidecars.leader
     assert leader is not None
-    assert {stays, volatile} <= leader.parts.picture.owners.keys()
-    desk = leader.application.leading.desk
-    assert desk is not None
-    assert not {stays, volatile} & desk.tasks.assigned.keys()
+    assert {stays, volatile} <= leader.context.cluster_state.owners.keys()
+    leader_term = leader.application.leading.leader_term
+    assert leader_term is not None
+    assert not {stays, volatile} & leader_term.tasks.assigned.keys()
     assert not {stays, volatile} & {bundle for bundle, _ in pulsar.unloads}
 
 
@@ -225,11 +225,11 @@ async def test_a_broker_that_does_not_answer_is_taken_out_until_it_does(
         return web.Response(status=500)
 
     mute.beside.instead["/admin/v2/brokers/ready"] = unwell
-    picture = sidecars.living[0].parts.picture
-    await eventually(lambda: mute.beside.name not in picture.brokers)
+    cluster_state = sidecars.living[0].context.cluster_state
+    await eventually(lambda: mute.beside.name not in cluster_state.brokers)
     assert any("500" in why for why in mute.application.member.unready())
     mute.beside.instead.clear()
-    await eventually(lambda: mute.beside.name in picture.brokers)
+    await eventually(lambda: mute.beside.name in cluster_state.brokers)
     assert not list(mute.application.member.unready())
 
 
@@ -238,8 +238,8 @@ async def test_boundaries_follow_a_split_that_somebody_makes(
 ) -> None:
     await start_all(sidecars, **OBSERVE)
     assert sidecars.leader is not None
-    picture = sidecars.leader.parts.picture
-    await eventually(lambda: picture.known_boundaries(NAMESPACE))
+    cluster_state = sidecars.leader.context.cluster_state
+    await eventually(lambda: cluster_state.known_boundaries(NAMESPACE))
     first = pulsar.brokers[0]
     whole = next(one for one in first.owned if one.startswith(NAMESPACE))
     lower = whole.rpartition("/")[2].partition("_")[0]
@@ -249,7 +249,7 @@ async def test_boundaries_follow_a_split_that_somebody_makes(
     first.owned += [f"{NAMESPACE}/{lower}_{cut}", f"{NAMESPACE}/{cut}_{upper}"]
 
     def follows() -> bool:
-        known = picture.known_boundaries(NAMESPACE)
+        known = cluster_state.known_boundaries(NAMESPACE)
         return known is not None and int(cut, 16) in known.bounds
 
     await eventually(follows)
@@ -271,11 +271,13 @@ async def test_groups_and_isolation_policies_are_entered_as_pulsar_has_them(
     await start_all(sidecars)
     leader = sidecars.leader
     assert leader is not None
-    desk = leader.application.leading.desk
-    assert desk is not None
-    await eventually(lambda: desk.look().view.policies.anti_affinity.get(NAMESPACE) == "apart")
-    assert "alone" in desk.look().view.policies.isolation
-    rounds = leader.parts.metrics.rounds.labels("quiet")
+    leader_term = leader.application.leading.leader_term
+    assert leader_term is not None
+    await eventually(
+        lambda: leader_term.look().view.policies.anti_affinity.get(NAMESPACE) == "apart"
+    )
+    assert "alone" in leader_term.look().view.policies.isolation
+    rounds = leader.context.metrics.rounds.labels("quiet")
     await eventually(lambda: rounds._value.get() >= 2)
     assert pulsar.unloads == []
 
@@ -286,9 +288,9 @@ async def test_sidecars_of_another_kind_are_refused_in_the_same_chroot(
     one = await sidecars.start(pulsar.brokers[0])
     await eventually(lambda: one.application.member.registered)
     with pytest.raises(ClusterDisagrees, match="kind = 'pulsar'"):
-        await agree(one.coordination, one.parts.clock, Conditions(kind="contract"))
+        await agree(one.coordination, one.context.clock, Conditions(kind="contract"))
     # That is how `attach --restore --config` comes to what a leader stored.
-    assert await agree(one.coordination, one.parts.clock, Conditions()) == "crc32"
+    assert await agree(one.coordination, one.context.clock, Conditions()) == "crc32"
 
 
 async def test_a_cluster_of_commanded_brokers_is_refused_beside_pulsar() -> None:

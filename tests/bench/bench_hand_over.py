@@ -151,7 +151,7 @@ async def _arrived(
     """Wait as a leader waits, and only then read records: that would take CPU from others."""
 
     def listed() -> bool:
-        holding = leader.picture.owners.get(bundle)
+        holding = leader.cluster_state.owners.get(bundle)
         return holding is not None and holding.broker == target
 
     await eventually(listed)

@@ -33,7 +33,7 @@ import uvloop
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import DoorSettings, HttpDoor
+from loadmanager.adapters.http import HttpServer, HttpServerSettings
 from loadmanager.adapters.http.answers import Answer, render
 from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights, Tokens
 from loadmanager.telemetry.lookups import LookupMetrics
@@ -175,12 +175,12 @@ async def _serve_door(guard: Guard | None = None) -> int:
     registry = CollectorRegistry()
     metrics = LookupMetrics()
     registry.register(metrics)
-    door = HttpDoor(
+    door = HttpServer(
         lookup,
         metrics=metrics,
         registry=registry,
         version="bench",
-        settings=DoorSettings(),
+        settings=HttpServerSettings(),
         guard=guard,
     )
     return await door.start("127.0.0.1", 0)
@@ -203,7 +203,7 @@ async def _serve_bare() -> int:
     app.router.add_get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", handler)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, backlog=DoorSettings().backlog).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=HttpServerSettings().backlog).start()
     return int(runner.addresses[0][1])
 
 

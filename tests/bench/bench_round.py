@@ -21,7 +21,7 @@ from synthetic_cluster import BUNDLES_PER_BROKER, NOW_S, SHAPES, Shape, syntheti
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.load import LoadReport
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.plan import Reason
@@ -152,7 +152,7 @@ class TwoLeaders:
     """The same reports for our leader and for the plain one, timed round by round."""
 
     def __init__(self) -> None:
-        self.tally = LoadTally()
+        self.tally = LoadTracker()
         self.memory = Memory()
         self.plain = PlainLeader(threshold=SHEDDER.threshold, history=SHEDDER.history)
         self.lanes = {"ours": Lane(), "plain": Lane()}

@@ -15,7 +15,7 @@ from cost_samples import learned
 from prometheus_client import CollectorRegistry
 from snapshot_samples import report
 
-from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http import HttpServer
 from loadmanager.adapters.http.admin.cost_models import CostModels
 from loadmanager.cli import main
 from loadmanager.core.bounds import TIME_MS
@@ -64,7 +64,7 @@ def cluster() -> Iterator[Cluster]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     cluster = Cluster()
-    door = HttpDoor(
+    door = HttpServer(
         NoLookup(),  # type: ignore[abstract]  # none of its methods is ever called
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),

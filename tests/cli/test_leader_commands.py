@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from snapshot_samples import hot_and_idle
 from telling_desk import ASSESSMENT, AT_MS, B1, BUNDLE, BUNDLE_STORY, TellingDesk
 
-from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http import HttpServer
 from loadmanager.adapters.http.admin.decisions import Accounts
 from loadmanager.adapters.http.admin.plan import Plans
 from loadmanager.adapters.http.operations import Resource
@@ -64,15 +64,15 @@ def serve() -> Iterator[Serve]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    doors: list[HttpDoor] = []
+    doors: list[HttpServer] = []
 
-    def begin(desk: TellingDesk, *more: Resource) -> str:
-        door = HttpDoor(
+    def begin(leader_term: TellingDesk, *more: Resource) -> str:
+        door = HttpServer(
             NoLookup(),  # type: ignore[abstract]  # none of its methods is ever called
             metrics=LookupMetrics(),
             registry=CollectorRegistry(),
             version="1",
-            more_routes=[route for one in (Accounts(desk), *more) for route in one.routes()],
+            more_routes=[route for one in (Accounts(leader_term), *more) for route in one.routes()],
         )
         doors.append(door)
         started = asyncio.run_coroutine_threadsafe(door.start("127.0.0.1", 0), loop)
@@ -165,9 +165,9 @@ def test_a_bundle_on_its_way_and_one_of_nobody_are_told_as_such(serve: Serve) ->
     moving = replace(BUNDLE_STORY, target=BrokerId("b3:8080"), decisions=(), grounds=())
     orphan = replace(moving, owner=None, target=None, score=None)
     others = tuple(Candidate(BrokerId(f"b{number}:80"), 0.1, 0.2, None) for number in range(10, 35))
-    desk = TellingDesk(stories={"a/b": replace(moving, candidates=others), "c/d": orphan})
-    desk.last_round = 0
-    url = serve(desk)
+    leader_term = TellingDesk(stories={"a/b": replace(moving, candidates=others), "c/d": orphan})
+    leader_term.last_round = 0
+    url = serve(leader_term)
     text = run("explain", "a/b", "--url", url).output
     assert f"{BUNDLE} is on b1:8080, on its way to b3:8080.\n" in text
     assert "This leader has decided nothing about it.\n" in text

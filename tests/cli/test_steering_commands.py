@@ -13,7 +13,7 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http import HttpServer
 from loadmanager.adapters.http.admin.drains import Drains
 from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
@@ -145,10 +145,10 @@ def serve() -> Iterator[Serve]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    doors: list[HttpDoor] = []
+    doors: list[HttpServer] = []
 
     def begin(application: Application) -> str:
-        door = HttpDoor(
+        door = HttpServer(
             NoLookup(),  # type: ignore[abstract]  # none of its methods is ever called
             metrics=LookupMetrics(),
             registry=CollectorRegistry(),

@@ -22,7 +22,7 @@ from rich.console import Console
 from snapshot_samples import hot_and_idle
 from telling_desk import TellingDesk
 
-from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http import HttpServer
 from loadmanager.adapters.http.admin.decisions import Accounts
 from loadmanager.cli import main
 from loadmanager.cli.cluster import broker_rows
@@ -125,21 +125,21 @@ class Lookups(LookupService):
 
 
 @pytest.fixture
-def desk() -> TellingDesk:
+def leader_term() -> TellingDesk:
     return TellingDesk(content=encode_snapshot(hot_and_idle()))
 
 
 @pytest.fixture
-def url(desk: TellingDesk) -> Iterator[str]:
+def url(leader_term: TellingDesk) -> Iterator[str]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    door = HttpDoor(
+    door = HttpServer(
         Lookups(),  # type: ignore[abstract]  # its other methods are never called
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
         version="1",
-        more_routes=Accounts(desk).routes(),
+        more_routes=Accounts(leader_term).routes(),
     )
     try:
         port = asyncio.run_coroutine_threadsafe(door.start("127.0.0.1", 0), loop).result(10)
@@ -226,25 +226,27 @@ def test_a_signal_ends_it_and_gives_the_terminal_back(
 
 
 def test_without_an_answer_for_a_while_the_last_picture_stays(
-    terminal: Terminal, desk: TellingDesk
+    terminal: Terminal, leader_term: TellingDesk
 ) -> None:
     terminal.until(b"busiest bundles")
-    desk.away = True
+    leader_term.away = True
     terminal.shown = b""
     terminal.until(b"no news: no leader is at work")
     terminal.until(b"busiest bundles")
-    desk.away = False
+    leader_term.away = False
     terminal.shown = b""
     terminal.until(b"busiest bundles")
     assert terminal.process.poll() is None
 
 
-def test_elsewhere_than_on_a_terminal_each_picture_is_printed(url: str, desk: TellingDesk) -> None:
+def test_elsewhere_than_on_a_terminal_each_picture_is_printed(
+    url: str, leader_term: TellingDesk
+) -> None:
     got = CliRunner().invoke(main, ["top", "--url", url, "--times", "2", "--interval", "0.2"])
     assert got.exit_code == 0, got.output
     assert got.output.count("busiest bundles") == 2
     assert "\x1b" not in got.output
     assert max(map(len, got.output.splitlines())) <= 80
-    desk.away = True
+    leader_term.away = True
     got = CliRunner().invoke(main, ["top", "--url", url, "--times", "1"])
     assert (got.exit_code, got.stderr) == (1, "no leader is at work\n")

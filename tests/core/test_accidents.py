@@ -48,7 +48,7 @@ from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTally, view_of
+from loadmanager.core.load_tracker import LoadTracker, view_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import (
     PLACEMENTS,
@@ -303,7 +303,7 @@ def test_outbound_traffic_makes_a_bundle_heavy_but_in_parity(bundle: NameBundle)
         bundle(2): BundleStats(bytes_in_per_s=2e5),
     }
     for like_java, heavy in ((True, bundle(2)), (False, bundle(1))):
-        tally = LoadTally(weights=ResourceWeights(like_java=like_java), top_k=1)
+        tally = LoadTracker(weights=ResourceWeights(like_java=like_java), top_k=1)
         tally.put(BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of(stats)))
         assert [top.bundle for top in tally.view(0.0).top_bundles[BrokerId("a:1")]] == [heavy]
 
@@ -357,7 +357,7 @@ def test_without_a_candidate_there_is_a_reason_in_both_modes(
 
 @pytest.mark.parametrize("like_java", [True, False])
 def test_a_report_adds_no_sample_in_either_mode(bundle: NameBundle, like_java: bool) -> None:
-    tally = LoadTally(weights=ResourceWeights(like_java=like_java))
+    tally = LoadTracker(weights=ResourceWeights(like_java=like_java))
     for _ in range(10):
         tally.put(
             BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of({bundle(1): BundleStats()}))

@@ -24,7 +24,7 @@ from loadmanager.core.history import (
 from loadmanager.core.history.records import Origin, encode
 from loadmanager.core.ids import BrokerId, bundle_id, parse_namespace
 from loadmanager.core.load import LoadReport
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
@@ -55,8 +55,8 @@ def report(number: int, bundles: int) -> LoadReport:
     return made(BROKERS[number], names)
 
 
-def tally_of(bundles: int) -> LoadTally:
-    tally = LoadTally()
+def tally_of(bundles: int) -> LoadTracker:
+    tally = LoadTracker()
     for number in range(len(BROKERS)):
         tally.report(report(number, bundles), 0.0)
     for _ in range(3):
@@ -104,7 +104,7 @@ def expensive() -> CostDocument:
 
 
 @pytest.fixture(scope="module")
-def few() -> LoadTally:
+def few() -> LoadTracker:
     return tally_of(20)
 
 
@@ -114,7 +114,7 @@ def few() -> LoadTally:
 @pytest.mark.parametrize("placement", sorted(set(PLACEMENTS.values()), key=str))
 @pytest.mark.parametrize("shedder", sorted(set(SHEDDERS.values()), key=str))
 def test_a_round_with_every_strategy_and_what_is_told_of_it(
-    few: LoadTally, shedder: Any, placement: Any, costs: CostDocument | None, mode: Mode
+    few: LoadTracker, shedder: Any, placement: Any, costs: CostDocument | None, mode: Mode
 ) -> None:
     settings = PlannerSettings(mode=mode)
     planner = Planner(shedder=shedder(), placement=placement(), settings=settings).costing(costs)
@@ -162,14 +162,14 @@ def test_a_report_of_20000_bundles_is_written_and_read_as_it_was() -> None:
 
 
 @pytest.fixture(scope="module")
-def many() -> LoadTally:
+def many() -> LoadTracker:
     return tally_of(20_000)
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("shedder", sorted(set(SHEDDERS.values()), key=str))
 def test_100000_bundles_through_a_round_and_the_state_for_the_next_leader(
-    many: LoadTally, shedder: Any
+    many: LoadTracker, shedder: Any
 ) -> None:
     view = many.view(1000.0)
     plan = Planner(shedder=shedder()).round(view, RoundMemory(), np.random.default_rng(1))

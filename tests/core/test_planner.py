@@ -12,7 +12,7 @@ from loadmanager.core.columns import Indices, Listing
 from loadmanager.core.cost import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Ranking
 from loadmanager.core.plan import Cause, Move, Offer, Reason
@@ -320,7 +320,7 @@ def test_a_draining_broker_is_emptied_at_its_pace_but_for_its_own_bundle(
     plan = decide(view, Offering(), drain_moves_per_round=1)
     assert [(move.bundle, move.cause) for move in plan.moves] == [(bundle(2), Cause.DRAINING)]
     assert reasons(plan)[bundle(3)] is Reason.ROUND_BUDGET
-    tally = LoadTally()
+    tally = LoadTracker()
     tally.put(
         BrokerLoad(broker=BrokerId("a:1"), draining=True, listing=Listing.of({own: BundleStats()}))
     )

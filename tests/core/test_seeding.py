@@ -11,7 +11,7 @@ from loadmanager.core.columns import Listing
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.seed import Expected
 from loadmanager.core.seeding import SEEDED_LONG_SAMPLES, SEEDED_SHORT_SAMPLES, seeded
 
@@ -102,7 +102,7 @@ def test_whatever_was_cut_the_traffic_of_a_namespace_stays_the_same(
 
 
 def test_what_no_broker_ever_reports_is_forgotten() -> None:
-    tally = LoadTally()
+    tally = LoadTracker()
     tally.suppose(seeded({HALVES.bundles[0]: expected(8.0)}, {}))
     for _ in range(360):
         tally.sample()
@@ -113,7 +113,7 @@ def test_what_no_broker_ever_reports_is_forgotten() -> None:
 
 def test_a_live_sample_and_what_was_inherited_are_never_overridden() -> None:
     live, inherited, new = Boundaries.even(NS, 3).bundles
-    tally = LoadTally()
+    tally = LoadTracker()
     settled = BundleAverages(
         Average(10, 10, Rates(9.0, 0, 0, 0)), Average(1000, 500, Rates(9.0, 0, 0, 0))
     )

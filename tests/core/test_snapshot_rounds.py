@@ -8,7 +8,7 @@ from synthetic_cluster import synthetic_brokers
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Move, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
@@ -29,9 +29,9 @@ WHERE = "cluster.json"
 # --- the view ------------------------------------------------------------------------
 
 
-def leader_at_work() -> tuple[LoadTally, dict[BrokerId, LoadReport]]:
+def leader_at_work() -> tuple[LoadTracker, dict[BrokerId, LoadReport]]:
     """Return a tally after two samples of differing reports, and the last reports."""
-    tally = LoadTally()
+    tally = LoadTracker()
     reports: dict[BrokerId, LoadReport] = {}
     for grown_by in (1.0, 1.3):
         for broker in synthetic_brokers(6, "spread"):

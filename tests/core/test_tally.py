@@ -13,7 +13,7 @@ from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
-from loadmanager.core.load_tracker import LoadTally, ema
+from loadmanager.core.load_tracker import LoadTracker, ema
 from loadmanager.core.scores import ResourceWeights
 
 A, B = BrokerId("a:1"), BrokerId("b:1")
@@ -55,7 +55,7 @@ steps = st.lists(
 def test_averages_are_those_of_each_bundle_sampled_by_itself(
     done: list[tuple[str, BrokerId, dict[int, float]]],
 ) -> None:
-    tally = LoadTally()
+    tally = LoadTracker()
     newest: dict[BundleId, BundleStats] = {}
     listed: dict[BrokerId, LoadReport] = {}
     slowly: dict[BundleId, BundleAverages] = {}
@@ -80,7 +80,7 @@ def test_averages_are_those_of_each_bundle_sampled_by_itself(
 
 
 def test_a_view_stays_as_it_was_whatever_is_reported_later() -> None:
-    tally = LoadTally()
+    tally = LoadTracker()
     tally.report(report(A, {1: 10.0}), 0.0)
     tally.sample()
     before = tally.view(1.0)
@@ -94,7 +94,7 @@ def test_a_view_stays_as_it_was_whatever_is_reported_later() -> None:
 
 
 def test_a_bundle_that_arrived_is_not_under_way_any_more() -> None:
-    tally = LoadTally()
+    tally = LoadTracker()
     tally.report(report(A, {1: 10.0, 2: 10.0}), 0.0)
     tally.report(report(B, {3: 10.0}), 0.0)
     gone = BrokerId("gone:1")
@@ -109,7 +109,7 @@ def test_a_bundle_that_arrived_is_not_under_way_any_more() -> None:
 
 
 def test_membership_and_departures_are_told_with_their_times() -> None:
-    tally = LoadTally()
+    tally = LoadTracker()
     tally.report(report(A, {}), 5.0)
     tally.report(report(A, {}), 9.0)
     assert tally.view(10.0).membership_changed_s == 5.0
@@ -123,7 +123,7 @@ def test_membership_and_departures_are_told_with_their_times() -> None:
 
 
 def test_a_restarted_broker_starts_its_average_afresh() -> None:
-    tally = LoadTally(history_fraction=0.5)
+    tally = LoadTracker(history_fraction=0.5)
     tally.report(report(A, {}, cpu=ResourceUsage(800.0, 800.0)), 0.0)
     tally.sample()
     tally.report(report(A, {}), 1.0)
@@ -136,14 +136,14 @@ def test_a_restarted_broker_starts_its_average_afresh() -> None:
 
 
 def test_the_next_leader_goes_on_with_the_averages_of_brokers_that_live_on() -> None:
-    former = LoadTally()
+    former = LoadTracker()
     for broker in (A, B):
         former.report(report(broker, {}, cpu=ResourceUsage(800.0, 800.0)), 0.0)
     assert former.running() == {}  # no sample was taken yet
     former.sample()
     former.forget(BrokerId("gone:1"), 3.0)
     assert former.running()[A] == Running(started_at_ms=1, load=1.0, bytes_per_s=0.0)
-    heir = LoadTally()
+    heir = LoadTracker()
     departed = {BrokerId("c:1"): 5.0, BrokerId("of a clock ahead:1"): 50.0}
     heir.inherit(former.running(), departed, 10.0)
     assert heir.departed_at_s == {"c:1": 5.0}
@@ -155,7 +155,7 @@ def test_the_next_leader_goes_on_with_the_averages_of_brokers_that_live_on() -> 
 
 
 def test_samples_to_come_are_weighed_anew() -> None:
-    tally = LoadTally(history_fraction=0.0)
+    tally = LoadTracker(history_fraction=0.0)
     tally.report(report(A, {}, cpu=ResourceUsage(800.0, 800.0)), 0.0)
     tally.sample()
     assert tally.view(0.0).brokers.load_ema.tolist() == [1.0]
@@ -167,7 +167,7 @@ def test_samples_to_come_are_weighed_anew() -> None:
 def test_the_heaviest_bundles_are_picked_unless_given() -> None:
     stats = {one(n): BundleStats(bytes_in_per_s=n * 1e6) for n in range(1, 4)}
     given = (TopBundle(one(1), 5.0),)
-    tally = LoadTally(top_k=2)
+    tally = LoadTracker(top_k=2)
     tally.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
     tally.put(BrokerLoad(broker=B, listing=Listing.of(stats), top=given))
     tops = tally.view(0.0).top_bundles
@@ -178,7 +178,7 @@ def test_the_heaviest_bundles_are_picked_unless_given() -> None:
 def test_columns_are_taken_like_the_statistics_they_are_of() -> None:
     stats = {one(n): BundleStats(msgs_out_per_s=n, bytes_in_per_s=n * 1e6) for n in (3, 1, 2)}
     stats[one(0)] = BundleStats(topics=3)
-    by_name, in_columns = LoadTally(), LoadTally()
+    by_name, in_columns = LoadTracker(), LoadTracker()
     by_name.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
     in_columns.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
     for tally in (by_name, in_columns):
@@ -192,7 +192,7 @@ def test_columns_are_taken_like_the_statistics_they_are_of() -> None:
 
 
 def test_an_empty_cluster_has_a_view() -> None:
-    tally = LoadTally()
+    tally = LoadTracker()
     tally.sample()
     tally.seed({})
     view = tally.view(0.0)
@@ -204,7 +204,7 @@ def test_an_empty_cluster_has_a_view() -> None:
 def test_bundles_long_gone_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle_table, "_COMPACT_ABOVE", 8)
     monkeypatch.setattr(bundle_table, "_KEPT_SAMPLES", 3)
-    tally = LoadTally()
+    tally = LoadTracker()
     tally.report(report(A, dict.fromkeys(range(20), 1.0)), 0.0)
     tally.sample()
     old = tally.view(0.0)
@@ -240,7 +240,7 @@ def test_an_unowned_bundle_only_adds(make_view: MakeView) -> None:
 
 def test_supposed_rates_stand_for_a_bundle_without_a_sample() -> None:
     average = BundleAverages(Average(10, 0, Rates(5.0)), Average(1000, 0, Rates(6.0)))
-    tally = LoadTally()
+    tally = LoadTracker()
     tally.report(report(A, {1: 1.0}), 0.0)
     tally.seed({one(1): average})
     view = tally.view(0.0)

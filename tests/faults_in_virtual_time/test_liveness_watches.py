@@ -167,7 +167,7 @@ def test_a_healthy_sidecar_that_does_not_lead_is_seen() -> None:
         await _look_for(monitor, 1.0)
         operator = await cluster.operator()
         await operator.delete(znodes.LEADER)
-        another = replace(agent.parts.identity, broker=BrokerId("other:8080"), instance="other")
+        another = replace(agent.context.identity, broker=BrokerId("other:8080"), instance="other")
         await operator.create(znodes.LEADER, another.leader_content(1), ephemeral=True)
         await _look_for(monitor, 18.0)
         assert agent.app.member.registered

@@ -92,9 +92,9 @@ async def _look_around(shell: Shell) -> None:
     leader = (await shell.well("leader", "--json")).json["brokerId"]
     assert all(row["broker"] in table for row in brokers)
     assert leader in (await shell.well("leader")).out
-    picture = (await shell.well("top", "--times", "1")).out
-    assert f"leader {leader}" in picture
-    assert "6 bundles owned" in picture
+    cluster_state = (await shell.well("top", "--times", "1")).out
+    assert f"leader {leader}" in cluster_state
+    assert "6 bundles owned" in cluster_state
 
 
 async def _change_namespaces(shell: Shell) -> None:

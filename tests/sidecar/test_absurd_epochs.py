@@ -129,7 +129,7 @@ async def test_an_epoch_node_made_anew_is_told_and_its_leaders_are_obeyed(
 async def test_a_leader_whose_node_got_an_absurd_epoch_is_elected_anew(cluster: Cluster) -> None:
     agent, bundles = await _serving(cluster)
     leader = cluster.leader
-    identity = leader.parts.identity
+    identity = leader.context.identity
     record = LeaderRecord(
         broker=identity.broker,
         service_url=identity.urls.http_url,

@@ -57,9 +57,9 @@ async def test_a_live_snapshot_can_be_decided_on_elsewhere(slow: LeaderAtWork) -
     await slow.create_namespace(Boundaries.even(NS, 8))
     await slow.report(*HOT)
     slow.lead()
-    await eventually(lambda: slow.leading.desk and slow.desk.look().averages)
+    await eventually(lambda: slow.leading.leader_term and slow.leader_term.look().averages)
     got = decode_snapshot("live", await slow.accounting.snapshot())
-    assert (got.cluster, got.epoch) == ("east", slow.desk.look().epoch)
+    assert (got.cluster, got.epoch) == ("east", slow.leader_term.look().epoch)
     assert got.reports == {one.broker: one for one in HOT}
     assert got.owners == dict.fromkeys(BUNDLES, B1)
     assert got.boundaries == {NS: Boundaries.even(NS, 8)}
@@ -68,7 +68,7 @@ async def test_a_live_snapshot_can_be_decided_on_elsewhere(slow: LeaderAtWork) -
     assert got.averages.keys() == set(BUNDLES)
     assert got.running is not None
     assert got.running.keys() == {B1, B2, B3}
-    live, offline = slow.desk.look(), view_of_snapshot(got)
+    live, offline = slow.leader_term.look(), view_of_snapshot(got)
     want = PLANNER.round(live.view, live.memory, np.random.default_rng(1))
     told = PLANNER.round(offline, got.memory, np.random.default_rng(1))
     assert want.moves
@@ -79,7 +79,7 @@ async def test_a_snapshots_memory_is_by_the_wall_clock(sidecar: LeaderAtWork) ->
     await sidecar.report(*HOT)
     sidecar.lead()
     await sidecar.rounds(1)
-    await eventually(lambda: sidecar.desk.look().memory.moved_at_s)
+    await eventually(lambda: sidecar.leader_term.look().memory.moved_at_s)
     got = decode_snapshot("live", await sidecar.accounting.snapshot())
     assert got.memory.moved_at_s
     assert all(-1 < got.now_s - at_s < 60 for at_s in got.memory.moved_at_s.values())
@@ -106,7 +106,7 @@ async def test_boundaries_that_are_not_all_known_are_left_out_of_a_snapshot(
     await slow.create_namespace(Boundaries.even(NS, 8))
     await slow.report(*HOT, report(BrokerId("b4:8080"), 0.1, {other: 1.0}))
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     got = decode_snapshot("live", await slow.accounting.snapshot())
     assert got.boundaries == {}
     assert other in got.owners
@@ -118,7 +118,7 @@ async def test_owners_outside_their_boundaries_do_not_spoil_a_snapshot(
     await slow.create_namespace(Boundaries.even(NS, 16))
     await slow.report(*HOT)
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     got = decode_snapshot("live", await slow.accounting.snapshot())
     assert got.boundaries == {NS: Boundaries.even(NS, 16)}
     assert got.owners == {}
@@ -127,7 +127,7 @@ async def test_owners_outside_their_boundaries_do_not_spoil_a_snapshot(
 async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) -> None:
     await sidecar.report(*HOT)
     sidecar.lead()
-    await eventually(lambda: sidecar.leading.desk and sidecar.desk.look().view.moved)
+    await eventually(lambda: sidecar.leading.leader_term and sidecar.leader_term.look().view.moved)
     decisions = sidecar.accounting.decisions(LedgerWish(limit=2000))
     moved = next(one for one in decisions if one.outcome is Outcome.MOVED)
     assert (moved.code, moved.source) == (Cause.OVERLOADED, B1)
@@ -159,7 +159,7 @@ async def test_an_idle_broker_is_explained_by_what_the_last_round_said(
 async def test_before_the_first_round_an_account_says_so(slow: LeaderAtWork) -> None:
     await slow.report(*HOT)
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     account = slow.accounting.explain(B1)
     assert (account.last_round, account.last_round_at_ms) == (0, 0)
     assert account.explanation.decisions == ()
@@ -169,7 +169,7 @@ async def test_before_the_first_round_an_account_says_so(slow: LeaderAtWork) -> 
 async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
     await slow.report(*HOT[1:])
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     broker = await slow.leading.assign(BUNDLES[0])
     (decision,) = slow.accounting.decisions(LedgerWish(limit=10))
     assert (decision.subject, decision.outcome, decision.code, decision.target) == (
@@ -183,11 +183,11 @@ async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
 async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork) -> None:
     await slow.report(*HOT[1:])
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     assert not slow.accounting.tasks(TaskWish(limit=10)).tasks
     targets = {bundle: await slow.leading.assign(bundle) for bundle in BUNDLES[:2]}
     told = slow.accounting.tasks(TaskWish(limit=1))
-    assert (told.leader, told.epoch, told.found) == (ME, slow.desk.look().epoch, 2)
+    assert (told.leader, told.epoch, told.found) == (ME, slow.leader_term.look().epoch, 2)
     (oldest,) = told.tasks
     assert (oldest.bundles, oldest.target) == (BUNDLES[:1], targets[BUNDLES[0]])
     assert (oldest.state, oldest.asked_by) == (TaskState.ORDERED, AskedBy.UNOWNED)
@@ -213,11 +213,11 @@ async def test_the_age_of_the_oldest_live_task_is_shown_while_its_leader_leads(
     await slow.report(*HOT[1:])
     assert shown_s() == 0
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     assert shown_s() == 0
     targets = [await slow.leading.assign(bundle) for bundle in BUNDLES[:2]]
     older, newer = slow.accounting.tasks(TaskWish(limit=2)).tasks
-    now_s = slow.parts.clock.monotonic_s
+    now_s = slow.context.clock.monotonic_s
     before_s, value_s, after_s = now_s(), shown_s(), now_s()
     assert before_s - older.proposed_at_s <= value_s <= after_s - older.proposed_at_s
     await slow.write(znodes.owned(targets[0]), encode_owned({BUNDLES[0]: 1}))
@@ -232,7 +232,7 @@ async def test_decisions_and_explanations_have_their_task_in_its_present_state(
 ) -> None:
     await slow.report(*HOT[1:])
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     target = await slow.leading.assign(BUNDLES[0])
     (task,) = slow.accounting.explain(BUNDLES[0]).tasks.tasks
 
@@ -253,7 +253,7 @@ async def test_decisions_and_explanations_have_their_task_in_its_present_state(
 async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> None:
     await slow.report(replace(HOT[1], draining=True), replace(HOT[2], draining=True))
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     with pytest.raises(Unavailable, match="no broker can take"):
         await slow.leading.assign(BUNDLES[0])
     told = slow.accounting.explain(BUNDLES[0]).explanation
@@ -269,7 +269,7 @@ async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> Non
 async def test_what_nobody_knows_is_told_apart(slow: LeaderAtWork, subject: str) -> None:
     await slow.report(*HOT)
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     with pytest.raises(SubjectUnknown, match=subject):
         slow.accounting.explain(subject)
 
@@ -278,7 +278,7 @@ async def test_what_nobody_knows_is_told_apart(slow: LeaderAtWork, subject: str)
 async def test_what_is_no_name_is_refused(slow: LeaderAtWork, subject: str) -> None:
     await slow.report(*HOT)
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     with pytest.raises(InvalidName, match="is not valid; expected"):
         slow.accounting.explain(subject)
 
@@ -316,7 +316,7 @@ async def test_a_leader_without_a_sidecar_cannot_be_asked(slow: LeaderAtWork) ->
 
 async def test_an_empty_cluster_has_no_snapshot_yet(slow: LeaderAtWork) -> None:
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     with pytest.raises(Unavailable, match="no broker has a load report yet"):
         await slow.accounting.snapshot()
 
@@ -324,7 +324,7 @@ async def test_an_empty_cluster_has_no_snapshot_yet(slow: LeaderAtWork) -> None:
 async def test_a_term_that_is_over_tells_nothing_any_more(slow: LeaderAtWork) -> None:
     await slow.report(*HOT)
     slow.lead()
-    await eventually(lambda: slow.leading.desk)
+    await eventually(lambda: slow.leading.leader_term)
     await slow.stop_leading()
     with pytest.raises(Unavailable):
         slow.accounting.explain(B1)
@@ -333,7 +333,7 @@ async def test_a_term_that_is_over_tells_nothing_any_more(slow: LeaderAtWork) ->
 async def test_a_snapshot_is_json_with_pulsars_names(slow: LeaderAtWork) -> None:
     await slow.report(*HOT)
     slow.lead()
-    await eventually(lambda: slow.leading.desk and slow.desk.look().averages)
+    await eventually(lambda: slow.leading.leader_term and slow.leader_term.look().averages)
     told = json.loads(await slow.accounting.snapshot())
     assert told["brokers"][B1]["loadReportType"] == "LocalBrokerData"
     assert set(told["bundles"][BUNDLES[0]]) == {"shortTermData", "longTermData", "topics"}

@@ -60,7 +60,7 @@ async def sidecar() -> AsyncIterator[LeaderAtWork]:
 
 @pytest.fixture
 def namespaces(sidecar: LeaderAtWork) -> NamespaceRequests:
-    return NamespaceRequests(sidecar.parts, sidecar.leading, "east")
+    return NamespaceRequests(sidecar.context, sidecar.leading, "east")
 
 
 async def stored(sidecar: LeaderAtWork, path: str) -> Any:
@@ -137,7 +137,10 @@ async def test_the_policies_tell_the_bundles_of_now(
     await namespaces.create(FOUR, {"deduplicationEnabled": True})
     await sidecar.create_namespace(Boundaries.even(NS, 8))
     await eventually(
-        lambda: (known := sidecar.parts.picture.known_boundaries(NS)) and len(known.bundles) == 8
+        lambda: (
+            (known := sidecar.context.cluster_state.known_boundaries(NS))
+            and len(known.bundles) == 8
+        )
     )
     told = await namespaces.policies(NS)
     assert (told["deduplicationEnabled"], told["bundles"]["numBundles"]) == (True, 8)
@@ -156,8 +159,8 @@ async def test_a_namespace_with_topics_is_deleted_only_by_force(
     await namespaces.create(FOUR, {})
     await sidecar.report(report(B1, 0.1, {FOUR.bundles[0]: 1e6}))
     sidecar.lead()
-    await eventually(lambda: sidecar.leading.desk)
-    await PartitionRequests(sidecar.parts).create(TopicName("persistent", NS, "p"), 3)
+    await eventually(lambda: sidecar.leading.leader_term)
+    await PartitionRequests(sidecar.context).create(TopicName("persistent", NS, "p"), 3)
     with pytest.raises(Conflict, match="cannot delete non empty namespace"):
         await namespaces.delete(NS, force=False)
     assert await stored(sidecar, znodes.policies(NS)) is not None
@@ -197,7 +200,7 @@ async def test_what_no_commit_can_hold_is_refused_whole(
 async def test_a_group_is_kept_beside_the_bundles(
     sidecar: LeaderAtWork, namespaces: NamespaceRequests
 ) -> None:
-    groups = AffinityRequests(sidecar.parts, "east")
+    groups = AffinityRequests(sidecar.context, "east")
     await namespaces.create(FOUR, {})
     assert await groups.group(NS) == ""
     await groups.put(NS, "fragile")
@@ -222,7 +225,7 @@ async def test_a_group_is_kept_beside_the_bundles(
 
 
 async def test_isolation_policies_are_one_document_of_pulsars(sidecar: LeaderAtWork) -> None:
-    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
+    isolation = IsolationRequests(sidecar.context, sidecar.leading, RecordedUnloads(), "east")
     assert await isolation.policies("east") == {}
     await isolation.put("east", "gold", POLICY)
     await isolation.put("east", "silver", {**POLICY, "namespaces": ["other/.*"]})
@@ -273,9 +276,9 @@ async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
         ),
     )
     sidecar.lead()
-    await eventually(lambda: sidecar.leading.desk)
+    await eventually(lambda: sidecar.leading.leader_term)
     unloads = RecordedUnloads(refuses=leaving == 2)
-    isolation = IsolationRequests(sidecar.parts, sidecar.leading, unloads, "east")
+    isolation = IsolationRequests(sidecar.context, sidecar.leading, unloads, "east")
     if former is not None:
         await isolation.put("east", "gold", {**POLICY, **former})
     assert unloads.asked == []
@@ -289,7 +292,7 @@ async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
 async def test_only_the_leader_sets_a_policy_that_may_move_something(
     sidecar: LeaderAtWork,
 ) -> None:
-    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
+    isolation = IsolationRequests(sidecar.context, sidecar.leading, RecordedUnloads(), "east")
     with pytest.raises(Unavailable):
         await isolation.put("east", "gold", {**POLICY, "unload_scope": "changed"})
     assert await isolation.policies("east") == {}
@@ -300,13 +303,13 @@ async def test_each_broker_is_told_with_the_policies_about_it(
 ) -> None:
     await namespaces.create(FOUR, {})
     await sidecar.report(report(B1, 0.1, {FOUR.bundles[0]: 1.0}), report(B2, 0.1, {}))
-    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
+    isolation = IsolationRequests(sidecar.context, sidecar.leading, RecordedUnloads(), "east")
     await isolation.put("east", "gold", POLICY)
     assert await isolation.brokers("east") == [
         IsolatedBroker(B1, "gold", is_primary=True, namespaces=("acme/.*",)),
         IsolatedBroker(B2, "gold", is_primary=False, namespaces=("acme/.*",)),
     ]
-    brokers = BrokerRequests(sidecar.parts, "east")
+    brokers = BrokerRequests(sidecar.context, "east")
     assert await brokers.owned("east", B1) == {FOUR.bundles[0]: "primary"}
     assert await brokers.owned("east", B2) == {}
     assert await brokers.registered(None) == await brokers.registered("east") == [B1, B2]
@@ -317,7 +320,7 @@ async def test_each_broker_is_told_with_the_policies_about_it(
 
 
 async def test_a_broker_is_in_one_failure_domain(sidecar: LeaderAtWork) -> None:
-    domains = DomainRequests(sidecar.parts, "east")
+    domains = DomainRequests(sidecar.context, "east")
     await domains.put("east", "rack-1", [B1, B1])
     path = "/admin/clusters/east/failureDomain/rack-1"
     assert decode_failure_domain(path, json.dumps(await stored(sidecar, path)).encode()) == (B1,)
@@ -334,7 +337,7 @@ async def test_a_broker_is_in_one_failure_domain(sidecar: LeaderAtWork) -> None:
 async def test_of_two_domains_that_want_one_broker_at_once_one_gets_it(
     sidecar: LeaderAtWork,
 ) -> None:
-    domains = DomainRequests(sidecar.parts, "east")
+    domains = DomainRequests(sidecar.context, "east")
     outcomes = await asyncio.gather(
         *(domains.put("east", name, [B1]) for name in ("a", "b", "c")), return_exceptions=True
     )
@@ -348,7 +351,7 @@ async def test_of_two_domains_that_want_one_broker_at_once_one_gets_it(
 async def test_a_bundle_has_its_own_quota_or_the_default(
     sidecar: LeaderAtWork, namespaces: NamespaceRequests
 ) -> None:
-    quotas = QuotaRequests(sidecar.parts)
+    quotas = QuotaRequests(sidecar.context)
     await namespaces.create(FOUR, {})
     assert await quotas.of_bundle(NS, FIRST) == await quotas.default() == DEFAULT_QUOTA
     await quotas.put_default({**DEFAULT_QUOTA, "memory": 7.0})
@@ -365,7 +368,7 @@ async def test_a_bundle_has_its_own_quota_or_the_default(
 async def test_partitions_are_made_once_and_forgotten_once(
     sidecar: LeaderAtWork, namespaces: NamespaceRequests
 ) -> None:
-    partitions, topic = PartitionRequests(sidecar.parts), TopicName("persistent", NS, "a/b")
+    partitions, topic = PartitionRequests(sidecar.context), TopicName("persistent", NS, "a/b")
     with pytest.raises(NamespaceUnknown):
         await partitions.create(topic, 3)
     await namespaces.create(FOUR, {})
@@ -383,7 +386,7 @@ async def test_partitions_are_made_once_and_forgotten_once(
 
 
 async def test_changes_of_many_at_once_are_all_kept(sidecar: LeaderAtWork) -> None:
-    documents = Documents(sidecar.parts.coordination)
+    documents = Documents(sidecar.context.coordination)
 
     def adding(name: str) -> Any:
         return lambda data: json.dumps([*json.loads(data or b"[]"), name]).encode()
@@ -396,7 +399,7 @@ async def test_changes_of_many_at_once_are_all_kept(sidecar: LeaderAtWork) -> No
 async def test_spoilt_content_is_not_overwritten(sidecar: LeaderAtWork) -> None:
     path = "/admin/clusters/east/namespaceIsolationPolicies"
     await sidecar.hand.create(path, b"[spoilt")
-    isolation = IsolationRequests(sidecar.parts, sidecar.leading, RecordedUnloads(), "east")
+    isolation = IsolationRequests(sidecar.context, sidecar.leading, RecordedUnloads(), "east")
     with pytest.raises(Unavailable, match="namespaceIsolationPolicies"):
         await isolation.put("east", "gold", POLICY)
     node = await sidecar.hand.get(path)
@@ -407,8 +410,8 @@ async def test_spoilt_content_is_not_overwritten(sidecar: LeaderAtWork) -> None:
 async def test_without_a_connection_nothing_is_promised(
     sidecar: LeaderAtWork, namespaces: NamespaceRequests
 ) -> None:
-    await sidecar.parts.coordination.close()
+    await sidecar.context.coordination.close()
     with pytest.raises(Unavailable):
         await namespaces.create(FOUR, {})
     with pytest.raises(Unavailable):
-        await QuotaRequests(sidecar.parts).default()
+        await QuotaRequests(sidecar.context).default()

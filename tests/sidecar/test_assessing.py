@@ -48,7 +48,7 @@ def shown(sidecar: LeaderAtWork, figure: str) -> float:
 
 async def assessed(sidecar: LeaderAtWork) -> None:
     sidecar.lead()
-    await eventually(lambda: sidecar.leading.desk and sidecar.desk.assessing.last)
+    await eventually(lambda: sidecar.leading.leader_term and sidecar.leader_term.assessing.last)
 
 
 async def test_each_round_shows_the_distance_from_the_best_until_the_term_ends(
@@ -62,7 +62,7 @@ async def test_each_round_shows_the_distance_from_the_best_until_the_term_ends(
     told = sidecar.accounting.assessment()
     assert told is not None
     assert told.optimality.gap == pytest.approx(5 / 3)
-    assert 1 <= told.round <= sidecar.desk.recollection.rounds
+    assert 1 <= told.round <= sidecar.leader_term.decision_log.rounds
     assert sidecar.accounting.explain(B1).assessment is not None
     await sidecar.stop_leading()
     assert all(math.isnan(shown(sidecar, figure)) for figure in FIGURES)

@@ -51,7 +51,7 @@ async def sidecar() -> AsyncIterator[LeaderAtWork]:
 @pytest.fixture
 async def constraints(sidecar: LeaderAtWork) -> AsyncIterator[Constraints]:
     """Return constraints that watch, with nothing decreed yet."""
-    watching = Constraints(sidecar.parts, "east")
+    watching = Constraints(sidecar.context, "east")
     watching.open()
     await watching.read()
     yield watching
@@ -169,7 +169,7 @@ async def test_constraints_are_complete_only_when_all_was_read(sidecar: LeaderAt
     await sidecar.write(DOMAIN_1, written({"brokers": [B1]}))
     await local_policies(sidecar, "t/ns", "g")
     await sidecar.write(ISOLATION, written({"p": TO_B2}))
-    watching = Constraints(sidecar.parts, "east")
+    watching = Constraints(sidecar.context, "east")
     watching.open()
     assert not watching.complete
     await watching.read()
@@ -194,7 +194,7 @@ async def test_isolated_namespaces_are_placed_where_they_belong_and_nowhere_else
 ) -> None:
     await sidecar.write(ISOLATION, written({"p": TO_B2}))
     await lead(sidecar)
-    await eventually(lambda: sidecar.leading.desk)
+    await eventually(lambda: sidecar.leading.leader_term)
     owners = {await sidecar.leading.assign(bundle) for bundle in BUNDLES}
     assert owners == {B2}
     other = Boundaries.even(Namespace("t/shared"), 8).bundles
@@ -204,7 +204,7 @@ async def test_isolated_namespaces_are_placed_where_they_belong_and_nowhere_else
 async def test_a_namespace_whose_brokers_are_away_waits_for_them(sidecar: LeaderAtWork) -> None:
     await sidecar.write(ISOLATION, written({"p": {**TO_B2, "primary": ["b9"]}}))
     await lead(sidecar)
-    await eventually(lambda: sidecar.leading.desk)
+    await eventually(lambda: sidecar.leading.leader_term)
     with pytest.raises(Unavailable, match="no broker can take"):
         await sidecar.leading.assign(BUNDLES[0])
     told = sidecar.accounting.explain(BUNDLES[0]).explanation
@@ -217,7 +217,7 @@ async def test_namespaces_of_one_group_are_kept_apart(sidecar: LeaderAtWork) -> 
     for name in names:
         await local_policies(sidecar, name, "g", count=1)
     await lead(sidecar)
-    await eventually(lambda: sidecar.leading.desk)
+    await eventually(lambda: sidecar.leading.leader_term)
     owners = [await sidecar.leading.assign(Boundaries.even(name, 1).bundles[0]) for name in names]
     assert sorted(owners) == [B1, B2, B3]
 
@@ -229,10 +229,10 @@ async def test_constraints_are_part_of_a_live_snapshot(sidecar: LeaderAtWork) ->
     await lead(sidecar)
 
     def all_read() -> bool:
-        policies = sidecar.desk.look().view.policies
+        policies = sidecar.leader_term.look().view.policies
         return bool(policies.isolation and policies.anti_affinity and policies.domains)
 
-    await eventually(lambda: sidecar.leading.desk and all_read())
+    await eventually(lambda: sidecar.leading.leader_term and all_read())
     got = decode_snapshot("live", await sidecar.accounting.snapshot()).policies
     assert got.isolation == {"p": TO_B2_READ}
     assert got.anti_affinity == {NS: "g"}

@@ -69,15 +69,15 @@ async def test_an_unload_is_not_undone_by_a_lost_order_that_is_repeated(cluster:
     bundle = boundaries.bundles[0]
     await cluster.hold_lock(bundle)  # So it arrives nowhere, and its order counts as lost.
     first, second, _ = cluster.hosts
-    leader, desk = cluster.leader, cluster.desk
-    await order(desk, {bundle: first.name})
+    leader, leader_term = cluster.leader, cluster.leader_term
+    await order(leader_term, {bundle: first.name})
     await asyncio.sleep(0.4)
     unloading: list[asyncio.Future[Any]] = []
 
     def unload(path: str, _node: Node | None) -> None:
         # A round compares the orders with the book, and repeats next what is lost.
         if path == znodes.orders(first.name) and not unloading:
-            asked = desk.order_unload({bundle: first.name}, second.name)
+            asked = leader_term.order_unload({bundle: first.name}, second.name)
             unloading.append(asyncio.ensure_future(asked))
 
     leader.coordination.delay_replies(0.1)
@@ -142,7 +142,7 @@ async def _publish_for_ever(cluster: Cluster, topics: list[TopicName]) -> None:
 async def test_an_error_of_one_decider_leaves_no_other_without_an_answer(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
     await place_all(cluster, boundaries)
-    tasks, leader = cluster.desk.tasks, cluster.leader
+    tasks, leader = cluster.leader_term.tasks, cluster.leader
 
     def fail(found: Dispatched) -> None:
         raise RuntimeError(f"never seen before: {found.ordered}")
@@ -168,18 +168,20 @@ async def test_an_error_of_one_decider_leaves_no_other_without_an_answer(cluster
 @story(2, **BY_HAND)
 async def test_a_task_that_cannot_go_on_is_counted_and_opened_anew(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
-    bundle, desk, target = boundaries.bundles[0], cluster.desk, cluster.hosts[0].name
+    bundle, leader_term, target = boundaries.bundles[0], cluster.leader_term, cluster.hosts[0].name
     await cluster.hold_lock(bundle)  # So its task does not end.
-    await order(desk, {bundle: target})
-    task = desk.tasks.tasks.of(bundle)
+    await order(leader_term, {bundle: target})
+    task = leader_term.tasks.tasks.of(bundle)
     assert task is not None
     # What no code does: the task of a bundle is another one than what is followed.
-    vars(desk.tasks.tasks)["_of"][bundle] = replace(task, state=TaskState.UNCONFIRMED, source=None)
-    for one in desk.tasks.tasks:
-        desk.tasks._advance(one, TaskEvent.DONE)
+    vars(leader_term.tasks.tasks)["_of"][bundle] = replace(
+        task, state=TaskState.UNCONFIRMED, source=None
+    )
+    for one in leader_term.tasks.tasks:
+        leader_term.tasks._advance(one, TaskEvent.DONE)
     assert _unexpected_errors(cluster.leader) == 1
-    assert desk.tasks.tasks.of(bundle) is None
-    desk.tasks.observe()
-    again = desk.tasks.tasks.of(bundle)
+    assert leader_term.tasks.tasks.of(bundle) is None
+    leader_term.tasks.observe()
+    again = leader_term.tasks.tasks.of(bundle)
     assert again is not None
     assert (again.target, again.asked_by) == (target, AskedBy.RECONCILIATION)

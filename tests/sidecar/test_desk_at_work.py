@@ -8,7 +8,7 @@ from loadmanager.core import orders, znodes
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
 from loadmanager.core.orders import OrderChanges, Orders, decode_orders, encode_orders
 from loadmanager.leader.order_book import OrderBook
-from loadmanager.leader.term import Desk
+from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import Disconnected, Unavailable
 from loadmanager.testbed.faults.cluster import Cluster, order, topic_in
 
@@ -21,10 +21,10 @@ QUICK: dict[str, Any] = {
 }
 
 
-def _desk(cluster: Cluster) -> Desk:
-    desk = cluster.leader.app.leading.desk
-    assert desk is not None
-    return desk
+def _leader_term(cluster: Cluster) -> LeaderTerm:
+    leader_term = cluster.leader.app.leading.leader_term
+    assert leader_term is not None
+    return leader_term
 
 
 async def _publish_for_ever(cluster: Cluster, topics: list[TopicName]) -> None:
@@ -104,7 +104,7 @@ async def test_orders_too_large_for_one_commit_are_written_additions_first(
     source = cluster.server(bundle)
     target = next(host for host in cluster.hosts if host is not source)
     monkeypatch.setattr(orders, "_COMMIT_NODES", 1)
-    await order(_desk(cluster), {bundle: target.name})
+    await order(_leader_term(cluster), {bundle: target.name})
     nodes = cluster.service.dump()
     added, removed = (nodes[znodes.orders(host.name)].stat.mzxid for host in (target, source))
     assert added < removed
@@ -138,7 +138,7 @@ async def test_of_two_orders_for_a_bundle_that_nobody_holds_one_stays(cluster: C
     for stranger in strangers:
         await cluster.write(znodes.orders(stranger), encode_orders(Orders(0, frozenset({bundle}))))
     leader = cluster.leader
-    book = OrderBook(leader.parts, _desk(cluster)._term)
+    book = OrderBook(leader.context, _leader_term(cluster)._term)
     await book.read()
     await book.write(OrderChanges())
     assert book.assigned[bundle] == "stranger1:8080"
@@ -153,13 +153,13 @@ async def test_after_a_lost_reply_the_book_is_read_again(cluster: Cluster) -> No
     await place_all(cluster, boundaries)
     bundle, second = boundaries.bundles[:2]
     target = next(host for host in cluster.hosts if host is not cluster.server(bundle))
-    desk = _desk(cluster)
+    leader_term = _leader_term(cluster)
     cluster.leader.coordination.lose_next_reply()
     with pytest.raises(Disconnected):
-        await order(desk, {bundle: target.name})
+        await order(leader_term, {bundle: target.name})
     await cluster.until(lambda: cluster.servers(bundle) == [target])
-    await order(desk, {second: target.name})
-    assert desk.tasks.assigned[bundle] == target.name
+    await order(leader_term, {second: target.name})
+    assert leader_term.tasks.assigned[bundle] == target.name
     assert cluster.orders(target).bundles >= {bundle, second}
 
 
@@ -167,7 +167,7 @@ async def test_after_a_lost_reply_the_book_is_read_again(cluster: Cluster) -> No
 async def test_a_new_leader_answers_by_the_plans_of_the_one_before(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(3)
     await place_all(cluster, boundaries)
-    plans = dict(_desk(cluster).tasks.assigned)
+    plans = dict(_leader_term(cluster).tasks.assigned)
     await cluster.hold_lock(parse_bundle("acme/orders2/0x00000000_0xffffffff"))
     leader = cluster.leader
     for agent in cluster.agents:
@@ -175,7 +175,7 @@ async def test_a_new_leader_answers_by_the_plans_of_the_one_before(cluster: Clus
     await leader.leave()
     await cluster.until(lambda: len(cluster.service.epochs) == 2)
     heir = cluster.leader
-    await cluster.until(lambda: heir.app.leading.desk is not None)
+    await cluster.until(lambda: heir.app.leading.leader_term is not None)
     for bundle, planned in plans.items():
         answer = await heir.app.answering.assign(bundle)
         if planned != leader.host.name:

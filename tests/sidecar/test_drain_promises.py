@@ -54,7 +54,8 @@ async def test_who_stops_is_given_nothing_new_while_it_is_emptied(cluster: Clust
     had = set(agent.host.serving)
     leaving = asyncio.ensure_future(agent.leave())
     await cluster.until(
-        lambda: cluster.leader.picture.brokers[agent.host.name].registration.draining, within_s=1.0
+        lambda: cluster.leader.cluster_state.brokers[agent.host.name].registration.draining,
+        within_s=1.0,
     )
     more = await cluster.make_namespace(12, Namespace("acme/more"))
     asking = next(a for a in cluster.living if a is not agent)

@@ -114,7 +114,7 @@ async def test_nothing_is_placed_on_a_drained_broker_until_it_is_let_go(cluster:
     (drained, *_) = [a for a in cluster.living if not a.leads]
     await drain(drained, drained.host)
     await cluster.until(
-        lambda: cluster.leader.picture.brokers[drained.host.name].registration.draining
+        lambda: cluster.leader.cluster_state.brokers[drained.host.name].registration.draining
     )
     boundaries = await cluster.make_namespace(12)
     await place_all(cluster, boundaries)
@@ -158,7 +158,9 @@ async def test_where_nobody_can_take_them_bundles_stay_and_are_served_all_the_ti
         await drain(cluster.leader, second)
         marked_s = asyncio.get_running_loop().time()
         await cluster.until(
-            lambda: all(k.registration.draining for k in cluster.leader.picture.brokers.values())
+            lambda: all(
+                k.registration.draining for k in cluster.leader.cluster_state.brokers.values()
+            )
         )
         assert asyncio.get_running_loop().time() - marked_s < 0.5
         await asyncio.sleep(10.0)
@@ -193,12 +195,12 @@ async def test_a_drained_broker_whose_sidecar_restarts_is_still_drained(cluster:
     await agent.leave()
     cluster.start(agent.host)
     await cluster.ready()
-    assert cluster.leader.picture.brokers[agent.host.name].registration.draining
+    assert cluster.leader.cluster_state.brokers[agent.host.name].registration.draining
     await asyncio.sleep(5.0)
     assert agent.host.serving == {}
     await cluster.agent_of(agent.host.name).app.drain_requests.unmark(agent.host.name)
     await cluster.until(
-        lambda: not cluster.leader.picture.brokers[agent.host.name].registration.draining,
+        lambda: not cluster.leader.cluster_state.brokers[agent.host.name].registration.draining,
         within_s=1.0,
     )
 

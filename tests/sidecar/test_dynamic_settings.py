@@ -21,9 +21,9 @@ async def configured(cluster: Cluster, **values: str) -> None:
 
 
 def shedder(agent: Agent) -> str:
-    desk = agent.app.leading.desk
-    assert desk is not None
-    return type(desk.look().planner.shedder).__name__
+    leader_term = agent.app.leading.leader_term
+    assert leader_term is not None
+    return type(leader_term.look().planner.shedder).__name__
 
 
 @story()
@@ -52,9 +52,9 @@ async def test_a_leader_that_waits_for_an_hour_follows_within_seconds(cluster: C
 
 
 def rounds_of(agent: Agent) -> float:
-    desk = agent.app.leading.desk
-    assert desk is not None
-    return desk.recollection.rounds
+    leader_term = agent.app.leading.leader_term
+    assert leader_term is not None
+    return leader_term.decision_log.rounds
 
 
 @story()
@@ -114,6 +114,6 @@ async def test_a_leader_that_comes_later_has_the_settings_from_its_first_round(
     await cluster.until(lambda: shedder(cluster.leader) == "TransferShedder")
     former = cluster.leader
     await former.leave()
-    await cluster.until(lambda: any(agent.app.leading.desk for agent in cluster.living))
+    await cluster.until(lambda: any(agent.app.leading.leader_term for agent in cluster.living))
     assert cluster.leader is not former
     assert shedder(cluster.leader) == "TransferShedder"

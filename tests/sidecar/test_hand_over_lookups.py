@@ -164,13 +164,13 @@ async def test_a_broker_that_restarted_is_named_again_when_it_has_loaded(cluster
 
 
 async def _writes_of(cluster: Cluster, moves: dict[BundleId, Host]) -> int:
-    desk = cluster.leader.app.leading.desk
-    assert desk is not None
+    leader_term = cluster.leader.app.leading.leader_term
+    assert leader_term is not None
     before = cluster.losses.writes
-    await order(desk, {bundle: host.name for bundle, host in moves.items()})
+    await order(leader_term, {bundle: host.name for bundle, host in moves.items()})
     await cluster.until(lambda: all(cluster.servers(b) == [h] for b, h in moves.items()))
     await cluster.until(
-        lambda: all(a.picture.serving_owner(b) for a in cluster.agents for b in moves)
+        lambda: all(a.cluster_state.serving_owner(b) for a in cluster.agents for b in moves)
     )
     return cluster.losses.writes - before
 

@@ -23,7 +23,7 @@ def _follower(cluster: Cluster) -> Agent:
 
 
 def _draining(cluster: Cluster, agent: Agent) -> bool:
-    return cluster.leader.picture.brokers[agent.host.name].registration.draining
+    return cluster.leader.cluster_state.brokers[agent.host.name].registration.draining
 
 
 @story(broker=PROBED)
@@ -38,7 +38,7 @@ async def test_a_broker_that_says_it_is_unwell_gives_its_bundles_away_in_order(
     await cluster.settled(boundaries.bundles)
     assert agent.metric("loadmanager_broker_healthy") == 0
     assert agent.metric("loadmanager_broker_probes_total", result="failed") >= 3
-    report = cluster.leader.picture.brokers[agent.host.name].registration
+    report = cluster.leader.cluster_state.brokers[agent.host.name].registration
     assert (report.healthy, report.draining) == (False, True)
     # In order: by hand-overs to planned owners, with the lease renewed all the time.
     assert agent.app.member.registered
@@ -123,11 +123,13 @@ async def test_a_frozen_broker_is_out_by_its_lease_and_back_when_it_has_been_wel
     agent = _follower(cluster)
     agent.host.freeze_broker()
     await cluster.until(
-        lambda: agent.host.name not in cluster.leader.picture.brokers, within_s=SESSION_S
+        lambda: agent.host.name not in cluster.leader.cluster_state.brokers, within_s=SESSION_S
     )
     agent.host.thaw_broker()
     await cluster.until(lambda: agent.app.member.registered, within_s=10.0)
-    await cluster.until(lambda: agent.host.name in cluster.leader.picture.brokers, within_s=1.0)
+    await cluster.until(
+        lambda: agent.host.name in cluster.leader.cluster_state.brokers, within_s=1.0
+    )
     await cluster.until(lambda: not _draining(cluster, agent), within_s=10.0)
     await cluster.settled(boundaries.bundles)
 

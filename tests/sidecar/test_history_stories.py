@@ -208,5 +208,5 @@ async def test_a_sidecar_that_keeps_reports_alone_tells_nothing_of_its_rounds(
     archive.sinks[0].wanted = frozenset({Stream.REPORTS})
     await cluster.ready()
     leader = cluster.leader.app.leading
-    await cluster.until(lambda: leader.desk and leader.desk.recollection.rounds >= 2)
+    await cluster.until(lambda: leader.leader_term and leader.leader_term.decision_log.rounds >= 2)
     assert {line["kind"] for line in archive.lines()} == {"report"}

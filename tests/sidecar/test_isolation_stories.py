@@ -6,7 +6,7 @@ import pytest
 from stories import place_all, story
 
 from loadmanager.admin.isolation import IsolationRequests
-from loadmanager.common.balancing_mode import SteeringRequests
+from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import Namespace
 from loadmanager.ports import LeaderElsewhere
@@ -19,7 +19,7 @@ CLUSTER = "standalone"
 def isolation(agent: Agent) -> IsolationRequests:
     """Return what one sidecar does for those who set isolation policies."""
     app = agent.app
-    return IsolationRequests(agent.parts, app.leading, app.unload_requests, CLUSTER)
+    return IsolationRequests(agent.context, app.leading, app.unload_requests, CLUSTER)
 
 
 def only_on(broker: str) -> dict[str, object]:
@@ -79,12 +79,14 @@ async def test_who_does_not_lead_sets_only_what_moves_nothing(cluster: Cluster) 
 @story()
 async def test_a_pause_outlives_the_leader_who_was_asked(cluster: Cluster) -> None:
     await place_all(cluster, await cluster.make_namespace(4))
-    await SteeringRequests(cluster.leader.parts).put(BalancingMode.PAUSED, by="ann", reason="")
+    await BalancingModeRequests(cluster.leader.context).put(
+        BalancingMode.PAUSED, by="ann", reason=""
+    )
     former = cluster.leader
     await former.kill()
 
     def led_anew() -> bool:
-        return any(agent.leads and agent.app.leading.desk for agent in cluster.living)
+        return any(agent.leads and agent.app.leading.leader_term for agent in cluster.living)
 
     await cluster.until(led_anew, within_s=60.0)
     heir = cluster.leader

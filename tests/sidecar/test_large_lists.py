@@ -17,11 +17,11 @@ async def test_locks_of_a_long_list_are_dropped_many_at_once(
     monkeypatch.setattr(owned_list, "_REWRITTEN_BYTES_PER_S", 10_000)
     boundaries = await cluster.make_namespace(BUNDLES)
     first, second = cluster.hosts
-    desk = cluster.desk
-    await order(desk, dict.fromkeys(boundaries.bundles, first.name))
+    leader_term = cluster.leader_term
+    await order(leader_term, dict.fromkeys(boundaries.bundles, first.name))
     await cluster.until(lambda: len(first.serving) == BUNDLES)
     before = cluster.service.zxid
-    await order(desk, dict.fromkeys(boundaries.bundles, second.name))
+    await order(leader_term, dict.fromkeys(boundaries.bundles, second.name))
     await cluster.until(lambda: len(second.serving) == BUNDLES)
     spent = cluster.service.zxid - before
     assert spent < 17, "each few locks had a commit of their own"
@@ -37,7 +37,7 @@ async def test_what_is_served_by_now_is_listed_many_bundles_at_once(
     boundaries = await cluster.make_namespace(BUNDLES)
     first = cluster.hosts[0]
     before = cluster.service.zxid
-    await order(cluster.desk, dict.fromkeys(boundaries.bundles, first.name))
+    await order(cluster.leader_term, dict.fromkeys(boundaries.bundles, first.name))
     await cluster.until(lambda: len(first.serving) == BUNDLES)
     await cluster.settled(boundaries.bundles)
     spent = cluster.service.zxid - before

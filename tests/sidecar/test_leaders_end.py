@@ -75,9 +75,9 @@ class Scene:
 
 
 async def _move(scene: Scene) -> None:
-    desk = scene.leader.app.leading.desk
-    assert desk is not None
-    await order(desk, {scene.bundle: scene.target.name})
+    leader_term = scene.leader.app.leading.leader_term
+    assert leader_term is not None
+    await order(leader_term, {scene.bundle: scene.target.name})
 
 
 async def _unload_to(scene: Scene) -> None:

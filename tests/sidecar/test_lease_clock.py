@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.agent.lease import Displaced, LeaseKeeper, LeaseTerms, MembershipEnded
 from loadmanager.agent.membership import Membership
-from loadmanager.agent.ownership_worker import Ownerships
-from loadmanager.common.context import Parts
+from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.common.context import Context
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
 from loadmanager.core.lease import Heartbeats
 from loadmanager.ports import BrokerError
@@ -66,12 +66,12 @@ class Serving:
 def _keeper(
     world: World, broker: InProcessBroker, *, fraction: float = 0.5, tick_s: float = 2.0
 ) -> LeaseKeeper:
-    parts = SimpleNamespace(
+    context = SimpleNamespace(
         coordination=world, broker=broker, clock=world, metrics=Metrics(CollectorRegistry())
     )
     return LeaseKeeper(
-        cast("Parts", parts),
-        cast("Ownerships", Serving()),
+        cast("Context", context),
+        cast("OwnershipWorker", Serving()),
         LeaseTerms(fraction, interval_fraction=0.1, tick_s=tick_s),
         Membership(parse_broker("broker:8080"), session_id=1, agent_epoch=1),
         earlier_end_s=0.0,

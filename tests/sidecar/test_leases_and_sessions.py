@@ -69,14 +69,14 @@ async def test_a_broker_whose_session_expired_registers_again_and_takes_up_order
     boundaries = await cluster.make_namespace(6)
     await place_all(cluster, boundaries)
     host, agent, bundle = _owner(cluster, boundaries)
-    epoch = agent.picture.brokers[host.name].registered_as
+    epoch = agent.cluster_state.brokers[host.name].registered_as
     agent.coordination.suspend()
     await asyncio.sleep(SESSION_S + 1.0)
     agent.coordination.reconnect()
     await cluster.until(
         lambda: (
-            cluster.leader.picture.brokers.get(host.name)
-            and cluster.leader.picture.brokers[host.name].registered_as > epoch
+            cluster.leader.cluster_state.brokers.get(host.name)
+            and cluster.leader.cluster_state.brokers[host.name].registered_as > epoch
         )
     )
     await cluster.until(lambda: agent.app.member.registered)
@@ -173,15 +173,16 @@ async def test_a_broker_that_cannot_be_asked_loses_its_bundles_when_its_lease_is
     assert cluster.server(bundle) is not host
     assert session not in cluster.lock_sessions().values()
     # Nor does it come back for as long as the broker does not answer.
-    await cluster.until(lambda: host.name not in cluster.leader.picture.brokers, within_s=0.5)
+    await cluster.until(lambda: host.name not in cluster.leader.cluster_state.brokers, within_s=0.5)
     await asyncio.sleep(SESSION_S)
-    assert host.name not in cluster.leader.picture.brokers
+    assert host.name not in cluster.leader.cluster_state.brokers
 
     host.cut = False
     await cluster.until(lambda: agent.app.member.registered, within_s=3.0)
     # Its health was bad for long enough that it takes nothing until it has been well.
     await cluster.until(
-        lambda: not cluster.leader.picture.brokers[host.name].registration.draining, within_s=10.0
+        lambda: not cluster.leader.cluster_state.brokers[host.name].registration.draining,
+        within_s=10.0,
     )
     await cluster.move(bundle, host)
     await cluster.until(lambda: cluster.servers(bundle) == [host])
@@ -213,7 +214,7 @@ async def test_a_broker_that_answers_but_takes_no_renewal_loses_its_bundles_when
         within_s=LEASE_S + 3 * RENEWED_EVERY_S,
     )
     host.broker.renew_lease = renew  # type: ignore[method-assign]  # there is room again
-    await cluster.until(lambda: host.name in cluster.leader.picture.brokers)
+    await cluster.until(lambda: host.name in cluster.leader.cluster_state.brokers)
     await cluster.settled(boundaries.bundles)
 
 
@@ -229,7 +230,7 @@ async def test_a_broker_that_hangs_with_a_lock_on_its_way_leaves_no_lock_behind(
     await asyncio.sleep(LEASE_S - RENEWED_EVERY_S)
     agent.coordination.delay_commits_s = 3.0
     await cluster.move(moved, host)
-    await cluster.until(lambda: host.name not in cluster.leader.picture.brokers)
+    await cluster.until(lambda: host.name not in cluster.leader.cluster_state.brokers)
     await cluster.settled(boundaries.bundles, within_s=10.0)
     session = agent.coordination.session.session_id
     assert session not in cluster.lock_sessions().values()
@@ -317,7 +318,7 @@ async def test_a_deleted_registration_gives_everything_back_and_registers_again(
     await cluster.until(lambda: not agent.app.member.registered)
     await cluster.until(lambda: agent.app.member.registered)
     await cluster.settled(boundaries.bundles)
-    assert host.name in cluster.leader.picture.brokers
+    assert host.name in cluster.leader.cluster_state.brokers
     assert [e["why"] for e in cluster.warnings("broker.membership.ended")] == [
         "the registration was deleted"
     ]

@@ -21,12 +21,12 @@ def _published(cluster: Cluster, agent: Agent) -> LoadReport:
 
 
 def _drained_in_view(cluster: Cluster, agent: Agent) -> bool:
-    view = cluster.desk.look().view
+    view = cluster.leader_term.look().view
     return bool(view.brokers.draining[view.row(agent.host.name)])
 
 
 def _warm(cluster: Cluster) -> list[Agent]:
-    return [agent for agent in cluster.living if agent.picture.loads.complete]
+    return [agent for agent in cluster.living if agent.cluster_state.loads.complete]
 
 
 @story(5)
@@ -36,8 +36,8 @@ async def test_only_the_leader_and_two_others_read_loads(cluster: Cluster) -> No
     await cluster.until(lambda: len(_warm(cluster)) == 3)
     assert cluster.leader in _warm(cluster)
     for agent in cluster.agents:
-        assert len(agent.picture.brokers) == 5
-        assert len(agent.picture.loads.reports) == (5 if agent in _warm(cluster) else 0)
+        assert len(agent.cluster_state.brokers) == 5
+        assert len(agent.cluster_state.loads.reports) == (5 if agent in _warm(cluster) else 0)
         assert agent.metric(
             "loadmanager_report_age_seconds", broker=agent.host.name
         ) == pytest.approx(0.0, abs=60.0)
@@ -90,7 +90,7 @@ async def test_loads_say_how_usage_varied_and_the_leader_sees_it(cluster: Cluste
     assert cpu.variance is not None
     assert 120.0 < cpu.mean < 140.0
     assert 50.0 < cpu.variance < 120.0  # of 12 samples, half of them 120 and half 140
-    known = cluster.leader.picture.loads.reports
+    known = cluster.leader.cluster_state.loads.reports
     await cluster.until(lambda: known[agent.host.name].report == _published(cluster, agent))
 
 
@@ -103,7 +103,7 @@ async def test_a_drain_is_told_with_the_registration(cluster: Cluster) -> None:
     await cluster.until(
         lambda: _published(cluster, agent).reported_at_ms > before.reported_at_ms, within_s=1.0
     )
-    known = cluster.leader.picture.loads.reports
+    known = cluster.leader.cluster_state.loads.reports
     await cluster.until(lambda: known[agent.host.name].report == _published(cluster, agent))
 
 

@@ -13,7 +13,7 @@ from loadmanager.agent.lock_commits import LockCommits, LockResult
 from loadmanager.agent.membership import Membership
 from loadmanager.agent.owned_list import OwnedList
 from loadmanager.agent.ownership_records import OwnershipRecords
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -111,12 +111,12 @@ async def make(service: MemoryService, broker: str = "me:8080") -> Agent:
             Create(znodes.agent(me, session_id), b"", ephemeral=True),
         ]
     )
-    parts = cast(
-        "Parts",
+    context = cast(
+        "Context",
         SimpleNamespace(
             coordination=coordination,
             clock=Clock(coordination),
-            picture=Picture(),
+            cluster_state=Picture(),
             identity=identity(broker),
             oversized=None,
         ),
@@ -124,8 +124,8 @@ async def make(service: MemoryService, broker: str = "me:8080") -> Agent:
     records = OwnershipRecords()
     membership = Membership(me, session_id, 1)
     agent = Agent(coordination, cast("LockCommits", None), records, Orders(3))
-    owned_list = OwnedList(parts, records, membership)
-    agent.commits = LockCommits(parts, owned_list, lambda: agent.orders, membership)
+    owned_list = OwnedList(context, records, membership)
+    agent.commits = LockCommits(context, owned_list, lambda: agent.orders, membership)
     return agent
 
 

@@ -28,7 +28,7 @@ async def test_a_looked_up_bundle_is_placed_locked_loaded_and_answered_everywher
     assert owner == Owner(
         bundle=boundaries.bundles[2],
         broker=host.name,
-        urls=cluster.agent_of(host.name).parts.identity.urls,
+        urls=cluster.agent_of(host.name).context.identity.urls,
         listeners={},
         fencing_token=host.serving[boundaries.bundles[2]],
         epoch=cluster.service.epochs[-1],
@@ -219,10 +219,10 @@ async def test_the_picture_s_version_grows_only_when_an_answer_can_change(
     boundaries = await cluster.make_namespace(2)
     topics = await place_all(cluster, boundaries)
     agent = cluster.agents[0]
-    await cluster.until(lambda: all(at.serving for at in agent.picture.owners.values()))
+    await cluster.until(lambda: all(at.serving for at in agent.cluster_state.owners.values()))
     version = agent.app.answering.picture_version
     cluster.hosts[0].cpu_fraction = 0.5  # A new report, but the same addresses.
-    reports = agent.picture.loads.reports
+    reports = agent.cluster_state.loads.reports
     await cluster.until(lambda: agent.host.name in reports)
     before = reports[agent.host.name]
     await cluster.until(lambda: reports[agent.host.name] != before)

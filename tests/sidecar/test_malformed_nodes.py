@@ -31,9 +31,9 @@ async def test_a_malformed_registration_leaves_one_broker_out_until_it_is_right_
     await cluster.write(znodes.registration(stranger), GARBAGE)
     await cluster.until(lambda: _refused(cluster, znodes.registration(stranger)))
     for agent in cluster.agents:
-        assert stranger not in agent.picture.brokers
-        assert len(agent.picture.brokers) == 3
-        assert agent.picture.complete
+        assert stranger not in agent.cluster_state.brokers
+        assert len(agent.cluster_state.brokers) == 3
+        assert agent.cluster_state.complete
         assert agent.metric("loadmanager_malformed_content_total", kind="registration") == 1
 
     of_another = cluster.service.dump()[znodes.registration(cluster.hosts[0].name)].data
@@ -49,7 +49,7 @@ async def test_a_malformed_registration_leaves_one_broker_out_until_it_is_right_
     of_stranger = replace(decode_registration("here", of_another), broker=stranger)
     right = encode_registration(of_stranger)
     await cluster.write(znodes.registration(stranger), right)
-    await cluster.until(lambda: all(stranger in a.picture.brokers for a in cluster.agents))
+    await cluster.until(lambda: all(stranger in a.cluster_state.brokers for a in cluster.agents))
 
 
 @story()
@@ -65,8 +65,8 @@ async def test_malformed_loads_keep_a_broker_from_bundles_and_its_addresses_know
     await cluster.until(lambda: _refused(cluster, znodes.loads(stranger)))
     leader = cluster.leader
     assert leader.metric("loadmanager_malformed_content_total", kind="loads") == 1
-    assert stranger in leader.picture.brokers
-    assert stranger not in leader.picture.loads.reports
+    assert stranger in leader.cluster_state.brokers
+    assert stranger not in leader.cluster_state.loads.reports
     boundaries = await cluster.make_namespace(3)
     await place_all(cluster, boundaries)
 
@@ -163,11 +163,11 @@ async def test_changed_and_deleted_boundaries_are_heard_of(cluster: Cluster) -> 
     agent = cluster.agents[0]
     path = znodes.local_policies(NAMESPACE)
     await cluster.write(path, encode_boundaries(Boundaries.even(NAMESPACE, 4)))
-    await cluster.until(lambda: len(agent.picture.known_boundaries(NAMESPACE).bundles) == 4)  # type: ignore[union-attr]
+    await cluster.until(lambda: len(agent.cluster_state.known_boundaries(NAMESPACE).bundles) == 4)  # type: ignore[union-attr]
     version = agent.app.answering.picture_version
     operator = await cluster.operator()
     await operator.delete(path)
-    await cluster.until(lambda: agent.picture.known_boundaries(NAMESPACE) is None)
+    await cluster.until(lambda: agent.cluster_state.known_boundaries(NAMESPACE) is None)
     assert agent.app.answering.picture_version > version
     assert agent.app.answering.owner_if_known(topics[0]) is None
     again = await cluster.make_namespace(2)

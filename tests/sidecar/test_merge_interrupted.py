@@ -181,7 +181,7 @@ async def test_orders_of_a_newer_kind_are_refused_by_name_and_given_up(cluster: 
     """As a merge is by whoever does not know it: nothing is touched."""
     boundaries = await two_on_two_brokers(cluster)
     lower, _ = boundaries.bundles
-    await cluster.desk.splits.order(lower, SplitOrder("fold_in_three", (1,)))
+    await cluster.leader_term.splits.order(lower, SplitOrder("fold_in_three", (1,)))
     await cluster.until(lambda: cluster.warnings("bundle.split.refused"))
     assert "algorithm 'fold_in_three'" in str(cluster.warnings("bundle.split.refused"))
     await cluster.until(lambda: not orders_left(cluster), within_s=120)

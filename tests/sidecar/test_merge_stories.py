@@ -237,7 +237,7 @@ async def test_a_half_with_something_under_way_is_left_to_that(cluster: Cluster)
 async def test_an_owner_that_may_not_have_both_is_named_with_the_reason(cluster: Cluster) -> None:
     boundaries = await on_different_brokers(cluster)
     first, second = cluster.hosts
-    drains, brokers = cluster.leader.app.drain_requests, cluster.leader.picture.brokers
+    drains, brokers = cluster.leader.app.drain_requests, cluster.leader.cluster_state.brokers
     await drains.mark(first.name, by="test", reason="")
     await cluster.until(lambda: not first.serving and len(second.serving) == 3)
     await drains.mark(second.name, by="test", reason="")
@@ -255,9 +255,9 @@ async def test_a_half_that_is_sent_elsewhere_ends_the_merge(cluster: Cluster) ->
     )
     merging = asyncio.ensure_future(merge(cluster, lower, upper))
     await cluster.until(lambda: any(cluster.orders(host).splits for host in cluster.hosts))
-    desk = cluster.leader.app.leading.desk
-    assert desk is not None
-    await order(desk, {lower: third.name})
+    leader_term = cluster.leader.app.leading.leader_term
+    assert leader_term is not None
+    await order(leader_term, {lower: third.name})
     with pytest.raises(Unavailable, match="was taken back: a half was moved"):
         await merging
     await cluster.until(lambda: cluster.servers(lower) == [third])

@@ -3,7 +3,7 @@ from typing import Any
 
 from stories import place_all, story
 
-from loadmanager.agent.owning_agent import Member
+from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.testbed.broker.in_process import Fault
@@ -70,7 +70,7 @@ async def test_the_orders_of_a_move_are_written_in_one_commit_and_name_the_heir(
     assert bundle in cluster.orders(target).bundles
     assert cluster.orders(target).epoch == cluster.service.epochs[-1]
     member = cluster.agent_of(source.name).app.member
-    assert isinstance(member, Member)
+    assert isinstance(member, OwningAgent)
     handing = member._ownerships
     await cluster.until(lambda: handing.handovers.get(bundle) == target.name)
 
@@ -164,7 +164,7 @@ async def test_the_bundles_of_a_broker_whose_session_expires_are_placed_elsewher
     await cluster.agent_of(lost.name).kill()
     await cluster.settled(boundaries.bundles, within_s=SESSION_S + 2.0)
     assert lost.serving == {}
-    assert all(lost.name not in agent.picture.brokers for agent in cluster.living)
+    assert all(lost.name not in agent.cluster_state.brokers for agent in cluster.living)
 
 
 @story()

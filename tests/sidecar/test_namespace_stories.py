@@ -32,7 +32,7 @@ GONE_WITHIN_S = 20.0
 
 def namespaces(agent: Agent) -> NamespaceRequests:
     """Return what one sidecar does for those who ask about namespaces."""
-    return NamespaceRequests(agent.parts, agent.app.leading, "standalone")
+    return NamespaceRequests(agent.context, agent.app.leading, "standalone")
 
 
 async def create(cluster: Cluster, count: int) -> Boundaries:

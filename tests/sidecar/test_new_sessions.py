@@ -4,7 +4,7 @@ import asyncio
 
 from stories import place_all, story
 
-from loadmanager.agent.owning_agent import Member
+from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.common.cluster_conditions import ClusterDisagrees
 from loadmanager.core import znodes
 from loadmanager.testbed.faults.cluster import Cluster
@@ -42,7 +42,7 @@ async def test_orders_of_a_former_session_are_void_if_none_stand(cluster: Cluste
         cluster.service.expire(one.coordination.session.session_id)
         one.coordination.reconnect()
     member = agent.app.member
-    assert isinstance(member, Member)
+    assert isinstance(member, OwningAgent)
     ownerships = member._ownerships
     await cluster.until(lambda: ownerships.orders and not ownerships.orders.bundles)
     await place_all(cluster, boundaries)

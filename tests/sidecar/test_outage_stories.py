@@ -86,7 +86,7 @@ async def test_lookups_during_the_return_are_not_answered_with_who_is_back_first
         agent.coordination.suspend()
     await asyncio.sleep(SESSION_S * 2)
     first.coordination.reconnect()
-    await cluster.until(lambda: first.leads and first.app.leading.desk)
+    await cluster.until(lambda: first.leads and first.app.leading.leader_term)
     lookup = asyncio.ensure_future(first.look_up(topic_in(boundaries, away[0])))
     await asyncio.sleep(1.0)
     assert first.metric("loadmanager_bundles_awaiting_return") == len(away)

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.agent.membership import Membership
-from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.range_changes import RangeChange
 from loadmanager.core.ids import Namespace, bundle_id, parse_broker
 from loadmanager.core.orders import Orders
@@ -38,7 +38,7 @@ class RandomAgent:
         self.random = random.Random(seed)  # noqa: S311 - to be repeatable
         self.broker = InProcessBroker(asyncio.get_running_loop().time)
         self.elsewhere = set(BUNDLES[:1])
-        self.owned = Ownerships(
+        self.owned = OwnershipWorker(
             self.broker,
             Metrics(CollectorRegistry()),
             claimed_elsewhere=lambda bundle: bundle in self.elsewhere,
@@ -104,7 +104,7 @@ class RandomAgent:
                 self.owned.retry_refused()
 
 
-def check(owned: Ownerships) -> None:
+def check(owned: OwnershipWorker) -> None:
     """Compare the sets with their definitions, and the unsettled with all."""
     records = owned.records
     everything = {record.bundle: record for record in records}

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from prometheus_client import CollectorRegistry
 
 from loadmanager.agent.membership import Membership
-from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
@@ -25,7 +25,7 @@ class Bench:
         loop = asyncio.get_running_loop()
         self.broker = InProcessBroker(loop.time)
         self.metrics = CollectorRegistry()
-        self.owned = Ownerships(
+        self.owned = OwnershipWorker(
             self.broker,
             Metrics(self.metrics),
             claimed_elsewhere=lambda bundle: bundle in self.elsewhere,

@@ -8,7 +8,7 @@ from leader_at_work import ME, LeaderAtWork, leader_at_work
 from snapshot_samples import report
 from waiting import eventually
 
-from loadmanager.common.balancing_mode import SteeringRequests
+from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundles import Boundaries
@@ -61,7 +61,7 @@ async def orders_away(sidecar: LeaderAtWork) -> int:
 
 
 async def test_a_paused_leader_moves_nothing_and_says_why(sidecar: LeaderAtWork) -> None:
-    steering = SteeringRequests(sidecar.parts)
+    steering = BalancingModeRequests(sidecar.context)
     await steering.put(BalancingMode.PAUSED, by="ann", reason="new disks")
     sidecar.lead()
     await sidecar.rounds(5)
@@ -80,19 +80,19 @@ async def test_a_paused_leader_moves_nothing_and_says_why(sidecar: LeaderAtWork)
 async def test_a_leader_that_observes_enters_its_moves_and_orders_none(
     sidecar: LeaderAtWork,
 ) -> None:
-    await SteeringRequests(sidecar.parts).put(BalancingMode.OBSERVING, by="", reason="")
+    await BalancingModeRequests(sidecar.context).put(BalancingMode.OBSERVING, by="", reason="")
     sidecar.lead()
 
     def observed() -> bool:
         wish = LedgerWish(limit=1, outcome="observed")
-        return bool(sidecar.leading.desk and sidecar.accounting.decisions(wish))
+        return bool(sidecar.leading.leader_term and sidecar.accounting.decisions(wish))
 
     await eventually(observed)
     assert await orders_away(sidecar) == 0
 
 
 async def test_who_is_resumed_goes_on(sidecar: LeaderAtWork) -> None:
-    steering = SteeringRequests(sidecar.parts)
+    steering = BalancingModeRequests(sidecar.context)
     await steering.put(BalancingMode.PAUSED, by="", reason="")
     sidecar.lead()
     await sidecar.rounds(2)
@@ -103,18 +103,18 @@ async def test_who_is_resumed_goes_on(sidecar: LeaderAtWork) -> None:
 
 
 async def test_the_next_leader_rests_too(sidecar: LeaderAtWork) -> None:
-    await SteeringRequests(sidecar.parts).put(BalancingMode.PAUSED, by="", reason="")
+    await BalancingModeRequests(sidecar.context).put(BalancingMode.PAUSED, by="", reason="")
     sidecar.lead()
     await sidecar.rounds(2)
     await sidecar.stop_leading()
     sidecar.lead()
     await sidecar.rounds(2)
-    assert sidecar.desk.look().balancing.mode is BalancingMode.PAUSED
+    assert sidecar.leader_term.look().balancing.mode is BalancingMode.PAUSED
     assert await orders_away(sidecar) == 0
 
 
 async def test_a_mode_that_stands_keeps_who_wanted_it_first(idle: LeaderAtWork) -> None:
-    steering = SteeringRequests(idle.parts)
+    steering = BalancingModeRequests(idle.context)
     assert await steering.state() == Balancing()
     await steering.put(BalancingMode.PAUSED, by="ann", reason="")
     await steering.put(BalancingMode.PAUSED, by="bob", reason="")
@@ -127,12 +127,12 @@ async def test_spoilt_content_pauses_who_never_read_any_other(sidecar: LeaderAtW
     await sidecar.write(znodes.BALANCING, b"{}")
     sidecar.lead()
     await sidecar.rounds(3)
-    assert sidecar.desk.look().balancing.mode is BalancingMode.PAUSED
+    assert sidecar.leader_term.look().balancing.mode is BalancingMode.PAUSED
     assert await orders_away(sidecar) == 0
     with pytest.raises(Unavailable):
-        await SteeringRequests(sidecar.parts).state()
-    await SteeringRequests(sidecar.parts).put(BalancingMode.ACTIVE, by="", reason="")
-    await eventually(lambda: sidecar.desk.look().balancing.mode is BalancingMode.ACTIVE)
+        await BalancingModeRequests(sidecar.context).state()
+    await BalancingModeRequests(sidecar.context).put(BalancingMode.ACTIVE, by="", reason="")
+    await eventually(lambda: sidecar.leader_term.look().balancing.mode is BalancingMode.ACTIVE)
 
 
 # --- previews ----------------------------------------------------------------------
@@ -142,19 +142,19 @@ async def test_a_preview_tells_the_moves_of_the_next_round_and_makes_none(
     idle: LeaderAtWork,
 ) -> None:
     idle.lead()
-    await eventually(lambda: idle.leading.desk and idle.desk.look().averages)
-    before = idle.desk.look().memory
+    await eventually(lambda: idle.leading.leader_term and idle.leader_term.look().averages)
+    before = idle.leader_term.look().memory
     previews = PreviewRequests(idle.leading)
     preview = await previews.plan(PreviewWish())
     assert {move.source for move in preview.plan.moves} == {B1}
-    assert idle.desk.look().memory == before
+    assert idle.leader_term.look().memory == before
     assert await orders_away(idle) == 0
     assert (await previews.plan(PreviewWish())).plan.moves == preview.plan.moves
 
 
 async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: LeaderAtWork) -> None:
     idle.lead()
-    await eventually(lambda: idle.leading.desk and idle.desk.look().averages)
+    await eventually(lambda: idle.leading.leader_term and idle.leader_term.look().averages)
     previews = PreviewRequests(idle.leading)
     preview = await previews.plan(PreviewWish(shedder="overload"))
     assert preview.in_force.shedder

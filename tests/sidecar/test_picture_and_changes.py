@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from stories import story
 
-from loadmanager.common.subscriptions import Changes
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.orders import encode_owned
@@ -19,7 +19,7 @@ async def _list(cluster: Cluster, broker: BrokerId, tokens: dict[BundleId, int |
 
 
 def _holder(cluster: Cluster) -> tuple[str, int] | None:
-    holding = cluster.agents[0].picture.owners.get(WHOLE)
+    holding = cluster.agents[0].cluster_state.owners.get(WHOLE)
     return None if holding is None else (holding.broker, holding.fencing_token)
 
 
@@ -56,34 +56,34 @@ async def test_a_token_that_is_not_written_is_the_list_s_own_zxid(cluster: Clust
 @story(1)
 async def test_an_owner_that_is_not_registered_is_no_answer(cluster: Cluster) -> None:
     await _list(cluster, FIRST, {WHOLE: 60})
-    picture = cluster.agents[0].picture
+    cluster_state = cluster.agents[0].cluster_state
     await cluster.until(lambda: _holder(cluster) is not None)
-    assert picture.live_owner(WHOLE) is None
+    assert cluster_state.live_owner(WHOLE) is None
 
 
 @story(1)
 async def test_a_picture_is_current_only_while_it_can_change(cluster: Cluster) -> None:
     (agent,) = cluster.agents
-    assert agent.picture.complete
-    assert agent.picture.current
+    assert agent.cluster_state.complete
+    assert agent.cluster_state.current
     agent.coordination.suspend()
-    assert agent.picture.complete
-    assert not agent.picture.current
+    assert agent.cluster_state.complete
+    assert not agent.cluster_state.current
 
 
 @story(2)
 async def test_a_closed_picture_is_told_of_nothing(cluster: Cluster) -> None:
-    picture = cluster.agents[0].picture
+    cluster_state = cluster.agents[0].cluster_state
     await cluster.make_namespace(1)
-    before = dict(picture.brokers)
-    picture.close()
+    before = dict(cluster_state.brokers)
+    cluster_state.close()
     await cluster.agents[1].leave()
-    assert dict(picture.brokers) == before
+    assert dict(cluster_state.brokers) == before
 
 
 def test_a_change_wakes_whoever_waits_and_calls_whoever_asked() -> None:
     async def program() -> None:
-        changes, called = Changes(), [0]
+        changes, called = Subscriptions(), [0]
 
         def count() -> None:
             called[0] += 1
@@ -105,7 +105,7 @@ def test_a_change_wakes_whoever_waits_and_calls_whoever_asked() -> None:
 
 def test_who_is_cancelled_together_with_a_change_is_cancelled() -> None:
     async def program() -> None:
-        changes = Changes()
+        changes = Subscriptions()
         waiting = asyncio.ensure_future(changes.wait(10.0))
         await asyncio.sleep(1.0)
         changes.tell()

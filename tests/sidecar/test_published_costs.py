@@ -51,17 +51,17 @@ async def idle() -> AsyncIterator[LeaderAtWork]:
 
 async def sampled(at_work: LeaderAtWork) -> None:
     at_work.lead()
-    await eventually(lambda: at_work.leading.desk and at_work.desk.look().averages)
+    await eventually(lambda: at_work.leading.leader_term and at_work.leader_term.look().averages)
 
 
 async def published(at_work: LeaderAtWork, document: CostDocument | None) -> None:
     """Publish it, or remove what is published, and wait until the leader has it."""
-    requests = CostModelRequests(at_work.parts, "east")
+    requests = CostModelRequests(at_work.context, "east")
     if document is None:
         await requests.remove()
     else:
         await requests.publish(document, force=False)
-    await eventually(lambda: at_work.desk.look().costs == document)
+    await eventually(lambda: at_work.leader_term.look().costs == document)
 
 
 async def test_the_leader_decides_by_what_is_published_from_then_on(idle: LeaderAtWork) -> None:
@@ -124,9 +124,9 @@ async def test_a_model_that_cannot_be_read_leaves_the_former_one(idle: LeaderAtW
     await idle.write(znodes.COST_MODEL, b'{"format": 1}')
     await eventually(lambda: metric(idle, "loadmanager_cost_model_unusable") == 1)
     assert metric(idle, "loadmanager_malformed_content_total", kind="cost_model") == 1
-    assert idle.desk.look().costs == COSTS
+    assert idle.leader_term.look().costs == COSTS
     with pytest.raises(Unavailable, match="since_ms is missing"):
-        await CostModelRequests(idle.parts, "east").published()
+        await CostModelRequests(idle.context, "east").published()
     better = replace(COSTS, made_at_ms=COSTS.made_at_ms + 1)
     await published(idle, better)
     assert metric(idle, "loadmanager_cost_model_unusable") == 0
@@ -137,7 +137,7 @@ async def test_a_leader_that_never_read_a_good_one_goes_on_with_traffic_shares(
 ) -> None:
     await idle.write(znodes.COST_MODEL, b"no model")
     await sampled(idle)
-    assert idle.desk.look().costs is None
+    assert idle.leader_term.look().costs is None
     assert metric(idle, "loadmanager_cost_model", kind="traffic_share") == 1
     assert metric(idle, "loadmanager_cost_model_unusable") == 1
 
@@ -163,7 +163,7 @@ async def test_a_preview_of_other_settings_computes_with_the_same_costs(idle: Le
 
 
 async def test_costs_of_another_cluster_are_published_only_by_force(idle: LeaderAtWork) -> None:
-    requests = CostModelRequests(idle.parts, "west")
+    requests = CostModelRequests(idle.context, "west")
     with pytest.raises(Conflict, match="learned from cluster 'east', this one is 'west'"):
         await requests.publish(COSTS, force=False)
     with pytest.raises(Missing):
@@ -173,7 +173,7 @@ async def test_costs_of_another_cluster_are_published_only_by_force(idle: Leader
 
 
 async def test_what_is_no_document_is_not_published(idle: LeaderAtWork) -> None:
-    requests = CostModelRequests(idle.parts, "east")
+    requests = CostModelRequests(idle.context, "east")
     with pytest.raises(Unfit, match="until_ms"):
         await requests.publish(replace(COSTS, until_ms=0), force=False)
     with pytest.raises(Missing):

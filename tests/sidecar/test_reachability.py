@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from stories import story
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.ids import BrokerId
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster
@@ -13,8 +13,8 @@ from loadmanager.testbed.faults.host import Host
 LOOPBACK = "http://127.0.0.1:7750"
 
 
-def advertising_loopback(parts: Parts) -> Parts:
-    return replace(parts, identity=replace(parts.identity, sidecar_url=LOOPBACK))
+def advertising_loopback(context: Context) -> Context:
+    return replace(context, identity=replace(context.identity, sidecar_url=LOOPBACK))
 
 
 def start(cluster: Cluster, broker: str, *, loopback: bool) -> Agent:
@@ -58,7 +58,7 @@ async def test_it_gives_the_lead_up_when_a_broker_of_another_host_registers(
     await cluster.until(lambda: second.leads and second.app.answering.readiness().ready)
     assert not first.app.answering.readiness().ready
     assert "b2:8080" in told(first)
-    assert first.app.leading.desk is None
+    assert first.app.leading.leader_term is None
     assert len(cluster.service.epochs) == 2
     await second.leave()
     await cluster.until(lambda: first.leads and first.app.answering.readiness().ready)

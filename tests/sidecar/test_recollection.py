@@ -6,7 +6,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.leader.decision_log import Recollection
+from loadmanager.leader.decision_log import DecisionLog
 from loadmanager.ports import LedgerWish
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
@@ -51,7 +51,7 @@ MOVED = Decision(
 
 
 def test_a_move_is_remembered_of_the_bundle_and_both_brokers() -> None:
-    past = Recollection(SetClock(), 4)
+    past = DecisionLog(SetClock(), 4)
     past.round_done(plan(MOVE), [B1, B2])
     past.moved([MOVE])
     assert past.decisions(TEN) == [MOVED]
@@ -61,7 +61,7 @@ def test_a_move_is_remembered_of_the_bundle_and_both_brokers() -> None:
 
 def test_decisions_are_found_by_kind_namespace_and_time() -> None:
     clock = SetClock()
-    past = Recollection(clock, 4)
+    past = DecisionLog(clock, 4)
     other = BundleId("t/n2/0x00000000_0x80000000")
     past.round_done(plan(MOVE), [B1, B2])
     past.moved([MOVE])
@@ -81,7 +81,7 @@ def test_decisions_are_found_by_kind_namespace_and_time() -> None:
 
 def test_the_last_move_outlives_later_refusals() -> None:
     clock = SetClock()
-    past = Recollection(clock, 4)
+    past = DecisionLog(clock, 4)
     past.round_done(plan(MOVE), [B1, B2])
     past.moved([MOVE])
     clock.now_ms = 2000
@@ -104,7 +104,7 @@ def test_the_last_move_outlives_later_refusals() -> None:
 
 
 def test_what_a_round_says_of_every_broker_does_not_crowd_out_the_moves() -> None:
-    past = Recollection(SetClock(), 4, most_decisions=2)
+    past = DecisionLog(SetClock(), 4, most_decisions=2)
     past.round_done(plan(MOVE), [B1, B2])
     past.moved([MOVE])
     calm = (Refusal(B1, Reason.WITHIN_THRESHOLD), Refusal("", Reason.CLUSTER_IDLE))
@@ -117,7 +117,7 @@ def test_what_a_round_says_of_every_broker_does_not_crowd_out_the_moves() -> Non
 
 
 def test_observed_and_placed_bundles_are_told_as_such() -> None:
-    past = Recollection(SetClock(), 4)
+    past = DecisionLog(SetClock(), 4)
     past.round_done(plan(MOVE, observed=True), [B1, B2])
     past.placed([Move(B, None, B1, Cause.UNOWNED)])
     assert [(one.subject, one.outcome, one.round) for one in past.decisions(TEN)] == [
@@ -127,7 +127,7 @@ def test_observed_and_placed_bundles_are_told_as_such() -> None:
 
 
 def test_why_a_bundle_found_no_place_is_remembered_but_not_listed_at_every_try() -> None:
-    past = Recollection(SetClock(), 4)
+    past = DecisionLog(SetClock(), 4)
     for _ in range(3):
         past.unplaced([Refusal(A, Reason.NO_CANDIDATE, "2 draining")])
     assert past.decisions(TEN) == []
@@ -137,7 +137,7 @@ def test_why_a_bundle_found_no_place_is_remembered_but_not_listed_at_every_try()
 
 
 def test_both_bounds_hold_and_the_oldest_goes_first() -> None:
-    past = Recollection(SetClock(), 4, most_decisions=3, most_subjects=2)
+    past = DecisionLog(SetClock(), 4, most_decisions=3, most_subjects=2)
     for number in range(5):
         past.unplaced([Refusal(BundleId(f"t/n/{number}"), Reason.NO_CANDIDATE)])
         past.placed([Move(BundleId(f"t/n/{number}"), None, B1, Cause.UNOWNED)])
@@ -148,12 +148,12 @@ def test_both_bounds_hold_and_the_oldest_goes_first() -> None:
 
 
 def test_before_the_first_round_there_are_no_refusals_to_tell() -> None:
-    past = Recollection(SetClock(), 4)
+    past = DecisionLog(SetClock(), 4)
     assert (past.refusals, past.rounds, past.decisions(LedgerWish(limit=5))) == (None, 0, [])
 
 
 def test_the_ledger_is_read_page_by_page_and_through_filters() -> None:
-    past = Recollection(SetClock(), epoch=3)
+    past = DecisionLog(SetClock(), epoch=3)
     bundles = [BundleId(f"t/n/{number}") for number in range(5)]
     for bundle in bundles:
         past.placed([Move(bundle, None, B1, Cause.UNOWNED)])
@@ -170,6 +170,6 @@ def test_the_ledger_is_read_page_by_page_and_through_filters() -> None:
 
 
 def test_a_move_that_was_not_ordered_is_not_remembered() -> None:
-    past = Recollection(SetClock(), 4)
+    past = DecisionLog(SetClock(), 4)
     past.round_done(plan(MOVE), [B1, B2])
     assert (past.decisions(TEN), past.about(A)) == ([], ())

@@ -57,9 +57,9 @@ def _serves_alone(cluster: Cluster, host: Host, bundle: BundleId) -> bool:
 
 def _about(cluster: Cluster, subject: str) -> str:
     """Return what the leader remembers of its last decisions about something."""
-    desk = cluster.leader.app.leading.desk
-    assert desk is not None
-    return " ".join(decision.detail for decision in desk.recollection.about(subject))
+    leader_term = cluster.leader.app.leading.leader_term
+    assert leader_term is not None
+    return " ".join(decision.detail for decision in leader_term.decision_log.about(subject))
 
 
 async def _told_within_a_round(cluster: Cluster, kind: str, subject: str) -> None:

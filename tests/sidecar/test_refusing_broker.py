@@ -115,7 +115,7 @@ async def test_an_epoch_just_above_that_of_the_agent_stops_nothing(cluster: Clus
     await place_all(cluster, boundaries)
     agent = next(one for one in cluster.living if not one.leads and one.host.serving)
     served = agent.host.serving.keys()
-    await _raise_epoch(agent.host, agent.picture.brokers[agent.host.name].registered_as + 1)
+    await _raise_epoch(agent.host, agent.cluster_state.brokers[agent.host.name].registered_as + 1)
     await cluster.until(lambda: cluster.warnings("broker.membership.displaced"))
     await cluster.until(lambda: agent.app.member.registered, within_s=3.0)
     await cluster.settled(boundaries.bundles)

@@ -286,7 +286,7 @@ async def test_a_sidecar_that_waits_for_another_of_its_broker_names_what_that_on
     assert not registered(latest)
     await cluster.settled(boundaries.bundles)
     for topic in topics:
-        assert (await latest.look_up(topic)).broker == latest.parts.identity.broker
+        assert (await latest.look_up(topic)).broker == latest.context.identity.broker
 
 
 @pytest.mark.parametrize("gone", ["the namespace", "the order"])
@@ -316,7 +316,7 @@ async def test_a_former_lock_that_is_not_to_be_taken_over_any_more_is_deleted(
             gave_up.append(asyncio.ensure_future(give_up()))
 
     agent.coordination.before_commit = give_up_before
-    newest = agent.picture.brokers[agent.host.name].registered_as
+    newest = agent.cluster_state.brokers[agent.host.name].registered_as
     await agent.host.broker.renew_lease(agent_epoch=newest + 1, until_s=None, incarnation=None)
     await cluster.until(lambda: gave_up)
     await cluster.until(lambda: session_id not in cluster.lock_sessions().values(), within_s=5.0)

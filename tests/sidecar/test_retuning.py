@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from loadmanager.common.runtime_settings import Tuning, wait_out
-from loadmanager.common.settings_watch import Retuning, tuned_by
+from loadmanager.common.runtime_settings import RuntimeSettings, wait_out
+from loadmanager.common.settings_watch import SettingsWatch, tuned_by
 from loadmanager.config import Config, load_config
 from loadmanager.config.describe import describe
 
@@ -76,9 +76,9 @@ def config() -> Config:
 
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_every_dynamic_setting_takes_effect_and_is_taken_back(name: str, config: Config) -> None:
-    tuning = Tuning(tuned_by(config))
+    tuning = RuntimeSettings(tuned_by(config))
     before = repr(tuning.now)
-    retuning = Retuning(config, tuning)
+    retuning = SettingsWatch(config, tuning)
     told: list[Config] = []
     retuning.follow(told.append)
     retuning.changed({name: OTHERWISE[name]})

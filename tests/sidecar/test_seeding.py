@@ -41,9 +41,9 @@ async def beginner(seeds: GivenSeed) -> AsyncIterator[LeaderAtWork]:
 
 def fresh(at_work: LeaderAtWork) -> GivenSeed:
     """Let the source have a seed of history that ended an hour ago."""
-    seeds = at_work.parts.seeds
+    seeds = at_work.context.seeds
     assert isinstance(seeds, GivenSeed)
-    seeds.seed_head = head(at_work.parts.clock.wall_ms() - 3_600_000)
+    seeds.seed_head = head(at_work.context.clock.wall_ms() - 3_600_000)
     seeds.sizes = SIZES
     return seeds
 
@@ -52,7 +52,7 @@ async def begin(at_work: LeaderAtWork) -> dict[BundleId, BundleAverages]:
     """Begin the term; return the averages as they are at its first round."""
     at_work.lead()
     await at_work.rounds(1)
-    return dict(at_work.desk.look().averages)
+    return dict(at_work.leader_term.look().averages)
 
 
 def metric(at_work: LeaderAtWork, name: str, **labels: str) -> float:
@@ -66,7 +66,7 @@ async def test_a_leader_without_a_past_knows_what_its_bundles_usually_do() -> No
         assert averages.keys() == set(BUNDLES)
         assert averages[BUNDLES[0]].short == Average(10, 1, rates(1000.0))
         assert averages[BUNDLES[0]].long == Average(1000, 30, rates(1000.0))
-        assert seeds.hours == [hour_of_week(at_work.parts.clock.wall_ms())]
+        assert seeds.hours == [hour_of_week(at_work.context.clock.wall_ms())]
         assert metric(at_work, "loadmanager_seeded_bundles") == 4
         assert metric(at_work, "loadmanager_seeds_total", result="used") == 1
 
@@ -75,7 +75,7 @@ async def test_its_first_placements_are_even_by_what_bundles_do_not_by_their_num
     async with beginner(GivenSeed()) as at_work:
         fresh(at_work)
         await begin(at_work)
-        owners = {one: await at_work.desk.assign(one) for one in BUNDLES}
+        owners = {one: await at_work.leader_term.assign(one) for one in BUNDLES}
         loads = {
             broker: sum(SIZES[one] for one, owner in owners.items() if owner == broker)
             for broker in (B1, B2)
@@ -133,11 +133,11 @@ async def test_a_seed_that_cannot_be_used_is_told_and_the_leader_begins_cold(
     async with beginner(GivenSeed()) as at_work:
         seeds = fresh(at_work)
         assert callable(change)
-        change(seeds, at_work.parts.clock.wall_ms())
+        change(seeds, at_work.context.clock.wall_ms())
         assert await begin(at_work) == {}
         assert metric(at_work, "loadmanager_seeds_total", result=result) == 1
         assert metric(at_work, "loadmanager_seeded_bundles") == 0
-        assert {await at_work.desk.assign(one) for one in BUNDLES} == {B1, B2}
+        assert {await at_work.leader_term.assign(one) for one in BUNDLES} == {B1, B2}
 
 
 async def test_without_any_seed_nothing_is_told() -> None:
@@ -150,13 +150,13 @@ async def test_without_any_seed_nothing_is_told() -> None:
 async def test_reports_soon_count_more_than_what_was_supposed() -> None:
     seeds = GivenSeed(sizes=dict.fromkeys(BUNDLES, 1000.0))
     async with leader_at_work(Planner(), round_interval_s=3600, seeds=seeds) as at_work:
-        seeds.seed_head = head(at_work.parts.clock.wall_ms())
+        seeds.seed_head = head(at_work.context.clock.wall_ms())
         await at_work.create_namespace(Boundaries.even(NS, 4))
         await at_work.report(report(B1, 0.1, dict.fromkeys(BUNDLES, 0.0)))
         at_work.lead()
 
         def short() -> Rates:
-            averages = at_work.desk.look().averages.get(BUNDLES[0])
+            averages = at_work.leader_term.look().averages.get(BUNDLES[0])
             return averages.short.rates if averages else Rates(1e9)
 
-        await eventually(lambda: at_work.leading.desk and short().msgs_in_per_s < 10.0)
+        await eventually(lambda: at_work.leading.leader_term and short().msgs_in_per_s < 10.0)

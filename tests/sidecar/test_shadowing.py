@@ -57,9 +57,9 @@ def shown(sidecar: LeaderAtWork, figure: str) -> float | None:
 
 async def shadowed(sidecar: LeaderAtWork, rounds: int) -> Shadow:
     def there() -> Shadow | None:
-        if sidecar.leading.desk is None:
+        if sidecar.leading.leader_term is None:
             return None
-        found = sidecar.desk.shadowing.shadows.get("ThresholdShedder")
+        found = sidecar.leader_term.shadowing.shadows.get("ThresholdShedder")
         return found if found is not None and len(found.rounds) >= rounds else None
 
     await eventually(there)
@@ -83,7 +83,7 @@ async def test_a_strategy_beside_would_have_evened_out_what_stays_as_it_is(
     told = sidecar.accounting.shadows()
     assert (told.active, list(told.shadows)) == ("AvgShedder", ["ThresholdShedder"])
     # Nothing of it was ordered.
-    assert set(sidecar.desk.tasks.assigned.values()) <= {B1}
+    assert set(sidecar.leader_term.tasks.assigned.values()) <= {B1}
     assert (
         sidecar.registry.get_sample_value("loadmanager_rounds_total", {"outcome": "moved"}) is None
     )

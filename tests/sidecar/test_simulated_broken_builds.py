@@ -7,7 +7,7 @@ The same seed on the whole build finds nothing, so it is that protection that he
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.ports import Check, Node, Operation, Stat, Watch
 from loadmanager.testbed.faults.seed_run import HAPPENINGS, run_seed
@@ -31,41 +31,41 @@ DEATHS = {"kill a sidecar": 2, "start missing sidecars": 2, "move a bundle": 1}
 QUESTIONS = {"create a namespace": 2, "move a bundle": 1}
 
 
-def without_self_fencing(parts: Parts) -> Parts:
+def without_self_fencing(context: Context) -> Context:
     """Let the lease be renewed without a sign of life of the session."""
 
     async def heartbeat() -> None:
         """Hear nothing, and believe that all is well."""
 
-    parts.coordination.heartbeat = heartbeat  # type: ignore[method-assign] # that is the point
-    return parts
+    context.coordination.heartbeat = heartbeat  # type: ignore[method-assign] # that is the point
+    return context
 
 
-def without_epoch_check(parts: Parts) -> Parts:
+def without_epoch_check(context: Context) -> Context:
     """Let a leader write whatever the epoch is by now."""
-    send = parts.coordination.commit
+    send = context.coordination.commit
 
     async def commit(operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         checked = [isinstance(one, Check) and one.path == znodes.EPOCH for one in operations]
         kept = [one for one, check in zip(operations, checked, strict=True) if not check]
         return await send(kept)
 
-    parts.coordination.commit = commit  # type: ignore[method-assign] # that is the point
-    return parts
+    context.coordination.commit = commit  # type: ignore[method-assign] # that is the point
+    return context
 
 
-def without_changes_of_the_leader(parts: Parts) -> Parts:
+def without_changes_of_the_leader(context: Context) -> Context:
     """Let watches tell who leads once, and never that this has changed."""
-    return _deaf_to(parts, lambda path: path == znodes.LEADER)
+    return _deaf_to(context, lambda path: path == znodes.LEADER)
 
 
-def without_changes_of_orders(parts: Parts) -> Parts:
+def without_changes_of_orders(context: Context) -> Context:
     """Let watches tell of a broker's orders once, and never that there are others."""
-    return _deaf_to(parts, lambda path: path.startswith(znodes.ORDERS))
+    return _deaf_to(context, lambda path: path.startswith(znodes.ORDERS))
 
 
-def _deaf_to(parts: Parts, unheard: Callable[[str], bool]) -> Parts:
-    watch = parts.coordination.watch
+def _deaf_to(context: Context, unheard: Callable[[str], bool]) -> Context:
+    watch = context.coordination.watch
 
     def watch_once(path: str, callback: Callable[[Node | None], None]) -> Watch:
         told: list[Node] = []
@@ -78,12 +78,12 @@ def _deaf_to(parts: Parts, unheard: Callable[[str], bool]) -> Parts:
 
         return watch(path, tell)
 
-    parts.coordination.watch = watch_once  # type: ignore[method-assign] # that is the point
-    return parts
+    context.coordination.watch = watch_once  # type: ignore[method-assign] # that is the point
+    return context
 
 
 def first_caught(
-    build: Callable[[Parts], Parts], weights: Mapping[str, int], why: Invariant
+    build: Callable[[Context], Context], weights: Mapping[str, int], why: Invariant
 ) -> int:
     """Return the first seed that finds this broken, and hold the whole build to the same seed."""
     known = {one.name: one for one in HAPPENINGS}

@@ -38,7 +38,7 @@ async def _cut_on_its_way(cluster: Cluster, late_s: float) -> tuple[Host, Agent,
             sent.set()
 
     agent.coordination.before_commit = begin
-    await cluster.desk.splits.order(whole, MIDDLE)
+    await cluster.leader_term.splits.order(whole, MIDDLE)
     await sent.wait()
     return host, agent, whole
 
@@ -86,7 +86,7 @@ async def test_a_registration_that_is_deleted_while_a_bundle_is_cut_is_made_agai
     operator = await cluster.operator()
     await operator.delete(znodes.registration(host.name))
     await _settled(cluster, agent, whole)
-    await cluster.until(lambda: host.name in cluster.leader.picture.brokers)
+    await cluster.until(lambda: host.name in cluster.leader.cluster_state.brokers)
 
 
 @story(**BY_HAND)

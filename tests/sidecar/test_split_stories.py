@@ -14,7 +14,7 @@ from loadmanager.core.ids import BundleId, TopicName, parse_topic, range_of
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire import decode_boundaries
 from loadmanager.leader.election import Term
-from loadmanager.leader.term import Desk
+from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import (
     BundleUnknown,
     Disconnected,
@@ -184,7 +184,7 @@ async def test_a_split_ordered_by_a_leader_that_died_is_taken_up_by_the_next(
     others = [b for b in boundaries.bundles if cluster.server(b) is not former.host]
     whole = others[0]
     publish(cluster, topics_in(boundaries, whole, 4))
-    await cluster.desk.splits.order(whole, MIDDLE)
+    await cluster.leader_term.splits.order(whole, MIDDLE)
     await former.kill()
     former.host.kill_broker()
     await cluster.until(lambda: whole not in boundaries_now(cluster).bundles, within_s=60)
@@ -236,12 +236,12 @@ async def test_who_asked_is_told_at_once_that_the_order_was_taken_back(cluster: 
     (whole,) = boundaries.bundles
     splitting = asyncio.ensure_future(split(cluster, whole, BY_TOPICS))
     await cluster.until(lambda: cluster.warnings("bundle.split.refused"))
-    desk = cluster.leader.app.leading.desk
-    assert desk is not None
-    await desk.recall(boundaries.namespace)
+    leader_term = cluster.leader.app.leading.leader_term
+    assert leader_term is not None
+    await leader_term.recall(boundaries.namespace)
     with pytest.raises(Unavailable, match=r"was taken back \(the bundle is no more\)"):
         await asyncio.wait_for(splitting, 2.0)
-    await cluster.until(lambda: all(whole not in a.picture.owners for a in cluster.living))
+    await cluster.until(lambda: all(whole not in a.cluster_state.owners for a in cluster.living))
     await place_all(cluster, boundaries)
 
 
@@ -273,7 +273,7 @@ async def _ask_all_of_an_elected_sidecar_that_is_not_ready(cluster: Cluster) -> 
     agent = cluster.living[0]
     await cluster.until(lambda: len(cluster.service.epochs) == 2 and agent.leads)
     app, text = agent.app, "0x00000000_0x80000000"
-    namespaces = NamespaceRequests(agent.parts, app.leading, "standalone")
+    namespaces = NamespaceRequests(agent.context, app.leading, "standalone")
     refusals: list[Exception] = []
     for asked in (
         app.split_requests.split(NAMESPACE, text, MIDDLE),
@@ -288,7 +288,7 @@ async def _ask_all_of_an_elected_sidecar_that_is_not_ready(cluster: Cluster) -> 
     return refusals
 
 
-def _never_opened(_term: Term) -> Desk:
+def _never_opened(_term: Term) -> LeaderTerm:
     raise Disconnected("the desk cannot be opened")
 
 

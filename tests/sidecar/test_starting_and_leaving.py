@@ -78,7 +78,7 @@ async def test_without_its_broker_a_sidecar_answers_but_is_not_ready(cluster: Cl
     host = cluster.add_host()
     host.kill_broker()
     agent = cluster.start(host)
-    await cluster.until(lambda: agent.picture.complete and agent.picture.leader)
+    await cluster.until(lambda: agent.cluster_state.complete and agent.cluster_state.leader)
     assert [(await agent.look_up(t)).bundle for t in topics] == list(boundaries.bundles)
     assert not agent.app.member.registered
     (reason,) = agent.app.answering.readiness().reasons

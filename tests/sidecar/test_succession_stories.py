@@ -33,7 +33,7 @@ async def test_a_sidecar_that_thaws_after_its_session_ends_for_the_one_that_repl
     await cluster.until(lambda: not former.alive, within_s=SESSION_S)
     assert isinstance(former.failure, Displaced)
     assert newcomer.url in str(former.failure)
-    assert newcomer.parts.identity.instance in str(former.failure)
+    assert newcomer.context.identity.instance in str(former.failure)
     await asyncio.sleep(2 * SESSION_S)
     assert newcomer.alive
     assert _registered(newcomer)

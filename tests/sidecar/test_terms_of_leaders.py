@@ -8,16 +8,16 @@ from loadmanager.core import znodes
 from loadmanager.core.orders import OrderChanges, Orders, encode_orders
 from loadmanager.leader.election import Deposed
 from loadmanager.leader.order_book import OrderBook
-from loadmanager.leader.term import Desk
+from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import Disconnected, NotLeader
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import Cluster, order
 
 
-def _desk(leader: Agent) -> Desk:
-    desk = leader.app.leading.desk
-    assert desk is not None
-    return desk
+def _leader_term(leader: Agent) -> LeaderTerm:
+    leader_term = leader.app.leading.leader_term
+    assert leader_term is not None
+    return leader_term
 
 
 @story()
@@ -55,7 +55,7 @@ async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster)
     boundaries = await cluster.make_namespace(3)
     await place_all(cluster, boundaries)
     former = cluster.leader
-    book = OrderBook(former.parts, _desk(former)._term)
+    book = OrderBook(former.context, _leader_term(former)._term)
     await book.read()
     former.coordination.freeze()
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
@@ -100,14 +100,14 @@ async def test_a_suspended_leader_writes_nothing_and_resumes_the_same_term(
     boundaries = await cluster.make_namespace(3)
     await place_all(cluster, boundaries)
     leader = cluster.leader
-    desk = leader.app.leading.desk
+    leader_term = leader.app.leading.leader_term
     leader.coordination.suspend()
     await asyncio.sleep(SESSION_S / 2)
     with pytest.raises(Disconnected):
-        await order(_desk(leader), {boundaries.bundles[0]: leader.host.name})
+        await order(_leader_term(leader), {boundaries.bundles[0]: leader.host.name})
     leader.coordination.reconnect()
     await asyncio.sleep(1.0)
-    assert leader.app.leading.desk is desk
+    assert leader.app.leading.leader_term is leader_term
     assert cluster.service.epochs == [1]
     other = next(h for h in cluster.hosts if h is not cluster.server(boundaries.bundles[0]))
     await cluster.move(boundaries.bundles[0], other)
@@ -161,7 +161,7 @@ async def test_a_node_that_vanishes_before_it_is_seen_is_stood_for_again(cluster
     agent.coordination.scatter_events(0.5)
     await operator.delete(znodes.LEADER)
     await cluster.until(lambda: len(cluster.service.epochs) == 3, within_s=5.0)
-    await cluster.until(lambda: agent.app.leading.desk is not None, within_s=5.0)
+    await cluster.until(lambda: agent.app.leading.leader_term is not None, within_s=5.0)
 
 
 @story()

@@ -11,13 +11,13 @@ from structlog.testing import capture_logs
 
 from loadmanager.agent.broker_health import HealthWatch
 from loadmanager.agent.load_reports import Sampler
-from loadmanager.agent.ownership_worker import Ownerships
-from loadmanager.common.unexpected import Unexpected
+from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.common.unexpected import UnexpectedErrors
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.planner import Planner
 from loadmanager.leader import harmful_reports
-from loadmanager.leader.decisions import Deciding
+from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import STAND_BACK_S
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.ports import SubjectUnknown
@@ -49,7 +49,7 @@ class HandClock:
 
 def test_a_place_logs_one_trace_a_minute_and_counts_every_error() -> None:
     registry, clock = CollectorRegistry(), HandClock()
-    unexpected = Unexpected(clock, Metrics(registry))
+    unexpected = UnexpectedErrors(clock, Metrics(registry))
     followed: list[str] = []
     unexpected.followers.append(lambda place, _: followed.append(place))
     with capture_logs() as logs:
@@ -109,7 +109,7 @@ async def test_a_broker_whose_report_makes_rounds_fail_is_left_out_named_and_tak
     await cluster.until(lambda: rounds(leader, "quiet") + rounds(leader, "moved") > done + 3)
     harmful.clear()
     await cluster.until(lambda: left_out(leader) == 0.0)
-    assert culprit in cluster.desk.look().view.brokers.names
+    assert culprit in cluster.leader_term.look().view.brokers.names
     assert cluster.service.epochs == [1]
     assert cluster.leader is leader
 
@@ -121,7 +121,7 @@ async def test_two_harmful_reports_are_both_found(
     harmful = {cluster.hosts[2].name, cluster.hosts[7].name}
     harm(monkeypatch, harmful)
     await cluster.until(lambda: left_out(cluster.leader) == 2.0)
-    assert set(cluster.desk.look().left_out) == harmful
+    assert set(cluster.leader_term.look().left_out) == harmful
     assert rounds(cluster.leader, "failed") == 0
 
 
@@ -129,16 +129,16 @@ async def test_two_harmful_reports_are_both_found(
 async def test_a_leader_whose_rounds_fail_three_times_leaves_the_lead_to_another(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    former, decide = cluster.leader, Deciding.round
-    desk = former.app.leading.desk
-    assert desk is not None
+    former, decide = cluster.leader, Decider.round
+    leader_term = former.app.leading.leader_term
+    assert leader_term is not None
 
-    def failing(self: Deciding, *args: Any, **named: Any) -> Any:
+    def failing(self: Decider, *args: Any, **named: Any) -> Any:
         if former.leads:
             raise ZeroDivisionError("of this process alone")
         return decide(self, *args, **named)
 
-    monkeypatch.setattr(Deciding, "round", failing)
+    monkeypatch.setattr(Decider, "round", failing)
     await cluster.until(lambda: len(cluster.service.epochs) == 2)
     assert former.metric(COUNTER, place="round") == 3.0
     assert cluster.leader is not former
@@ -153,20 +153,20 @@ async def test_a_leader_whose_rounds_fail_three_times_leaves_the_lead_to_another
 async def test_a_sole_sidecar_that_gave_up_the_lead_takes_it_again_after_a_while(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decide, fails = Deciding.round, True
+    decide, fails = Decider.round, True
 
-    def failing(self: Deciding, *args: Any, **named: Any) -> Any:
+    def failing(self: Decider, *args: Any, **named: Any) -> Any:
         if fails:
             raise ZeroDivisionError("for now")
         return decide(self, *args, **named)
 
-    monkeypatch.setattr(Deciding, "round", failing)
+    monkeypatch.setattr(Decider, "round", failing)
     agent = cluster.agents[0]
     await cluster.until(lambda: cluster.warnings("leadership.term.given_up"))
     fails = False
-    given_up_s = agent.parts.clock.monotonic_s()
+    given_up_s = agent.context.clock.monotonic_s()
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=STAND_BACK_S + 5.0)
-    assert agent.parts.clock.monotonic_s() - given_up_s >= STAND_BACK_S - 1.0
+    assert agent.context.clock.monotonic_s() - given_up_s >= STAND_BACK_S - 1.0
     await cluster.until(lambda: rounds(agent, "quiet") > 0)
     await place_all(cluster, await cluster.make_namespace(4))
 
@@ -210,13 +210,13 @@ async def test_a_term_that_cannot_begin_is_given_up_as_well(
     await cluster.until(lambda: len(cluster.service.epochs) >= 2, within_s=SESSION_S + 1.0)
     await cluster.until(lambda: any(a.leads and a is not victim for a in cluster.living))
     assert victim.alive
-    await cluster.until(lambda: cluster.leader.app.leading.desk is not None)
+    await cluster.until(lambda: cluster.leader.app.leading.leader_term is not None)
 
 
 Breaks = tuple[type, str, str]
 ONCE: dict[str, Breaks] = {
-    "tick": (LoadTally, "sample", "tick"),
-    "placing": (Deciding, "choose", "placing"),
+    "tick": (LoadTracker, "sample", "tick"),
+    "placing": (Decider, "choose", "placing"),
     "report": (Sampler, "sample", "report"),
     "health": (HealthWatch, "_complaint", "health"),
     "gauges": (Sidecar, "_show_once", "gauges"),
@@ -260,7 +260,7 @@ async def test_a_membership_that_fails_unexpectedly_begins_anew(
 ) -> None:
     boundaries = await cluster.make_namespace(6)
     await place_all(cluster, boundaries)
-    failed = breaking(monkeypatch, Ownerships, "retry_refused")
+    failed = breaking(monkeypatch, OwnershipWorker, "retry_refused")
     await cluster.until(failed)
     await cluster.until(lambda: any(a.metric(COUNTER, place="membership") for a in cluster.agents))
     (agent,) = [a for a in cluster.agents if a.metric(COUNTER, place="membership") == 1.0]
@@ -288,7 +288,7 @@ def test_one_broker_with_the_largest_or_with_absurd_figures_disturbs_nothing(
         await place_all(cluster, boundaries)
         leader, teller = cluster.leader, cluster.hosts[1]
         teller.figures = figures
-        view = cluster.desk.look
+        view = cluster.leader_term.look
         if figures is LARGEST:
             await cluster.until(lambda: view().view.brokers.connections.max() >= 2**41)
         else:

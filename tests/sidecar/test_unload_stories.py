@@ -74,7 +74,7 @@ async def test_an_unloaded_bundle_is_served_elsewhere_when_the_answer_comes(
     token = source.serving[bundle]
     async with looked_up(cluster, topics):
         unloaded = await unload(cluster, bundle)
-        holding = cluster.leader.picture.live_owner(bundle)
+        holding = cluster.leader.cluster_state.live_owner(bundle)
         assert holding is not None
         assert (unloaded.source, unloaded.target) == (source.name, holding.broker)
         assert unloaded.target != unloaded.source
@@ -284,8 +284,8 @@ def test_an_unloaded_bundle_rests_like_any_other_that_moved() -> None:
         await place_all(cluster, boundaries)
         bundle = boundaries.bundles[0]
         await unload(cluster, bundle)
-        desk = cluster.leader.app.leading.desk
-        assert desk is not None
-        assert bundle in desk.look().memory.resting(asyncio.get_running_loop().time(), 60.0)
+        leader_term = cluster.leader.app.leading.leader_term
+        assert leader_term is not None
+        assert bundle in leader_term.look().memory.resting(asyncio.get_running_loop().time(), 60.0)
 
     play(tell, config=make_config())

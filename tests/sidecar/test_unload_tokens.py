@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.agent.membership import Membership
-from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.range_changes import RangeChange
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
@@ -27,7 +27,7 @@ class Agent:
     """The ownerships of one agent that holds a membership, and its broker, leased."""
 
     broker: InProcessBroker
-    ownerships: Ownerships
+    ownerships: OwnershipWorker
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the commands run until ``condition`` holds; a minute at most."""
@@ -53,7 +53,7 @@ async def agent() -> AsyncIterator[Agent]:
     broker = InProcessBroker(lambda: 100.0)
     await broker.renew_lease(agent_epoch=1, until_s=200.0, incarnation=broker.incarnation)
     async with asyncio.TaskGroup() as tasks:
-        ownerships = Ownerships(
+        ownerships = OwnershipWorker(
             broker,
             Metrics(CollectorRegistry()),
             claimed_elsewhere=lambda _bundle: False,

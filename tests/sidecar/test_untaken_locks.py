@@ -50,12 +50,12 @@ async def test_what_a_broker_does_not_take_goes_to_another(
         await asyncio.sleep(5.0)
         kind = {"kind": "locks_untaken"}
         assert cluster.leader.metric("loadmanager_disagreements", **kind) == 1
-        look = cluster.desk.look()
+        look = cluster.leader_term.look()
         assert look.view.brokers.draining[look.view.row(agent.host.name)]
-        account = cluster.desk.recollection.about(agent.host.name)
+        account = cluster.leader_term.decision_log.about(agent.host.name)
         assert any("locks_untaken" in decision.detail for decision in account)
     await asyncio.sleep(REST_S)
-    look = cluster.desk.look()
+    look = cluster.leader_term.look()
     assert not look.view.brokers.draining[look.view.row(agent.host.name)]
 
 

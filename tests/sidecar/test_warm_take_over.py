@@ -16,7 +16,7 @@ from loadmanager.core.plan import Move
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire import Standby, decode_standby, encode_standby
 from loadmanager.leader.cluster_view import Look
-from loadmanager.leader.term import Desk
+from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import Disconnected, LedgerWish, Operation, Stat
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import Cluster
@@ -34,9 +34,9 @@ THRESHOLD: dict[str, Any] = {
 }
 
 
-def _desk(agent: Agent) -> Desk:
-    assert agent.app.leading.desk is not None
-    return agent.app.leading.desk
+def _leader_term(agent: Agent) -> LeaderTerm:
+    assert agent.app.leading.leader_term is not None
+    return agent.app.leading.leader_term
 
 
 async def _publish_for_ever(cluster: Cluster, topics: Sequence[TopicName]) -> None:
@@ -53,7 +53,7 @@ async def _next_term(cluster: Cluster) -> Agent:
     terms = len(cluster.service.epochs)
     await (await cluster.operator()).delete(znodes.LEADER)
     await cluster.until(lambda: len(cluster.service.epochs) > terms)
-    await cluster.until(lambda: cluster.leader.app.leading.desk is not None)
+    await cluster.until(lambda: cluster.leader.app.leading.leader_term is not None)
     await asyncio.sleep(0.2)
     return cluster.leader
 
@@ -83,9 +83,9 @@ def test_a_new_leader_would_move_what_the_former_one_would_have(strategy: str) -
         publishing = asyncio.ensure_future(_publish_for_ever(cluster, topics))
         cluster.hosts[0].cpu_fraction, cluster.hosts[1].cpu_fraction = 0.95, 0.3
         await asyncio.sleep(25.0)
-        former = _desk(cluster.leader).look()
+        former = _leader_term(cluster.leader).look()
         heir = await _next_term(cluster)
-        successor = _desk(heir).look()
+        successor = _leader_term(heir).look()
         assert successor.epoch == former.epoch + 1
         assert successor.memory.shedder == former.memory.shedder
         assert _off(successor) <= _off(former)
@@ -106,8 +106,8 @@ async def test_a_new_leader_has_the_averages_streaks_and_rests_of_the_former_one
     await cluster.until(lambda: cluster.warnings("bundle.move.decided"))
     await asyncio.sleep(3.0)
     publishing.cancel()
-    before = _desk(cluster.leader).look()
-    after = _desk(await _next_term(cluster)).look()
+    before = _leader_term(cluster.leader).look()
+    after = _leader_term(await _next_term(cluster)).look()
     assert before.memory.moved_at_s
     assert after.memory.moved_at_s == pytest.approx(before.memory.moved_at_s, abs=0.1)
     assert after.memory.shedder.usage == pytest.approx(before.memory.shedder.usage, abs=0.1)
@@ -129,8 +129,8 @@ async def test_what_the_joint_strategy_learned_survives_its_leader(cluster: Clus
     await cluster.until(lambda: cluster.warnings("bundle.move.decided"), within_s=60.0)
     await asyncio.sleep(10.0)
     publishing.cancel()
-    before = _desk(cluster.leader).look().memory.shedder.joint
-    after = _desk(await _next_term(cluster)).look().memory.shedder.joint
+    before = _leader_term(cluster.leader).look().memory.shedder.joint
+    after = _leader_term(await _next_term(cluster)).look().memory.shedder.joint
     assert before is not None
     assert after is not None
     assert after.learned.unit_costs == pytest.approx(before.learned.unit_costs, rel=1e-6)
@@ -144,12 +144,12 @@ async def test_a_bundle_unloaded_by_hand_rests_under_the_next_leader_too(cluster
     await place_all(cluster, boundaries)
     bundle = boundaries.bundles[0]
     leader = cluster.leader
-    await _desk(leader).order_unload({bundle: cluster.server(bundle).name}, None)
+    await _leader_term(leader).order_unload({bundle: cluster.server(bundle).name}, None)
     await leader.kill()  # Before any round stored what it remembers.
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
-    await cluster.until(lambda: cluster.leader.app.leading.desk is not None)
+    await cluster.until(lambda: cluster.leader.app.leading.leader_term is not None)
     await asyncio.sleep(0.2)
-    assert bundle in _desk(cluster.leader).look().memory.moved_at_s
+    assert bundle in _leader_term(cluster.leader).look().memory.moved_at_s
 
 
 @story(3, **THRESHOLD)
@@ -162,7 +162,7 @@ async def test_a_state_that_somebody_deleted_holds_up_no_orders_and_is_stored_ag
     bundle, operator = boundaries.bundles[0], await cluster.operator()
     source = cluster.server(bundle)
     await operator.delete(znodes.STATE)
-    await _desk(cluster.leader).order_unload({bundle: source.name}, None)
+    await _leader_term(cluster.leader).order_unload({bundle: source.name}, None)
     assert znodes.STATE not in cluster.service.dump()
     await cluster.until(lambda: cluster.servers(bundle) not in ([], [source]))
     nodes = cluster.service.dump
@@ -177,12 +177,12 @@ async def test_brokers_lost_under_the_former_leader_count_under_the_next(cluster
     victims = [agent for agent in cluster.agents if not agent.leads][:2]
     for agent in victims:
         await agent.kill()
-    await cluster.until(lambda: len(_desk(cluster.leader).look().view.departures_s) == 2)
+    await cluster.until(lambda: len(_leader_term(cluster.leader).look().view.departures_s) == 2)
     await asyncio.sleep(3.0)
     heir = await _next_term(cluster)
-    assert len(_desk(heir).look().view.departures_s) == 2
+    assert len(_leader_term(heir).look().view.departures_s) == 2
     cluster.start(victims[0].host)
-    await cluster.until(lambda: len(_desk(heir).look().view.departures_s) == 1)
+    await cluster.until(lambda: len(_leader_term(heir).look().view.departures_s) == 1)
 
 
 @story(3, leader={"settle_s": 6.0}, **THRESHOLD)
@@ -267,8 +267,8 @@ def test_only_what_was_ordered_is_remembered_as_moved(applied: bool) -> None:
         await cluster.until(failed.is_set)
         await asyncio.sleep(0.01)
         first = {entry["bundle"] for entry in cluster.warnings("bundle.move.decided")}
-        assert not first & _desk(leader).look().memory.moved_at_s.keys()
-        decisions = _desk(leader).recollection.decisions(LedgerWish(limit=50))
+        assert not first & _leader_term(leader).look().memory.moved_at_s.keys()
+        decisions = _leader_term(leader).decision_log.decisions(LedgerWish(limit=50))
         assert not [one for one in decisions if one.outcome == "moved"]
         await asyncio.sleep(5.0)
         publishing.cancel()
@@ -276,7 +276,7 @@ def test_only_what_was_ordered_is_remembered_as_moved(applied: bool) -> None:
         again = {bundle for bundle in first if told.count(bundle) > 1}
         # What was ordered after all rests, what was not is decided on again.
         assert again == (set() if applied else first)
-        assert first <= _desk(leader).look().memory.moved_at_s.keys()
+        assert first <= _leader_term(leader).look().memory.moved_at_s.keys()
         await cluster.settled(boundaries.bundles)
 
     tell()

@@ -8,7 +8,7 @@ from modelled_cluster import BROKERS, BUNDLES, NOISE, Cluster, planner, settled
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.simulator.reported import Reported
 
@@ -18,7 +18,7 @@ class Reference:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.tally = LoadTally(weights=cluster.planner.weights)
+        self.tally = LoadTracker(weights=cluster.planner.weights)
         self.unseen: list[tuple[float, Reported | BrokerId]] = []
         self.stood = [False] * 4
 

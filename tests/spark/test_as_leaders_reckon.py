@@ -18,7 +18,7 @@ from loadmanager.core.cost import CostDocument, LearnedCost, TrafficShare
 from loadmanager.core.cost.document import RATES, ClassCosts, Quality, Term
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.scores import CPU, RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
 from loadmanager.pipeline.moving.predictions import LEARNED, SHARE, with_predictions
 from loadmanager.pipeline.moving.windows import TRAFFIC, USED, loads, weights_in_force
@@ -92,7 +92,7 @@ def used_by(of: Mapping[BundleId, BundleStats]) -> dict[str, float]:
 
 def seen(of: Mapping[BundleId, BundleStats]) -> ClusterView:
     """Return how a leader sees the broker."""
-    tally = LoadTally()
+    tally = LoadTracker()
     load = BrokerLoad(
         broker=BROKER,
         usage=tuple(used_by(of).get(name, 0.0) for name in RESOURCES),

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from loadmanager.cli import main
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import TopicTraffic
 from loadmanager.ports import BrokerControl, BrokerState, BrokerStats
@@ -56,9 +56,9 @@ class LeaseForEver:
         await self._control.close()
 
 
-def unfenced(parts: Parts) -> Parts:
+def unfenced(context: Context) -> Context:
     """Return the parts of a sidecar that does not fence its broker."""
-    return replace(parts, broker=LeaseForEver(parts.broker))
+    return replace(context, broker=LeaseForEver(context.broker))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from waiting import eventually
 
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
-from loadmanager.common.cluster_state import ClusterPicture
-from loadmanager.common.context import Parts
+from loadmanager.common.cluster_state import ClusterState
+from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
-from loadmanager.common.runtime_settings import Tuning
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.common.settings_watch import tuned_by
 from loadmanager.config import Config
 from loadmanager.core import znodes
@@ -76,27 +76,27 @@ class ControllerAtWork:
 
     line: Line
     hand: MemoryCoordination
-    parts: Parts
+    context: Context
     controller: TaskController
     term: Term
     told: list[BundleTask]
 
     @classmethod
-    def of(cls, line: Line, hand: MemoryCoordination, parts: Parts, epoch: int) -> Self:
+    def of(cls, line: Line, hand: MemoryCoordination, context: Context, epoch: int) -> Self:
         """Return one whose term is not opened yet."""
         term = Term(epoch, line.session.session_id)
-        tuning = Tuning(tuned_by(Config.model_validate({"broker": {"id": BROKERS[0]}})))
+        tuning = RuntimeSettings(tuned_by(Config.model_validate({"broker": {"id": BROKERS[0]}})))
         told: list[BundleTask] = []
         controller = TaskController(
             term.epoch,
-            OrderBook(parts, term),
-            parts.picture,
-            parts.clock,
+            OrderBook(context, term),
+            context.cluster_state,
+            context.clock,
             bounds=lambda: tuning.now.task_bounds,
             listener=told.append,
-            caught=parts.unexpected.caught,
+            caught=context.unexpected.caught,
         )
-        return cls(line, hand, parts, controller, term, told)
+        return cls(line, hand, context, controller, term, told)
 
     def states(self, bundle: BundleId) -> list[str]:
         """Return the states that the tasks of a bundle came into."""
@@ -148,7 +148,7 @@ class ControllerAtWork:
     def next_term(self) -> TaskController:
         """End the term and return the controller of one that begins then."""
         self.controller.close()
-        following = self.of(self.line, self.hand, self.parts, self.term.epoch)
+        following = self.of(self.line, self.hand, self.context, self.term.epoch)
         self.controller, self.told = following.controller, following.told
         return self.controller
 
@@ -180,7 +180,7 @@ async def _registered(hand: MemoryCoordination) -> None:
 async def _play(tell: Callable[[ControllerAtWork], Awaitable[None]]) -> None:
     service, clock, metrics = MemoryService(), VirtualClock(), Metrics(CollectorRegistry())
     line, hand = Line(service), MemoryCoordination(service)
-    parts = Parts(
+    context = Context(
         identity=Identity(
             broker=BROKERS[0],
             urls=BrokerUrls(http_url=f"http://{BROKERS[0]}"),
@@ -190,7 +190,7 @@ async def _play(tell: Callable[[ControllerAtWork], Awaitable[None]]) -> None:
             version="1.0",
         ),
         coordination=line,
-        picture=ClusterPicture(line, clock, metrics),
+        cluster_state=ClusterState(line, clock, metrics),
         broker=InProcessBroker(clock.monotonic_s),
         clock=clock,
         metrics=metrics,
@@ -198,13 +198,13 @@ async def _play(tell: Callable[[ControllerAtWork], Awaitable[None]]) -> None:
     await line.start()
     await hand.start()
     await eventually(lambda: line.session.session_id and hand.session.session_id)
-    parts.picture.open()
+    context.cluster_state.open()
     stat = await hand.create(znodes.EPOCH, b"")
     await _registered(hand)
-    await eventually(lambda: len(parts.picture.brokers) == len(BROKERS))
+    await eventually(lambda: len(context.cluster_state.brokers) == len(BROKERS))
     try:
-        await tell(ControllerAtWork.of(line, hand, parts, stat.version))
+        await tell(ControllerAtWork.of(line, hand, context, stat.version))
     finally:
-        parts.picture.close()
+        context.cluster_state.close()
         await line.close()
         await hand.close()

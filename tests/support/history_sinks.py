@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.core.history import KINDS, Origin, Record, Stream, encode, read_line
 from loadmanager.core.ids import BrokerId
 
@@ -48,11 +48,11 @@ class Archive:
 
     sinks: list[KeptHistory] = field(default_factory=list)
 
-    def kept(self, parts: Parts) -> Parts:
+    def kept(self, context: Context) -> Context:
         """Return the parts with a history of their own."""
-        sink = KeptHistory(parts.identity.broker)
+        sink = KeptHistory(context.identity.broker)
         self.sinks.append(sink)
-        return replace(parts, history=sink)
+        return replace(context, history=sink)
 
     def count(self, kind: str) -> int:
         """Return how many lines of a kind there are in all."""

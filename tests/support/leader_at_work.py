@@ -12,10 +12,10 @@ from waiting import eventually
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.common.cluster_conditions import TopicHash
-from loadmanager.common.cluster_state import ClusterPicture
-from loadmanager.common.context import Parts
+from loadmanager.common.cluster_state import ClusterState
+from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
-from loadmanager.common.runtime_settings import Rhythm, Tuning
+from loadmanager.common.runtime_settings import Rhythm, RuntimeSettings
 from loadmanager.common.settings_watch import tuned_by
 from loadmanager.config import Config
 from loadmanager.core import znodes
@@ -32,9 +32,9 @@ from loadmanager.core.wire import (
     encode_registration,
 )
 from loadmanager.leader.election import Term
-from loadmanager.leader.explain import Accounting
-from loadmanager.leader.leadership import Leading
-from loadmanager.leader.term import Desk
+from loadmanager.leader.explain import Explainer
+from loadmanager.leader.leadership import Leadership
+from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import NoSeed, SeedSource
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.broker.in_process import InProcessBroker
@@ -49,20 +49,20 @@ class LeaderAtWork:
     ``leading`` has a desk from `lead` on.
     """
 
-    parts: Parts
+    context: Context
     hand: MemoryCoordination
-    leading: Leading
-    accounting: Accounting
+    leading: Leadership
+    accounting: Explainer
     registry: CollectorRegistry
-    tuning: Tuning
+    tuning: RuntimeSettings
     term: Term | None = None
     working: asyncio.Task[None] | None = None
 
     @property
-    def desk(self) -> Desk:
+    def leader_term(self) -> LeaderTerm:
         """The desk of the present term."""
-        assert self.leading.desk is not None
-        return self.leading.desk
+        assert self.leading.leader_term is not None
+        return self.leading.leader_term
 
     async def write(self, path: str, content: bytes) -> None:
         """Create a node, or replace what is in it."""
@@ -77,12 +77,12 @@ class LeaderAtWork:
             await self.write(znodes.registration(one.broker), encode_registration(one))
             await self.write(znodes.loads(one.broker), encode_loads(one))
             await self.write(znodes.owned(one.broker), encode_owned(dict.fromkeys(one.bundles, 1)))
-        known = self.parts.picture.loads.reports
+        known = self.context.cluster_state.loads.reports
         await eventually(
             lambda: all(
                 one.broker in known
                 and known[one.broker].report == one
-                and set(one.bundles) <= set(self.parts.picture.owners)
+                and set(one.bundles) <= set(self.context.cluster_state.owners)
                 for one in reports
             )
         )
@@ -91,12 +91,12 @@ class LeaderAtWork:
         """Store a namespace's boundaries and have the picture read them."""
         path = znodes.local_policies(boundaries.namespace)
         await self.write(path, encode_boundaries(boundaries))
-        await self.parts.picture.boundaries(boundaries.namespace)
+        await self.context.cluster_state.boundaries(boundaries.namespace)
 
     async def elect(self, leader: LeaderRecord) -> None:
         """Let the election node name a leader, and wait until the picture knows it."""
         await self.write(znodes.LEADER, encode_leader(leader))
-        await eventually(lambda: self.parts.picture.leader is not None)
+        await eventually(lambda: self.context.cluster_state.leader is not None)
 
     def lead(self) -> None:
         """Begin the term."""
@@ -105,7 +105,9 @@ class LeaderAtWork:
 
     async def rounds(self, count: int = 1) -> None:
         """Wait until so many rounds are done."""
-        await eventually(lambda: self.leading.desk and self.desk.recollection.rounds >= count)
+        await eventually(
+            lambda: self.leading.leader_term and self.leader_term.decision_log.rounds >= count
+        )
 
     async def stop_leading(self) -> None:
         """End the term."""
@@ -122,26 +124,26 @@ async def leader_at_work(
     round_interval_s: float = 0.02,
     tick_interval_s: float = 0.01,
     seeds: SeedSource | None = None,
-    build: Callable[[Parts], Parts] = lambda parts: parts,
+    build: Callable[[Context], Context] = lambda context: context,
 ) -> AsyncIterator[LeaderAtWork]:
     """Yield a sidecar whose term begins when it is told to."""
     service = MemoryService()
     coordination, hand = MemoryCoordination(service), MemoryCoordination(service)
     clock, registry = SystemClock(), CollectorRegistry()
     metrics = Metrics(registry)
-    parts = Parts(
+    context = Context(
         identity=_identity(clock.wall_ms()),
         coordination=coordination,
-        picture=ClusterPicture(coordination, clock, metrics),
+        cluster_state=ClusterState(coordination, clock, metrics),
         broker=InProcessBroker(clock.monotonic_s),
         clock=clock,
         metrics=metrics,
         topic_hash=TopicHash("crc32"),
         seeds=seeds or NoSeed(),
     )
-    parts = build(parts)
+    context = build(context)
     usual = tuned_by(Config.model_validate({"broker": {"id": "b1:8080"}}))
-    tuning = Tuning(
+    tuning = RuntimeSettings(
         replace(
             usual,
             planner=planner,
@@ -154,21 +156,21 @@ async def leader_at_work(
         )
     )
 
-    def open_desk(term: Term) -> Desk:
-        return Desk(parts, term, tuning, cluster="east", rng=np.random.default_rng(0))
+    def open_desk(term: Term) -> LeaderTerm:
+        return LeaderTerm(context, term, tuning, cluster="east", rng=np.random.default_rng(0))
 
-    leading = Leading(open_desk, parts)
+    leading = Leadership(open_desk, context)
     await coordination.start()
     await hand.start()
     await eventually(lambda: coordination.session.session_id and hand.session.session_id)
-    parts.picture.open()
-    parts.picture.loads.open()
+    context.cluster_state.open()
+    context.cluster_state.loads.open()
     stat = await hand.create(znodes.EPOCH, b"")
     at_work = LeaderAtWork(
-        parts=parts,
+        context=context,
         hand=hand,
         leading=leading,
-        accounting=Accounting(parts, leading, "east"),
+        accounting=Explainer(context, leading, "east"),
         registry=registry,
         tuning=tuning,
         term=Term(stat.version, coordination.session.session_id),
@@ -177,7 +179,7 @@ async def leader_at_work(
         yield at_work
     finally:
         await at_work.stop_leading()
-        parts.picture.close()
+        context.cluster_state.close()
         await coordination.close()
         await hand.close()
 

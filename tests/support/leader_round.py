@@ -19,7 +19,7 @@ from synthetic_cluster import NOW_S, SHAPES, Shape, SyntheticBroker, synthetic_b
 from loadmanager.core import znodes
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.load import LoadReport, registration_of
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import ThresholdShedder
@@ -54,7 +54,7 @@ class LeaderRounds:
 
     def __init__(self, brokers: int, shape: Shape) -> None:
         self.planner = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0))
-        self.tally = LoadTally(weights=self.planner.weights)
+        self.tally = LoadTracker(weights=self.planner.weights)
         self._changing: list[SyntheticBroker] = []
         for number, broker in enumerate(synthetic_brokers(brokers, shape)):
             self.tally.report(broker.report(), 0.0)

@@ -10,8 +10,8 @@ from waiting import eventually
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.common.cluster_state import ClusterPicture
-from loadmanager.common.context import Parts
+from loadmanager.common.cluster_state import ClusterState
+from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
@@ -28,9 +28,9 @@ NOBODY = "127.0.0.1:1"
 class OrderingLeader:
     """Stands for election until closed; ``book`` writes orders once it was elected."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.picture = parts.picture
-        self._parts = parts
+    def __init__(self, context: Context) -> None:
+        self.cluster_state = context.cluster_state
+        self._context = context
         self._elected: asyncio.Future[Term] = asyncio.get_running_loop().create_future()
 
     @classmethod
@@ -38,18 +38,18 @@ class OrderingLeader:
     async def campaigning(cls, zookeeper: str) -> "AsyncIterator[OrderingLeader]":
         """Yield a leader that is elected as soon as ZooKeeper answers and nobody leads."""
         broker = HttpBrokerControl(f"http://{NOBODY}", 1.0)
-        parts = _parts(zookeeper, broker)
-        leader = cls(parts)
-        await parts.coordination.start()
-        parts.picture.open()
+        context = _context(zookeeper, broker)
+        leader = cls(context)
+        await context.coordination.start()
+        context.cluster_state.open()
         running = asyncio.create_task(leader._campaign())
         try:
             yield leader
         finally:
             running.cancel()
             await asyncio.wait({running})
-            parts.picture.close()
-            await parts.coordination.close()
+            context.cluster_state.close()
+            await context.coordination.close()
             await broker.close()
 
     async def book(self, within_s: float) -> OrderBook:
@@ -60,22 +60,22 @@ class OrderingLeader:
         """
         async with asyncio.timeout(within_s):
             term = await asyncio.shield(self._elected)
-        book = OrderBook(self._parts, term)
+        book = OrderBook(self._context, term)
         await book.read()
         return book
 
     async def _campaign(self) -> None:
         # An election waits for changes, and in an empty cluster the first one would be a
         # sidecar's registration: that sidecar would be as quick as we.
-        await eventually(lambda: self.picture.complete, within_s=READY_BOUND_S)
-        await Election(self._parts, eligible=lambda: True, lead=self._lead).run()
+        await eventually(lambda: self.cluster_state.complete, within_s=READY_BOUND_S)
+        await Election(self._context, eligible=lambda: True, lead=self._lead).run()
 
     async def _lead(self, term: Term) -> None:
         self._elected.set_result(term)
         await asyncio.Event().wait()
 
 
-def _parts(zookeeper: str, broker: BrokerControl) -> Parts:
+def _context(zookeeper: str, broker: BrokerControl) -> Context:
     clock, metrics = SystemClock(), Metrics(CollectorRegistry())
     coordination = ZooKeeperCoordination(
         ZooKeeperOptions(
@@ -85,7 +85,7 @@ def _parts(zookeeper: str, broker: BrokerControl) -> Parts:
             reconnect_delay_max_s=0.1,
         )
     )
-    return Parts(
+    return Context(
         identity=Identity(
             broker=BrokerId(NOBODY),
             urls=BrokerUrls(http_url=f"http://{NOBODY}"),
@@ -95,7 +95,7 @@ def _parts(zookeeper: str, broker: BrokerControl) -> Parts:
             version="",
         ),
         coordination=coordination,
-        picture=ClusterPicture(coordination, clock, metrics),
+        cluster_state=ClusterState(coordination, clock, metrics),
         broker=broker,
         clock=clock,
         metrics=metrics,

@@ -13,8 +13,8 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
-from loadmanager.common.cluster_state import ClusterPicture
-from loadmanager.common.context import Parts
+from loadmanager.common.cluster_state import ClusterState
+from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.config import Config
 from loadmanager.core.ids import BrokerId, BundleId
@@ -78,7 +78,7 @@ class NoLine:
 class PulsarSidecar:
     """One of them; ``beside`` is its broker."""
 
-    parts: Parts
+    context: Context
     application: Application
     coordination: MemoryCoordination
     beside: FakeBroker
@@ -88,7 +88,7 @@ class PulsarSidecar:
     @property
     def leads(self) -> bool:
         """Whether it is the leader."""
-        return self.application.leading.desk is not None
+        return self.application.leading.leader_term is not None
 
     def crash(self) -> None:
         """End it without a last word, its session at once."""
@@ -118,7 +118,7 @@ class PulsarSidecars:
         coordination = MemoryCoordination(self.service, timeout_s=6.0, chroot="/lm")
         clock, metrics = SystemClock(), Metrics(CollectorRegistry())
         broker = make_pulsar_broker(config)
-        parts = Parts(
+        context = Context(
             identity=Identity(
                 broker=config.broker.id,
                 urls=BrokerUrls(http_url=config.broker.http_url),
@@ -130,7 +130,7 @@ class PulsarSidecars:
                 process_id=1,
             ),
             coordination=coordination,
-            picture=ClusterPicture(coordination, clock, metrics),
+            cluster_state=ClusterState(coordination, clock, metrics),
             broker=broker,
             clock=clock,
             metrics=metrics,
@@ -142,7 +142,7 @@ class PulsarSidecars:
             async with asyncio.TaskGroup() as commands:
                 application = join(
                     config,
-                    parts,
+                    context,
                     probe=BusyProbe(beside),
                     leader_line=NoLine(),
                     commands=commands,
@@ -151,7 +151,7 @@ class PulsarSidecars:
                 )
                 ready.set_result(application)
                 sidecar = Sidecar(
-                    parts,
+                    context,
                     OpenDoor(),
                     application.member,
                     application.election,
@@ -169,7 +169,7 @@ class PulsarSidecars:
                 )
 
         task = asyncio.create_task(live())
-        one = PulsarSidecar(parts, await ready, coordination, beside, stopping, task)
+        one = PulsarSidecar(context, await ready, coordination, beside, stopping, task)
         self.living.append(one)
         return one
 
@@ -195,7 +195,7 @@ class PulsarSidecars:
         await eventually(
             lambda: (
                 self.leader is not None
-                and all(len(one.parts.picture.brokers) == count for one in self.living)
+                and all(len(one.context.cluster_state.brokers) == count for one in self.living)
             )
         )
 

@@ -16,7 +16,7 @@ from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 
 Shape = Literal["hot5pct", "spread"]
 """One broker in twenty far above the others, or all of them anywhere from 5 to 95 %."""
@@ -102,7 +102,7 @@ def synthetic_brokers(count: int, shape: Shape) -> Iterator[SyntheticBroker]:
 
 def synthetic_view(brokers: int, shape: Shape, *, top_k: int = 10) -> ClusterView:
     """Return such a cluster as a leader sees it after one sample of each bundle."""
-    tally = LoadTally()
+    tally = LoadTracker()
     for broker in synthetic_brokers(brokers, shape):
         tally.put(broker.load(top_k))
     tally.sample()

@@ -11,7 +11,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, crc32, position
 from loadmanager.core.ids import BrokerId, BundleId, bundle_id, namespace_of, parse_topic
-from loadmanager.core.load_tracker import LoadTally
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Reason
 from loadmanager.core.scores import ResourceWeights, max_usage, percent_usage, weighted_max_usage
 from loadmanager.core.settings import from_pulsar, with_arithmetic
@@ -51,7 +51,7 @@ def check_resource_usage(scenario: Json, count: Count) -> None:
 def check_broker_load_data(scenario: Json, count: Count) -> None:
     """Compare the exponential averages of a broker."""
     config = scenario["config"]
-    tally = LoadTally(
+    tally = LoadTracker(
         weights=with_arithmetic(from_pulsar(ResourceWeights, config), like_java=True),
         history_fraction=config.get("loadBalancerHistoryResourcePercentage", 0.9),
     )

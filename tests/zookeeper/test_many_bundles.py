@@ -9,9 +9,9 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.agent.registration import register
-from loadmanager.agent.takeover import Succession
-from loadmanager.common.cluster_state import ClusterPicture
-from loadmanager.common.context import Parts
+from loadmanager.agent.takeover import Takeover
+from loadmanager.common.cluster_state import ClusterState
+from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -63,36 +63,36 @@ async def test_a_broker_with_20_000_bundles_registers_reports_and_is_drained(
         started_at_ms=1,
         version="1",
     )
-    picture = ClusterPicture(leaders, clock, metrics)
-    picture.open()
-    picture.loads.open()
+    cluster_state = ClusterState(leaders, clock, metrics)
+    cluster_state.open()
+    cluster_state.loads.open()
     report = _report()
 
     # It registers with all its bundles, and the leader sees them.
-    succession = Succession(identity, agents, clock)
+    succession = Takeover(identity, agents, clock)
     membership, former = await register(agents, identity, report, succession)
     assert former == {}
-    await eventually(lambda: BROKER in picture.loads.reports, within_s=20.0)
-    assert picture.loads.reports[BROKER].report.bundles.keys() == report.bundles.keys()
+    await eventually(lambda: BROKER in cluster_state.loads.reports, within_s=20.0)
+    assert cluster_state.loads.reports[BROKER].report.bundles.keys() == report.bundles.keys()
 
     # It lists them as its own, and reports again.
     tokens = {bundle: 10**10 + 7 * number for number, bundle in enumerate(BUNDLES)}
     await agents.set(znodes.owned(BROKER), encode_owned(tokens, BUNDLES))
     await agents.set(znodes.loads(BROKER), encode_loads(replace(report, reported_at_ms=3)))
-    await eventually(lambda: len(picture.owners) == len(BUNDLES), within_s=20.0)
-    await eventually(lambda: picture.loads.reports[BROKER].report.reported_at_ms == 3)
+    await eventually(lambda: len(cluster_state.owners) == len(BUNDLES), within_s=20.0)
+    await eventually(lambda: cluster_state.loads.reports[BROKER].report.reported_at_ms == 3)
 
     # It is ordered to own them, and then to hand all of them over.
     epoch = await leaders.create(znodes.EPOCH, b"")
-    parts = Parts(
+    context = Context(
         identity=identity,
         coordination=leaders,
-        picture=picture,
+        cluster_state=cluster_state,
         broker=InProcessBroker(clock.monotonic_s),
         clock=clock,
         metrics=metrics,
     )
-    book = OrderBook(parts, Term(epoch.version, leaders.session.session_id))
+    book = OrderBook(context, Term(epoch.version, leaders.session.session_id))
     await book.read()
     await book.write(OrderChanges(dict.fromkeys(BUNDLES, BROKER)))
     await book.write(OrderChanges({bundle: HEIRS[n % 2] for n, bundle in enumerate(BUNDLES)}))
@@ -103,4 +103,4 @@ async def test_a_broker_with_20_000_bundles_registers_reports_and_is_drained(
         assert len(orders.bundles) == count
         assert len(orders.handovers) == (len(BUNDLES) if broker == BROKER else 0)
     assert agents.session.session_id == membership.session_id
-    picture.close()
+    cluster_state.close()

@@ -1,19 +1,19 @@
 """The HTTP door: lookups, admin REST, metrics, and the line to the leader."""
 
 from loadmanager.adapters.http.admission import ConnectionLimits
-from loadmanager.adapters.http.assign_client import HttpLeaderLine
+from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
-from loadmanager.adapters.http.http_server import DoorSettings, HttpDoor
+from loadmanager.adapters.http.http_server import HttpServer, HttpServerSettings
 from loadmanager.adapters.http.replies import Refused, json_reply, text_reply
 from loadmanager.adapters.http.routes import Handler, Route, Target
 
 __all__ = [
     "ConnectionLimits",
-    "DoorSettings",
     "Handler",
     "HealthListener",
-    "HttpDoor",
-    "HttpLeaderLine",
+    "HttpAssignClient",
+    "HttpServer",
+    "HttpServerSettings",
     "LoopWatch",
     "Refused",
     "Route",

@@ -12,7 +12,7 @@ from loadmanager.ports import LookupService
 ASSIGN_PATH = "/loadmanager/v1/assign"
 
 
-class Leading:
+class AssignResource:
     """Answers ``POST /loadmanager/v1/assign``."""
 
     def __init__(self, lookup: LookupService) -> None:

@@ -44,7 +44,7 @@ class AnswerTooLong(ValueError):
     """An answer of more bytes than any sidecar has to say."""
 
 
-class HttpLeaderLine:
+class HttpAssignClient:
     """`LeaderLine` over HTTP, with connections kept open between questions.
 
     Args:

@@ -8,19 +8,19 @@ from aiohttp import web
 
 from loadmanager.adapters.http.admission import Admission
 from loadmanager.adapters.http.failures import Failures
-from loadmanager.adapters.http.fast_path import Express
-from loadmanager.adapters.http.protocol import HEADER_OVER_URL_BYTES, DoorProtocol
+from loadmanager.adapters.http.fast_path import FastPath
+from loadmanager.adapters.http.protocol import HEADER_OVER_URL_BYTES, HttpProtocol
 
 _LOOK_EVERY_S: Final = 1.0
 
 
-class DoorServer(web.Server):
-    """Makes a `DoorProtocol` for each connection."""
+class ConnectionServer(web.Server):
+    """Makes a `HttpProtocol` for each connection."""
 
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        express: Express,
+        express: FastPath,
         admission: Admission,
         *,
         max_body_bytes: int,
@@ -49,9 +49,9 @@ class DoorServer(web.Server):
         self._keepalive_s = keepalive_s
         self._max_url_bytes = max_url_bytes
 
-    def __call__(self) -> DoorProtocol:
+    def __call__(self) -> HttpProtocol:
         """Return the protocol of a new connection."""
-        return DoorProtocol(
+        return HttpProtocol(
             self,
             self._express,
             self._admission,

@@ -11,7 +11,7 @@ What makes this safe:
   answered from memory, and only if it can change neither the answer nor the framing: it
   names no listener, brings no body and leaves the connection open.
 - A first line finds an answer only through `Answers`, which checks the picture.
-- A connection is served here only while aiohttp owes it nothing (`DoorProtocol`): all
+- A connection is served here only while aiohttp owes it nothing (`HttpProtocol`): all
   that was handed over was one whole request, and its response is out. A connection
   that ever pipelines, sends bodies or splits a request is aiohttp's from then on.
 
@@ -77,7 +77,7 @@ class KnownReply(web.StreamResponse):
         """Do nothing: it is written."""
 
 
-class Express:
+class FastPath:
     """Knows which raw requests have a remembered answer."""
 
     def __init__(self, answers: Answers, metrics: LookupMetrics) -> None:

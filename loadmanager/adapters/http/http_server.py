@@ -14,10 +14,10 @@ from loadmanager.adapters.host.listeners import listener_on
 from loadmanager.adapters.http.admin.health import Health
 from loadmanager.adapters.http.admission import Admission, ConnectionLimits
 from loadmanager.adapters.http.answers import Answers
-from loadmanager.adapters.http.assign import Leading
-from loadmanager.adapters.http.connections import DoorServer
+from loadmanager.adapters.http.assign import AssignResource
+from loadmanager.adapters.http.connections import ConnectionServer
 from loadmanager.adapters.http.describing import Describing
-from loadmanager.adapters.http.fast_path import Express
+from loadmanager.adapters.http.fast_path import FastPath
 from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
 from loadmanager.adapters.http.lookups import DoorMode, Lookups
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorSettings:
+class HttpServerSettings:
     """How the door behaves.
 
     Attributes:
@@ -64,7 +64,7 @@ class DoorSettings:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
-class HttpDoor:
+class HttpServer:
     """Serves one `LookupService` over HTTP.
 
     Args:
@@ -72,7 +72,7 @@ class HttpDoor:
         metrics: told of each lookup's outcome.
         registry: what ``/metrics`` exposes.
         version: what ``/admin/v2/brokers/version`` and the API's description tell.
-        settings: see `DoorSettings`.
+        settings: see `HttpServerSettings`.
         more_routes: routes of others, such as a dashboard's; the door's own come first.
         guard: says who may do what; without it everybody may do everything.
         tls: the files to speak TLS with; without them it is plain HTTP.
@@ -89,7 +89,7 @@ class HttpDoor:
         metrics: LookupMetrics,
         registry: CollectorRegistry,
         version: str,
-        settings: DoorSettings | None = None,
+        settings: HttpServerSettings | None = None,
         more_routes: Sequence[Route] = (),
         guard: Guard | None = None,
         tls: TlsFiles | None = None,
@@ -106,9 +106,9 @@ class HttpDoor:
         self._tls = tls
         self._tls_refresh_s = tls_refresh_s
         self._refreshing: asyncio.Task[None] | None = None
-        self._settings = settings = settings or DoorSettings()
+        self._settings = settings = settings or HttpServerSettings()
         answers = Answers(lookup, settings.max_remembered_answers)
-        self._express = Express(answers, metrics)
+        self._express = FastPath(answers, metrics)
         self._lookups = Lookups(
             lookup,
             answers,
@@ -123,7 +123,7 @@ class HttpDoor:
                 *self._lookups.routes(),
                 *Health(lookup, version).routes(),
                 *Describing(version).routes(),
-                *Leading(lookup).routes(),
+                *AssignResource(lookup).routes(),
                 *Watching(lookup, registry).routes(),
                 *more_routes,
             ]
@@ -137,7 +137,7 @@ class HttpDoor:
             OSError: the address, or the port for probes, cannot be listened on.
             TlsFilesUnusable: TLS cannot be spoken with the files given.
         """
-        server = DoorServer(
+        server = ConnectionServer(
             self._handle,
             self._express,
             Admission(self._settings.limits, self._refused),

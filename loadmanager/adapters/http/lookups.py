@@ -12,7 +12,7 @@ from aiohttp.http import HttpVersion11
 from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.answers import Answer, Answers
-from loadmanager.adapters.http.fast_path import LISTENER_HEADER, Express, KnownReply
+from loadmanager.adapters.http.fast_path import LISTENER_HEADER, FastPath, KnownReply
 from loadmanager.adapters.http.operations import TEXT, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, text_reply, unavailable
@@ -61,7 +61,7 @@ class Lookups(Resource):
         self,
         lookup: LookupService,
         answers: Answers,
-        express: Express,
+        express: FastPath,
         metrics: LookupMetrics,
         *,
         mode: DoorMode,

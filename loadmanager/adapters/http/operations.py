@@ -16,7 +16,7 @@ A `Resource` is a class whose methods answer requests, each declared right above
 The declaration says method, path, parameters, body, answers, the role a caller needs and
 whether only the leader can answer. From it come the route with its checks (`Resource.routes`),
 the OpenAPI document (`openapi`), the tables for people (`reference`), and, where a guard
-is set (`HttpDoor`), who may do it: each `Route` carries the role of its operation.
+is set (`HttpServer`), who may do it: each `Route` carries the role of its operation.
 
 - A name in braces in the path is described in `parameters.PATH_PARAMETERS`; a method finds
   its text, decoded once, in ``call.path``.

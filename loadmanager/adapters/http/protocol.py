@@ -14,7 +14,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from loadmanager.adapters.http.admission import Admission
 from loadmanager.adapters.http.failures import Failures, refusal_for
-from loadmanager.adapters.http.fast_path import Express, KnownReply
+from loadmanager.adapters.http.fast_path import FastPath, KnownReply
 from loadmanager.adapters.http.heads import Heads, is_whole_request
 from loadmanager.adapters.http.replies import Refused, raw_refusal, refusal_reply
 from loadmanager.adapters.http.security.origin import is_loopback_peer
@@ -22,7 +22,7 @@ from loadmanager.adapters.http.security.origin import is_loopback_peer
 HEADER_OVER_URL_BYTES: Final = 8_192
 
 
-class DoorProtocol(web.RequestHandler):
+class HttpProtocol(web.RequestHandler):
     """aiohttp's protocol for one connection, with the express lane before it."""
 
     __slots__ = (
@@ -53,7 +53,7 @@ class DoorProtocol(web.RequestHandler):
     def __init__(
         self,
         manager: web.Server,
-        express: Express,
+        express: FastPath,
         admission: Admission,
         failures: Failures,
         loop: asyncio.AbstractEventLoop,

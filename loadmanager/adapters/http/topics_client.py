@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from loadmanager.adapters.http.assign_client import HttpLeaderLine, told_refusal
+from loadmanager.adapters.http.assign_client import HttpAssignClient, told_refusal
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_bundle, parse_full_topic
 from loadmanager.core.load import TopicTraffic
@@ -19,10 +19,10 @@ TOPICS_PATH: Final = "/admin/v2/broker-stats/topics"
 _MOST_BYTES: Final = 64 * 1024 * 1024
 
 
-class HttpTopicLine:
+class HttpTopicsClient:
     """`TopicLine` over HTTP, on the connections of another line."""
 
-    def __init__(self, line: HttpLeaderLine) -> None:
+    def __init__(self, line: HttpAssignClient) -> None:
         self._line = line
 
     async def topics(

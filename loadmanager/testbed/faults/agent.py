@@ -9,8 +9,8 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from loadmanager.common.cluster_conditions import Conditions
-from loadmanager.common.cluster_state import ClusterPicture
-from loadmanager.common.context import Parts
+from loadmanager.common.cluster_state import ClusterState
+from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.common.task_groups import first_leaf
 from loadmanager.config import Config
@@ -31,9 +31,9 @@ SESSION_S = 10.0
 LINE_TIMEOUT_S = 2.0
 
 
-def as_built(parts: Parts) -> Parts:
+def as_built(context: Context) -> Context:
     """Change nothing."""
-    return parts
+    return context
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class World:
     agents: "list[Agent]" = field(default_factory=list)
     drift_fraction: float = 0.0
     """How much faster or slower than others the monotonic clock of a process may run."""
-    build: Callable[[Parts], Parts] = field(default=as_built)
+    build: Callable[[Context], Context] = field(default=as_built)
     """What each new sidecar is joined of; a test of the tests breaks something here."""
 
     @property
@@ -93,7 +93,7 @@ class Agent:
         self.clock = clock = ProcessClock(self.gate, world.rng, world.drift_fraction)
         self.registry = CollectorRegistry()
         metrics = Metrics(self.registry)
-        self.picture = ClusterPicture(self.coordination, clock, metrics)
+        self.cluster_state = ClusterState(self.coordination, clock, metrics)
         identity = Identity(
             broker=host.name,
             urls=BrokerUrls(http_url=f"http://{host.name}"),
@@ -104,15 +104,15 @@ class Agent:
             host=host.machine,
             process_id=number,
         )
-        parts = Parts(
+        context = Context(
             identity=identity,
             coordination=self.coordination,
-            picture=self.picture,
+            cluster_state=self.cluster_state,
             broker=self.line,
             clock=clock,
             metrics=metrics,
         )
-        self.parts = world.build(parts)
+        self.context = world.build(context)
         self.door = OpenDoor()
         self.stop = asyncio.Event()
         self.failure: BaseException | None = None
@@ -138,8 +138,8 @@ class Agent:
     @property
     def leads(self) -> bool:
         """Whether it is the leader as far as it knows."""
-        leader = self.picture.leader
-        return leader is not None and leader.instance == self.parts.identity.instance
+        leader = self.cluster_state.leader
+        return leader is not None and leader.instance == self.context.identity.instance
 
     def metric(self, name: str, **labels: str) -> float:
         """Return one sample of this process's metrics, 0 if there is none."""
@@ -164,21 +164,21 @@ class Agent:
         await asyncio.wait({self.task})
 
     async def _live(self) -> None:
-        PROCESS.set(self.parts.identity.instance)
+        PROCESS.set(self.context.identity.instance)
         config = self._world.config
         rng = np.random.default_rng(self._world.rng.randrange(2**32))
         try:
             async with asyncio.TaskGroup() as commands:
                 self.application = join(
                     config,
-                    self.parts,
+                    self.context,
                     probe=ScriptedProbe(self.host),
                     leader_line=CallingLine(self._world, self),
                     commands=commands,
                     rng=rng,
                 )
                 sidecar = Sidecar(
-                    self.parts,
+                    self.context,
                     self.door,
                     self.application.member,
                     self.application.election,
@@ -200,7 +200,7 @@ class Agent:
 
 @dataclass(slots=True)
 class CallingLine:
-    """The `LeaderLine` that calls the leader's `Answering` in the same process."""
+    """The `LeaderLine` that calls the leader's `LookupService` in the same process."""
 
     world: World
     caller: Agent

@@ -100,7 +100,7 @@ class AnswersWatch:
     def look_at_touch(self, agents: Iterable[Agent], at_s: float) -> None:
         """Take note of who is in touch; to be called after whatever may have changed it."""
         for agent in agents:
-            touch = self._touch[agent.parts.identity.instance]
+            touch = self._touch[agent.context.identity.instance]
             lag_s = agent.coordination.lag_s * LAGS_IN_A_CHAIN
             if lag_s:
                 touch.lag_s, touch.lagged_until_s = max(lag_s, touch.lag_s), at_s + lag_s
@@ -117,12 +117,12 @@ class AnswersWatch:
     def knows_since_s(self, agent: Agent, at_s: float) -> float:
         """Return the moment since when the sidecar may have missed something."""
         self.look_at_touch([agent], at_s)
-        return self._touch[agent.parts.identity.instance].knows_since_s
+        return self._touch[agent.context.identity.instance].knows_since_s
 
     def answer_given(self, agent: Agent, owner: Owner, at_s: float) -> None:
         """Look at an answer, in the moment it is given."""
         self.answered += 1
-        name = agent.parts.identity.instance
+        name = agent.context.identity.instance
         told = f"{name} answered {owner.broker} token {owner.fencing_token} epoch {owner.epoch}"
         self.trace.add("answer", f"{owner.bundle} {told}")
         since_s = self.knows_since_s(agent, at_s)

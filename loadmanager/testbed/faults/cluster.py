@@ -29,7 +29,7 @@ from loadmanager.core.ids import (
 from loadmanager.core.orders import Orders, decode_orders
 from loadmanager.core.plan import Cause
 from loadmanager.core.wire import encode_boundaries
-from loadmanager.leader.term import Desk
+from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import Connection, CoordinationError, NotLeader
 from loadmanager.testbed.checker.serving import overlaps
 from loadmanager.testbed.faults.agent import Agent, World
@@ -77,12 +77,12 @@ class Cluster(World):
         return next(a for a in self.living if a.coordination.session.session_id == holder)
 
     @property
-    def desk(self) -> Desk:
+    def leader_term(self) -> LeaderTerm:
         """The desk of the leader; raises `NotLeader` while it has none."""
-        desk = self.leader.app.leading.desk
-        if desk is None:
+        leader_term = self.leader.app.leading.leader_term
+        if leader_term is None:
             raise NotLeader("the elected sidecar has not begun to lead")
-        return desk
+        return leader_term
 
     # --- waiting --------------------------------------------------------------------
 
@@ -106,12 +106,12 @@ class Cluster(World):
                     agent.application
                     and agent.app.member.registered
                     and agent.app.answering.readiness().ready
-                    and len(agent.picture.brokers) == len({a.host.name for a in self.living})
+                    and len(agent.cluster_state.brokers) == len({a.host.name for a in self.living})
                     for agent in self.living
                 )
                 and any(
-                    agent.app.leading.desk
-                    and len(agent.picture.loads.reports) == len(agent.picture.brokers)
+                    agent.app.leading.leader_term
+                    and len(agent.cluster_state.loads.reports) == len(agent.cluster_state.brokers)
                     for agent in self.living
                 )
             ),
@@ -149,7 +149,7 @@ class Cluster(World):
 
     async def move(self, bundle: BundleId, target: Host) -> None:
         """Have the leader order a move, as a round does."""
-        await order(self.desk, {bundle: target.name})
+        await order(self.leader_term, {bundle: target.name})
 
     async def move_surely(self, bundle: BundleId, target: Host) -> None:
         """Have the leader order a move again until the reply comes."""
@@ -207,12 +207,12 @@ class Cluster(World):
             if lock is None or lock.stat.czxid != token:
                 yield f"{bundle}: served under {token}, lock is {lock and lock.stat}"
             for agent in self.living:
-                holding = agent.picture.live_owner(bundle)
+                holding = agent.cluster_state.live_owner(bundle)
                 if holding is None or (holding.broker, holding.fencing_token) != (
                     servers[0].name,
                     token,
                 ):
-                    yield f"{bundle}: {agent.parts.identity.instance} believes {holding}"
+                    yield f"{bundle}: {agent.context.identity.instance} believes {holding}"
 
     async def settled(self, bundles: Sequence[BundleId], within_s: float = 30.0) -> None:
         """Return once everything is as it should be; fail with what is not."""
@@ -261,9 +261,9 @@ class Cluster(World):
             await self._operator.close()
 
 
-async def order(desk: Desk, moves: Mapping[BundleId, BrokerId]) -> None:
+async def order(leader_term: LeaderTerm, moves: Mapping[BundleId, BrokerId]) -> None:
     """Have a leader order bundles to brokers, as people do; raises as `TaskController.dispatch`."""
-    await desk.tasks.dispatch(
+    await leader_term.tasks.dispatch(
         [
             BundleTask(
                 kind=TaskKind.MOVE,
@@ -272,7 +272,10 @@ async def order(desk: Desk, moves: Mapping[BundleId, BrokerId]) -> None:
                 target=target,
                 cause=Cause.REQUESTED,
                 asked_by=AskedBy.PEOPLE,
-                planned={b: desk.tasks.assigned[b] for b in {bundle} & desk.tasks.assigned.keys()},
+                planned={
+                    b: leader_term.tasks.assigned[b]
+                    for b in {bundle} & leader_term.tasks.assigned.keys()
+                },
             )
             for bundle, target in moves.items()
         ]

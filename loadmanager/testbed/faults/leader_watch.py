@@ -66,7 +66,7 @@ def somebody_leads(agents: Iterable[Agent], nodes: Mapping[str, Znode]) -> bool:
     return any(
         agent.coordination.session.session_id == holder
         and agent.application is not None
-        and agent.app.leading.desk is not None
+        and agent.app.leading.leader_term is not None
         for agent in agents
     )
 

@@ -82,7 +82,7 @@ class Monitor:
         """Watch a sidecar process to its end."""
         self.orders.follow(agent)
         agent.task.add_done_callback(lambda _: self._process_ended(agent))
-        agent.parts.unexpected.followers.append(partial(self._error_caught, agent))
+        agent.context.unexpected.followers.append(partial(self._error_caught, agent))
 
     def answer_given(self, agent: Agent, owner: Owner) -> None:
         """Look at the answer of a lookup."""
@@ -162,13 +162,13 @@ class Monitor:
 
     def _error_caught(self, agent: Agent, place: str, error: BaseException) -> None:
         """A sidecar that goes on after an unexpected error has a fault all the same."""
-        name = agent.parts.identity.instance
+        name = agent.context.identity.instance
         self.tell(Invariant.NOTHING_UNHEARD, f"{name}: {place}", f"went on after {error!r}")
 
     def _process_ended(self, agent: Agent) -> None:
         """A process ends because it is asked to, killed or displaced, and for nothing else."""
         failure = agent.failure
-        name = agent.parts.identity.instance
+        name = agent.context.identity.instance
         self._trace.add("process", f"{name} ended: {failure}")
         if failure is not None and not isinstance(failure, Displaced):
             self.tell(Invariant.NOTHING_UNHEARD, name, f"ended by {failure!r}")

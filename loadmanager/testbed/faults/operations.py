@@ -20,9 +20,9 @@ async def move_bundle(scene: Scene) -> str:
     bundle, target = scene.any_bundle(), scene.any_host().name
     if bundle is None:
         return ""
-    for agent, desk in scene.desks():
-        if target in agent.picture.brokers:
-            scene.begin(order(desk, {bundle: target}))
+    for agent, leader_term in scene.desks():
+        if target in agent.cluster_state.brokers:
+            scene.begin(order(leader_term, {bundle: target}))
     return f"{bundle} to {target}"
 
 
@@ -32,8 +32,8 @@ async def split_bundle(scene: Scene) -> str:
     namespace = bundle.rpartition("/")[0] if bundle else ""
     if bundle is None or len(scene.monitor.bundles_of(Namespace(namespace))) >= 2 * MOST_BUNDLES:
         return ""
-    for _, desk in scene.desks():
-        scene.begin(desk.splits.order(bundle, SplitOrder("range_equally_divide")))
+    for _, leader_term in scene.desks():
+        scene.begin(leader_term.splits.order(bundle, SplitOrder("range_equally_divide")))
     return bundle
 
 
@@ -104,7 +104,7 @@ async def delete_namespace(scene: Scene) -> str:
 
 
 def _namespaces(agent: Agent) -> NamespaceRequests:
-    return NamespaceRequests(agent.parts, agent.app.leading, "standalone")
+    return NamespaceRequests(agent.context, agent.app.leading, "standalone")
 
 
 def _is_marked(scene: Scene, broker: str) -> bool:

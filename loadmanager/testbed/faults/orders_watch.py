@@ -82,7 +82,7 @@ class OrdersWatch:
     def follow(self, agent: Agent) -> None:
         """Listen to what orders a sidecar is told, and to what it commits then."""
         session, broker = agent.coordination, agent.host.name
-        name = agent.parts.identity.instance
+        name = agent.context.identity.instance
         session.after_read = lambda path, node: self._was_read(name, broker, path, node)
         session.after_told = lambda path, node: self._was_told(name, broker, path, node)
         session.before_commit = lambda operations: self._committed(name, operations)

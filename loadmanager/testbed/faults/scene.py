@@ -9,7 +9,7 @@ from typing import Any
 
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.leader.election import Deposed
-from loadmanager.leader.term import Desk
+from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import BrokerError, CoordinationError, LookupRefused
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster
@@ -54,13 +54,13 @@ class Scene:
         namespaces = self.monitor.namespaces
         return self.rng.choice(namespaces) if namespaces else None
 
-    def desks(self) -> list[tuple[Agent, Desk]]:
+    def desks(self) -> list[tuple[Agent, LeaderTerm]]:
         """Return every sidecar that believes to lead, with its desk."""
         found = []
         for agent in self.cluster.living:
-            desk = agent.app.leading.desk if agent.application else None
-            if desk is not None:
-                found.append((agent, desk))
+            leader_term = agent.app.leading.leader_term if agent.application else None
+            if leader_term is not None:
+                found.append((agent, leader_term))
         return found
 
     def start(self, host: Host) -> Agent:

@@ -3,7 +3,7 @@
 `run_seed` is the seam for everything that runs seeds: the command, its processes, tests.
 Everything random comes from the seed, so two runs of one seed on the same code do the
 same, in whatever process. A test that breaks the product on purpose passes ``build``: it
-is given the `Parts` of each sidecar as it starts, and returns those to use, for example
+is given the `Context` of each sidecar as it starts, and returns those to use, for example
 with a coordination that leaves out the check of the epoch, or with a broker control that
 leases for ever. ``config`` changes settings, and ``happenings`` what may happen.
 """
@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from loadmanager.common.context import Parts
+from loadmanager.common.context import Context
 from loadmanager.config import Config
 from loadmanager.testbed.faults.agent import SESSION_S, as_built
 from loadmanager.testbed.faults.broker_faults import BROKER_FAULTS, mend_brokers
@@ -99,7 +99,7 @@ def run_seed(
     steps: int = STEPS,
     config: Config | None = None,
     happenings: Sequence[Happening] = HAPPENINGS,
-    build: Callable[[Parts], Parts] = as_built,
+    build: Callable[[Context], Context] = as_built,
     kept_lines: int = 400,
 ) -> SeedOutcome:
     """Run one seed to its end, or to the first violation. Raises nothing for what it finds."""
@@ -135,7 +135,7 @@ class _SeedRun:
         self._clients: Clients | None = None
         self.ended_at_s = START_S
 
-    async def play(self, config: Config, build: Callable[[Parts], Parts]) -> None:
+    async def play(self, config: Config, build: Callable[[Context], Context]) -> None:
         """Do everything, and raise the first violation at the step that it was found in."""
         rng = Random(self._seed)  # noqa: S311 - to be repeatable
         cluster = Cluster(config, Random(rng.randrange(2**32)))  # noqa: S311 - the same

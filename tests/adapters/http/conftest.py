@@ -13,10 +13,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from yarl import URL
 
-from loadmanager.adapters.http import DoorSettings, HttpDoor, Route
+from loadmanager.adapters.http import HttpServer, HttpServerSettings, Route
 from loadmanager.adapters.http.admin.namespaces import Namespaces
 from loadmanager.adapters.http.admin.partitions import Partitions
-from loadmanager.adapters.http.protocol import DoorProtocol
+from loadmanager.adapters.http.protocol import HttpProtocol
 from loadmanager.adapters.http.security import Guard, TlsFiles
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
@@ -256,7 +256,7 @@ class OpenDoor:
 
     lookup: FakeLookup
     port: int
-    door: HttpDoor
+    door: HttpServer
     client: aiohttp.ClientSession
     registry: CollectorRegistry
     scheme: str = "http"
@@ -307,7 +307,7 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
 
     async def open_one(  # noqa: PLR0917 - a door has so many sides
         lookup: FakeLookup | None = None,
-        settings: DoorSettings | None = None,
+        settings: HttpServerSettings | None = None,
         more_routes: tuple[Route, ...] = (),
         default_bundles: int = 32,
         guard: Guard | None = None,
@@ -318,12 +318,12 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
         registry = CollectorRegistry()
         metrics = LookupMetrics()
         registry.register(metrics)
-        door = HttpDoor(
+        door = HttpServer(
             lookup,
             metrics=metrics,
             registry=registry,
             version="1.2.3",
-            settings=settings or DoorSettings(stop_s=2.0),
+            settings=settings or HttpServerSettings(stop_s=2.0),
             guard=guard,
             tls=tls,
             more_routes=[
@@ -370,7 +370,7 @@ class Wire(asyncio.Transport):
 
     written: bytearray = field(default_factory=bytearray)
     closed: bool = False
-    protocol: DoorProtocol | None = None
+    protocol: HttpProtocol | None = None
     peer: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
@@ -430,7 +430,7 @@ def wired(door: OpenDoor, peer: str = "127.0.0.1") -> Wire:
     assert runner is not None
     assert runner.server is not None
     made = runner.server()
-    assert isinstance(made, DoorProtocol)
+    assert isinstance(made, HttpProtocol)
     wire.protocol = made
     made.connection_made(wire)
     return wire

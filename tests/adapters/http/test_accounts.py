@@ -24,19 +24,19 @@ QUESTIONS = (
 
 
 @pytest.fixture
-def desk() -> TellingDesk:
+def leader_term() -> TellingDesk:
     return TellingDesk()
 
 
 @pytest.fixture
-async def leader(open_a_door: OpenADoor, desk: TellingDesk) -> OpenDoor:
-    return await open_a_door(more_routes=tuple(Accounts(desk).routes()))
+async def leader(open_a_door: OpenADoor, leader_term: TellingDesk) -> OpenDoor:
+    return await open_a_door(more_routes=tuple(Accounts(leader_term).routes()))
 
 
-async def test_a_snapshot_is_given_as_it_is(leader: OpenDoor, desk: TellingDesk) -> None:
+async def test_a_snapshot_is_given_as_it_is(leader: OpenDoor, leader_term: TellingDesk) -> None:
     got = await leader.ask(QUESTIONS[0])
     assert (got.status, got.headers["Content-Type"]) == (200, "application/json")
-    assert got.text.encode() == desk.content
+    assert got.text.encode() == leader_term.content
 
 
 async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: OpenDoor) -> None:
@@ -82,7 +82,7 @@ async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: OpenDoor
 
 
 async def test_the_distance_from_the_best_is_that_of_the_last_round(
-    leader: OpenDoor, desk: TellingDesk
+    leader: OpenDoor, leader_term: TellingDesk
 ) -> None:
     figures = {
         "largest": 0.6,
@@ -96,7 +96,7 @@ async def test_the_distance_from_the_best_is_that_of_the_last_round(
     }
     assert (await leader.ask(f"{ROOT}/optimality")).json() == {"optimality": figures}
     assert (await leader.ask(QUESTIONS[1])).json()["optimality"] == figures
-    desk.last_round = 0
+    leader_term.last_round = 0
     assert (await leader.ask(f"{ROOT}/optimality")).json() == {"optimality": None}
 
 
@@ -125,19 +125,19 @@ async def test_the_thresholds_in_force_are_told(leader: OpenDoor) -> None:
     assert told["planner"] == json.loads(json.dumps(values_of(Planner().settings)))
 
 
-async def test_an_escaped_subject_is_understood(leader: OpenDoor, desk: TellingDesk) -> None:
+async def test_an_escaped_subject_is_understood(leader: OpenDoor, leader_term: TellingDesk) -> None:
     escaped = BUNDLE.replace("/", "%2F")
     assert (await leader.ask(f"{ROOT}/explain?subject={escaped}")).status == 200
-    assert desk.asked == [f"explain {BUNDLE}"]
+    assert leader_term.asked == [f"explain {BUNDLE}"]
 
 
 @pytest.mark.parametrize(("query", "limit"), [("", 100), ("?limit=1", 1), ("?limit=10000", 10_000)])
 async def test_as_many_decisions_are_told_as_asked_for(
-    leader: OpenDoor, desk: TellingDesk, query: str, limit: int
+    leader: OpenDoor, leader_term: TellingDesk, query: str, limit: int
 ) -> None:
     told = (await leader.ask(f"{ROOT}/decisions{query}")).json()["decisions"]
     assert [one["round"] for one in told] == [8, 7][:limit]
-    assert desk.asked == [f"decisions {limit}"]
+    assert leader_term.asked == [f"decisions {limit}"]
 
 
 async def test_a_full_page_of_decisions_names_the_next_and_filters_are_passed_on(

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http import DoorSettings, Route, Target, text_reply
+from loadmanager.adapters.http import HttpServerSettings, Route, Target, text_reply
 from loadmanager.adapters.http.failures import Failures
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, TopicName
@@ -201,7 +201,7 @@ async def test_a_request_line_with_a_whole_url_is_understood(door: OpenDoor) -> 
 
 
 async def test_a_body_beyond_the_limit_is_refused(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(settings=DoorSettings(max_body_bytes=1024))
+    door = await open_a_door(settings=HttpServerSettings(max_body_bytes=1024))
     got = await door.ask(NEW, "PUT", data=b" " * 2000)
     assert (got.status, got.json()) == (413, {"reason": "the body is longer than 1024 bytes"})
 
@@ -301,7 +301,7 @@ async def test_closing_lets_requests_under_way_finish(open_a_door: OpenADoor) ->
 
 async def test_closing_does_not_wait_for_ever(open_a_door: OpenADoor) -> None:
     never = FakeLookup(gate=asyncio.Event())
-    door = await open_a_door(never, DoorSettings(stop_s=0.05))
+    door = await open_a_door(never, HttpServerSettings(stop_s=0.05))
     stuck = asyncio.create_task(door.ask("/lookup/v2/topic/persistent/public/default/x"))
     await until(lambda: never.waiting == 1)
     async with asyncio.timeout(60):

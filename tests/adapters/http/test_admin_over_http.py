@@ -11,7 +11,7 @@ from recorded_unloads import RecordedUnloads
 from snapshot_samples import report
 from waiting import eventually
 
-from loadmanager.adapters.http import HttpLeaderLine
+from loadmanager.adapters.http import HttpAssignClient
 from loadmanager.adapters.http.admin.anti_affinity import AntiAffinity
 from loadmanager.adapters.http.admin.brokers import Brokers
 from loadmanager.adapters.http.admin.configuration import Configuration
@@ -21,14 +21,14 @@ from loadmanager.adapters.http.admin.plan import Plans
 from loadmanager.adapters.http.admin.quotas import Quotas
 from loadmanager.adapters.http.admin.steering import Steers
 from loadmanager.adapters.http.admin.topics import Topics
-from loadmanager.adapters.http.topics_client import HttpTopicLine, topics_from, topics_to_json
+from loadmanager.adapters.http.topics_client import HttpTopicsClient, topics_from, topics_to_json
 from loadmanager.admin.anti_affinity import AffinityRequests
 from loadmanager.admin.brokers import BrokerRequests
 from loadmanager.admin.failure_domains import DomainRequests
 from loadmanager.admin.isolation import IsolationRequests
 from loadmanager.admin.quotas import QuotaRequests
 from loadmanager.admin.topics import PartitionRequests, TopicRequests
-from loadmanager.common.balancing_mode import SteeringRequests
+from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.common.dynamic_settings import DynamicSettings
 from loadmanager.config import load_config
 from loadmanager.core import znodes
@@ -116,7 +116,7 @@ class Api:
 async def api(open_a_door: OpenADoor) -> AsyncIterator[Api]:
     planner = Planner(settings=PlannerSettings(settle_s=0.0))
     async with leader_at_work(planner, round_interval_s=3600) as sidecar:
-        parts, line = sidecar.parts, FakeTopicLine({})
+        parts, line = sidecar.context, FakeTopicLine({})
         topics = TopicRequests(parts, line)
         dynamic = DynamicSettings(parts, load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}))
         resources = (
@@ -127,7 +127,7 @@ async def api(open_a_door: OpenADoor) -> AsyncIterator[Api]:
             Isolation(IsolationRequests(parts, sidecar.leading, RecordedUnloads(), "east")),
             FailureDomains(DomainRequests(parts, "east")),
             Quotas(QuotaRequests(parts)),
-            Steers(SteeringRequests(parts)),
+            Steers(BalancingModeRequests(parts)),
             Plans(PreviewRequests(sidecar.leading)),
         )
         routes = tuple(route for one in resources for route in one.routes())
@@ -365,7 +365,9 @@ async def test_the_leader_is_paused_and_goes_on(api: Api) -> None:
 
 async def test_a_plan_is_told_in_codes_and_words(loaded: Api) -> None:
     loaded.sidecar.lead()
-    await eventually(lambda: loaded.sidecar.leading.desk and loaded.sidecar.desk.look().averages)
+    await eventually(
+        lambda: loaded.sidecar.leading.leader_term and loaded.sidecar.leader_term.look().averages
+    )
     plan = await loaded.get(f"{V2}/loadmanager/plan?set=moves_per_round%3D3&limit=1")
     assert plan["inForce"]["planner"]["moves_per_round"] == 3
     assert (plan["balancing"]["mode"], len(plan["refusals"])) == ("active", 1)
@@ -383,7 +385,7 @@ async def test_a_plan_is_told_in_codes_and_words(loaded: Api) -> None:
 async def test_topics_of_all_brokers_and_partitions_are_told(loaded: Api) -> None:
     there = TopicName("non-persistent", NS, "there")
     loaded.line.open["http://b2:7750"] = {FOUR.bundles[2]: {there: TopicTraffic()}}
-    await PartitionRequests(loaded.sidecar.parts).create(TopicName("persistent", NS, "p/q"), 2)
+    await PartitionRequests(loaded.sidecar.context).create(TopicName("persistent", NS, "p/q"), 2)
     path = f"{V2}/namespaces/{NS}/topics"
     persistent = [f"persistent://{NS}/p/q-partition-{number}" for number in range(2)]
     assert await loaded.get(path) == persistent
@@ -430,21 +432,21 @@ async def test_another_sidecars_odd_answer_is_no_answer(
         return text_reply(spoilt)
 
     door = await open_a_door(more_routes=(Route("GET", "/admin/v2/broker-stats/topics", odd),))
-    line = HttpLeaderLine()
+    line = HttpAssignClient()
     try:
         with pytest.raises(Unavailable):
-            await HttpTopicLine(line).topics(door.url, NS)
+            await HttpTopicsClient(line).topics(door.url, NS)
         with pytest.raises(Unavailable, match="does not answer"):
-            await HttpTopicLine(line).topics("http://127.0.0.1:1", NS)
+            await HttpTopicsClient(line).topics("http://127.0.0.1:1", NS)
     finally:
         await line.close()
 
 
 async def test_a_sidecar_tells_its_own_brokers_topics_to_others(loaded: Api) -> None:
-    line = HttpLeaderLine()
+    line = HttpAssignClient()
     try:
         # The in-process broker serves none of them: it was told of no lock.
-        assert await HttpTopicLine(line).topics(loaded.door.url, NS) == {}
+        assert await HttpTopicsClient(line).topics(loaded.door.url, NS) == {}
     finally:
         await line.close()
     assert await loaded.get(f"{V2}/broker-stats/topics") == {}

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from tls_files import Files
 
-from loadmanager.adapters.http import ConnectionLimits, DoorSettings
+from loadmanager.adapters.http import ConnectionLimits, HttpServerSettings
 from loadmanager.adapters.http.admission import Admission
-from loadmanager.adapters.http.connections import DoorServer
+from loadmanager.adapters.http.connections import ConnectionServer
 from loadmanager.adapters.http.heads import Heads
-from loadmanager.adapters.http.protocol import DoorProtocol
+from loadmanager.adapters.http.protocol import HttpProtocol
 from loadmanager.adapters.http.replies import Refused
 from loadmanager.adapters.http.security import TlsFiles
 from tests.adapters.http.conftest import (
@@ -47,15 +47,15 @@ async def connected(
         writer.close()
 
 
-def with_limits(**changes: float) -> DoorSettings:
-    return DoorSettings(stop_s=2.0, limits=replace(LIMITS, **changes))  # type: ignore[arg-type] # whole numbers where they must be
+def with_limits(**changes: float) -> HttpServerSettings:
+    return HttpServerSettings(stop_s=2.0, limits=replace(LIMITS, **changes))  # type: ignore[arg-type] # whole numbers where they must be
 
 
-def protocols(door: OpenDoor) -> list[DoorProtocol]:
+def protocols(door: OpenDoor) -> list[HttpProtocol]:
     runner = door.door._runner
     assert runner is not None
     assert runner.server is not None
-    return [one for one in runner.server.connections if isinstance(one, DoorProtocol)]
+    return [one for one in runner.server.connections if isinstance(one, HttpProtocol)]
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -203,7 +203,7 @@ async def test_a_client_that_goes_away_before_its_turn_keeps_no_room(
 def admission_of(door: OpenDoor) -> Admission:
     runner = door.door._runner
     assert runner is not None
-    assert isinstance(runner.server, DoorServer)
+    assert isinstance(runner.server, ConnectionServer)
     return runner.server._admission
 
 

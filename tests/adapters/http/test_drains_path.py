@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http import HttpServer
 from loadmanager.adapters.http.admin.drains import Drains
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.wire import DrainMark
@@ -60,7 +60,7 @@ def drains() -> FakeDrains:
 
 @pytest.fixture
 async def url(drains: FakeDrains) -> AsyncIterator[str]:
-    door = HttpDoor(
+    door = HttpServer(
         FakeLookup(),
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http import DoorSettings
+from loadmanager.adapters.http import HttpServerSettings
 from loadmanager.adapters.http.heads import is_whole_request
 from loadmanager.core.ids import TopicName
 from tests.adapters.http.conftest import (
@@ -233,7 +233,7 @@ async def test_a_reader_that_lags_is_not_written_to(door: OpenDoor) -> None:
 async def test_aiohttp_sees_a_request_before_it_takes_the_connection_for_idle(
     open_a_door: OpenADoor,
 ) -> None:
-    door = await open_a_door(settings=DoorSettings(keepalive_s=60.0))
+    door = await open_a_door(settings=HttpServerSettings(keepalive_s=60.0))
     await learn(door, "x")
     wire = wired(door)
     assert wire.protocol is not None

@@ -14,7 +14,7 @@ from leader_at_work import LeaderAtWork, leader_at_work
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import eventually
 
-from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http import HttpServer
 from loadmanager.adapters.http.admin.brokers import Brokers
 from loadmanager.adapters.http.admin.decisions import Accounts
 from loadmanager.adapters.http.admin.plan import Plans
@@ -62,16 +62,16 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, OpenDoor]
         sidecar.lead()
         await sidecar.rounds(2)
         for one in REPORTS:
-            sidecar.parts.metrics.show_usage(one)
-        topics = TopicRequests(sidecar.parts, NoTopicLine())
+            sidecar.context.metrics.show_usage(one)
+        topics = TopicRequests(sidecar.context, NoTopicLine())
         resources = (
-            Brokers(BrokerRequests(sidecar.parts, "east"), topics),
+            Brokers(BrokerRequests(sidecar.context, "east"), topics),
             Plans(PreviewRequests(sidecar.leading)),
             Accounts(sidecar.accounting),
         )
-        door = HttpDoor(
+        door = HttpServer(
             FakeLookup(),
-            metrics=sidecar.parts.metrics.lookup,
+            metrics=sidecar.context.metrics.lookup,
             registry=sidecar.registry,
             version="1.2.3",
             more_routes=[route for one in resources for route in one.routes()],
@@ -159,7 +159,7 @@ async def test_figures_beyond_every_bound_in_a_node_fail_no_request(broker: Brok
     content = encode_loads(replace(usual, bundles=dict.fromkeys(usual.bundles, absurd)))
     async with leader_of_the_largest() as (sidecar, door):
         await sidecar.write(znodes.loads(broker), content)
-        await eventually(lambda: broker not in sidecar.parts.picture.loads.reports)
+        await eventually(lambda: broker not in sidecar.context.cluster_state.loads.reports)
         for path in ("snapshot", "plan", f"explain?subject={B3}", "decisions"):
             await asked(door, f"{OURS}/{path}")
         got = await door.ask("/admin/v2/broker-stats/load-report")

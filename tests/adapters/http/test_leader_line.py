@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from loadmanager.adapters.http import HttpLeaderLine
+from loadmanager.adapters.http import HttpAssignClient
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import LeaderInfo, LeaderLine, NamespaceUnknown, NotLeader, Unavailable
@@ -26,7 +26,7 @@ def leader_at(url: str, epoch: int = 4) -> LeaderInfo:
 
 @pytest.fixture
 async def line() -> AsyncIterator[LeaderLine]:
-    made = HttpLeaderLine(timeout_s=30.0)
+    made = HttpAssignClient(timeout_s=30.0)
     yield made
     await made.close()
 
@@ -87,7 +87,7 @@ async def test_a_leader_that_hangs_is_unavailable_after_the_timeout(
 ) -> None:
     lookup = FakeLookup(gate=asyncio.Event())
     hung = await open_a_door(lookup)
-    line = HttpLeaderLine(timeout_s=0.05)
+    line = HttpAssignClient(timeout_s=0.05)
     with pytest.raises(Unavailable, match="does not answer"):
         await line.assign(leader_at(hung.url), BUNDLE)
     await line.close()
@@ -195,7 +195,7 @@ async def test_a_malformed_question_is_refused(leader: OpenDoor, body: bytes, sa
 
 
 async def test_a_line_can_be_used_again_after_it_was_closed(leader: OpenDoor) -> None:
-    line = HttpLeaderLine()
+    line = HttpAssignClient()
     for _ in range(2):
         assert await line.assign(leader_at(leader.url), BUNDLE) == "b1:8080"
         await line.close()

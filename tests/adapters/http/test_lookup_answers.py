@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.adapters.http import DoorSettings
+from loadmanager.adapters.http import HttpServerSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, Namespace, TopicName
@@ -157,7 +157,7 @@ async def test_too_many_waiting_lookups_are_refused_and_known_owners_still_answe
     known = TopicName("persistent", Namespace("t/known"), "x")
     await lookup.create_namespace(Boundaries.even(known.namespace, 1))
     own(lookup, known, "b1:8080")
-    door = await open_a_door(lookup, DoorSettings(max_concurrent=2))
+    door = await open_a_door(lookup, HttpServerSettings(max_concurrent=2))
     waiting = [asyncio.create_task(door.ask(PATH)) for _ in range(2)]
     await until(lambda: lookup.waiting == 2)
     refused = [await door.ask(PATH) for _ in range(5)]

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http import HttpServer
 from loadmanager.adapters.http.admin.merges import Merges
 from loadmanager.cli import main
 from loadmanager.core.ids import BundleId, Namespace
@@ -51,7 +51,7 @@ def merges() -> FakeMerges:
 
 @pytest.fixture
 async def url(merges: FakeMerges) -> AsyncIterator[str]:
-    door = HttpDoor(
+    door = HttpServer(
         FakeLookup(),
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from tls_files import Files
 
-from loadmanager.adapters.http import HttpLeaderLine
+from loadmanager.adapters.http import HttpAssignClient
 from loadmanager.adapters.http.routes import Role
 from loadmanager.adapters.http.security import (
     Caller,
@@ -20,7 +20,7 @@ from loadmanager.adapters.http.security import (
 )
 from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.adapters.http.security.tokens import Tokens
-from loadmanager.adapters.http.topics_client import HttpTopicLine
+from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.config import Config
 from loadmanager.core.ids import Namespace
 from loadmanager.ports import Unavailable
@@ -37,7 +37,7 @@ def config(tls: Mapping[str, str] | None = None, **security: str) -> Config:
     )
 
 
-def line_of(made: Config, *registered: str, key: bytes | None = KEY) -> HttpLeaderLine:
+def line_of(made: Config, *registered: str, key: bytes | None = KEY) -> HttpAssignClient:
     return make_leader_line(made, lambda: key, lambda url: url in registered)
 
 
@@ -85,7 +85,7 @@ async def test_a_token_is_shown_to_registered_sidecars_alone(
         with pytest.raises(Unavailable, match="without a token, because no registered sidecar"):
             await unknown.assign(leader_at(leader.url), BUNDLE)
         with pytest.raises(Unavailable, match="without a token, because no registered sidecar"):
-            await HttpTopicLine(unknown).topics(leader.url, Namespace("public/default"))
+            await HttpTopicsClient(unknown).topics(leader.url, Namespace("public/default"))
     finally:
         await known.close()
         await unknown.close()

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http import HttpServer
 from loadmanager.adapters.http.admin.splits import Splits
 from loadmanager.core.ids import Namespace
 from loadmanager.core.orders import SplitOrder
@@ -40,7 +40,7 @@ def splits() -> FakeSplits:
 
 @pytest.fixture
 async def url(splits: FakeSplits) -> AsyncIterator[str]:
-    door = HttpDoor(
+    door = HttpServer(
         FakeLookup(),
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
@@ -133,7 +133,7 @@ async def test_a_bad_namespace_is_a_failed_precondition(url: str) -> None:
 
 async def test_the_usual_algorithm_is_the_one_that_is_configured_now(splits: FakeSplits) -> None:
     usual = ["topic_count_equally_divide"]
-    door = HttpDoor(
+    door = HttpServer(
         FakeLookup(),
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpDoor
+from loadmanager.adapters.http import HttpServer
 from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.ports import (
@@ -55,7 +55,7 @@ def unloads() -> FakeUnloads:
 
 @pytest.fixture
 async def url(unloads: FakeUnloads) -> AsyncIterator[str]:
-    door = HttpDoor(
+    door = HttpServer(
         FakeLookup(),
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),

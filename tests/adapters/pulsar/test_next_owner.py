@@ -10,7 +10,7 @@ from pulsar_wire import BUNDLE
 
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.agent.membership import Membership
-from loadmanager.agent.ownership_worker import Ownerships
+from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.core.ids import BundleId, parse_broker
 from loadmanager.core.orders import Orders
 from loadmanager.ports import BrokerRefused
@@ -75,7 +75,7 @@ async def test_an_agent_names_the_next_owner_with_the_unload() -> None:
     broker = Noting(lambda: 100.0)
     await broker.renew_lease(agent_epoch=1, until_s=200.0, incarnation=broker.incarnation)
     async with asyncio.TaskGroup() as tasks:
-        ownerships = Ownerships(
+        ownerships = OwnershipWorker(
             broker,
             Metrics(CollectorRegistry()),
             claimed_elsewhere=lambda _bundle: False,

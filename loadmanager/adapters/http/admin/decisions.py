@@ -61,8 +61,8 @@ class DecisionsQuery(Query):
 class Accounts(Resource):
     """Answers under ``/admin/v2/loadmanager``."""
 
-    def __init__(self, desk: LeaderDesk) -> None:
-        self._desk = desk
+    def __init__(self, leader_term: LeaderDesk) -> None:
+        self._leader_term = leader_term
 
     @operation(
         "GET",
@@ -78,7 +78,7 @@ class Accounts(Resource):
 
         Its format is told in `docs/snapshot-format.md`.
         """
-        return bytes_reply(await self._desk.snapshot(), "application/json")
+        return bytes_reply(await self._leader_term.snapshot(), "application/json")
 
     @operation(
         "GET",
@@ -97,7 +97,7 @@ class Accounts(Resource):
     async def explain(self, call: Call) -> web.StreamResponse:
         """Tell why a bundle or a broker is where it is."""
         query: ExplainQuery = call.query
-        return json_reply(account_to_json(self._desk.explain(query.subject)))
+        return json_reply(account_to_json(self._leader_term.explain(query.subject)))
 
     @operation(
         "GET",
@@ -114,7 +114,7 @@ class Accounts(Resource):
         The bound is proven: no assignment of the present bundles to the present brokers is below
         it. The metrics `loadmanager_optimality_*` show the same.
         """
-        return json_reply({"optimality": assessment_to_json(self._desk.assessment())})
+        return json_reply({"optimality": assessment_to_json(self._leader_term.assessment())})
 
     @operation(
         "GET",
@@ -130,7 +130,7 @@ class Accounts(Resource):
 
         Each decides on the same views as the active one and moves nothing.
         """
-        return json_reply(shadows_to_json(self._desk.shadows()))
+        return json_reply(shadows_to_json(self._leader_term.shadows()))
 
     @operation(
         "GET",
@@ -149,7 +149,7 @@ class Accounts(Resource):
         page; what a round says of each broker comes with `subject`.
         """
         query: DecisionsQuery = call.query
-        told = self._desk.decisions(LedgerWish(**query.model_dump()))
+        told = self._leader_term.decisions(LedgerWish(**query.model_dump()))
         more = told[-1].number if len(told) == query.limit else None
         return json_reply({"decisions": [decision_to_json(one) for one in told], "next": more})
 
@@ -170,7 +170,7 @@ class Accounts(Resource):
         latest at the top. A new leader follows what its predecessor ordered as tasks of its own.
         """
         query: TasksQuery = call.query
-        return json_reply(tasks_to_json(self._desk.tasks(TaskWish(**query.model_dump()))))
+        return json_reply(tasks_to_json(self._leader_term.tasks(TaskWish(**query.model_dump()))))
 
 
 def account_to_json(account: Account) -> dict[str, Any]:
