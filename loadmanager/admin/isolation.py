@@ -28,7 +28,7 @@ class IsolationRequests:
 
     Args:
         parts: of this sidecar.
-        leading: has the leader's desk.
+        leading: has the leader's term.
         unloads: moves what a new policy does not let stay.
         cluster: whose policies they are.
     """
@@ -53,7 +53,7 @@ class IsolationRequests:
         check_cluster(cluster, self._cluster)
         scope = policy.get("unload_scope") or "changed"
         if scope != "none":
-            self._leading.require_desk()
+            self._leading.require_term()
         former: dict[str, Any] = {}
 
         def edit(data: bytes | None) -> bytes:

@@ -24,7 +24,7 @@ class MergeRequests:
 
     async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
         """Have two bundles merged, and wait for it; see `MergeService`."""
-        leader_term = self.leading.require_desk()
+        leader_term = self.leading.require_term()
         both = _chosen(
             await boundaries_of(self.context.cluster_state, namespace), range_text, other
         )

@@ -119,7 +119,7 @@ class NamespaceRequests:
 
     async def delete(self, namespace: Namespace, *, force: bool) -> None:
         """Delete a namespace, and have its bundles let go; see `NamespaceService`."""
-        self._leading.require_desk()
+        self._leading.require_term()
         for _ in range(_TRIES):
             operations = await self._deletion(namespace, force=force)
             if await self._documents.commit(f"namespace {namespace}", operations):

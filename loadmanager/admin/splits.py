@@ -33,7 +33,7 @@ class SplitRequests:
             raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
         if order.algorithm == _POSITIONS and not order.positions:
             raise SplitRefused(f"{_POSITIONS} needs positions, a JSON array of numbers, as body")
-        leader_term = self.leading.require_desk()
+        leader_term = self.leading.require_term()
         bundle = self._chosen(await boundaries_of(self.context.cluster_state, namespace), chosen)
         if not can_split(bundle):
             raise SplitRefused(f"{bundle} holds a single position and cannot be cut")

@@ -22,7 +22,7 @@ class UnloadRequests:
 
     Args:
         parts: of this sidecar.
-        leading: has the leader's desk.
+        leading: has the leader's term.
         tuning: a destination whose report is older than its planner's filters allow gets
             nothing; of one request no more move at the same time than with one broker.
         wait_s: how long those may take to arrive.
@@ -37,7 +37,7 @@ class UnloadRequests:
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
     ) -> Sequence[Unloaded]:
         """Have bundles move, a few at a time, and wait for them; see `UnloadService`."""
-        self.leading.require_desk()
+        self.leading.require_term()
         boundaries = await boundaries_of(self.context.cluster_state, namespace)
         whole = range_text is None
         bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
@@ -77,7 +77,7 @@ class UnloadRequests:
         unloaded: list[Unloaded],
     ) -> Mapping[BundleId, str]:
         """Move these at the same time; return why some stay, and add the others to ``unloaded``."""
-        leader_term, began_s = self.leading.require_desk(), self.context.clock.monotonic_s()
+        leader_term, began_s = self.leading.require_term(), self.context.clock.monotonic_s()
         with unavailable("the orders that stand are not known"):
             await leader_term.tasks.confirm()
         holdings = {bundle: self.context.cluster_state.live_owner(bundle) for bundle in bundles}

@@ -1,6 +1,6 @@
 """Settings changed for the whole cluster while it runs, where Pulsar keeps its own.
 
-They are texts by name in one znode, changed by compare and set. Whoever has to act on
+They are texts by name in one znode, changed by compare and set. What has to act on
 them is told through `DynamicSettings.subscribe`, on every sidecar, within the time a
 watch takes.
 """

@@ -79,7 +79,7 @@ class AbsentBrokers:
         beyond ``wait_s``, however often the connection breaks or others leave.
         """
         many = self._are_many(len(self._missed_at_s))
-        # Whoever crashes is missed a session timeout later: a leader that was connected
+        # A broker that crashes is missed a session timeout later: a leader that was connected
         # for as long has watched it, and need not give anybody time to connect as well.
         session_s = self.context.coordination.session.timeout_s
         connected_s = self.context.cluster_state.connected_at_s + session_s

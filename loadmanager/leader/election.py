@@ -197,7 +197,7 @@ class Election:
             await self._clear()
 
     async def _vacate(self, term: Term) -> None:
-        # Not the node of whoever may have been elected meanwhile.
+        # Not the node of another sidecar that may have been elected meanwhile.
         check = Check(znodes.EPOCH, term.epoch)
         await self._coordination.commit([check, Delete(znodes.LEADER)])
 
@@ -241,7 +241,7 @@ class Election:
     async def _lead_while_elected(self, term: Term) -> None:
         """Lead until the node is not ours any more; a suspended session only pauses.
 
-        Whoever writes for the term checks the connection and the epoch at each write,
+        Each writer for the term checks the connection and the epoch at each write,
         so a term that ended without our knowing does no harm until we notice.
         """
         log.info("leadership.term.begun", epoch=term.epoch)

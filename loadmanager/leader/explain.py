@@ -37,7 +37,7 @@ from loadmanager.ports import (
 
 
 class Explainer:
-    """The application's side of `LeaderDesk`."""
+    """The application's side of `LeaderQueries`."""
 
     def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
         self._context = context
@@ -46,7 +46,7 @@ class Explainer:
 
     async def snapshot(self) -> bytes:
         """Return the cluster as the leader sees it now, as a snapshot in JSON."""
-        look = self._leading.require_desk().look()
+        look = self._leading.require_term().look()
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")
         snapshot = self._snapshot_of(look)
@@ -55,7 +55,7 @@ class Explainer:
 
     def explain(self, subject: str) -> Account:
         """Return why a bundle or a broker is where it is."""
-        leader_term = self._leading.require_desk()
+        leader_term = self._leading.require_term()
         look = leader_term.look()
         if subject in look.left_out:
             raise SubjectUnknown(
@@ -81,11 +81,11 @@ class Explainer:
 
     def assessment(self) -> Assessment | None:
         """Return how far the cluster was from the best possible lately."""
-        return self._leading.require_desk().assessing.last
+        return self._leading.require_term().assessing.last
 
     def shadows(self) -> ShadowList:
         """Return what strategies beside the active one would have had."""
-        leader_term = self._leading.require_desk()
+        leader_term = self._leading.require_term()
         return ShadowList(
             active=type(leader_term.look().planner.shedder).__name__,
             shadows=dict(leader_term.shadowing.shadows),
@@ -93,11 +93,11 @@ class Explainer:
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
         """Return the last decisions of this leader that are wanted, newest first."""
-        return self._with_tasks(self._leading.require_desk().decision_log.decisions(wish))
+        return self._with_tasks(self._leading.require_term().decision_log.decisions(wish))
 
     def tasks(self, wish: TaskWish) -> TaskList:
         """Return the wanted tasks: the live ones, oldest first, then those that ended last."""
-        controller = self._leading.require_desk().tasks
+        controller = self._leading.require_term().tasks
         every = (*controller.tasks, *reversed(controller.ended))
         wanted = [task for task in every if wish.wants(task)]
         return TaskList(
@@ -111,7 +111,7 @@ class Explainer:
 
     def _with_tasks(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
         """Return decisions with the present states of their tasks."""
-        controller = self._leading.require_desk().tasks
+        controller = self._leading.require_term().tasks
         states = {task.number: task.state for task in (*controller.ended, *controller.tasks)}
         return [replace(one, task_state=states.get(one.task)) for one in decisions]
 

@@ -46,7 +46,7 @@ class LeaderState:
         standby = await self._stored()
         now_s = self.context.clock.monotonic_s()
         departed_at_s = dict(standby.departed_at_s)
-        # Whoever was there and is not any more left while nobody watched.
+        # A broker that was there and is missing now left while no leader watched.
         brokers = self.context.cluster_state.brokers
         for broker in standby.memory.started_at_ms.keys() - brokers.keys():
             departed_at_s.setdefault(broker, now_s)

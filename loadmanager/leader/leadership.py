@@ -18,10 +18,10 @@ _LOOK_S = 0.2
 
 
 class Leadership:
-    """Opens a desk for each term this agent wins."""
+    """Opens a `LeaderTerm` for each term that this agent wins."""
 
-    def __init__(self, open_desk: Callable[[Term], LeaderTerm], context: Context) -> None:
-        self._open_desk = open_desk
+    def __init__(self, open_term: Callable[[Term], LeaderTerm], context: Context) -> None:
+        self._open_term = open_term
         self._identity = context.identity
         self._cluster_state = context.cluster_state
         self._clock = context.clock
@@ -32,11 +32,11 @@ class Leadership:
 
     @property
     def leader_term(self) -> LeaderTerm | None:
-        """The desk of the present term, None while this agent does not lead."""
+        """The present term, None while this agent does not lead."""
         return self._leader_term
 
-    def require_desk(self) -> LeaderTerm:
-        """Return the desk of the present term, for what only the leader can answer.
+    def require_term(self) -> LeaderTerm:
+        """Return the present term, for what only the leader can answer.
 
         Raises:
             LeaderElsewhere: another sidecar leads.
@@ -58,7 +58,7 @@ class Leadership:
         self._metrics.leader_changes.labels("gained").inc()
         try:
             await self._read_loads()
-            self._leader_term = self._open_desk(term)
+            self._leader_term = self._open_term(term)
             await self._leader_term.run()
         finally:
             self._leader_term, self.elected = None, False

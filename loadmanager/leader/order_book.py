@@ -243,7 +243,7 @@ class OrderBook:
     async def read(self) -> None:
         """Read what is ordered, by this leader or the ones before; raises `Disconnected`."""
         await self._coordination.ensure(znodes.ORDERS)
-        # What was written before must be seen, whoever wrote it and to whatever server.
+        # What was written before must be seen, by any sidecar, to any server.
         await self._coordination.heartbeat()
         names = await self._coordination.children(znodes.ORDERS)
         claims: dict[BundleId, set[BrokerId]] = defaultdict(set)

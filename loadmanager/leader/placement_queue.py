@@ -73,7 +73,7 @@ class PlacementQueue:
         future = self._answers.pop(bundle, None)
         if future and not future.done():
             future.set_exception(error)
-            future.exception()  # Whoever asked may have gone away, and the error is no bug.
+            future.exception()  # The requester may have gone away, and the error is no bug.
 
 
 def why(reasons: Iterable[Refusal]) -> str:

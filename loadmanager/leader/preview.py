@@ -22,7 +22,7 @@ class PreviewRequests:
 
     async def plan(self, wish: PreviewWish) -> Preview:
         """Return what a round would do now; see `PreviewService`."""
-        look = self._leading.require_desk().look()
+        look = self._leading.require_term().look()
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")
         planner = _wanted(look.planner, look.costs, wish)

@@ -1,4 +1,4 @@
-"""The leader's desk for one term: what others may ask of it, and its parts at work."""
+"""One term of a leader: what others may ask of it, and its parts at work."""
 
 import asyncio
 from collections.abc import Callable, Mapping

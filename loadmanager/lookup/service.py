@@ -41,7 +41,7 @@ class BundleCut(Unavailable):
 
 
 class Assigner(Protocol):
-    """The leader's desk, whether or not this sidecar leads now."""
+    """The leader, whether or not it is this sidecar."""
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """See `LookupService.assign`."""
@@ -195,7 +195,7 @@ class LookupService:
     def _walked(self, key: _Question, task: asyncio.Task[Owner | Redirection]) -> None:
         self._waiting.pop(key, None)
         if not task.cancelled():
-            task.exception()  # Whoever asked may have gone away, and the error is no bug.
+            task.exception()  # The requester may have gone away, and the error is no bug.
 
     async def _walk(
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool

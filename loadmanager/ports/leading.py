@@ -199,8 +199,8 @@ class Account:
     balancing: Balancing
 
 
-class LeaderDesk(Protocol):
-    """The leader's desk, as those see it who want to know why.
+class LeaderQueries(Protocol):
+    """What can be asked of a leader about its decisions.
 
     All methods raise `LeaderElsewhere` if another sidecar leads, and `Unavailable` while
     nobody does.

@@ -135,7 +135,7 @@ def join(
     retuning = SettingsWatch(config, tuning)
     dynamic.subscribe(retuning.changed)
 
-    def open_desk(term: Term) -> LeaderTerm:
+    def open_term(term: Term) -> LeaderTerm:
         return LeaderTerm(
             context,
             term,
@@ -151,7 +151,7 @@ def join(
     publisher = Publisher(context, sampler, tuning, draw=rng.random)
     member, own = kind.agent(config, context, publisher, tuning, commands)
     reachability = Reachability(context)
-    leading = Leadership(open_desk, context)
+    leading = Leadership(open_term, context)
     answering = kind.answering(
         context,
         OwnerResolver(context, own),

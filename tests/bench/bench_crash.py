@@ -174,7 +174,7 @@ async def _led_by_another(http: aiohttp.ClientSession, dead: Host, others: list[
 class Lookups:
     """Clients that ask every living sidecar for a topic of every bundle, all the time.
 
-    Whoever asks where it is waits for an answer, through redirects: anything but the
+    A client that asks where it is waits for an answer, through redirects: anything but the
     owner's address is a failure. That counts the bundles of the dead, too.
     """
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from leader_queries import ASSESSMENT, AT_MS, B1, BUNDLE, BUNDLE_STORY, FakeLeaderQueries
 from prometheus_client import CollectorRegistry
 from snapshot_samples import hot_and_idle
-from telling_desk import ASSESSMENT, AT_MS, B1, BUNDLE, BUNDLE_STORY, TellingDesk
 
 from loadmanager.adapters.http import HttpServer
 from loadmanager.adapters.http.admin.decisions import Accounts
@@ -60,13 +60,13 @@ class NoLookup(LookupService):
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Return a function that serves a desk on loopback, in a thread, and returns its URL."""
+    """Return a function that serves a leader's answers in a thread and returns its URL."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     doors: list[HttpServer] = []
 
-    def begin(leader_term: TellingDesk, *more: Resource) -> str:
+    def begin(leader_term: FakeLeaderQueries, *more: Resource) -> str:
         door = HttpServer(
             NoLookup(),  # type: ignore[abstract]  # none of its methods is ever called
             metrics=LookupMetrics(),
@@ -96,8 +96,8 @@ def test_a_snapshot_is_taken_from_the_leader_by_way_of_any_sidecar(
     serve: Serve, tmp_path: Path
 ) -> None:
     content = encode_snapshot(hot_and_idle())
-    leader = serve(TellingDesk(content=content))
-    follower = serve(TellingDesk(elsewhere=leader))
+    leader = serve(FakeLeaderQueries(content=content))
+    follower = serve(FakeLeaderQueries(elsewhere=leader))
     file = tmp_path / "cluster.json"
     got = run("snapshot", "--url", f"{follower}/", "--out", str(file))
     assert (got.exit_code, got.output) == (0, "")
@@ -107,18 +107,18 @@ def test_a_snapshot_is_taken_from_the_leader_by_way_of_any_sidecar(
 
 
 def test_a_snapshot_can_go_to_stdout(serve: Serve) -> None:
-    got = run("snapshot", "--url", serve(TellingDesk(content=b'{"a":1}')), "--out", "-")
+    got = run("snapshot", "--url", serve(FakeLeaderQueries(content=b'{"a":1}')), "--out", "-")
     assert (got.exit_code, got.stdout_bytes) == (0, b'{"a":1}')
 
 
 def test_a_file_that_cannot_be_written_ends_with_2(serve: Serve, tmp_path: Path) -> None:
-    got = run("snapshot", "--url", serve(TellingDesk()), "--out", str(tmp_path / "no" / "x"))
+    got = run("snapshot", "--url", serve(FakeLeaderQueries()), "--out", str(tmp_path / "no" / "x"))
     assert got.exit_code == 2
     assert "No such file or directory" in got.stderr
 
 
 def test_a_bundle_is_explained_to_people(serve: Serve) -> None:
-    got = run("explain", BUNDLE, "--url", serve(TellingDesk()))
+    got = run("explain", BUNDLE, "--url", serve(FakeLeaderQueries()))
     assert got.exit_code == 0, got.output
     text = got.output
     assert text.startswith(
@@ -154,7 +154,7 @@ def test_a_bundle_is_explained_to_people(serve: Serve) -> None:
 
 
 def test_a_broker_is_explained_to_people(serve: Serve) -> None:
-    text = run("explain", B1, "--url", serve(TellingDesk())).output
+    text = run("explain", B1, "--url", serve(FakeLeaderQueries())).output
     assert text.startswith("b1:8080 has 12 bundles.\n")
     assert f"round 7: {BUNDLE}: moved from b2:8080 to b1:8080 (overloaded)\n" in text
     assert "  within_threshold (b1:8080)\n    The load is within what the strategy" in text
@@ -165,7 +165,9 @@ def test_a_bundle_on_its_way_and_one_of_nobody_are_told_as_such(serve: Serve) ->
     moving = replace(BUNDLE_STORY, target=BrokerId("b3:8080"), decisions=(), grounds=())
     orphan = replace(moving, owner=None, target=None, score=None)
     others = tuple(Candidate(BrokerId(f"b{number}:80"), 0.1, 0.2, None) for number in range(10, 35))
-    leader_term = TellingDesk(stories={"a/b": replace(moving, candidates=others), "c/d": orphan})
+    leader_term = FakeLeaderQueries(
+        stories={"a/b": replace(moving, candidates=others), "c/d": orphan}
+    )
     leader_term.last_round = 0
     url = serve(leader_term)
     text = run("explain", "a/b", "--url", url).output
@@ -177,7 +179,7 @@ def test_a_bundle_on_its_way_and_one_of_nobody_are_told_as_such(serve: Serve) ->
 
 
 def test_a_plan_is_shown_with_the_distance_from_the_best_before_and_after(serve: Serve) -> None:
-    url = serve(TellingDesk(), Plans(Planned()))
+    url = serve(FakeLeaderQueries(), Plans(Planned()))
     text = run("plan", "--url", url).output
     assert "1 moves\n" in text
     assert text.endswith(
@@ -185,14 +187,14 @@ def test_a_plan_is_shown_with_the_distance_from_the_best_before_and_after(serve:
         "With these moves: fullest broker 48.0%; no assignment below 40.0%, within policies 48.0%; "
         "gap 20%\n"
     )
-    url = serve(TellingDesk(), Plans(Planned(moves=(), optimality=None)))
+    url = serve(FakeLeaderQueries(), Plans(Planned(moves=(), optimality=None)))
     assert run("plan", "--url", url).output == (
         "Nothing would move.\n\nNow: fullest broker: not known yet\n"
     )
 
 
 def test_strategies_beside_the_active_one_are_shown_in_80_columns(serve: Serve) -> None:
-    url = serve(TellingDesk())
+    url = serve(FakeLeaderQueries())
     assert run("shadows", "--url", url).output.splitlines()[1:] == [
         "Beside AvgShedder",
         "strategy          rounds   gap  mean gap  regret  moves  traffic moved",
@@ -201,14 +203,14 @@ def test_strategies_beside_the_active_one_are_shown_in_80_columns(serve: Serve) 
         "AvgShedder in the last 2 rounds: mean gap 50.0%, 2 moves, traffic moved 12.5%",
     ]
     assert json.loads(run("shadows", "--json", "--url", url).output)["active"] == "AvgShedder"
-    none = serve(TellingDesk(beside=ShadowList(active="AvgShedder", shadows={})))
+    none = serve(FakeLeaderQueries(beside=ShadowList(active="AvgShedder", shadows={})))
     assert run("shadows", "--url", none).output == (
         "No strategy decides beside the active one: [shedding] shadows names them.\n"
     )
 
 
 def test_decisions_are_listed_in_80_columns_with_their_kind(serve: Serve) -> None:
-    got = run("decisions", "--url", serve(TellingDesk()))
+    got = run("decisions", "--url", serve(FakeLeaderQueries()))
     assert got.exit_code == 0, got.output
     assert got.output == (
         "2023-11-14  kind        bundle, from -> to, numbers\n"
@@ -225,7 +227,7 @@ def test_decisions_are_listed_in_80_columns_with_their_kind(serve: Serve) -> Non
 
 
 def test_decisions_are_filtered_and_a_full_page_says_so(serve: Serve) -> None:
-    url = serve(TellingDesk())
+    url = serve(FakeLeaderQueries())
     wishes = ("--kind", "move", "--kind", "drain", "--namespace", "t/ns", "--broker", "b2:8080")
     text = run("decisions", *wishes, "--url", url).output
     assert "22:13:20    move " in text
@@ -243,7 +245,7 @@ def test_decisions_are_filtered_and_a_full_page_says_so(serve: Serve) -> None:
 
 
 def test_live_tasks_are_listed_with_age_state_cause_and_attempts(serve: Serve) -> None:
-    got = run("tasks", "--url", serve(TellingDesk()))
+    got = run("tasks", "--url", serve(FakeLeaderQueries()))
     assert got.exit_code == 0, got.output
     title, names, row = got.output.strip().splitlines()
     assert title == "1 tasks at 2023-11-14 22:14:50Z, leader b1:8080, epoch 4"
@@ -258,7 +260,7 @@ def test_live_tasks_are_listed_with_age_state_cause_and_attempts(serve: Serve) -
 
 
 def test_ended_tasks_follow_with_the_reason_of_their_end(serve: Serve) -> None:
-    url = serve(TellingDesk())
+    url = serve(FakeLeaderQueries())
     rows = run("tasks", "--all", "--url", url).output.strip().splitlines()[2:]
     assert [row.split()[:4] for row in rows] == [
         ["12", "move", "ordered", "1.5"],
@@ -273,7 +275,7 @@ def test_ended_tasks_follow_with_the_reason_of_their_end(serve: Serve) -> None:
 
 
 def test_tasks_are_filtered_and_given_as_json(serve: Serve) -> None:
-    url = serve(TellingDesk())
+    url = serve(FakeLeaderQueries())
     wishes = ("--kind", "move", "--namespace", "t/ns", "--broker", B1, "--bundle", BUNDLE)
     told = json.loads(run("tasks", *wishes, "--state", "ordered", "--json", "--url", url).output)
     assert [one["number"] for one in told["tasks"]] == [12]
@@ -314,12 +316,12 @@ def test_long_names_in_decisions_are_kept_whole() -> None:
 
 
 def test_json_is_the_leaders_answer(serve: Serve) -> None:
-    got = run("explain", B1, "--json", "--url", serve(TellingDesk()))
+    got = run("explain", B1, "--json", "--url", serve(FakeLeaderQueries()))
     assert json.loads(got.output)["grounds"][0]["reason"] == "within_threshold"
 
 
 def test_the_address_can_stand_in_the_environment(serve: Serve) -> None:
-    url = serve(TellingDesk())
+    url = serve(FakeLeaderQueries())
     got = CliRunner().invoke(main, ["explain", B1], env={"LOADMANAGER_URL": url})
     assert got.exit_code == 0
 
@@ -334,12 +336,12 @@ def test_the_address_can_stand_in_the_environment(serve: Serve) -> None:
 def test_a_subject_that_is_unknown_ends_with_2(
     serve: Serve, subject: str, code: int, message: str
 ) -> None:
-    got = run("explain", subject, "--url", serve(TellingDesk()))
+    got = run("explain", subject, "--url", serve(FakeLeaderQueries()))
     assert (got.exit_code, got.stderr) == (code, message)
 
 
 def test_a_cluster_without_a_leader_ends_with_1(serve: Serve) -> None:
-    got = run("explain", B1, "--url", serve(TellingDesk(away=True)))
+    got = run("explain", B1, "--url", serve(FakeLeaderQueries(away=True)))
     assert (got.exit_code, got.stderr) == (1, "no leader is at work\n")
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from leader_queries import FakeLeaderQueries
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 from snapshot_samples import hot_and_idle
-from telling_desk import TellingDesk
 
 from loadmanager.adapters.http import HttpServer
 from loadmanager.adapters.http.admin.decisions import Accounts
@@ -125,12 +125,12 @@ class Lookups(LookupService):
 
 
 @pytest.fixture
-def leader_term() -> TellingDesk:
-    return TellingDesk(content=encode_snapshot(hot_and_idle()))
+def leader_term() -> FakeLeaderQueries:
+    return FakeLeaderQueries(content=encode_snapshot(hot_and_idle()))
 
 
 @pytest.fixture
-def url(leader_term: TellingDesk) -> Iterator[str]:
+def url(leader_term: FakeLeaderQueries) -> Iterator[str]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -226,7 +226,7 @@ def test_a_signal_ends_it_and_gives_the_terminal_back(
 
 
 def test_without_an_answer_for_a_while_the_last_picture_stays(
-    terminal: Terminal, leader_term: TellingDesk
+    terminal: Terminal, leader_term: FakeLeaderQueries
 ) -> None:
     terminal.until(b"busiest bundles")
     leader_term.away = True
@@ -240,7 +240,7 @@ def test_without_an_answer_for_a_while_the_last_picture_stays(
 
 
 def test_elsewhere_than_on_a_terminal_each_picture_is_printed(
-    url: str, leader_term: TellingDesk
+    url: str, leader_term: FakeLeaderQueries
 ) -> None:
     got = CliRunner().invoke(main, ["top", "--url", url, "--times", "2", "--interval", "0.2"])
     assert got.exit_code == 0, got.output

@@ -101,7 +101,7 @@ def test_an_ipv6_address_is_advertised_in_brackets() -> None:
     assert config.sidecar.advertised_url == "http://[::1]:7750"
 
 
-def test_a_free_port_leaves_the_advertised_address_to_whoever_listens() -> None:
+def test_a_free_port_leaves_the_advertised_address_to_the_listener() -> None:
     assert load_config(None, ID, ["sidecar.listen_port=0"]).sidecar.advertised_url == ""
 
 

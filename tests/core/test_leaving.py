@@ -40,7 +40,7 @@ def test_a_bundle_that_only_its_own_broker_could_take_stays_with_the_reason(
     assert (refusal.reason, refusal.detail) == (Reason.NO_CANDIDATE, "1 draining")
 
 
-def test_a_round_leaves_draining_brokers_to_whoever_empties_them_between(
+def test_a_round_leaves_draining_brokers_to_the_drain_between(
     make_view: MakeView,
 ) -> None:
     view = make_view(IDLE_AND_HOT, {"a:1": {"draining": True}}, now_s=100.0)

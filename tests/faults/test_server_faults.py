@@ -27,7 +27,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fau
 async def test_the_loss_of_one_server_of_three_costs_no_session(
     cluster: FaultCluster, fault: str
 ) -> None:
-    """A hand-over that is hit waits for another server, but nobody's bundles are taken over."""
+    """A hand-over that is hit waits for another server, but no bundles are taken over."""
     outcome = await keeps_its_promises(cluster, fault)
     assert outcome.recovery_s < SESSION_S
 

@@ -107,7 +107,7 @@ def test_what_is_ended_is_ended_again_if_it_holds_on() -> None:
         run(program(), cpu_limit_s=0.1)
 
 
-def test_a_limit_leaves_the_timer_of_whoever_runs_it_as_it_was() -> None:
+def test_a_limit_leaves_the_timer_of_its_caller_as_it_was() -> None:
     former = signal.getitimer(signal.ITIMER_PROF)[0]
     run(asyncio.sleep(1.0))
     after = signal.getitimer(signal.ITIMER_PROF)[0]

@@ -36,7 +36,7 @@ def test_a_process_that_dies_or_hangs_is_a_failure_of_its_seed_alone(
     assert "in _run\n" in capfd.readouterr().err
 
 
-def test_whoever_wants_no_more_outcomes_leaves_no_process_behind() -> None:
+def test_a_caller_that_wants_no_more_outcomes_leaves_no_process_behind() -> None:
     run_one = partial(_run, deadly=-1, hanging=1)
     running = outcomes_from_processes(range(9), jobs=2, run_one=run_one)
     began_s = time.monotonic()

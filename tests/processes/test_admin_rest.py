@@ -183,7 +183,7 @@ async def _the_leader_rests(first: Sidecar, second: Sidecar) -> None:
 
 
 async def _the_leader_begins_with_a_seed(first: Sidecar, second: Sidecar) -> None:
-    """Neither sidecar of a new cluster has a past: whoever leads first has read the seed."""
+    """Neither sidecar of a new cluster has a past: the first leader has read the seed."""
 
     async def used() -> bool:
         told = []

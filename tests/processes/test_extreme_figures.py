@@ -1,4 +1,4 @@
-"""A broker process that tells 2^62 producers: nobody's process ends, and balancing goes on."""
+"""A broker process that reports 2^62 producers: no process ends, and balancing goes on."""
 
 import asyncio
 from pathlib import Path

@@ -288,7 +288,7 @@ async def test_without_a_leader_nobody_can_tell(slow: LeaderAtWork) -> None:
         await slow.accounting.snapshot()
 
 
-async def test_a_leader_whose_desk_is_not_open_yet_sends_nobody_to_itself(
+async def test_a_leader_whose_term_has_not_begun_yet_sends_nobody_to_itself(
     slow: LeaderAtWork,
 ) -> None:
     await slow.elect(

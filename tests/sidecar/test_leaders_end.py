@@ -148,7 +148,7 @@ def _ordered_to_leader(scene: Scene, topic: TopicName) -> bool:
 
 
 async def _carried_out(operate: Awaitable[None]) -> None:
-    # Whoever asked is told; what was ordered stands all the same.
+    # The requester gets an answer; what was ordered stands all the same.
     with contextlib.suppress(LoadManagerError):
         await operate
 

@@ -63,7 +63,7 @@ async def all_well(cluster: Cluster, boundaries: Boundaries) -> Boundaries:
 
 @dataclass
 class Interruption:
-    """Freezes or kills whoever makes the commit of this number, as it is on its way."""
+    """Freezes or kills the sidecar that makes the commit of this number, as it is on its way."""
 
     number: int
     kills: bool
@@ -89,7 +89,7 @@ class Interruption:
 
 @pytest.mark.parametrize("kills", [False, True], ids=["frozen", "killed"])
 @pytest.mark.parametrize("number", range(1, MOST_COMMITS + 1))
-def test_whoever_writes_is_stopped_in_each_write(number: int, kills: bool) -> None:
+def test_a_writer_is_stopped_in_each_write(number: int, kills: bool) -> None:
     async def tell(cluster: Cluster) -> None:
         boundaries = await two_on_two_brokers(cluster)
         interruption = Interruption(number, kills)
@@ -178,7 +178,7 @@ def test_rivals_of_a_merge_leave_one_or_two_bundles_and_no_order(
 
 @story(sidecars=2, **BY_HAND)
 async def test_orders_of_a_newer_kind_are_refused_by_name_and_given_up(cluster: Cluster) -> None:
-    """As a merge is by whoever does not know it: nothing is touched."""
+    """As a merge is by a sidecar that does not know it: nothing is touched."""
     boundaries = await two_on_two_brokers(cluster)
     lower, _ = boundaries.bundles
     await cluster.leader_term.splits.order(lower, SplitOrder("fold_in_three", (1,)))

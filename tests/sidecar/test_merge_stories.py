@@ -282,7 +282,7 @@ async def test_a_namespace_deleted_in_the_middle_is_let_go(cluster: Cluster) -> 
 
 @pytest.mark.parametrize("after_s", [0.02, 0.3, 0.6, 1.0])
 @pytest.mark.parametrize("victim", ["leader", "agent", "broker"])
-def test_whoever_dies_in_the_middle_all_is_served_by_one(victim: str, after_s: float) -> None:
+def test_one_dies_in_the_middle_and_all_is_served_by_one(victim: str, after_s: float) -> None:
     async def tell(cluster: Cluster) -> None:
         boundaries = await on_different_brokers(cluster)
         lower, upper, _ = boundaries.bundles

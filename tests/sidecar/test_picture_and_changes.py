@@ -81,7 +81,7 @@ async def test_a_closed_picture_is_told_of_nothing(cluster: Cluster) -> None:
     assert dict(cluster_state.brokers) == before
 
 
-def test_a_change_wakes_whoever_waits_and_calls_whoever_asked() -> None:
+def test_a_change_wakes_waiters_and_calls_subscribers() -> None:
     async def program() -> None:
         changes, called = Subscriptions(), [0]
 

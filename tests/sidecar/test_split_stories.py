@@ -52,7 +52,7 @@ def boundaries_now(cluster: Cluster) -> Boundaries:
 
 
 def publish(cluster: Cluster, topics: list[TopicName]) -> None:
-    """Publish a message to each topic at whoever serves it."""
+    """Publish a message to each topic at its owner."""
     for topic in topics:
         for host in cluster.hosts:
             host.broker.publish(topic)
@@ -266,9 +266,9 @@ async def test_what_cannot_be_cut_as_asked_is_refused_with_the_reason(cluster: C
 
 
 async def _ask_all_of_an_elected_sidecar_that_is_not_ready(cluster: Cluster) -> list[Exception]:
-    """Elect a sidecar that never opens its desk, and return what each request is told."""
+    """Elect a sidecar that never begins its term, and return what each request is told."""
     leading = cluster.leader.app.leading
-    vars(leading)["_open_desk"] = _never_opened
+    vars(leading)["_open_term"] = _never_opened
     await (await cluster.operator()).delete(znodes.LEADER)
     agent = cluster.living[0]
     await cluster.until(lambda: len(cluster.service.epochs) == 2 and agent.leads)
@@ -289,7 +289,7 @@ async def _ask_all_of_an_elected_sidecar_that_is_not_ready(cluster: Cluster) -> 
 
 
 def _never_opened(_term: Term) -> LeaderTerm:
-    raise Disconnected("the desk cannot be opened")
+    raise Disconnected("the term cannot begin")
 
 
 @story(1, **BY_HAND)

@@ -122,7 +122,7 @@ def test_each_minute_is_told_once_and_as_a_rollup_has_it_though_batches_break_of
     first = following.minutes()
     assert first
 
-    # What a writer has not finished is nobody's business.
+    # What a writer has not finished is left alone.
     spoilt = following.add(1).with_name("_reports-x-y-1.jsonl.gz")
     spoilt.write_bytes(b"no gzip")
     state = Path(following.store.out) / "stream/state"

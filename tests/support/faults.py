@@ -199,7 +199,7 @@ async def lose_replies(cluster: FaultCluster, rng: Random) -> Disturbance:
 
 
 async def kill_client(cluster: FaultCluster, rng: Random) -> Disturbance:
-    """Kill a client in the middle of its messages; nobody's bundles are any worse for it."""
+    """Kill a client in the middle of its messages; no bundle is any worse for it."""
     client = rng.choice(cluster.clients)
     began_s = monotonic()
     client.send(signal.SIGKILL)

@@ -10,7 +10,7 @@ REQUESTS = 20
 
 
 async def flood(port: int, connections: int, seconds: float) -> Counter[str]:
-    """Return how often each status came; whoever is turned away comes back at once."""
+    """Return how often each status came; a client that is turned away comes back at once."""
     statuses: Counter[str] = Counter()
     until_s = time.monotonic() + seconds
 

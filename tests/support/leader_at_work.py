@@ -1,4 +1,4 @@
-"""A leader at its desk, on the in-process service, with brokers that only stand in the tree."""
+"""A leader at work, on the in-process service, with brokers that only stand in the tree."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -46,7 +46,7 @@ ME = BrokerId("b1:8080")
 class LeaderAtWork:
     """A sidecar that may lead, and the hand that writes what others would.
 
-    ``leading`` has a desk from `lead` on.
+    ``leading`` has a term from `lead` on.
     """
 
     context: Context
@@ -60,7 +60,7 @@ class LeaderAtWork:
 
     @property
     def leader_term(self) -> LeaderTerm:
-        """The desk of the present term."""
+        """The present term."""
         assert self.leading.leader_term is not None
         return self.leading.leader_term
 
@@ -156,10 +156,10 @@ async def leader_at_work(
         )
     )
 
-    def open_desk(term: Term) -> LeaderTerm:
+    def open_term(term: Term) -> LeaderTerm:
         return LeaderTerm(context, term, tuning, cluster="east", rng=np.random.default_rng(0))
 
-    leading = Leadership(open_desk, context)
+    leading = Leadership(open_term, context)
     await coordination.start()
     await hand.start()
     await eventually(lambda: coordination.session.session_id and hand.session.session_id)

@@ -82,7 +82,7 @@ class HealthListener:
         )
         self._thread.start()
         port = int(listening[0].getsockname()[1])
-        log.info("http.health.opened", port=port)
+        log.info("http.health.listening", port=port)
         return port
 
     async def stop(self) -> None:

@@ -173,7 +173,7 @@ class HttpServer:
         if self._tls is not None:
             self._refreshing = asyncio.create_task(self._refresh(self._tls), name="tls files")
         bound = int(runner.addresses[0][1])
-        log.info("http.door.opened", host=host or "*", port=bound, mode=self._settings.mode)
+        log.info("http.server.listening", host=host or "*", port=bound, mode=self._settings.mode)
         return bound
 
     def tune(self, *, max_concurrent: int, retry_after_s: float) -> None:
@@ -190,7 +190,7 @@ class HttpServer:
             await runner.cleanup()
             if self._watching is not None:
                 self._watching.cancel()
-            log.info("http.door.closed")
+            log.info("http.server.closed")
         if self._health is not None:
             await self._health.stop()
 

@@ -78,7 +78,7 @@ class Cluster(World):
 
     @property
     def leader_term(self) -> LeaderTerm:
-        """The desk of the leader; raises `NotLeader` while it has none."""
+        """The term of the leader; raises `NotLeader` while it has none."""
         leader_term = self.leader.app.leading.leader_term
         if leader_term is None:
             raise NotLeader("the elected sidecar has not begun to lead")

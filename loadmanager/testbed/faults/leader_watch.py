@@ -16,7 +16,7 @@ from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.violation import Invariant, Tell
 
 _ELECTION_S: Final = 5.0
-"""For noticing that the node is free, a lost race or reply, and what the desk reads at first."""
+"""For noticing that the node is free, a lost race or reply, and what a term reads at first."""
 
 LAGS_TO_A_LEADER: Final = 4
 """Who leads, the epoch, the commit, and what was ordered: each waits for a late reply."""

@@ -20,7 +20,7 @@ async def move_bundle(scene: Scene) -> str:
     bundle, target = scene.any_bundle(), scene.any_host().name
     if bundle is None:
         return ""
-    for agent, leader_term in scene.desks():
+    for agent, leader_term in scene.terms():
         if target in agent.cluster_state.brokers:
             scene.begin(order(leader_term, {bundle: target}))
     return f"{bundle} to {target}"
@@ -32,18 +32,18 @@ async def split_bundle(scene: Scene) -> str:
     namespace = bundle.rpartition("/")[0] if bundle else ""
     if bundle is None or len(scene.monitor.bundles_of(Namespace(namespace))) >= 2 * MOST_BUNDLES:
         return ""
-    for _, leader_term in scene.desks():
+    for _, leader_term in scene.terms():
         scene.begin(leader_term.splits.order(bundle, SplitOrder("range_equally_divide")))
     return bundle
 
 
 async def merge_bundles(scene: Scene) -> str:
     """Ask the leader to make one of a bundle and the next."""
-    bundle, desks = scene.any_bundle(), scene.desks()
-    if bundle is None or not desks:
+    bundle, terms = scene.any_bundle(), scene.terms()
+    if bundle is None or not terms:
         return ""
     namespace, _, text = bundle.rpartition("/")
-    agent, _ = scene.rng.choice(desks)
+    agent, _ = scene.rng.choice(terms)
     scene.begin(agent.app.merge_requests.merge(Namespace(namespace), text, None))
     return f"{bundle} with the next"
 
@@ -51,13 +51,13 @@ async def merge_bundles(scene: Scene) -> str:
 async def unload_bundle(scene: Scene) -> str:
     """Ask the leader to take a bundle, or a whole namespace, off its broker."""
     bundle, rng = scene.any_bundle(), scene.rng
-    desks = scene.desks()
-    if bundle is None or not desks:
+    terms = scene.terms()
+    if bundle is None or not terms:
         return ""
     namespace, _, text = bundle.rpartition("/")
     range_text = text if rng.randrange(3) else None
     destination = scene.any_host().name if rng.randrange(2) else None
-    agent, _ = rng.choice(desks)
+    agent, _ = rng.choice(terms)
     unloads = agent.app.unload_requests
     scene.begin(unloads.unload(Namespace(namespace), range_text, destination))
     return f"{namespace}/{range_text or 'all'} to {destination or 'anywhere'}"
@@ -95,10 +95,10 @@ async def create_namespace(scene: Scene) -> str:
 
 async def delete_namespace(scene: Scene) -> str:
     """Ask a leader to delete a namespace with all that it has open."""
-    namespace, desks = scene.any_namespace(), scene.desks()
-    if namespace is None or not desks:
+    namespace, terms = scene.any_namespace(), scene.terms()
+    if namespace is None or not terms:
         return ""
-    agent, _ = scene.rng.choice(desks)
+    agent, _ = scene.rng.choice(terms)
     scene.begin(_namespaces(agent).delete(namespace, force=True))
     return f"{namespace} by {agent.url}"
 

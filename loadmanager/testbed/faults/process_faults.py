@@ -20,10 +20,10 @@ async def freeze(scene: Scene) -> str:
 
 async def freeze_leader(scene: Scene) -> str:
     """Stop the leader's process in the middle of its next write."""
-    desks = scene.desks()
-    if not desks:
+    terms = scene.terms()
+    if not terms:
         return ""
-    agent, _ = scene.rng.choice(desks)
+    agent, _ = scene.rng.choice(terms)
     agent.coordination.freeze_at_next_commit = scene.monitor.disturbed
     return agent.url
 

@@ -54,8 +54,8 @@ class Scene:
         namespaces = self.monitor.namespaces
         return self.rng.choice(namespaces) if namespaces else None
 
-    def desks(self) -> list[tuple[Agent, LeaderTerm]]:
-        """Return every sidecar that believes to lead, with its desk."""
+    def terms(self) -> list[tuple[Agent, LeaderTerm]]:
+        """Return every sidecar that believes to lead, with its term."""
         found = []
         for agent in self.cluster.living:
             leader_term = agent.app.leading.leader_term if agent.application else None

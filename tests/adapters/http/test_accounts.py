@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from telling_desk import AT_MS, B1, B3, BUNDLE, TellingDesk
+from leader_queries import AT_MS, B1, B3, BUNDLE, FakeLeaderQueries
 
 from loadmanager.adapters.http.admin.decisions import Accounts
 from loadmanager.adapters.http.admin.tasks import TasksQuery
@@ -24,16 +24,18 @@ QUESTIONS = (
 
 
 @pytest.fixture
-def leader_term() -> TellingDesk:
-    return TellingDesk()
+def leader_term() -> FakeLeaderQueries:
+    return FakeLeaderQueries()
 
 
 @pytest.fixture
-async def leader(open_a_door: OpenADoor, leader_term: TellingDesk) -> OpenDoor:
+async def leader(open_a_door: OpenADoor, leader_term: FakeLeaderQueries) -> OpenDoor:
     return await open_a_door(more_routes=tuple(Accounts(leader_term).routes()))
 
 
-async def test_a_snapshot_is_given_as_it_is(leader: OpenDoor, leader_term: TellingDesk) -> None:
+async def test_a_snapshot_is_given_as_it_is(
+    leader: OpenDoor, leader_term: FakeLeaderQueries
+) -> None:
     got = await leader.ask(QUESTIONS[0])
     assert (got.status, got.headers["Content-Type"]) == (200, "application/json")
     assert got.text.encode() == leader_term.content
@@ -82,7 +84,7 @@ async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: OpenDoor
 
 
 async def test_the_distance_from_the_best_is_that_of_the_last_round(
-    leader: OpenDoor, leader_term: TellingDesk
+    leader: OpenDoor, leader_term: FakeLeaderQueries
 ) -> None:
     figures = {
         "largest": 0.6,
@@ -125,7 +127,9 @@ async def test_the_thresholds_in_force_are_told(leader: OpenDoor) -> None:
     assert told["planner"] == json.loads(json.dumps(values_of(Planner().settings)))
 
 
-async def test_an_escaped_subject_is_understood(leader: OpenDoor, leader_term: TellingDesk) -> None:
+async def test_an_escaped_subject_is_understood(
+    leader: OpenDoor, leader_term: FakeLeaderQueries
+) -> None:
     escaped = BUNDLE.replace("/", "%2F")
     assert (await leader.ask(f"{ROOT}/explain?subject={escaped}")).status == 200
     assert leader_term.asked == [f"explain {BUNDLE}"]
@@ -133,7 +137,7 @@ async def test_an_escaped_subject_is_understood(leader: OpenDoor, leader_term: T
 
 @pytest.mark.parametrize(("query", "limit"), [("", 100), ("?limit=1", 1), ("?limit=10000", 10_000)])
 async def test_as_many_decisions_are_told_as_asked_for(
-    leader: OpenDoor, leader_term: TellingDesk, query: str, limit: int
+    leader: OpenDoor, leader_term: FakeLeaderQueries, query: str, limit: int
 ) -> None:
     told = (await leader.ask(f"{ROOT}/decisions{query}")).json()["decisions"]
     assert [one["round"] for one in told] == [8, 7][:limit]
@@ -275,7 +279,7 @@ async def test_changing_methods_are_refused(leader: OpenDoor) -> None:
 async def test_who_does_not_lead_sends_on_to_the_leader(
     open_a_door: OpenADoor, leader: OpenDoor, question: str
 ) -> None:
-    follower = Accounts(TellingDesk(elsewhere=leader.url + "/"))
+    follower = Accounts(FakeLeaderQueries(elsewhere=leader.url + "/"))
     door = await open_a_door(more_routes=tuple(follower.routes()))
     got = await door.ask(question)
     assert (got.status, got.headers["Location"]) == (307, leader.url + question)
@@ -287,7 +291,7 @@ async def test_who_does_not_lead_sends_on_to_the_leader(
 async def test_without_a_leader_it_is_told_when_to_come_back(
     open_a_door: OpenADoor, question: str
 ) -> None:
-    door = await open_a_door(more_routes=tuple(Accounts(TellingDesk(away=True)).routes()))
+    door = await open_a_door(more_routes=tuple(Accounts(FakeLeaderQueries(away=True)).routes()))
     got = await door.ask(question)
     want: dict[str, Any] = {"reason": "no leader is at work"}
     assert (got.status, got.headers["Retry-After"], got.json()) == (503, "2", want)

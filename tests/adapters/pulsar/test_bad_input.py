@@ -106,7 +106,7 @@ async def test_commands_for_a_consumer_that_is_gone_are_read_over(
 ) -> None:
     wire = await house.client()
     wire.tell(command, **fields)
-    wire.send(b"nobody's", producer_id=9)
+    wire.send(b"unclaimed", producer_id=9)
     await wire.settled()
     assert wire.kept == []
 

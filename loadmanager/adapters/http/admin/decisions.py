@@ -17,7 +17,7 @@ from loadmanager.core.explaining import Candidate, Decision, Ground
 from loadmanager.core.plan import Reason
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
-from loadmanager.ports import Account, LeaderDesk, LedgerWish, TaskWish
+from loadmanager.ports import Account, LeaderQueries, LedgerWish, TaskWish
 
 _TAG: Final = "decisions"
 _DEFAULT_LIMIT: Final = 100
@@ -61,7 +61,7 @@ class DecisionsQuery(Query):
 class Accounts(Resource):
     """Answers under ``/admin/v2/loadmanager``."""
 
-    def __init__(self, leader_term: LeaderDesk) -> None:
+    def __init__(self, leader_term: LeaderQueries) -> None:
         self._leader_term = leader_term
 
     @operation(

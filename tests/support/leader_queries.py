@@ -1,4 +1,4 @@
-"""A leader's desk with a canned story: for those who carry it over HTTP and print it."""
+"""A leader's answers, canned: for tests of what carries them over HTTP and prints them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -143,8 +143,8 @@ BROKER_STORY = replace(
 
 
 @dataclass
-class TellingDesk:
-    """A `LeaderDesk`. ``elsewhere`` is the leader's address, ``away`` that there is none."""
+class FakeLeaderQueries:
+    """A `LeaderQueries`. ``elsewhere`` is the leader's address, ``away`` that there is none."""
 
     stories: dict[str, Explanation] = field(
         default_factory=lambda: {BUNDLE: BUNDLE_STORY, B1: BROKER_STORY}
