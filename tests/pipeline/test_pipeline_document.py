@@ -76,7 +76,7 @@ def test_settings_that_are_named_are_those_of_the_configuration() -> None:
 
 def test_messages_that_are_explained_are_those_that_are_told() -> None:
     folder = PROJECT / "loadmanager"
-    files = [*(folder / "pipeline").rglob("*.py"), folder / "java.py"]
+    files = [*(folder / "pipeline").rglob("*.py"), folder / "config/java.py"]
     source = " ".join(file.read_text(encoding="utf-8") for file in files)
     explained = TEXT.partition("## When it does not run")[2]
     said = [row.split(" | ")[0] for row in explained.splitlines() if row.startswith("| `")]
