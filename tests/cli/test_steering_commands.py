@@ -18,7 +18,6 @@ from loadmanager.adapters.http.admin.drains import Drains
 from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import json_reply
-from loadmanager.adapters.http.routes import Role
 from loadmanager.cli import main
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
@@ -105,7 +104,7 @@ class Application:
             raise self.refuses
 
 
-class Others(Resource):
+class Others(Resource, tag="others"):
     """What is asked beside unloads and drains: a namespace's bundles, and the balancing mode."""
 
     def __init__(self, application: Application) -> None:
@@ -114,23 +113,13 @@ class Others(Resource):
     @operation(
         "GET",
         "/admin/v2/namespaces/{tenant}/{namespace}/bundles",
-        tag="namespaces",
-        summary="Bundles.",
-        role=Role.READ,
-        replies=(Reply(200, "Boundaries.", dict[str, Any]),),
+        Reply(200, "Boundaries.", dict[str, Any]),
     )
     async def bundles(self, _call: Call) -> web.StreamResponse:
         """Return the boundaries of two bundles."""
         return json_reply({"boundaries": ["0x00000000", "0x40000000", "0xffffffff"]})
 
-    @operation(
-        "GET",
-        "/admin/v2/loadmanager/balancing",
-        tag="balancing",
-        summary="The mode.",
-        role=Role.READ,
-        replies=(Reply(200, "The mode.", dict[str, Any]),),
-    )
+    @operation("GET", "/admin/v2/loadmanager/balancing", Reply(200, "The mode.", dict[str, Any]))
     async def balancing(self, _call: Call) -> web.StreamResponse:
         """Return the mode."""
         return json_reply({"mode": self._application.mode.value})

@@ -12,11 +12,10 @@ from loadmanager.adapters.http.page import page
 from loadmanager.adapters.http.replies import bytes_reply
 from loadmanager.adapters.http.routes import Role, Target
 
-_TAG = "watching"
 _HTML = "text/html"
 
 
-class Describing(Resource):
+class Describing(Resource, tag="watching"):
     """Answers ``/openapi.json`` and ``/docs``."""
 
     def __init__(self, version: str) -> None:
@@ -25,28 +24,24 @@ class Describing(Resource):
     @operation(
         "GET",
         "/openapi.json",
-        tag=_TAG,
-        summary="This API as an OpenAPI document.",
+        Reply(200, "The document.", dict[str, Any]),
         role=Role.NOBODY,
-        replies=(Reply(200, "The document.", dict[str, Any]),),
         raw=True,
     )
     async def document(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        """Describe the API to programs."""
+        """Get this API as an OpenAPI document."""
         return bytes_reply(self._document, "application/json")
 
     @operation(
         "GET",
         "/docs",
-        tag=_TAG,
-        summary="This API as a page to read.",
+        Reply(200, "A page that loads nothing else.", str),
         role=Role.NOBODY,
-        replies=(Reply(200, "A page that needs nothing from elsewhere.", str),),
         raw=True,
         media_type=_HTML,
     )
     async def page(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        """Describe the API to people."""
+        """Get this API as a page to read."""
         return bytes_reply(self._page, f"{_HTML}; charset=utf-8")
 
     @cached_property

@@ -33,7 +33,7 @@ _RETRY_SPREAD_S: Final = 5
 
 
 class LookupData(BaseModel):
-    """Where a topic's owner is reached; a door that it does not have is an empty text."""
+    """The URLs of a topic's owner; a URL that it does not have is an empty string."""
 
     broker_url: str = Field(serialization_alias="brokerUrl")
     broker_url_tls: str = Field(serialization_alias="brokerUrlTls")
@@ -44,13 +44,13 @@ class LookupData(BaseModel):
 
 
 class LookupQuery(Query):
-    """What a lookup may say beside the topic."""
+    """The parameters of a lookup."""
 
-    authoritative: str = Field("", description="`true` in the leader's own redirects.")
+    authoritative: str = Field("", description="`true` in redirects by the leader.")
     listener_name: str = Field("", alias="listenerName", description="An advertised listener.")
 
 
-class Lookups(Resource):
+class Lookups(Resource, tag="lookup"):
     """Answers lookups: from memory, from the picture, or by asking the application.
 
     Only the last of these waits, so only it counts as pending: a lookup whose owner is
@@ -97,21 +97,19 @@ class Lookups(Resource):
     @operation(
         "GET",
         LOOKUP_PREFIX + _TOPIC_PATH,
-        tag="lookup",
-        summary="Who serves a topic.",
-        role=Role.LOOKUP,
-        replies=(
-            Reply(200, "The owner and where it is reached.", LookupData),
-            Reply(307, "In redirect mode: ask at `Location`, once."),
-            Reply(404, "There is no such namespace."),
-            Reply(405, "The topic's domain is unknown."),
-            Reply(412, "The topic's name cannot be one, or no such listener is advertised."),
+        Reply(200, "The owner and its URLs.", LookupData),
+        Reply(307, "In redirect mode: the lookup is to be sent to `Location`, once."),
+        Reply(404, "The namespace does not exist."),
+        Reply(405, "The domain of the topic is not known."),
+        Reply(
+            412, "The name of the topic is not valid, or the owner does not advertise the listener."
         ),
+        role=Role.LOOKUP,
         query=LookupQuery,
         raw=True,
     )
     async def owner(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
-        """Answer ``GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}``."""
+        """Find the broker that serves a topic."""
         started_s = time.perf_counter()
         try:
             reply = await self._reply(request, target)
@@ -128,18 +126,14 @@ class Lookups(Resource):
     @operation(
         "GET",
         LOOKUP_PREFIX + _TOPIC_PATH + "/bundle",
-        tag="lookup",
-        summary="The bundle a topic is in.",
+        Reply(200, "The range of the bundle, without quotes, as Pulsar's brokers return it.", TEXT),
+        Reply(404, "The namespace does not exist."),
+        Reply(405, "The domain of the topic is not known."),
         role=Role.LOOKUP,
-        replies=(
-            Reply(200, "The bare range, as Pulsar's brokers say it.", TEXT),
-            Reply(404, "There is no such namespace."),
-            Reply(405, "The topic's domain is unknown."),
-        ),
         raw=True,
     )
     async def bundle(self, _request: web.BaseRequest, target: Target) -> web.StreamResponse:
-        """Answer with the bare range of the topic's bundle, unquoted as Pulsar does."""
+        """Find the bundle of a topic."""
         found = await self._lookup.bundle_of(_topic(target.captured))
         return text_reply(found.rpartition("/")[2])
 

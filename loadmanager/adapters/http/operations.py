@@ -1,23 +1,23 @@
-"""One declaration per operation of the HTTP API; everything else is made from it.
+"""Operations of the HTTP API, each declared right above the method that answers it.
 
-A `Resource` is a class whose methods answer requests, each declared right above it::
+An example::
 
-    class Domains(Resource):
+    class Domains(Resource, tag="failure domains"):
         @operation(
             "GET",
-            "/admin/v2/clusters/{cluster}/failureDomains/{domain}",
-            tag="clusters",
-            summary="One failure domain.",
-            role=Role.READ,
-            replies=(Reply(200, "Its brokers.", Domain), Reply(404, "There is no such domain.")),
+            "/admin/v2/clusters/{cluster}/failureDomains/{failure_domain}",
+            Reply(200, "The brokers of the domain.", Domain),
+            Reply(404, "The domain does not exist."),
         )
         async def one(self, call: Call) -> web.StreamResponse: ...
 
-The declaration says method, path, parameters, body, answers, the role a caller needs and
-whether only the leader can answer. From it come the route with its checks (`Resource.routes`),
-the OpenAPI document (`openapi`), the tables for people (`reference`), and, where a guard
-is set (`HttpServer`), who may do it: each `Route` carries the role of its operation.
+The declaration has method, path, replies, parameters and body, the role that a caller needs and
+whether only the leader can answer. The first line of the method's docstring is the summary, the
+rest the details. From both come the route with its checks (`Resource.routes`), the OpenAPI
+document (`openapi`), the tables for people (`reference`), and, where a guard is set
+(`HttpServer`), the check of the role: each `Route` carries the role of its operation.
 
+- ``role`` is `Role.READ` for GET and `Role.ADMIN` for all others unless it is given.
 - A name in braces in the path is described in `parameters.PATH_PARAMETERS`; a method finds
   its text, decoded once, in ``call.path``.
 - ``query`` is a pydantic model; its fields are the query parameters, and an instance of
@@ -26,14 +26,15 @@ is set (`HttpServer`), who may do it: each `Route` carries the role of its opera
   where an optional body is missing.
 - ``leader``: a method may raise `LeaderElsewhere`; the client is then sent there by 307.
 - ``raw``: the method reads the request itself, as ``method(request, target)``. Lookups do.
-- `replies` are those that mean something of this operation. Those that every operation
+- The replies are those that are particular to this operation. Those that every operation
   of its kind can give (400, 401, 403, 405, 412, 413, 415, 503) are added by `all_replies`.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, TypeAdapter
@@ -123,11 +124,9 @@ class Call:
 def operation(
     method: str,
     path: str,
-    *,
-    tag: str,
-    summary: str,
-    role: Role,
-    replies: tuple[Reply, ...],
+    *replies: Reply,
+    tag: str = "",
+    role: Role | None = None,
     query: type[BaseModel] | None = None,
     body: Any = None,
     body_optional: bool = False,
@@ -140,14 +139,15 @@ def operation(
 
     def declare(function: Method) -> Method:
         declared: list[Operation] = getattr(function, _MARK, [])
+        summary, _, details = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
         one = Operation(
-            name=f"{tag.replace(' ', '_')}.{function.__name__}",
+            name=function.__name__,
             method=method,
             path=path,
             tag=tag,
             summary=summary,
-            details=_details(function),
-            role=role,
+            details=_paragraphs(details),
+            role=role or (Role.READ if method == "GET" else Role.ADMIN),
             replies=replies,
             query=query,
             body=body,
@@ -164,13 +164,22 @@ def operation(
     return declare
 
 
-def operations_of(*kinds: type) -> tuple[Operation, ...]:
+def operations_of(*kinds: "type[Resource]") -> tuple[Operation, ...]:
     """Return what the methods of these classes are declared to answer, in their order."""
     return tuple(one for kind in kinds for _, one in _declared(kind))
 
 
 class Resource:
-    """What answers requests by its methods, each declared with `operation`."""
+    """What answers requests by its methods, each declared with `operation`.
+
+    ``tag`` is the heading under which its operations are listed, unless one names another.
+    """
+
+    tag: ClassVar[str]
+
+    def __init_subclass__(cls, *, tag: str) -> None:
+        """Keep the tag."""
+        cls.tag = tag
 
     def routes(self) -> list[Route]:
         """Return its routes: each checks its request and calls the method."""
@@ -190,33 +199,35 @@ def all_replies(one: Operation) -> tuple[Reply, ...]:
 
 def _usual(one: Operation) -> Iterator[Reply]:
     if one.leader:
-        yield Reply(307, "Another sidecar leads; it is at `Location`.")
+        yield Reply(307, "Another sidecar leads; `Location` is its URL.")
     if one.captures or one.query or one.body:
         yield Reply(400, "A parameter or the body is malformed.")
         yield Reply(414, "The URL is too long.")
     if one.captures:
-        yield Reply(412, "A name in the path cannot be one.")
+        yield Reply(412, "A name in the path is not valid.")
     if one.body:
-        yield Reply(408, "The body did not come in time.")
+        yield Reply(408, "The body did not arrive in time.")
         yield Reply(413, "The body is too long.")
         yield Reply(415, "The body is not `application/json`.")
     if one.role is not Role.NOBODY:
-        yield Reply(401, "Nobody is logged in, where a login is asked for.")
+        yield Reply(401, "The request carries no valid credentials, and some are required.")
         yield Reply(403, f"The caller may not: the role `{one.role}` is needed.")
-        yield Reply(503, "Not now: no leader, no ZooKeeper or no place; come back later.")
+        yield Reply(
+            503,
+            "No leader, no ZooKeeper or no broker is available; `Retry-After` says when to retry.",
+        )
 
 
-def _declared(kind: type) -> Iterator[tuple[str, Operation]]:
+def _declared(kind: "type[Resource]") -> Iterator[tuple[str, Operation]]:
     for name, function in vars(kind).items():
         for one in getattr(function, _MARK, ()):
-            yield name, one
+            tag = one.tag or kind.tag
+            yield name, replace(one, tag=tag, name=f"{tag.replace(' ', '_')}.{name}")
 
 
-def _details(function: Callable[..., Any]) -> str:
-    """Return what a docstring says after its first line, on one line a paragraph."""
-    _, _, rest = (function.__doc__ or "").partition("\n")
-    paragraphs = rest.strip().split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+def _paragraphs(text: str) -> str:
+    """Return a text with each of its paragraphs on one line."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def _body_of(one: Operation) -> "TypeAdapter[Any] | None":

@@ -22,10 +22,10 @@ from loadmanager.adapters.http.admin.topics import Topics
 from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.lookups import Lookups
-from loadmanager.adapters.http.operations import Operation, operations_of
+from loadmanager.adapters.http.operations import Operation, Resource, operations_of
 from loadmanager.adapters.http.watching import Watching
 
-RESOURCES: Final[tuple[type, ...]] = (
+RESOURCES: Final[tuple[type[Resource], ...]] = (
     Lookups,
     Brokers,
     Health,

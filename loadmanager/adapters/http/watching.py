@@ -11,21 +11,19 @@ from loadmanager.adapters.http.replies import bytes_reply, json_reply, text_repl
 from loadmanager.adapters.http.routes import Role, Target
 from loadmanager.ports import LookupService
 
-_TAG = "watching"
-
 
 class Readiness(BaseModel):
-    """Whether this sidecar can answer for the cluster; if not, why not."""
+    """Whether this sidecar is ready, and the reasons if it is not."""
 
     ready: bool
     reasons: list[str]
     troubles: list[str] = Field(
         default_factory=list,
-        description="What it cannot do besides, such as writing history; only if there is any.",
+        description="Other faults, such as that history cannot be written; only if there are any.",
     )
 
 
-class Watching(Resource):
+class Watching(Resource, tag="watching"):
     """Answers ``/metrics``, ``/healthz`` and ``/readyz``."""
 
     def __init__(self, lookup: LookupService, registry: CollectorRegistry) -> None:
@@ -35,43 +33,28 @@ class Watching(Resource):
     @operation(
         "GET",
         "/metrics",
-        tag=_TAG,
-        summary="All metrics, for Prometheus.",
-        role=Role.READ,
-        replies=(Reply(200, "Text, or OpenMetrics to those who accept it.", TEXT),),
+        Reply(200, "The metrics as text, or as OpenMetrics if the client accepts that.", TEXT),
         raw=True,
     )
     async def metrics(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        """Expose all metrics, as OpenMetrics to those who accept it."""
+        """Get all metrics, for Prometheus."""
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return bytes_reply(encode(self._registry), content_type)
 
-    @operation(
-        "GET",
-        "/healthz",
-        tag=_TAG,
-        summary="Whether the process answers at all.",
-        role=Role.NOBODY,
-        replies=(Reply(200, "`ok`.", TEXT),),
-        raw=True,
-    )
+    @operation("GET", "/healthz", Reply(200, "`ok`.", TEXT), role=Role.NOBODY, raw=True)
     async def alive(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        """Say that the event loop runs: that this is answered is the answer."""
+        """Check whether the process answers at all."""
         return text_reply("ok")
 
     @operation(
         "GET",
         "/readyz",
-        tag=_TAG,
-        summary="Whether lookups can be answered from a current picture, and the broker is leased.",
+        Reply(200, "The sidecar is ready.", Readiness),
+        Reply(503, "The sidecar is not ready; `reason` says why."),
         role=Role.NOBODY,
-        replies=(
-            Reply(200, "Both.", Readiness),
-            Reply(503, "Not both; `reason` says why."),
-        ),
         raw=True,
     )
     async def ready(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        """Tell whether this sidecar can do its work, and if not, why."""
+        """Check whether this sidecar can answer lookups and its broker is leased."""
         status, body = readiness_answer(self._lookup.readiness())
         return json_reply(body, status)

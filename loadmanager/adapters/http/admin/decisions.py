@@ -12,20 +12,18 @@ from loadmanager.adapters.http.admin.tasks import TasksDocument, TasksQuery, tas
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import bytes_reply, json_reply
-from loadmanager.adapters.http.routes import Role
 from loadmanager.core.explaining import Candidate, Decision, Ground
 from loadmanager.core.plan import Reason
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
 from loadmanager.ports import Account, LeaderQueries, LedgerWish, TaskWish
 
-_TAG: Final = "decisions"
 _DEFAULT_LIMIT: Final = 100
 _MOST: Final = 10_000
 
 
 class ExplainQuery(Query):
-    """Of what the place is to be explained."""
+    """The subject of an explanation."""
 
     subject: str = Field(
         min_length=1, description="A bundle, `tenant/namespace/0x.._0x..`, or a broker."
@@ -33,15 +31,22 @@ class ExplainQuery(Query):
 
 
 class DecisionsQuery(Query):
-    """Which decisions are told."""
+    """Which decisions are listed."""
 
-    limit: Whole = Field(_DEFAULT_LIMIT, ge=1, le=_MOST, description="At most so many.")
-    before: Whole = Field(
-        0, ge=0, le=2**62, description="Only earlier ones: `next` of the page before; 0 for all."
+    limit: Whole = Field(
+        _DEFAULT_LIMIT, ge=1, le=_MOST, description="The largest number of decisions to list."
     )
-    subject: str = Field("", description="Only those about this bundle or broker.")
-    broker: str = Field("", description="Only moves from or to this broker.")
-    namespace: str = Field("", description="Only those about bundles of this `tenant/namespace`.")
+    before: Whole = Field(
+        0,
+        ge=0,
+        le=2**62,
+        description="Lists only decisions before this number, `next` of the last page; 0 for all.",
+    )
+    subject: str = Field("", description="Lists only decisions about this bundle or broker.")
+    broker: str = Field("", description="Lists only moves from or to this broker.")
+    namespace: str = Field(
+        "", description="Lists only decisions about bundles of this `tenant/namespace`."
+    )
     kinds: list[Literal["move", "observed", "placement", "drain", "unload", "left_alone"]] = Field(
         [],
         alias="kind",
@@ -50,15 +55,21 @@ class DecisionsQuery(Query):
         "hand, or something `left_alone`; repeatable.",
     )
     since_ms: Whole = Field(
-        0, alias="sinceMs", ge=0, le=2**62, description="Only those made at this time or later."
+        0,
+        alias="sinceMs",
+        ge=0,
+        le=2**62,
+        description="Lists only decisions made at this time or later.",
     )
     outcome: Literal["", "moved", "observed", "placed", "left_alone"] = Field(
-        "", description="Only those with this outcome."
+        "", description="Lists only decisions with this outcome."
     )
-    round: Whole = Field(0, ge=0, le=2**62, description="Only those of this round; 0 for all.")
+    round: Whole = Field(
+        0, ge=0, le=2**62, description="Lists only decisions of this round; 0 for all."
+    )
 
 
-class Accounts(Resource):
+class Accounts(Resource, tag="decisions"):
     """Answers under ``/admin/v2/loadmanager``."""
 
     def __init__(self, leader_term: LeaderQueries) -> None:
@@ -67,49 +78,38 @@ class Accounts(Resource):
     @operation(
         "GET",
         "/admin/v2/loadmanager/snapshot",
-        tag=_TAG,
-        summary="The cluster as the leader sees it, as one document.",
-        role=Role.READ,
-        replies=(Reply(200, "`loadmanager decide` takes it.", dict[str, Any]),),
+        Reply(200, "The document; `loadmanager decide` reads it.", dict[str, Any]),
         leader=True,
     )
     async def snapshot(self, _call: Call) -> web.StreamResponse:
-        """Give the cluster as one document, to decide on elsewhere.
+        """Get the cluster as the leader sees it, as one document.
 
-        Its format is told in `docs/snapshot-format.md`.
+        The format is described in `docs/snapshot-format.md`.
         """
         return bytes_reply(await self._leader_term.snapshot(), "application/json")
 
     @operation(
         "GET",
         "/admin/v2/loadmanager/explain",
-        tag=_TAG,
-        summary="Why a bundle or a broker is where it is.",
-        role=Role.READ,
-        replies=(
-            Reply(200, "The account.", dict[str, Any]),
-            Reply(404, "The leader knows no such bundle or broker."),
-            Reply(412, "The subject is neither a bundle's name nor a broker's."),
-        ),
+        Reply(200, "The explanation.", dict[str, Any]),
+        Reply(404, "The leader knows no bundle or broker of that name."),
+        Reply(412, "The subject is not the name of a bundle or a broker."),
         query=ExplainQuery,
         leader=True,
     )
     async def explain(self, call: Call) -> web.StreamResponse:
-        """Tell why a bundle or a broker is where it is."""
+        """Explain why a bundle or a broker is where it is."""
         query: ExplainQuery = call.query
         return json_reply(account_to_json(self._leader_term.explain(query.subject)))
 
     @operation(
         "GET",
         "/admin/v2/loadmanager/optimality",
-        tag=_TAG,
-        summary="How far the cluster was from the best possible at the leader's last round.",
-        role=Role.READ,
-        replies=(Reply(200, "The figures.", AssessmentDocument),),
+        Reply(200, "The figures.", AssessmentDocument),
         leader=True,
     )
     async def optimality(self, _call: Call) -> web.StreamResponse:
-        """Return the figures that the leader computed last.
+        """Get how far the cluster was from the best possible at the leader's last round.
 
         The bound is proven: no assignment of the present bundles to the present brokers is below
         it. The metrics `loadmanager_optimality_*` show the same.
@@ -119,34 +119,30 @@ class Accounts(Resource):
     @operation(
         "GET",
         "/admin/v2/loadmanager/shadows",
-        tag=_TAG,
-        summary="What strategies beside the active one would have had.",
-        role=Role.READ,
-        replies=(Reply(200, "The strategies of `[shedding] shadows`.", ShadowsDocument),),
+        Reply(200, "The strategies of `[shedding] shadows`.", ShadowsDocument),
         leader=True,
     )
     async def shadows(self, _call: Call) -> web.StreamResponse:
-        """Return what each strategy of `[shedding] shadows` would have had since the term began.
+        """Compare the strategies of `[shedding] shadows` with the active one.
 
-        Each decides on the same views as the active one and moves nothing.
+        Each strategy decides on the same views as the active one and moves nothing. The figures
+        begin with the leader's term.
         """
         return json_reply(shadows_to_json(self._leader_term.shadows()))
 
     @operation(
         "GET",
         "/admin/v2/loadmanager/decisions",
-        tag=_TAG,
-        summary="The last decisions of the leader, newest first.",
-        role=Role.READ,
-        replies=(Reply(200, "The decisions.", dict[str, Any]),),
+        Reply(200, "The decisions.", dict[str, Any]),
         query=DecisionsQuery,
         leader=True,
     )
     async def decisions(self, call: Call) -> web.StreamResponse:
-        """Tell every move and every bundle or round that was left alone, page by page.
+        """List the last decisions of the leader, newest first.
 
-        Told are those of this leader's term, the last 2000. `next` is null on the last
-        page; what a round says of each broker comes with `subject`.
+        The list holds every move, and every bundle or round that was left alone, of this leader's
+        term, at most the last 2000. `next` is null on the last page. With `subject`, what a round
+        found of each broker is listed as well.
         """
         query: DecisionsQuery = call.query
         told = self._leader_term.decisions(LedgerWish(**query.model_dump()))
@@ -156,18 +152,15 @@ class Accounts(Resource):
     @operation(
         "GET",
         "/admin/v2/loadmanager/tasks",
-        tag=_TAG,
-        summary="The placements, moves, splits and merges under way, and those that ended last.",
-        role=Role.READ,
-        replies=(Reply(200, "The tasks.", TasksDocument),),
+        Reply(200, "The tasks.", TasksDocument),
         query=TasksQuery,
         leader=True,
     )
     async def tasks(self, call: Call) -> web.StreamResponse:
-        """List the bundle tasks of this leader's term.
+        """List the placements, moves, splits and merges under way, and those that ended last.
 
-        The live tasks come first, the oldest at the top. The last 200 that ended follow, the
-        latest at the top. A new leader follows what its predecessor ordered as tasks of its own.
+        The live tasks come first, the oldest at the top. The last 200 that ended follow, the latest
+        at the top. A new leader follows what its predecessor ordered as tasks of its own.
         """
         query: TasksQuery = call.query
         return json_reply(tasks_to_json(self._leader_term.tasks(TaskWish(**query.model_dump()))))

@@ -9,18 +9,16 @@ from loadmanager.adapters.http.admin.names import broker_in
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role
 from loadmanager.ports import DrainService, DrainStatus
 
 _BROKER: Final = "/admin/v2/loadmanager/brokers/{broker}"
 _PATH: Final = f"{_BROKER}/drain"
 _LONGEST: Final = 500
-_TAG: Final = "draining"
-_UNKNOWN: Final = Reply(404, "No such broker is registered.")
+_UNKNOWN: Final = Reply(404, "The broker is not registered.")
 
 
 class Wish(Query):
-    """Who wants something, and why; kept for those who ask later."""
+    """The author of a request and the reason, which later queries return."""
 
     by: str = Field("", description=f"Who wants it; up to {_LONGEST} characters are kept.")
     reason: str = Field("", description=f"Why; up to {_LONGEST} characters are kept.")
@@ -31,7 +29,7 @@ class Wish(Query):
 
 
 class Marked(BaseModel):
-    """The wish to have a broker emptied."""
+    """The drain mark of a broker."""
 
     since_ms: int = Field(serialization_alias="sinceMs")
     by: str
@@ -39,16 +37,18 @@ class Marked(BaseModel):
 
 
 class DrainState(BaseModel):
-    """How far a broker is from being empty."""
+    """The drain status of a broker."""
 
     broker: str
     registered: bool
-    draining: bool = Field(description="What the broker says: its sidecar has seen the mark.")
+    draining: bool = Field(
+        description="Whether its own report says so: its sidecar has seen the mark."
+    )
     bundles_left: int = Field(serialization_alias="bundlesLeft")
     marked: Marked | None
 
 
-class Drains(Resource):
+class Drains(Resource, tag="draining"):
     """Answers ``/admin/v2/loadmanager/brokers/{broker}[/drain]``."""
 
     def __init__(self, service: DrainService) -> None:
@@ -57,47 +57,36 @@ class Drains(Resource):
     @operation(
         "PUT",
         _PATH,
-        tag=_TAG,
-        summary="Have a broker emptied, and keep it empty.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "It is marked; the leader moves its bundles, a few at a time."),
-            _UNKNOWN,
-        ),
+        Reply(204, "The broker is marked; the leader moves its bundles, a few at a time."),
+        _UNKNOWN,
         query=Wish,
     )
     async def mark(self, call: Call) -> web.StreamResponse:
-        """Mark the broker; a mark that stands already is kept."""
+        """Drain a broker, and keep it empty.
+
+        A mark that stands already is kept.
+        """
         wish: Wish = call.query
         await self._service.mark(broker_in(call), **wish.told())
         return empty_reply(204)
 
-    @operation(
-        "DELETE",
-        _PATH,
-        tag=_TAG,
-        summary="Let a broker take bundles again.",
-        role=Role.ADMIN,
-        replies=(Reply(204, "It has no mark (any more)."),),
-    )
+    @operation("DELETE", _PATH, Reply(204, "The broker has no mark."))
     async def unmark(self, call: Call) -> web.StreamResponse:
-        """Take the mark away; without one there is nothing to do."""
+        """Let a broker take bundles again.
+
+        A broker without a mark is left as it is.
+        """
         await self._service.unmark(broker_in(call))
         return empty_reply(204)
 
     @operation(
         "GET",
         _BROKER,
-        tag=_TAG,
-        summary="How many bundles are left on a broker, and who wants it empty.",
-        role=Role.READ,
-        replies=(
-            Reply(200, "The state.", DrainState),
-            Reply(404, "No such broker is registered or marked."),
-        ),
+        Reply(200, "The drain status.", DrainState),
+        Reply(404, "The broker is neither registered nor marked."),
     )
     async def status(self, call: Call) -> web.StreamResponse:
-        """Tell how many bundles are left on the broker."""
+        """Get the number of bundles that are left on a broker, and its drain mark."""
         return json_reply(drain_status_to_json(await self._service.status(broker_in(call))))
 
 

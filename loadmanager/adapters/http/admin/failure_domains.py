@@ -7,54 +7,45 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role
 from loadmanager.core.ids import parse_broker
 from loadmanager.ports import DomainService
 
-_TAG: Final = "failure domains"
 _PATH: Final = "/admin/v2/clusters/{cluster}/failureDomains"
-_NO_CLUSTER: Final = Reply(404, "There is no such cluster here.")
-_NONE: Final = Reply(404, "There is no such cluster here, or no such domain.")
+_NO_CLUSTER: Final = Reply(404, "The cluster is another one.")
+_NONE: Final = Reply(404, "The cluster is another one, or has no such domain.")
 _MOST: Final = 10_000
 
 Broker = Annotated[str, StringConstraints(pattern=r"^[-.A-Za-z0-9_]+:[1-9][0-9]{0,4}$")]
 
 
 class FailureDomain(BaseModel):
-    """The brokers of one domain; they need not be registered now."""
+    """The brokers of one domain, registered or not."""
 
     brokers: list[Broker] = Field(max_length=_MOST)
 
 
-class FailureDomains(Resource):
+class FailureDomains(Resource, tag="failure domains"):
     """Answers under ``/admin/v2/clusters/{cluster}/failureDomains``."""
 
     def __init__(self, service: DomainService) -> None:
         self._service = service
 
     @operation(
-        "GET",
-        _PATH,
-        tag=_TAG,
-        summary="All failure domains.",
-        role=Role.READ,
-        replies=(Reply(200, "By name.", dict[str, FailureDomain]), _NO_CLUSTER),
+        "GET", _PATH, Reply(200, "The objects, by name.", dict[str, FailureDomain]), _NO_CLUSTER
     )
     async def domains(self, call: Call) -> web.StreamResponse:
-        """Tell all domains."""
+        """List all failure domains."""
         found = await self._service.domains(call.path["cluster"])
         return json_reply({name: {"brokers": list(brokers)} for name, brokers in found.items()})
 
     @operation(
         "GET",
         f"{_PATH}/{{failure_domain}}",
-        tag=_TAG,
-        summary="One failure domain.",
-        role=Role.READ,
-        replies=(Reply(200, "Its brokers.", FailureDomain), _NONE),
+        Reply(200, "The brokers of the domain.", FailureDomain),
+        _NONE,
     )
     async def domain(self, call: Call) -> web.StreamResponse:
-        """Tell one domain."""
+        """Get one failure domain."""
         name = call.path["failure_domain"]
         found = await self._service.domains(call.path["cluster"])
         if name not in found:
@@ -64,19 +55,21 @@ class FailureDomains(Resource):
     @operation(
         "POST",
         f"{_PATH}/{{failure_domain}}",
-        tag=_TAG,
-        summary="Set the brokers of a failure domain.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "It is set."),
-            _NO_CLUSTER,
-            Reply(409, "A broker is in another domain, or others changed the domains meanwhile."),
-            Reply(412, "A broker's or the domain's name cannot be one."),
+        Reply(204, "The value is set."),
+        _NO_CLUSTER,
+        Reply(
+            409,
+            "A broker is in another domain, or another client changed the domains at the "
+            "same time.",
         ),
+        Reply(412, "The name of a broker or of the domain is not valid."),
         body=FailureDomain,
     )
     async def put(self, call: Call) -> web.StreamResponse:
-        """Set a domain, new or in place of the one of that name."""
+        """Set the brokers of a failure domain.
+
+        A domain of that name is replaced.
+        """
         domain: FailureDomain = call.body
         brokers = [parse_broker(one) for one in domain.brokers]
         name = call.path["failure_domain"]
@@ -86,16 +79,11 @@ class FailureDomains(Resource):
     @operation(
         "DELETE",
         f"{_PATH}/{{failure_domain}}",
-        tag=_TAG,
-        summary="Remove a failure domain.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "It is removed."),
-            _NONE,
-            Reply(409, "Others changed the domains again and again meanwhile."),
-        ),
+        Reply(204, "The object is removed."),
+        _NONE,
+        Reply(409, "Other clients kept changing the domains."),
     )
     async def remove(self, call: Call) -> web.StreamResponse:
-        """Remove a domain; its brokers are then in none."""
+        """Remove a failure domain; its brokers are then in none."""
         await self._service.remove(call.path["cluster"], call.path["failure_domain"])
         return empty_reply(204)

@@ -9,13 +9,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from loadmanager.adapters.http.admin.names import broker_in
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role
 from loadmanager.ports import IsolatedBroker, IsolationService
 
-_TAG: Final = "isolation"
 _PATH: Final = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
-_NO_CLUSTER: Final = Reply(404, "There is no such cluster here.")
-_NONE: Final = Reply(404, "There is no such cluster here, or no such policy.")
+_NO_CLUSTER: Final = Reply(404, "The cluster is another one.")
+_NONE: Final = Reply(404, "The cluster is another one, or has no such policy.")
 _MOST: Final = 1_000
 
 
@@ -38,14 +36,18 @@ WholeText = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 
 
 class MinAvailable(BaseModel):
-    """When secondary brokers help; whole numbers, written as texts."""
+    """When secondary brokers take part; whole numbers, written as strings."""
 
-    min_limit: WholeText = Field(description="While fewer primary brokers than this are there.")
-    usage_threshold: WholeText = Field(description="In percent; a busier one does not count.")
+    min_limit: WholeText = Field(
+        description="Secondary brokers take part if fewer primary ones are available."
+    )
+    usage_threshold: WholeText = Field(
+        description="In percent; a primary broker with more usage does not count as available."
+    )
 
 
 class Failover(BaseModel):
-    """How the primary brokers' absence is met."""
+    """The failover to secondary brokers."""
 
     policy_type: Literal["min_available"]
     parameters: MinAvailable
@@ -68,7 +70,7 @@ class IsolationPolicy(BaseModel):
 
 
 class BrokerPolicy(BaseModel):
-    """One policy that is about a broker."""
+    """An isolation policy that governs a broker."""
 
     broker: str = Field(serialization_alias="brokerName")
     policy: str = Field(serialization_alias="policyName")
@@ -76,34 +78,25 @@ class BrokerPolicy(BaseModel):
     namespaces: list[str] = Field(serialization_alias="namespaceRegex")
 
 
-class Isolation(Resource):
+class Isolation(Resource, tag="isolation"):
     """Answers under ``/admin/v2/clusters/{cluster}/namespaceIsolationPolicies``."""
 
     def __init__(self, service: IsolationService) -> None:
         self._service = service
 
-    @operation(
-        "GET",
-        _PATH,
-        tag=_TAG,
-        summary="All isolation policies.",
-        role=Role.READ,
-        replies=(Reply(200, "By name.", dict[str, Any]), _NO_CLUSTER),
-    )
+    @operation("GET", _PATH, Reply(200, "The objects, by name.", dict[str, Any]), _NO_CLUSTER)
     async def policies(self, call: Call) -> web.StreamResponse:
-        """Tell all policies."""
+        """List all isolation policies."""
         return json_reply(dict(await self._service.policies(call.path["cluster"])))
 
     @operation(
         "GET",
         f"{_PATH}/{{policy}}",
-        tag=_TAG,
-        summary="One isolation policy.",
-        role=Role.READ,
-        replies=(Reply(200, "It, as it was set.", dict[str, Any]), _NONE),
+        Reply(200, "The policy, as it was set.", dict[str, Any]),
+        _NONE,
     )
     async def policy(self, call: Call) -> web.StreamResponse:
-        """Tell one policy."""
+        """Get one isolation policy."""
         found = await self._service.policies(call.path["cluster"])
         name = call.path["policy"]
         if name not in found:
@@ -113,24 +106,22 @@ class Isolation(Resource):
     @operation(
         "POST",
         f"{_PATH}/{{policy}}",
-        tag=_TAG,
-        summary="Set an isolation policy.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "It is set, and what it does not let stay has moved if it could."),
-            _NO_CLUSTER,
-            Reply(409, "Others changed the policies again and again meanwhile."),
+        Reply(
+            204, "The policy is set, and the bundles that may not stay have moved where they could."
         ),
+        _NO_CLUSTER,
+        Reply(409, "Other clients kept changing the policies."),
         body=IsolationPolicy,
         leader=True,
     )
     async def put(self, call: Call) -> web.StreamResponse:
-        """Set a policy, new or in place of the one of that name.
+        """Set an isolation policy.
 
-        Bundles that lie where they may not lie any more are then moved: those of
-        namespaces that the policy is newly about or with other primary brokers, or with
-        `unload_scope` `all_matching` of all it is about, or with `none` of none. What may
-        stay is not interrupted, and what no other broker can take stays, too.
+        A policy of that name is replaced. Bundles that may no longer stay where they are then move:
+        those of namespaces that the policy newly governs or that have other primary brokers now;
+        with `unload_scope` `all_matching`, those of all namespaces that it governs; with `none`,
+        none. A bundle that may stay is not interrupted, and one that no other broker can take stays
+        as well.
         """
         policy: IsolationPolicy = call.body
         await self._service.put(
@@ -143,46 +134,34 @@ class Isolation(Resource):
     @operation(
         "DELETE",
         f"{_PATH}/{{policy}}",
-        tag=_TAG,
-        summary="Remove an isolation policy.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "It is removed."),
-            _NONE,
-            Reply(409, "Others changed the policies again and again meanwhile."),
-        ),
+        Reply(204, "The object is removed."),
+        _NONE,
+        Reply(409, "Other clients kept changing the policies."),
     )
     async def remove(self, call: Call) -> web.StreamResponse:
-        """Remove a policy."""
+        """Remove an isolation policy."""
         await self._service.remove(call.path["cluster"], call.path["policy"])
         return empty_reply(204)
 
     @operation(
         "GET",
         f"{_PATH}/brokers",
-        tag=_TAG,
-        summary="Which policies are about which registered brokers.",
-        role=Role.READ,
-        replies=(Reply(200, "One entry for each pair.", list[BrokerPolicy]), _NO_CLUSTER),
+        Reply(200, "One entry for each pair of broker and policy.", list[BrokerPolicy]),
+        _NO_CLUSTER,
     )
     async def brokers(self, call: Call) -> web.StreamResponse:
-        """Tell the policies of all brokers."""
+        """List the isolation policies that govern each registered broker."""
         found = await self._service.brokers(call.path["cluster"])
         return json_reply([_to_json(one) for one in found])
 
     @operation(
         "GET",
         f"{_PATH}/brokers/{{broker}}",
-        tag=_TAG,
-        summary="The policy that is about a broker.",
-        role=Role.READ,
-        replies=(
-            Reply(200, "The first by name.", BrokerPolicy),
-            Reply(404, "No policy is about such a broker, or there is no such cluster here."),
-        ),
+        Reply(200, "The policy; of several, the first by name.", BrokerPolicy),
+        Reply(404, "No policy governs the broker, or the cluster is another one."),
     )
     async def of_broker(self, call: Call) -> web.StreamResponse:
-        """Tell the policy of one broker."""
+        """Get the isolation policy that governs a broker."""
         broker = broker_in(call)
         found = await self._service.brokers(call.path["cluster"])
         mine = [one for one in found if one.broker == broker]

@@ -10,7 +10,6 @@ from loadmanager.adapters.http.admin.names import namespace_in
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, parse_namespace
 from loadmanager.core.wire.namespaces import bundles_to_json
@@ -19,26 +18,26 @@ from loadmanager.ports import LookupService, NamespaceService
 _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{1,8}")
 # A new namespace's boundaries are written twice in one commit, and that holds 1 MB.
 _MAX_BUNDLES: Final = 32_768
-_TAG: Final = "namespaces"
 
 
 class Bundles(BaseModel):
-    """How a namespace is cut into bundles."""
+    """The bundles of a namespace."""
 
     boundaries: list[str] | None = Field(
         None,
-        description="The bounds, from `0x00000000` to `0xffffffff`; they win over numBundles.",
+        description="The boundaries, from `0x00000000` to `0xffffffff`; they take precedence over "
+        "numBundles.",
     )
     num_bundles: int | None = Field(
         None,
         alias="numBundles",
-        description="So many bundles of equal width; 0 for the default.",
+        description="The number of bundles of equal width; 0 for the default.",
         json_schema_extra={"minimum": 0, "maximum": _MAX_BUNDLES},
     )
 
 
 class Policies(BaseModel):
-    """A namespace's policies; of Pulsar's many we use the bundles, and keep the others."""
+    """The policies of a namespace; only the bundles are used, and the others are kept."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -48,13 +47,13 @@ class Policies(BaseModel):
 class DeletionQuery(Query):
     """How a namespace is deleted."""
 
-    force: Flag = Field(default=False, description="Also one with topics.")
+    force: Flag = Field(default=False, description="Also deletes a namespace with topics.")
     authoritative: Flag = Field(
         default=False, description="Of no effect: redirects go to the leader."
     )
 
 
-class Namespaces(Resource):
+class Namespaces(Resource, tag="namespaces"):
     """Answers under ``/admin/v2/namespaces``."""
 
     def __init__(
@@ -67,16 +66,11 @@ class Namespaces(Resource):
     @operation(
         "GET",
         "/admin/v2/namespaces/{tenant}",
-        tag=_TAG,
-        summary="The namespaces of a tenant.",
-        role=Role.READ,
-        replies=(
-            Reply(200, "As `tenant/namespace`, sorted.", list[str]),
-            Reply(404, "There is no such tenant."),
-        ),
+        Reply(200, "As `tenant/namespace`, sorted.", list[str]),
+        Reply(404, "The tenant does not exist."),
     )
     async def of_tenant(self, call: Call) -> web.StreamResponse:
-        """Tell the namespaces of a tenant."""
+        """List the namespaces of a tenant."""
         tenant = call.path["tenant"]
         parse_namespace(f"{tenant}/any")
         return json_reply(list(await self._service.of_tenant(tenant)))
@@ -84,19 +78,20 @@ class Namespaces(Resource):
     @operation(
         "PUT",
         "/admin/v2/namespaces/{tenant}/{namespace}",
-        tag=_TAG,
-        summary="Create a namespace, with its bundles.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "It is created, and its tenant with it if need be."),
-            Reply(409, "It exists, or bundles of a former one of that name are not let go yet."),
-            Reply(412, "The name cannot be one, or the bundles do not tile the circle."),
+        Reply(204, "The namespace is created, and its tenant if that did not exist."),
+        Reply(
+            409,
+            "The namespace exists, or brokers still hold bundles of a deleted one of that name.",
         ),
+        Reply(412, "The name is not valid, or the bundles do not cover the whole hash range."),
         body=Policies | None,
         body_optional=True,
     )
     async def create(self, call: Call) -> web.StreamResponse:
-        """Create a namespace; of its policies only the bundles are ours, the others are kept."""
+        """Create a namespace with its bundles.
+
+        Of the policies only the bundles are used; the others are kept as they are.
+        """
         namespace = namespace_in(call)
         policies: Policies = call.body or Policies()
         given = policies.model_dump(mode="json", exclude={"bundles"}, exclude_none=True)
@@ -107,21 +102,17 @@ class Namespaces(Resource):
     @operation(
         "DELETE",
         "/admin/v2/namespaces/{tenant}/{namespace}",
-        tag=_TAG,
-        summary="Delete a namespace and all its bundles.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "It is deleted, and its bundles are let go."),
-            Reply(404, "There is no such namespace."),
-            Reply(409, "It has topics, or others changed it again and again meanwhile."),
-        ),
+        Reply(204, "The namespace is deleted, and its brokers have released the bundles."),
+        Reply(404, "The namespace does not exist."),
+        Reply(409, "The namespace has topics, or other clients kept changing it."),
         query=DeletionQuery,
         leader=True,
     )
     async def delete(self, call: Call) -> web.StreamResponse:
-        """Delete a namespace that has no topics, or with `force` any.
+        """Delete a namespace and all its bundles.
 
-        Topics are those that brokers reported last and those with partitions.
+        A namespace with topics is deleted only with `force`. Topics are those that brokers reported
+        last and those with partitions.
         """
         query: DeletionQuery = call.query
         await self._service.delete(namespace_in(call), force=query.force)
@@ -130,36 +121,27 @@ class Namespaces(Resource):
     @operation(
         "GET",
         "/admin/v2/namespaces/{tenant}/{namespace}",
-        tag=_TAG,
-        summary="A namespace's policies.",
-        role=Role.READ,
-        replies=(Reply(200, "They.", dict[str, Any]), Reply(404, "There is no such namespace.")),
+        Reply(200, "The policies.", dict[str, Any]),
+        Reply(404, "The namespace does not exist."),
     )
     @operation(
         "GET",
         "/admin/v2/namespaces/{tenant}/{namespace}/policies",
-        tag=_TAG,
-        summary="The same.",
-        role=Role.READ,
-        replies=(Reply(200, "They.", dict[str, Any]), Reply(404, "There is no such namespace.")),
+        Reply(200, "The policies.", dict[str, Any]),
+        Reply(404, "The namespace does not exist."),
     )
     async def policies(self, call: Call) -> web.StreamResponse:
-        """Tell the policies as they were set, with the bundles of now."""
+        """Get the policies of a namespace, with its present bundles."""
         return json_reply(dict(await self._service.policies(namespace_in(call))))
 
     @operation(
         "GET",
         "/admin/v2/namespaces/{tenant}/{namespace}/bundles",
-        tag=_TAG,
-        summary="The boundaries of a namespace's bundles.",
-        role=Role.READ,
-        replies=(
-            Reply(200, "The boundaries.", Bundles),
-            Reply(404, "There is no such namespace."),
-        ),
+        Reply(200, "The boundaries.", Bundles),
+        Reply(404, "The namespace does not exist."),
     )
     async def bundles(self, call: Call) -> web.StreamResponse:
-        """Tell the boundaries of a namespace's bundles."""
+        """Get the boundaries of a namespace's bundles."""
         return json_reply(bundles_to_json(await self._lookup.boundaries(namespace_in(call))))
 
 

@@ -1,7 +1,7 @@
 """How many partitions topics have."""
 
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from aiohttp import web
 from pydantic import BaseModel, Field
@@ -13,7 +13,6 @@ from loadmanager.adapters.http.routes import Role
 from loadmanager.core.ids import DOMAINS, TopicName, topic_from_parts
 from loadmanager.ports import LookupService, PartitionService
 
-_TAG: Final = "topics"
 _MOST: Final = 100_000
 
 
@@ -24,9 +23,11 @@ class Partitioned(BaseModel):
 
 
 class PartitionsQuery(Query):
-    """What Pulsar's clients say along."""
+    """Parameters that Pulsar's clients send."""
 
-    authoritative: Flag = Field(default=False, description="Of no effect: every sidecar knows.")
+    authoritative: Flag = Field(
+        default=False, description="Of no effect: every sidecar can answer."
+    )
     may_create: Flag = Field(
         default=False,
         alias="checkAllowAutoCreation",
@@ -35,35 +36,37 @@ class PartitionsQuery(Query):
 
 
 class RemovalQuery(Query):
-    """What Pulsar's clients say along."""
+    """Parameters that Pulsar's clients send."""
 
     force: Flag = Field(default=False, description="Of no effect.")
-    authoritative: Flag = Field(default=False, description="Of no effect: every sidecar can.")
+    authoritative: Flag = Field(
+        default=False, description="Of no effect: every sidecar can answer."
+    )
 
 
 PartitionCount = Annotated[int, Field(ge=1, le=_MOST)]
 
 
 class PartitionedMetadata(BaseModel):
-    """The newer form of the same, with properties that nobody reads."""
+    """The newer form of the same; the properties are ignored."""
 
     partitions: PartitionCount
     properties: dict[str, str] | None = None
 
 
-def _in_each_domain(method: str, **declared: object) -> Callable[[Method], Method]:
+def _in_each_domain(method: str, *replies: Reply, **declared: Any) -> Callable[[Method], Method]:
     """Declare a method for the three domains of topics, which are words in the path."""
 
     def declare(function: Method) -> Method:
         for domain in reversed(DOMAINS):
             path = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}/{{topic}}/partitions"
-            function = operation(method, path, **declared)(function)  # type: ignore[arg-type]  # passed on as given
+            function = operation(method, path, *replies, **declared)(function)
         return function
 
     return declare
 
 
-class Partitions(Resource):
+class Partitions(Resource, tag="topics"):
     """Answers ``/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions``."""
 
     def __init__(self, lookup: LookupService, service: PartitionService) -> None:
@@ -72,33 +75,27 @@ class Partitions(Resource):
 
     @_in_each_domain(
         "GET",
-        tag=_TAG,
-        summary="How many partitions a topic has.",
+        Reply(200, "The number of partitions.", Partitioned),
+        Reply(404, "The namespace does not exist."),
         role=Role.LOOKUP,
-        replies=(
-            Reply(200, "The number.", Partitioned),
-            Reply(404, "There is no such namespace."),
-        ),
         query=PartitionsQuery,
     )
     async def partitions(self, call: Call) -> web.StreamResponse:
-        """Tell how many partitions a topic has; no client starts without knowing."""
+        """Get the number of partitions of a topic."""
         return json_reply({"partitions": await self._lookup.partitions(_topic(call))})
 
     @_in_each_domain(
         "PUT",
-        tag=_TAG,
-        summary="Make a topic a partitioned one.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "It is."),
-            Reply(404, "There is no such namespace."),
-            Reply(409, "It has partitions already."),
-        ),
+        Reply(204, "The topic is partitioned."),
+        Reply(404, "The namespace does not exist."),
+        Reply(409, "The topic has partitions already."),
         body=PartitionCount | PartitionedMetadata,
     )
     async def create(self, call: Call) -> web.StreamResponse:
-        """Set how many partitions a topic has: a bare number, or an object with it."""
+        """Make a topic a partitioned one.
+
+        The body is the number of partitions, or an object with it.
+        """
         given: int | PartitionedMetadata = call.body
         count = given if isinstance(given, int) else given.partitions
         await self._service.create(_topic(call), count)
@@ -106,18 +103,13 @@ class Partitions(Resource):
 
     @_in_each_domain(
         "DELETE",
-        tag=_TAG,
-        summary="Forget the partitions of a topic.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "It is not partitioned any more."),
-            Reply(404, "It has no partitions."),
-            Reply(409, "Others changed it meanwhile."),
-        ),
+        Reply(204, "The topic has no partitions."),
+        Reply(404, "The topic has no partitions."),
+        Reply(409, "Another client changed it at the same time."),
         query=RemovalQuery,
     )
     async def remove(self, call: Call) -> web.StreamResponse:
-        """Forget how many partitions a topic has; what brokers have open stays open."""
+        """Remove the partitions of a topic; what brokers have open stays open."""
         await self._service.delete(_topic(call))
         return empty_reply(204)
 

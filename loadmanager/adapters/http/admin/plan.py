@@ -10,7 +10,6 @@ from loadmanager.adapters.http.admin.steering import BalancingState, balancing_t
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import json_reply
-from loadmanager.adapters.http.routes import Role
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
@@ -20,9 +19,11 @@ _MOST: Final = 10_000
 
 
 class PlanQuery(Query):
-    """What is tried instead of what is in force."""
+    """What a plan is computed with, instead of what is in force."""
 
-    shedder: str = Field("", description="Another shedding strategy, by our name or Pulsar's.")
+    shedder: str = Field(
+        "", description="Another shedding strategy, by the load manager's name or Pulsar's."
+    )
     placement: str = Field("", description="Another placement strategy, likewise.")
     mode: Literal["", "safe", "parity"] = Field("", description="Another mode of the planner.")
     settings: list[str] = Field(
@@ -31,7 +32,9 @@ class PlanQuery(Query):
         description="Settings `key=value`, as `loadmanager decide --set` takes them; repeatable.",
     )
     seed: Whole = Field(0, ge=0, le=2**31, description="For strategies that draw.")
-    limit: Whole = Field(1_000, ge=1, le=_MOST, description="At most so many refusals are told.")
+    limit: Whole = Field(
+        1_000, ge=1, le=_MOST, description="The largest number of refusals to list."
+    )
 
 
 class PlannedMove(BaseModel):
@@ -45,7 +48,7 @@ class PlannedMove(BaseModel):
 
 
 class PlannedRefusal(BaseModel):
-    """What would be left alone, and why; an empty subject is the whole round."""
+    """What is left alone, and the reason; an empty subject is the whole round."""
 
     subject: str
     reason: str
@@ -55,7 +58,7 @@ class PlannedRefusal(BaseModel):
 
 
 class PlanDocument(BaseModel):
-    """What a round would do now."""
+    """The plan of a round."""
 
     epoch: int
     moves: list[PlannedMove]
@@ -72,7 +75,7 @@ class PlanDocument(BaseModel):
     balancing: BalancingState
 
 
-class Plans(Resource):
+class Plans(Resource, tag="decisions"):
     """Answers ``GET /admin/v2/loadmanager/plan``."""
 
     def __init__(self, service: PreviewService) -> None:
@@ -81,20 +84,16 @@ class Plans(Resource):
     @operation(
         "GET",
         "/admin/v2/loadmanager/plan",
-        tag="decisions",
-        summary="What the next round, or another strategy, would do now.",
-        role=Role.READ,
-        replies=(
-            Reply(200, "Moves, and what would be left alone and why.", PlanDocument),
-            Reply(412, "A strategy or setting is none, or has a value it cannot have."),
-        ),
+        Reply(200, "The moves, and what is left alone with the reasons.", PlanDocument),
+        Reply(412, "A strategy or a setting does not exist, or a value is not valid."),
         query=PlanQuery,
         leader=True,
     )
     async def plan(self, call: Call) -> web.StreamResponse:
-        """Decide on what the leader sees now, and do nothing of it.
+        """Compute what the next round, or another strategy, would do now.
 
-        Told as if the leader were active: `balancing` says whether it is.
+        The plan is computed on what the leader sees now and is not carried out. It is that of an
+        active leader: `balancing` says whether this one is.
         """
         query: PlanQuery = call.query
         wish = PreviewWish(

@@ -10,7 +10,6 @@ from loadmanager.adapters.http.admin.names import namespace_in
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Flag, Parameter, Query
 from loadmanager.adapters.http.replies import empty_reply
-from loadmanager.adapters.http.routes import Role
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.orders import SplitOrder
 from loadmanager.ports import SplitService
@@ -22,12 +21,12 @@ Position = Annotated[int, Field(ge=0, le=FULL_RANGE_END)]
 _RANGE: Final = PATH_PARAMETERS["bundle"]
 _CHOSEN: Final = Parameter(
     {"anyOf": [_RANGE.schema, {"type": "string", "enum": ["LARGEST", "HOT"]}]},
-    "A bundle by its range, or `LARGEST` (most topics) or `HOT` (most traffic).",
+    "The range of a bundle, or `LARGEST` (most topics) or `HOT` (most traffic).",
 )
 
 
 class SplitQuery(Query):
-    """How a bundle is cut."""
+    """How a bundle is split."""
 
     algorithm: str = Field(
         "",
@@ -37,14 +36,14 @@ class SplitQuery(Query):
     )
     unload: Flag = Field(
         default=False,
-        description="Of no effect: all parts but the first are given a new place anyway.",
+        description="Of no effect: all parts but the first are always placed anew.",
     )
     authoritative: Flag = Field(
         default=False, description="Of no effect: redirects go to the leader."
     )
 
 
-class Splits(Resource):
+class Splits(Resource, tag="bundles"):
     """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split``.
 
     ``default_algorithm`` is asked each time, for it may change meanwhile.
@@ -61,13 +60,10 @@ class Splits(Resource):
     @operation(
         "PUT",
         "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split",
-        tag="bundles",
-        summary="Cut a bundle.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "Its parts are in the namespace's boundaries."),
-            Reply(404, "There is no such namespace, or it has no such bundle (any more)."),
-            Reply(412, "The algorithm or its positions do not fit, or nobody owns the bundle."),
+        Reply(204, "The parts are in the boundaries of the namespace."),
+        Reply(404, "The namespace does not exist, or has no such bundle."),
+        Reply(
+            412, "The algorithm or its positions do not fit the bundle, or the bundle has no owner."
         ),
         query=SplitQuery,
         body=Annotated[list[Position], Field(max_length=_MOST_POSITIONS)] | None,
@@ -76,9 +72,9 @@ class Splits(Resource):
         leader=True,
     )
     async def split(self, call: Call) -> web.StreamResponse:
-        """Have the bundle cut.
+        """Split a bundle.
 
-        The body names the positions for `specified_positions_divide`.
+        The body lists the positions for `specified_positions_divide`.
         """
         query: SplitQuery = call.query
         positions: list[int] = call.body or []

@@ -8,83 +8,53 @@ from pydantic import BaseModel, Field
 from loadmanager.adapters.http.admin.drains import Wish
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.ports import SteeringService
 
-_TAG: Final = "balancing"
 _PATH: Final = "/admin/v2/loadmanager/balancing"
-_DONE: Final = (Reply(204, "It is so, and stays so for every leader to come."),)
+_DONE: Final = (Reply(204, "The mode is set, for this and every later leader."),)
 
 
 class BalancingState(BaseModel):
-    """How far the leader goes by itself."""
+    """The balancing mode."""
 
     mode: Literal["active", "observing", "paused"]
-    since_ms: int = Field(serialization_alias="sinceMs", description="0 if nobody ever asked.")
+    since_ms: int = Field(serialization_alias="sinceMs", description="0 if the mode was never set.")
     by: str
     reason: str
 
 
-class Steers(Resource):
+class Steers(Resource, tag="balancing"):
     """Answers under ``/admin/v2/loadmanager/balancing``."""
 
     def __init__(self, service: SteeringService) -> None:
         self._service = service
 
-    @operation(
-        "GET",
-        _PATH,
-        tag=_TAG,
-        summary="How far the leader goes by itself.",
-        role=Role.READ,
-        replies=(Reply(200, "The mode, and who wanted it.", BalancingState),),
-    )
+    @operation("GET", _PATH, Reply(200, "The mode, with its author and reason.", BalancingState))
     async def state(self, _call: Call) -> web.StreamResponse:
-        """Tell the mode as it stands in ZooKeeper."""
+        """Get the balancing mode."""
         return json_reply(balancing_to_json(await self._service.state()))
 
-    @operation(
-        "PUT",
-        f"{_PATH}/pause",
-        tag=_TAG,
-        summary="Let rounds move nothing and split nothing.",
-        role=Role.ADMIN,
-        replies=_DONE,
-        query=Wish,
-    )
+    @operation("PUT", f"{_PATH}/pause", *_DONE, query=Wish)
     async def pause(self, call: Call) -> web.StreamResponse:
-        """Pause the rounds of this and every later leader.
+        """Pause the rounds of this and every later leader: they move and split nothing.
 
-        Bundles that nobody owns are still placed, draining brokers emptied, and requests
-        to unload or split carried out.
+        Bundles without an owner are still placed, draining brokers are still emptied, and requests
+        to unload or split are still carried out.
         """
         return await self._put(call, BalancingMode.PAUSED)
 
-    @operation(
-        "PUT",
-        f"{_PATH}/observe",
-        tag=_TAG,
-        summary="Let rounds decide and record, and order nothing.",
-        role=Role.ADMIN,
-        replies=_DONE,
-        query=Wish,
-    )
+    @operation("PUT", f"{_PATH}/observe", *_DONE, query=Wish)
     async def observe(self, call: Call) -> web.StreamResponse:
-        """Have rounds only tell what they would move; otherwise as paused."""
+        """Let rounds decide and record, and order nothing.
+
+        What a paused leader carries out is carried out in this mode as well.
+        """
         return await self._put(call, BalancingMode.OBSERVING)
 
-    @operation(
-        "PUT",
-        f"{_PATH}/resume",
-        tag=_TAG,
-        summary="Let rounds move bundles again.",
-        role=Role.ADMIN,
-        replies=_DONE,
-        query=Wish,
-    )
+    @operation("PUT", f"{_PATH}/resume", *_DONE, query=Wish)
     async def resume(self, call: Call) -> web.StreamResponse:
-        """Go on as configured."""
+        """Let rounds move bundles again."""
         return await self._put(call, BalancingMode.ACTIVE)
 
     async def _put(self, call: Call, mode: BalancingMode) -> web.StreamResponse:

@@ -1,7 +1,5 @@
 """Topics as the brokers have them open, and where they lie in their bundle."""
 
-from typing import Final
-
 from aiohttp import web
 from pydantic import BaseModel, Field
 
@@ -13,36 +11,38 @@ from loadmanager.adapters.http.routes import Role
 from loadmanager.core.ids import Namespace, TopicName, parse_full_topic, parse_topic
 from loadmanager.ports import TopicMode, TopicService
 
-_TAG: Final = "topics"
-
 
 class TopicsQuery(Query):
-    """Which topics are told."""
+    """Which topics are listed."""
 
-    mode: TopicMode = Field("PERSISTENT", description="Of which domains; the default is Pulsar's.")
+    mode: TopicMode = Field(
+        "PERSISTENT", description="The domain of the topics; the default is Pulsar's."
+    )
     include_system: Flag = Field(
-        default=False, alias="includeSystemTopic", description="Of no effect: there are none."
+        default=False,
+        alias="includeSystemTopic",
+        description="Of no effect: there are no system topics.",
     )
 
 
 class PositionsQuery(Query):
-    """Of which topics the positions are told."""
+    """The topics whose positions are listed."""
 
     topics: list[str] = Field(
         default_factory=list,
-        description="Full names, or names within the namespace; without any, all open ones.",
+        description="Full names, or names within the namespace; by default all open topics.",
     )
 
 
 class HashPositions(BaseModel):
-    """Where topics lie on the hash circle."""
+    """The hash positions of topics."""
 
     namespace: str
     bundle: str
     hash_positions: dict[str, int] = Field(serialization_alias="hashPositions")
 
 
-class Topics(Resource):
+class Topics(Resource, tag="topics"):
     """Answers for the topics of namespaces and bundles."""
 
     def __init__(self, service: TopicService) -> None:
@@ -51,17 +51,16 @@ class Topics(Resource):
     @operation(
         "GET",
         "/admin/v2/namespaces/{tenant}/{namespace}/topics",
-        tag=_TAG,
-        summary="The topics of a namespace.",
+        Reply(200, "The full names of the topics, each partition by itself.", list[str]),
+        Reply(404, "The namespace does not exist."),
         role=Role.LOOKUP,
-        replies=(
-            Reply(200, "Their full names, partitions one by one.", list[str]),
-            Reply(404, "There is no such namespace."),
-        ),
         query=TopicsQuery,
     )
     async def topics(self, call: Call) -> web.StreamResponse:
-        """Tell the topics that brokers have open, and every partition of partitioned ones."""
+        """List the topics of a namespace.
+
+        The list holds the topics that brokers have open, and every partition of partitioned ones.
+        """
         query: TopicsQuery = call.query
         found = await self._service.of_namespace(namespace_in(call), query.mode)
         return json_reply([str(topic) for topic in found])
@@ -69,18 +68,18 @@ class Topics(Resource):
     @operation(
         "GET",
         "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/topicHashPositions",
-        tag=_TAG,
-        summary="Where the topics of a bundle lie, to choose positions for a split.",
-        role=Role.READ,
-        replies=(
-            Reply(200, "Positions from 0 to 4294967295, by full name.", HashPositions),
-            Reply(404, "There is no such namespace, or it has no such bundle."),
-            Reply(412, "A topic's name cannot be one, or is of another namespace."),
+        Reply(
+            200, "The positions from 0 to 4294967295, by the full name of the topic.", HashPositions
         ),
+        Reply(404, "The namespace does not exist, or has no such bundle."),
+        Reply(412, "The name of a topic is not valid, or belongs to another namespace."),
         query=PositionsQuery,
     )
     async def positions(self, call: Call) -> web.StreamResponse:
-        """Tell where topics lie; those of other bundles are left out."""
+        """List the hash positions of a bundle's topics, to choose positions for a split.
+
+        Topics of other bundles are left out.
+        """
         query: PositionsQuery = call.query
         namespace, bundle = namespace_in(call), call.path["bundle"]
         topics = [_topic(namespace, text) for given in query.topics for text in given.split(",")]

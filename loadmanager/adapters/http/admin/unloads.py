@@ -9,7 +9,6 @@ from loadmanager.adapters.http.admin.names import namespace_in
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.adapters.http.routes import Role
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.ports import UnloadService
 
@@ -36,12 +35,12 @@ class BundleUnloadQuery(UnloadQuery):
 
 
 class UnloadedBundle(BaseModel):
-    """Where a bundle went."""
+    """The result of an unload."""
 
     bundle: str
-    source: str | None = Field(description="The former owner; null if it had none.")
+    source: str | None = Field(description="The former owner; null if the bundle had none.")
     target: str | None = Field(
-        description="The owner now; null if it has none, or was split meanwhile."
+        description="The present owner; null if the bundle has none, or was split meanwhile."
     )
     took_s: float = Field(
         serialization_alias="tookS",
@@ -49,7 +48,7 @@ class UnloadedBundle(BaseModel):
     )
 
 
-class Unloads(Resource):
+class Unloads(Resource, tag="bundles"):
     """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/unload``.
 
     The same below ``/admin/v2/loadmanager`` answers with where the bundle went.
@@ -61,37 +60,30 @@ class Unloads(Resource):
     @operation(
         "PUT",
         "/admin/v2/namespaces/{tenant}/{namespace}/unload",
-        tag="bundles",
-        summary="Move all bundles of a namespace to other brokers.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "The next owners have them; what nobody owned was left alone."),
-            Reply(404, "There is no such namespace."),
-        ),
+        Reply(204, "The next owners serve the bundles; bundles without an owner were left alone."),
+        Reply(404, "The namespace does not exist."),
         query=UnloadQuery,
         leader=True,
     )
     async def unload_all(self, call: Call) -> web.StreamResponse:
-        """Have bundles move, a few at a time."""
+        """Move all bundles of a namespace to other brokers, a few at a time."""
         await self._service.unload(namespace_in(call), None, None)
         return empty_reply(204)
 
     @operation(
         "PUT",
         "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/unload",
-        tag="bundles",
-        summary="Move one bundle to another broker.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(204, "The next owner has it, or nobody owned it."),
-            Reply(404, "There is no such namespace, or it has no such bundle."),
-            Reply(409, "The destination is not registered, drains, or does not report."),
-        ),
+        Reply(204, "The next owner serves the bundle, or the bundle had no owner."),
+        Reply(404, "The namespace does not exist, or has no such bundle."),
+        Reply(409, "The destination is not registered, is draining, or does not report."),
         query=BundleUnloadQuery,
         leader=True,
     )
     async def unload(self, call: Call) -> web.StreamResponse:
-        """Have a bundle move, to the best place but the one it has."""
+        """Move one bundle to another broker.
+
+        Without a destination, the bundle moves to the best broker other than its owner.
+        """
         query: BundleUnloadQuery = call.query
         destination = _destination(query.destination)
         await self._service.unload(namespace_in(call), call.path["bundle"], destination)
@@ -100,19 +92,14 @@ class Unloads(Resource):
     @operation(
         "PUT",
         "/admin/v2/loadmanager/namespaces/{tenant}/{namespace}/{bundle}/unload",
-        tag="bundles",
-        summary="Move one bundle to another broker, and return where it went.",
-        role=Role.ADMIN,
-        replies=(
-            Reply(200, "The next owner has it, or it has no owner.", UnloadedBundle),
-            Reply(404, "There is no such namespace, or it has no such bundle."),
-            Reply(409, "The destination is not registered, drains, or does not report."),
-        ),
+        Reply(200, "The next owner serves the bundle, or the bundle has no owner.", UnloadedBundle),
+        Reply(404, "The namespace does not exist, or has no such bundle."),
+        Reply(409, "The destination is not registered, is draining, or does not report."),
         query=BundleUnloadQuery,
         leader=True,
     )
     async def unload_and_tell(self, call: Call) -> web.StreamResponse:
-        """Move a bundle as Pulsar's path does, and return its former and its new owner."""
+        """Move one bundle to another broker, and return where it went."""
         query: BundleUnloadQuery = call.query
         destination = _destination(query.destination)
         (one,) = await self._service.unload(namespace_in(call), call.path["bundle"], destination)
