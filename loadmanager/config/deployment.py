@@ -39,81 +39,45 @@ class BrokerSettings(Section):
             "address, or a secret that the broker shares"
         )
 
-    kind: Literal["contract", "pulsar"] = Field(
-        "contract",
-        description="contract: the broker speaks the broker contract, and this sidecar commands "
-        "it. pulsar: a real Pulsar broker, which owns its bundles by itself; it is observed, and "
-        "the leader moves bundles by Pulsar's admin REST (docs/pulsar.md). All sidecars of a "
-        "cluster have the same.",
-    )
-    id: BrokerName = Field(
-        examples=["localhost:8080"],
-        description="Name of the broker in the cluster: host and port of its web service, as "
-        "clients reach it. Of two sidecars with the same id one works, the other waits or ends.",
-    )
-    http_url: HttpUrl = Field("", description="Web address told to clients. Empty: http://{id}.")
-    http_url_tls: HttpUrl = Field(
-        "", description="Web address with TLS told to clients. Empty: the broker has none."
-    )
-    broker_url: PulsarUrl = Field(
-        "", description="Binary protocol address told to clients. Empty: the broker has none."
-    )
-    broker_url_tls: PulsarUrl = Field(
-        "", description="Binary protocol address with TLS. Empty: the broker has none."
-    )
-    control_url: HttpUrl = Field(
-        "",
-        description="Where this sidecar asks the broker for its load, and tells it what to load "
-        "and unload; best a loopback address. Empty: http://127.0.0.1 with the port of id; if "
-        "nothing answers there when the sidecar starts, http://{id}.",
-    )
-    control_timeout_s: float = Field(
-        2.0,
-        ge=0.05,
-        le=60,
-        description="How long one request to the broker may take. Longer delays the notice that "
-        "a broker hangs; shorter takes a slow broker for a dead one.",
-    )
-    control_secret_file: str = Field(
-        "",
-        description="File with a secret that the broker knows too: it is sent with every request "
-        "to control_url, as Authorization: Bearer, and nobody without it commands the broker. 16 "
-        "characters or more. Empty: none is sent.",
-    )
-    health_interval_s: float = Field(
-        2,
-        ge=0,
-        le=300,
-        description="Time between two questions after the broker's health. Shorter finds a sick "
-        "broker sooner and asks more. 0: never ask; then only a broker without answers to its "
-        "lease is taken out.",
-    )
-    health_timeout_s: float = Field(
-        2,
-        ge=0.05,
-        le=60,
-        description="How long one answer about its health may take; a slower one counts as a "
-        "failure.",
-    )
-    unhealthy_after: int = Field(
-        3,
-        ge=1,
-        le=100,
-        description="Failures in a row after which the broker is unhealthy: it takes no bundle, "
-        "and those it has go to others in order, a few at a time. Fewer react to a single hiccup.",
-    )
-    healthy_after: int = Field(
-        3,
-        ge=1,
-        le=100,
-        description="Good answers in a row after which it is healthy again and may take bundles. "
-        "More keep a broker away that is well only now and then.",
-    )
-    version: str = Field(
-        "",
-        description="Version of the broker as told in its load reports. Empty: the broker's own "
-        "word.",
-    )
+    kind: Literal["contract", "pulsar"] = "contract"
+    """contract: the broker speaks the broker contract, and this sidecar commands it. pulsar: a real
+    Pulsar broker, which owns its bundles by itself; it is observed, and the leader moves bundles by
+    Pulsar's admin REST (docs/pulsar.md). All sidecars of a cluster have the same."""
+    id: BrokerName = Field(examples=["localhost:8080"])
+    """Name of the broker in the cluster: host and port of its web service, as clients reach it. Of
+    two sidecars with the same id one works, the other waits or ends."""
+    http_url: HttpUrl = ""
+    """Web address told to clients. Empty: http://{id}."""
+    http_url_tls: HttpUrl = ""
+    """Web address with TLS told to clients. Empty: the broker has none."""
+    broker_url: PulsarUrl = ""
+    """Binary protocol address told to clients. Empty: the broker has none."""
+    broker_url_tls: PulsarUrl = ""
+    """Binary protocol address with TLS. Empty: the broker has none."""
+    control_url: HttpUrl = ""
+    """Where this sidecar asks the broker for its load, and tells it what to load and unload; best a
+    loopback address. Empty: http://127.0.0.1 with the port of id; if nothing answers there when the
+    sidecar starts, http://{id}."""
+    control_timeout_s: float = Field(2.0, ge=0.05, le=60)
+    """How long one request to the broker may take. Longer delays the notice that a broker hangs;
+    shorter takes a slow broker for a dead one."""
+    control_secret_file: str = ""
+    """File with a secret that the broker knows too: it is sent with every request to control_url,
+    as Authorization: Bearer, and nobody without it commands the broker. 16 characters or more.
+    Empty: none is sent."""
+    health_interval_s: float = Field(2, ge=0, le=300)
+    """Time between two questions after the broker's health. Shorter finds a sick broker sooner and
+    asks more. 0: never ask; then only a broker without answers to its lease is taken out."""
+    health_timeout_s: float = Field(2, ge=0.05, le=60)
+    """How long one answer about its health may take; a slower one counts as a failure."""
+    unhealthy_after: int = Field(3, ge=1, le=100)
+    """Failures in a row after which the broker is unhealthy: it takes no bundle, and those it has
+    go to others in order, a few at a time. Fewer react to a single hiccup."""
+    healthy_after: int = Field(3, ge=1, le=100)
+    """Good answers in a row after which it is healthy again and may take bundles. More keep a
+    broker away that is well only now and then."""
+    version: str = ""
+    """Version of the broker as told in its load reports. Empty: the broker's own word."""
 
     @model_validator(mode="before")
     @classmethod
@@ -140,244 +104,143 @@ HIGHEST_PORT = 65_535
 class SidecarSettings(Section):
     """Where this sidecar answers lookups, admin calls and metrics."""
 
-    listen_host: ListenHost = Field(
-        "",
-        description="Address to listen on. Empty: all addresses, IPv4 and IPv6; but 127.0.0.1 "
-        "where [security] or [tls] client_authorities_file is set. With those, 0.0.0.0 and :: "
-        "need an advertised_url.",
-    )
-    listen_port: int = Field(
-        7750, ge=0, le=65535, description="Port to listen on. 0: any free port, for tests."
-    )
-    health_port: int | None = Field(
-        None,
-        ge=0,
-        le=65535,
-        examples=[8750],
-        description="Port on which a thread of its own answers probes (/healthz and /readyz), on "
-        "all addresses, without TLS and without tokens. Each sidecar of a host needs its own. "
-        "Unset: listen_port + 1000, so that sidecars with neighbouring ports do not collide. "
-        "0, or unset with listen_port 0: any free port.",
-    )
-    advertised_url: HttpUrl = Field(
-        "",
-        description="Where the other sidecars and redirected clients reach this one. "
-        "Empty: http or https, as [tls] says, with listen_host and listen_port; where it listens "
-        "on all addresses, with the host of [broker] id.",
-    )
-    local_names: Names = Field(
-        (),
-        examples=[["sidecar.internal"]],
-        description="Host names, beside localhost and loopback addresses, that requests from this "
-        "host may use and still do everything that loopback may. Only names that nobody else can "
-        "point at this host: a web page could use them.",
-    )
+    listen_host: ListenHost = ""
+    """Address to listen on. Empty: all addresses, IPv4 and IPv6; but 127.0.0.1 where [security] or
+    [tls] client_authorities_file is set. With those, 0.0.0.0 and :: need an advertised_url."""
+    listen_port: int = Field(7750, ge=0, le=65535)
+    """Port to listen on. 0: any free port, for tests."""
+    health_port: int | None = Field(None, ge=0, le=65535, examples=[8750])
+    """Port on which a thread of its own answers probes (/healthz and /readyz), on all addresses,
+    without TLS and without tokens. Each sidecar of a host needs its own. Unset: listen_port + 1000,
+    so that sidecars with neighbouring ports do not collide. 0, or unset with listen_port 0: any
+    free port."""
+    advertised_url: HttpUrl = ""
+    """Where the other sidecars and redirected clients reach this one. Empty: http or https, as
+    [tls] says, with listen_host and listen_port; where it listens on all addresses, with the host
+    of [broker] id."""
+    local_names: Names = Field((), examples=[["sidecar.internal"]])
+    """Host names, beside localhost and loopback addresses, that requests from this host may use and
+    still do everything that loopback may. Only names that nobody else can point at this host: a web
+    page could use them."""
 
 
 class ClusterSettings(Section):
     """What all sidecars of one cluster must agree on."""
 
-    name: ClusterName = Field(
-        "standalone", description="Name of the cluster in metrics and admin paths."
-    )
-    hash: Literal["murmur3", "crc32"] | None = Field(
-        None,
-        examples=["crc32"],
-        description="How a topic name becomes its position among the bundles. It is recorded in "
-        "ZooKeeper at the first start of a cluster and cannot change later; a value that differs "
-        "from the recorded one is an error. Unset: the recorded one, and Pulsar's, crc32, for a "
-        "new cluster.",
-    )
-    default_bundles: int = Field(
-        32,
-        ge=1,
-        le=65536,
-        description="Bundles of a namespace created without a number. Fewer than twice the "
-        "brokers cannot be balanced well; very many cost memory and ZooKeeper nodes.",
-    )
+    name: ClusterName = "standalone"
+    """Name of the cluster in metrics and admin paths."""
+    hash: Literal["murmur3", "crc32"] | None = Field(None, examples=["crc32"])
+    """How a topic name becomes its position among the bundles. It is recorded in ZooKeeper at the
+    first start of a cluster and cannot change later; a value that differs from the recorded one is
+    an error. Unset: the recorded one, and Pulsar's, crc32, for a new cluster."""
+    default_bundles: int = Field(32, ge=1, le=65536)
+    """Bundles of a namespace created without a number. Fewer than twice the brokers cannot be
+    balanced well; very many cost memory and ZooKeeper nodes."""
 
 
 class ZookeeperSettings(Section):
     """The ZooKeeper ensemble and how to log in to it."""
 
-    hosts: Hosts = Field("127.0.0.1:2181", description="Servers of the ensemble.")
-    chroot: Chroot = Field(
-        "",
-        description="Path below which all nodes live; sidecars make it. Empty: "
-        "/loadmanager/{[cluster] name}. /: the root, where version 0.1 kept them. A path that "
-        "Pulsar uses is refused.",
-    )
-    session_timeout_s: float = Field(
-        10,
-        ge=1,
-        le=120,
-        description="How long after its last sign of life a sidecar counts as dead, give or take a "
-        "tick. Shorter moves a dead broker's bundles sooner, and takes a long pause for a death.",
-    )
-    tick_s: float = Field(
-        2,
-        ge=0,
-        le=60,
-        description="The ensemble's tickTime. A server reports twice a tick from which sessions it "
-        "heard, and their time counts from what it reported before it failed. So a lease is never "
-        "longer than the timeout granted less half a tick, and counts from heartbeats that were "
-        "surely reported. 0: unknown, which counts as half of the session.",
-    )
-    digest_user: str = Field("", description="User of ZooKeeper's digest scheme. Empty: none.")
-    digest_password: Secret = Field(SecretStr(""), description="Password of digest_user.")
-    sasl_mechanism: Literal["", "DIGEST-MD5", "GSSAPI"] = Field(
-        "",
-        description="SASL login; needs the extra sasl (pip install 'loadmanager[sasl]'), which "
-        "the image has. Empty: none.",
-    )
-    sasl_username: str = Field("", description="User of the SASL login (DIGEST-MD5).")
-    sasl_password: Secret = Field(
-        SecretStr(""), description="Password of the SASL login (DIGEST-MD5)."
-    )
-    tls_ca_file: str = Field(
-        "", description="Certificates that sign the servers'. Empty: the connection has no TLS."
-    )
-    tls_certificate_file: str = Field("", description="This client's certificate. Empty: none.")
-    tls_key_file: str = Field("", description="Private key of tls_certificate_file.")
-    tls_verify_hostname: bool = Field(
-        default=True,
-        description="Whether the servers' certificates must name the hosts as written in hosts. "
-        "false trusts whatever tls_ca_file has signed, so it should sign these servers alone.",
-    )
-    creator_only: bool | None = Field(
-        None,
-        examples=[False],
-        description="Whether nodes that sidecars make can be read and changed with the login of "
-        "their maker alone; all sidecars then need one login. false leaves them open to everyone, "
-        "Pulsar's brokers and tools too. Nodes that exist keep what they have. Unset: true with a "
-        "login (digest or SASL), false without one.",
-    )
+    hosts: Hosts = "127.0.0.1:2181"
+    """Servers of the ensemble."""
+    chroot: Chroot = ""
+    """Path below which all nodes live; sidecars make it. Empty: /loadmanager/{[cluster] name}. /:
+    the root, where version 0.1 kept them. A path that Pulsar uses is refused."""
+    session_timeout_s: float = Field(10, ge=1, le=120)
+    """How long after its last sign of life a sidecar counts as dead, give or take a tick. Shorter
+    moves a dead broker's bundles sooner, and takes a long pause for a death."""
+    tick_s: float = Field(2, ge=0, le=60)
+    """The ensemble's tickTime. A server reports twice a tick from which sessions it heard, and
+    their time counts from what it reported before it failed. So a lease is never longer than the
+    timeout granted less half a tick, and counts from heartbeats that were surely reported. 0:
+    unknown, which counts as half of the session."""
+    digest_user: str = ""
+    """User of ZooKeeper's digest scheme. Empty: none."""
+    digest_password: Secret = SecretStr("")
+    """Password of digest_user."""
+    sasl_mechanism: Literal["", "DIGEST-MD5", "GSSAPI"] = ""
+    """SASL login; needs the extra sasl (pip install 'loadmanager[sasl]'), which the image has.
+    Empty: none."""
+    sasl_username: str = ""
+    """User of the SASL login (DIGEST-MD5)."""
+    sasl_password: Secret = SecretStr("")
+    """Password of the SASL login (DIGEST-MD5)."""
+    tls_ca_file: str = ""
+    """Certificates that sign the servers'. Empty: the connection has no TLS."""
+    tls_certificate_file: str = ""
+    """This client's certificate. Empty: none."""
+    tls_key_file: str = ""
+    """Private key of tls_certificate_file."""
+    tls_verify_hostname: bool = True
+    """Whether the servers' certificates must name the hosts as written in hosts. false trusts
+    whatever tls_ca_file has signed, so it should sign these servers alone."""
+    creator_only: bool | None = Field(None, examples=[False])
+    """Whether nodes that sidecars make can be read and changed with the login of their maker alone;
+    all sidecars then need one login. false leaves them open to everyone, Pulsar's brokers and tools
+    too. Nodes that exist keep what they have. Unset: true with a login (digest or SASL), false
+    without one."""
 
 
 class HostSettings(Section):
     """What is measured as the broker's load."""
 
-    scope: Literal["auto", "cgroup", "host", "process"] = Field(
-        "auto",
-        description="Whose usage counts. auto: for CPU and memory each, the cgroup that limits it, "
-        "else the host; where other brokers run in the same cgroup, as several on one host without "
-        "containers do, the broker's process tree, with an equal part of that capacity. process: "
-        "the broker's process tree.",
-    )
-    cores: float | None = Field(
-        None,
-        ge=0.001,
-        le=4096,
-        examples=[4.0],
-        description="CPU cores the broker may use; needed with scope process. Unset: found out.",
-    )
-    memory_limit_mib: float | None = Field(
-        None,
-        ge=1,
-        le=2**40,
-        examples=[8192.0],
-        description="Memory the broker may use. Unset: found out.",
-    )
-    nics: Names = Field(
-        (),
-        description="Network interfaces whose traffic counts. Empty: all physical ones, or none "
-        "with scope process.",
-    )
-    nic_speed_mbit_per_s: float | None = Field(
-        None,
-        ge=0.001,
-        le=1e9,
-        examples=[10000.0],
-        description="Capacity of all counted interfaces together, in each direction. Unset: what "
-        "the operating system says, which virtual machines often get wrong.",
-    )
-    cgroup_root: str = Field(
-        "/sys/fs/cgroup", description="Where the cgroup file system is mounted."
-    )
-    sys_root: str = Field(
-        "/sys", description="Where sysfs is mounted; a container may mount the host's elsewhere."
-    )
-    proc_root: str = Field("/proc", description="Where procfs is mounted.")
+    scope: Literal["auto", "cgroup", "host", "process"] = "auto"
+    """Whose usage counts. auto: for CPU and memory each, the cgroup that limits it, else the host;
+    where other brokers run in the same cgroup, as several on one host without containers do, the
+    broker's process tree, with an equal part of that capacity. process: the broker's process
+    tree."""
+    cores: float | None = Field(None, ge=0.001, le=4096, examples=[4.0])
+    """CPU cores the broker may use; needed with scope process. Unset: found out."""
+    memory_limit_mib: float | None = Field(None, ge=1, le=2**40, examples=[8192.0])
+    """Memory the broker may use. Unset: found out."""
+    nics: Names = ()
+    """Network interfaces whose traffic counts. Empty: all physical ones, or none with scope
+    process."""
+    nic_speed_mbit_per_s: float | None = Field(None, ge=0.001, le=1e9, examples=[10000.0])
+    """Capacity of all counted interfaces together, in each direction. Unset: what the operating
+    system says, which virtual machines often get wrong."""
+    cgroup_root: str = "/sys/fs/cgroup"
+    """Where the cgroup file system is mounted."""
+    sys_root: str = "/sys"
+    """Where sysfs is mounted; a container may mount the host's elsewhere."""
+    proc_root: str = "/proc"
+    """Where procfs is mounted."""
 
 
 class HttpSettings(Section):
     """Limits of the HTTP server."""
 
-    max_body_bytes: int = Field(
-        1_048_576,
-        ge=1024,
-        le=1_073_741_824,
-        description="Largest request body; a larger one is answered 413.",
-    )
-    max_url_bytes: int = Field(
-        8190,
-        ge=256,
-        le=65536,
-        description="Longest request line; a longer one is answered 400 or 414.",
-    )
-    keepalive_s: float = Field(
-        75,
-        ge=1,
-        le=3600,
-        description="How long an idle connection stays open. It must be longer than a proxy in "
-        "front keeps its own, which otherwise sends requests into connections just closed.",
-    )
-    stop_s: float = Field(
-        5,
-        ge=0,
-        le=300,
-        description="How long requests under way may take when the sidecar stops; then they are "
-        "cut off. It adds to the time that a stop takes.",
-    )
-    backlog: int = Field(
-        1024,
-        ge=1,
-        le=65535,
-        description="Connections the kernel holds until they are accepted; more are refused or "
-        "tried again by the client. The kernel's own limit (net.core.somaxconn) may be lower.",
-    )
-    max_head_bytes: int = Field(
-        65_536,
-        ge=1024,
-        le=1_048_576,
-        description="Longest head of a request: its first line and all headers together; a longer "
-        "one is answered 431. Times max_connections it is the most that unfinished ones cost.",
-    )
-    head_s: float = Field(
-        10,
-        ge=0.1,
-        le=300,
-        description="How long the head of a request may take from its first byte (else 408), the "
-        "first byte from the connection's begin, and a TLS handshake.",
-    )
-    write_s: float = Field(
-        30,
-        ge=0.1,
-        le=3600,
-        description="How long a client may leave responses unread before it is cut off.",
-    )
-    max_connections: int = Field(
-        4096,
-        ge=1,
-        le=1_000_000,
-        description="Connections open at once; more are answered 503 with Retry-After and closed. "
-        "The sidecar raises its soft limit of open files to allow for them and 256 files of its "
-        "own; if the hard limit is too low, it logs how many fit.",
-    )
-    max_connections_per_address: int = Field(
-        0,
-        ge=0,
-        le=1_000_000,
-        description="The same for one client address. 0: no limit, because all clients behind a "
-        "proxy have one address.",
-    )
-    max_queued_requests: int = Field(
-        1024,
-        ge=0,
-        le=1_000_000,
-        description="Requests that have come and wait until they are begun; more are answered 503 "
-        "with Retry-After and the connection is closed. Known lookups never wait.",
-    )
+    max_body_bytes: int = Field(1_048_576, ge=1024, le=1_073_741_824)
+    """Largest request body; a larger one is answered 413."""
+    max_url_bytes: int = Field(8190, ge=256, le=65536)
+    """Longest request line; a longer one is answered 400 or 414."""
+    keepalive_s: float = Field(75, ge=1, le=3600)
+    """How long an idle connection stays open. It must be longer than a proxy in front keeps its
+    own, which otherwise sends requests into connections just closed."""
+    stop_s: float = Field(5, ge=0, le=300)
+    """How long requests under way may take when the sidecar stops; then they are cut off. It adds
+    to the time that a stop takes."""
+    backlog: int = Field(1024, ge=1, le=65535)
+    """Connections the kernel holds until they are accepted; more are refused or tried again by the
+    client. The kernel's own limit (net.core.somaxconn) may be lower."""
+    max_head_bytes: int = Field(65_536, ge=1024, le=1_048_576)
+    """Longest head of a request: its first line and all headers together; a longer one is answered
+    431. Times max_connections it is the most that unfinished ones cost."""
+    head_s: float = Field(10, ge=0.1, le=300)
+    """How long the head of a request may take from its first byte (else 408), the first byte from
+    the connection's begin, and a TLS handshake."""
+    write_s: float = Field(30, ge=0.1, le=3600)
+    """How long a client may leave responses unread before it is cut off."""
+    max_connections: int = Field(4096, ge=1, le=1_000_000)
+    """Connections open at once; more are answered 503 with Retry-After and closed. The sidecar
+    raises its soft limit of open files to allow for them and 256 files of its own; if the hard
+    limit is too low, it logs how many fit."""
+    max_connections_per_address: int = Field(0, ge=0, le=1_000_000)
+    """The same for one client address. 0: no limit, because all clients behind a proxy have one
+    address."""
+    max_queued_requests: int = Field(1024, ge=0, le=1_000_000)
+    """Requests that have come and wait until they are begun; more are answered 503 with Retry-After
+    and the connection is closed. Known lookups never wait."""
 
 
 class LogSettings(Section):
@@ -385,9 +248,7 @@ class LogSettings(Section):
 
     dynamic = frozenset({"level"})
 
-    format: Literal["auto", "json", "console"] = Field(
-        "auto", description="json: one object a line. auto: console on a terminal, else json."
-    )
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severity logged. debug also tells why each bundle stays."
-    )
+    format: Literal["auto", "json", "console"] = "auto"
+    """json: one object a line. auto: console on a terminal, else json."""
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severity logged. debug also tells why each bundle stays."""

@@ -211,7 +211,7 @@ def _key_description(section: str, key: str, field: FieldInfo, *, dynamic: bool)
         required=field.is_required(),
         secret=secret,
         dynamic=dynamic,
-        description=field.description or "",
+        description=" ".join((field.description or "").split()),
     )
 
 

@@ -30,6 +30,7 @@ class Section(BaseModel):
         # A rejected password must not show up in a traceback.
         hide_input_in_errors=True,
         validate_default=True,
+        use_attribute_docstrings=True,
     )
 
 

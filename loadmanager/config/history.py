@@ -15,91 +15,44 @@ class HistorySettings(Section):
     The format is in docs/history-format.md.
     """
 
-    dir: str = Field(
-        "",
-        examples=["/var/lib/loadmanager/history"],
-        description="Folder for the files, which any number of sidecars may share, or a URL that "
-        "fsspec knows, such as s3://bucket/prefix. Empty: no history.",
-    )
-    spool_dir: str = Field(
-        "",
-        description="Folder on this host for files that are not uploaded yet; needed where dir "
-        "is a URL.",
-    )
-    write: Literal["all", "reports", "rounds"] = Field(
-        "all",
-        description="reports: what this agent publishes of its broker. rounds: what this sidecar "
-        "sees and decides while it leads. all: both.",
-    )
-    broker_class: str = Field(
-        "",
-        description="Word for brokers of the same hardware and image, told in every report: what "
-        "a message costs is learned for each class by itself.",
-    )
-    flush_interval_s: float = Field(
-        5,
-        ge=0.1,
-        le=3600,
-        description="How often lines are brought to disk. A crash loses at most so much. Shorter "
-        "compresses worse.",
-    )
-    roll_mib: float = Field(
-        64,
-        ge=0.001,
-        le=MOST_ROLL_MIB,
-        description="A file of this size, compressed, is finished. The pipeline reads each as a "
-        "whole and needs memory for it.",
-    )
-    roll_interval_s: float = Field(
-        900,
-        ge=1,
-        le=3600,
-        description="A file this old is finished. Shorter lets the pipeline see it sooner, and "
-        "makes more files.",
-    )
-    compression_level: int = Field(
-        6, ge=1, le=9, description="Level of gzip: 1 is the fastest, 9 the smallest."
-    )
-    max_age_days: float = Field(
-        30,
-        ge=0,
-        le=36_500,
-        description="This sidecar's finished files are deleted when they are older. 0: never.",
-    )
-    max_size_gib: float = Field(
-        10,
-        ge=0,
-        le=1_000_000,
-        description="The oldest are deleted when all of this sidecar's are larger. 0: never.",
-    )
-    queue_records: int = Field(
-        10_000,
-        ge=10,
-        le=10_000_000,
-        description="Most records that wait while the disk is slow or gone; one more is counted "
-        "and given up.",
-    )
-    base_every_rounds: int = Field(
-        15,
-        ge=1,
-        le=10_000,
-        description="Each so many rounds the leader writes all it knows, from which a replay can "
-        "begin. Fewer take more room and make replays exact sooner.",
-    )
+    dir: str = Field("", examples=["/var/lib/loadmanager/history"])
+    """Folder for the files, which any number of sidecars may share, or a URL that fsspec knows,
+    such as s3://bucket/prefix. Empty: no history."""
+    spool_dir: str = ""
+    """Folder on this host for files that are not uploaded yet; needed where dir is a URL."""
+    write: Literal["all", "reports", "rounds"] = "all"
+    """reports: what this agent publishes of its broker. rounds: what this sidecar sees and decides
+    while it leads. all: both."""
+    broker_class: str = ""
+    """Word for brokers of the same hardware and image, told in every report: what a message costs
+    is learned for each class by itself."""
+    flush_interval_s: float = Field(5, ge=0.1, le=3600)
+    """How often lines are brought to disk. A crash loses at most so much. Shorter compresses
+    worse."""
+    roll_mib: float = Field(64, ge=0.001, le=MOST_ROLL_MIB)
+    """A file of this size, compressed, is finished. The pipeline reads each as a whole and needs
+    memory for it."""
+    roll_interval_s: float = Field(900, ge=1, le=3600)
+    """A file this old is finished. Shorter lets the pipeline see it sooner, and makes more
+    files."""
+    compression_level: int = Field(6, ge=1, le=9)
+    """Level of gzip: 1 is the fastest, 9 the smallest."""
+    max_age_days: float = Field(30, ge=0, le=36_500)
+    """This sidecar's finished files are deleted when they are older. 0: never."""
+    max_size_gib: float = Field(10, ge=0, le=1_000_000)
+    """The oldest are deleted when all of this sidecar's are larger. 0: never."""
+    queue_records: int = Field(10_000, ge=10, le=10_000_000)
+    """Most records that wait while the disk is slow or gone; one more is counted and given up."""
+    base_every_rounds: int = Field(15, ge=1, le=10_000)
+    """Each so many rounds the leader writes all it knows, from which a replay can begin. Fewer take
+    more room and make replays exact sooner."""
 
-    seed: str = Field(
-        "",
-        examples=["/var/lib/loadmanager/pipeline/seed.json.gz"],
-        description="What a leader without a past begins with: the seed that `loadmanager pipeline "
-        "rollup` wrote, as a file or a URL that fsspec knows. It is read when a term begins with "
-        "too little from the leader before. Empty: such a leader begins cold.",
-    )
-    seed_max_age_days: float = Field(
-        7,
-        gt=0,
-        le=36_500,
-        description="A seed whose history ended longer ago is not used.",
-    )
+    seed: str = Field("", examples=["/var/lib/loadmanager/pipeline/seed.json.gz"])
+    """What a leader without a past begins with: the seed that `loadmanager pipeline rollup` wrote,
+    as a file or a URL that fsspec knows. It is read when a term begins with too little from the
+    leader before. Empty: such a leader begins cold."""
+    seed_max_age_days: float = Field(7, gt=0, le=36_500)
+    """A seed whose history ended longer ago is not used."""
 
     @property
     def is_remote(self) -> bool:

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-from pydantic import Field
-
 from loadmanager.config.deployment import BrokerSettings, ClusterSettings
 from loadmanager.config.forms import HttpUrl, Section
 
@@ -11,22 +9,18 @@ from loadmanager.config.forms import HttpUrl, Section
 class PulsarSettings(Section):
     """How a real Pulsar broker is asked; only with [broker] kind = "pulsar"."""
 
-    admin_url: HttpUrl = Field(
-        "",
-        description="Web service of the broker, as this sidecar reaches it; the others are asked "
-        "with the same scheme. Empty: [broker] http_url.",
-    )
-    token_file: str = Field(
-        "",
-        description="File with a token that Pulsar accepts, of a superuser; read at each request, "
-        "so that it may be renewed. Empty: none is sent.",
-    )
-    ca_file: str = Field(
-        "",
-        description="Certificates that sign the brokers'. Empty: those that the system trusts.",
-    )
-    certificate_file: str = Field("", description="A client certificate to show. Empty: none.")
-    key_file: str = Field("", description="Private key of certificate_file.")
+    admin_url: HttpUrl = ""
+    """Web service of the broker, as this sidecar reaches it; the others are asked with the same
+    scheme. Empty: [broker] http_url."""
+    token_file: str = ""
+    """File with a token that Pulsar accepts, of a superuser; read at each request, so that it may
+    be renewed. Empty: none is sent."""
+    ca_file: str = ""
+    """Certificates that sign the brokers'. Empty: those that the system trusts."""
+    certificate_file: str = ""
+    """A client certificate to show. Empty: none."""
+    key_file: str = ""
+    """Private key of certificate_file."""
 
 
 def faults_of_pulsar(

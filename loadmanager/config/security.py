@@ -14,27 +14,20 @@ FilePath = str
 class TlsSettings(Section):
     """TLS of the sidecar's HTTP server, and of its questions to other sidecars."""
 
-    certificate_file: FilePath = Field(
-        "",
-        description="This sidecar's certificate in PEM, with those between it and its authority. "
-        "Empty: HTTP without TLS. Changed files are read again without a restart.",
-    )
-    key_file: FilePath = Field("", description="Private key of certificate_file.")
-    client_authorities_file: FilePath = Field(
-        "", description="Who signs clients' certificates. Empty: none is asked for."
-    )
-    clients: Literal["optional", "required"] = Field(
-        "optional",
-        description="Whether a client must show a certificate, where client_authorities_file is "
-        "set. Its common name is then the caller's name.",
-    )
-    authorities_file: FilePath = Field(
-        "",
-        description="Who signs the other sidecars' certificates. Empty: whom the system trusts.",
-    )
-    refresh_interval_s: float = Field(
-        60, ge=1, le=86400, description="How often changed files are looked for."
-    )
+    certificate_file: FilePath = ""
+    """This sidecar's certificate in PEM, with those between it and its authority. Empty: HTTP
+    without TLS. Changed files are read again without a restart."""
+    key_file: FilePath = ""
+    """Private key of certificate_file."""
+    client_authorities_file: FilePath = ""
+    """Who signs clients' certificates. Empty: none is asked for."""
+    clients: Literal["optional", "required"] = "optional"
+    """Whether a client must show a certificate, where client_authorities_file is set. Its common
+    name is then the caller's name."""
+    authorities_file: FilePath = ""
+    """Who signs the other sidecars' certificates. Empty: whom the system trusts."""
+    refresh_interval_s: float = Field(60, ge=1, le=86400)
+    """How often changed files are looked for."""
 
 
 class SecuritySettings(Section):
@@ -45,42 +38,29 @@ class SecuritySettings(Section):
     a client certificate. Each right includes the ones before it: lookup, read, admin.
     """
 
-    anonymous: Literal["auto", "none", "lookup", "read", "admin"] = Field(
-        "auto",
-        description="What a caller without a name may do, once a key of this section is set. "
-        "auto: everything (admin) on a loopback address where no way to prove a name is set, else "
-        "nothing. Listening elsewhere without tokens or certificates needs a word other than auto.",
-    )
-    token_secret_key_file: FilePath = Field(
-        "",
-        description="The secret that bearer tokens (JWT) are signed with: 32 bytes or more, the "
-        "whole content of the file, as Pulsar's tokenSecretKey. Empty: no such tokens.",
-    )
-    token_public_key_file: FilePath = Field(
-        "",
-        description="The public key, in PEM or DER, of the private one that bearer tokens are "
-        "signed with, as Pulsar's tokenPublicKey. Empty: no such tokens.",
-    )
-    token_claim: str = Field(
-        "sub", min_length=1, description="The claim of a token that is its bearer's name."
-    )
-    token_audience: str = Field(
-        "", description="What a token's audience must hold. Empty: it is not looked at."
-    )
-    admins: Names = Field(
-        (), description='Names of callers that may change things. "*" is everyone with a name.'
-    )
-    readers: Names = Field(
-        (), description='Names of callers that may see everything. "*" is everyone with a name.'
-    )
-    lookers: Names = Field(
-        (), description='Names of callers that may look topics up. "*" is everyone with a name.'
-    )
-    own_token_file: FilePath = Field(
-        "",
-        description="A token that this sidecar proves its own name with when it asks others; that "
-        "name needs the right to read. Read again at each question. Empty: none.",
-    )
+    anonymous: Literal["auto", "none", "lookup", "read", "admin"] = "auto"
+    """What a caller without a name may do, once a key of this section is set. auto: everything
+    (admin) on a loopback address where no way to prove a name is set, else nothing. Listening
+    elsewhere without tokens or certificates needs a word other than auto."""
+    token_secret_key_file: FilePath = ""
+    """The secret that bearer tokens (JWT) are signed with: 32 bytes or more, the whole content of
+    the file, as Pulsar's tokenSecretKey. Empty: no such tokens."""
+    token_public_key_file: FilePath = ""
+    """The public key, in PEM or DER, of the private one that bearer tokens are signed with, as
+    Pulsar's tokenPublicKey. Empty: no such tokens."""
+    token_claim: str = Field("sub", min_length=1)
+    """The claim of a token that is its bearer's name."""
+    token_audience: str = ""
+    """What a token's audience must hold. Empty: it is not looked at."""
+    admins: Names = ()
+    """Names of callers that may change things. "*" is everyone with a name."""
+    readers: Names = ()
+    """Names of callers that may see everything. "*" is everyone with a name."""
+    lookers: Names = ()
+    """Names of callers that may look topics up. "*" is everyone with a name."""
+    own_token_file: FilePath = ""
+    """A token that this sidecar proves its own name with when it asks others; that name needs the
+    right to read. Read again at each question. Empty: none."""
 
     @property
     def has_tokens(self) -> bool:
