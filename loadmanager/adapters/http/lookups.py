@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loadmanager.adapters.http.answers import Answer, Answers
 from loadmanager.adapters.http.fast_path import LISTENER_HEADER, FastPath, KnownReply
-from loadmanager.adapters.http.operations import TEXT, Reply, Resource, operation
+from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, text_reply, unavailable
 from loadmanager.adapters.http.routes import ANY_METHOD, Role, Route, Target
@@ -32,22 +32,24 @@ _MOVED: Final = 307
 _RETRY_SPREAD_S: Final = 5
 
 
-class LookupData(BaseModel):
+class LookupData(Document):
     """The URLs of a topic's owner; a URL that it does not have is an empty string."""
 
-    broker_url: str = Field(serialization_alias="brokerUrl")
-    broker_url_tls: str = Field(serialization_alias="brokerUrlTls")
-    http_url: str = Field(serialization_alias="httpUrl")
-    http_url_tls: str = Field(serialization_alias="httpUrlTls")
-    native_url: str = Field(serialization_alias="nativeUrl")
-    broker_url_ssl: str = Field(serialization_alias="brokerUrlSsl")
+    broker_url: str
+    broker_url_tls: str
+    http_url: str
+    http_url_tls: str
+    native_url: str
+    broker_url_ssl: str
 
 
 class LookupQuery(Query):
     """The parameters of a lookup."""
 
-    authoritative: str = Field("", description="`true` in redirects by the leader.")
-    listener_name: str = Field("", alias="listenerName", description="An advertised listener.")
+    authoritative: str = ""
+    """`true` in redirects by the leader."""
+    listener_name: str = Field("", alias="listenerName")
+    """An advertised listener."""
 
 
 class Lookups(Resource, tag="lookup"):

@@ -54,7 +54,7 @@ def query_parameters(one: Operation) -> list[dict[str, Any]]:
             "name": name,
             "in": "query",
             "required": name in required,
-            "description": found.get("description", ""),
+            "description": " ".join(found.get("description", "").split()),
             "schema": _plain(found),
         }
         for name, found in schema["properties"].items()

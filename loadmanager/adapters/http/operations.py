@@ -37,7 +37,8 @@ from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, TypeAdapter
+from pydantic import AliasGenerator, BaseModel, ConfigDict, TypeAdapter
+from pydantic.alias_generators import to_camel
 
 from loadmanager.adapters.http.bodies import json_body
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Parameter, read_query
@@ -51,6 +52,19 @@ TEXT: Final = "text/plain"
 _MARK: Final = "_loadmanager_operations"
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Document(BaseModel):
+    """A JSON object in a body or a reply: each field is described below it.
+
+    One can be made of an object with the same attributes, by `model_validate`.
+    """
+
+    model_config = ConfigDict(
+        from_attributes=True,
+        use_attribute_docstrings=True,
+        alias_generator=AliasGenerator(serialization_alias=to_camel),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,9 @@ class Parameter:
 class Query(BaseModel):
     """The query parameters of an operation, unknown ones ignored."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="ignore", frozen=True, populate_by_name=True, use_attribute_docstrings=True
+    )
 
 
 def _flag(value: object) -> object:

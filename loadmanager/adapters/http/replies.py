@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import web
+from pydantic_core import to_jsonable_python
 
 from loadmanager.core.errors import InvalidName, LoadManagerError
 from loadmanager.ports import (
@@ -54,9 +55,13 @@ class Refused(LoadManagerError):
 def json_reply(
     value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """Return ``value`` as a JSON response."""
-    body = json.dumps(value, separators=(",", ":")).encode()
+    """Return ``value`` as a JSON response; models in it are written under their aliases."""
+    body = json.dumps(value, separators=(",", ":"), default=_plain).encode()
     return bytes_reply(body, _JSON_TYPE, status, headers)
+
+
+def _plain(value: object) -> object:
+    return to_jsonable_python(value, by_alias=True)
 
 
 def text_reply(text: str, status: int = 200, content_type: str = _TEXT_TYPE) -> web.Response:

@@ -3,24 +3,22 @@
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loadmanager.adapters.http.health_answers import readiness_answer
-from loadmanager.adapters.http.operations import TEXT, Reply, Resource, operation
+from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation
 from loadmanager.adapters.http.replies import bytes_reply, json_reply, text_reply
 from loadmanager.adapters.http.routes import Role, Target
 from loadmanager.ports import LookupService
 
 
-class Readiness(BaseModel):
+class Readiness(Document):
     """Whether this sidecar is ready, and the reasons if it is not."""
 
     ready: bool
     reasons: list[str]
-    troubles: list[str] = Field(
-        default_factory=list,
-        description="Other faults, such as that history cannot be written; only if there are any.",
-    )
+    troubles: list[str] = Field(default_factory=list)
+    """Other faults, such as that history cannot be written; only if there are any."""
 
 
 class Watching(Resource, tag="watching"):

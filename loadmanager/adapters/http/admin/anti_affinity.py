@@ -24,7 +24,8 @@ GroupName = Annotated[
 class GroupQuery(Query):
     """Which namespaces of a group are listed."""
 
-    tenant: str = Field("", alias="property", description="Lists only namespaces of this tenant.")
+    tenant: str = Field("", alias="property")
+    """Lists only namespaces of this tenant."""
 
 
 class AntiAffinity(Resource, tag="anti-affinity"):

@@ -3,10 +3,10 @@
 from typing import Any, Final, Literal
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loadmanager.adapters.http.admin.names import broker_in
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.topics_client import TOPICS_PATH, topics_to_json
@@ -18,24 +18,24 @@ _BROKERS: Final = Reply(200, "The ids of the brokers, `host:port`, sorted.", lis
 _NO_CLUSTER: Final = Reply(404, "The cluster is another one.")
 
 
-class OwnedBundle(BaseModel):
+class OwnedBundle(Document):
     """Why a broker owns a bundle, as Pulsar has it."""
 
     assignment: Literal["shared", "primary", "secondary"] = Field(
-        serialization_alias="broker_assignment",
-        description="Whether the broker is a primary or secondary one of the isolation policy, or "
-        "`shared` without a policy.",
+        serialization_alias="broker_assignment"
     )
-    is_controlled: bool = Field(description="Whether an isolation policy governs the bundle.")
+    """Whether the broker is a primary or secondary one of the isolation policy, or `shared` without
+    a policy."""
+    is_controlled: bool
+    """Whether an isolation policy governs the bundle."""
     is_active: bool
 
 
 class StatsQuery(Query):
     """Which topics are listed."""
 
-    namespace: str = Field(
-        "", description="Lists only topics of this `tenant/namespace`; not in Pulsar."
-    )
+    namespace: str = ""
+    """Lists only topics of this `tenant/namespace`; not in Pulsar."""
 
 
 class Brokers(Resource, tag="brokers"):

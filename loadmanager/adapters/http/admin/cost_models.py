@@ -3,9 +3,8 @@
 from typing import Any, Final
 
 from aiohttp import web
-from pydantic import BaseModel, Field
 
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.core.cost.document import costs_of, costs_to_json
 from loadmanager.core.errors import MalformedContent
@@ -16,12 +15,11 @@ _PATH: Final = "/admin/v2/loadmanager/cost-model"
 _NONE: Final = Reply(404, "No cost model is published.")
 
 
-class PublishQuery(BaseModel):
+class PublishQuery(Document):
     """Whether to publish what was learned elsewhere."""
 
-    force: bool = Field(
-        default=False, description="Publish costs that were learned from another cluster, too."
-    )
+    force: bool = False
+    """Publish costs that were learned from another cluster, too."""
 
 
 class CostModels(Resource, tag="cost model"):

@@ -5,10 +5,10 @@ from typing import Any, Final, Literal
 from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.admin.optimality import AssessmentDocument, assessment_to_json
-from loadmanager.adapters.http.admin.shadows import ShadowsDocument, shadows_to_json
-from loadmanager.adapters.http.admin.steering import balancing_to_json
-from loadmanager.adapters.http.admin.tasks import TasksDocument, TasksQuery, tasks_to_json
+from loadmanager.adapters.http.admin.optimality import AssessmentDocument, assessment_document
+from loadmanager.adapters.http.admin.shadows import ShadowsDocument, shadows_document
+from loadmanager.adapters.http.admin.steering import BalancingState
+from loadmanager.adapters.http.admin.tasks import TasksDocument, TasksQuery, tasks_document
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import bytes_reply, json_reply
@@ -25,48 +25,35 @@ _MOST: Final = 10_000
 class ExplainQuery(Query):
     """The subject of an explanation."""
 
-    subject: str = Field(
-        min_length=1, description="A bundle, `tenant/namespace/0x.._0x..`, or a broker."
-    )
+    subject: str = Field(min_length=1)
+    """A bundle, `tenant/namespace/0x.._0x..`, or a broker."""
 
 
 class DecisionsQuery(Query):
     """Which decisions are listed."""
 
-    limit: Whole = Field(
-        _DEFAULT_LIMIT, ge=1, le=_MOST, description="The largest number of decisions to list."
-    )
-    before: Whole = Field(
-        0,
-        ge=0,
-        le=2**62,
-        description="Lists only decisions before this number, `next` of the last page; 0 for all.",
-    )
-    subject: str = Field("", description="Lists only decisions about this bundle or broker.")
-    broker: str = Field("", description="Lists only moves from or to this broker.")
-    namespace: str = Field(
-        "", description="Lists only decisions about bundles of this `tenant/namespace`."
-    )
+    limit: Whole = Field(_DEFAULT_LIMIT, ge=1, le=_MOST)
+    """The largest number of decisions to list."""
+    before: Whole = Field(0, ge=0, le=2**62)
+    """Lists only decisions before this number, `next` of the last page; 0 for all."""
+    subject: str = ""
+    """Lists only decisions about this bundle or broker."""
+    broker: str = ""
+    """Lists only moves from or to this broker."""
+    namespace: str = ""
+    """Lists only decisions about bundles of this `tenant/namespace`."""
     kinds: list[Literal["move", "observed", "placement", "drain", "unload", "left_alone"]] = Field(
-        [],
-        alias="kind",
-        description="Only those of this kind: a `move` of a round, one that was only `observed`, "
-        "the `placement` of a bundle without an owner, a `drain` of its broker, an `unload` by "
-        "hand, or something `left_alone`; repeatable.",
+        [], alias="kind"
     )
-    since_ms: Whole = Field(
-        0,
-        alias="sinceMs",
-        ge=0,
-        le=2**62,
-        description="Lists only decisions made at this time or later.",
-    )
-    outcome: Literal["", "moved", "observed", "placed", "left_alone"] = Field(
-        "", description="Lists only decisions with this outcome."
-    )
-    round: Whole = Field(
-        0, ge=0, le=2**62, description="Lists only decisions of this round; 0 for all."
-    )
+    """Only those of this kind: a `move` of a round, one that was only `observed`, the `placement`
+    of a bundle without an owner, a `drain` of its broker, an `unload` by hand, or something
+    `left_alone`; repeatable."""
+    since_ms: Whole = Field(0, alias="sinceMs", ge=0, le=2**62)
+    """Lists only decisions made at this time or later."""
+    outcome: Literal["", "moved", "observed", "placed", "left_alone"] = ""
+    """Lists only decisions with this outcome."""
+    round: Whole = Field(0, ge=0, le=2**62)
+    """Lists only decisions of this round; 0 for all."""
 
 
 class Accounts(Resource, tag="decisions"):
@@ -114,7 +101,7 @@ class Accounts(Resource, tag="decisions"):
         The bound is proven: no assignment of the present bundles to the present brokers is below
         it. The metrics `loadmanager_optimality_*` show the same.
         """
-        return json_reply({"optimality": assessment_to_json(self._leader_term.assessment())})
+        return json_reply({"optimality": assessment_document(self._leader_term.assessment())})
 
     @operation(
         "GET",
@@ -128,7 +115,7 @@ class Accounts(Resource, tag="decisions"):
         Each strategy decides on the same views as the active one and moves nothing. The figures
         begin with the leader's term.
         """
-        return json_reply(shadows_to_json(self._leader_term.shadows()))
+        return json_reply(shadows_document(self._leader_term.shadows()))
 
     @operation(
         "GET",
@@ -163,7 +150,7 @@ class Accounts(Resource, tag="decisions"):
         at the top. A new leader follows what its predecessor ordered as tasks of its own.
         """
         query: TasksQuery = call.query
-        return json_reply(tasks_to_json(self._leader_term.tasks(TaskWish(**query.model_dump()))))
+        return json_reply(tasks_document(self._leader_term.tasks(TaskWish(**query.model_dump()))))
 
 
 def account_to_json(account: Account) -> dict[str, Any]:
@@ -189,12 +176,12 @@ def account_to_json(account: Account) -> dict[str, Any]:
             "lowest": told.lowest,
         },
         "decisions": [decision_to_json(one) for one in told.decisions],
-        "tasks": tasks_to_json(account.tasks)["tasks"],
-        "optimality": assessment_to_json(account.assessment),
+        "tasks": tasks_document(account.tasks).tasks,
+        "optimality": assessment_document(account.assessment),
         "grounds": [_ground_to_json(one) for one in told.grounds],
         "candidates": [_candidate_to_json(one) for one in told.candidates],
         "inForce": in_force_to_json(account.in_force),
-        "balancing": balancing_to_json(account.balancing),
+        "balancing": BalancingState.model_validate(account.balancing),
     }
 
 

@@ -1,15 +1,15 @@
 """Emptying a broker, and letting it take bundles again."""
 
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loadmanager.adapters.http.admin.names import broker_in
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.ports import DrainService, DrainStatus
+from loadmanager.ports import DrainService
 
 _BROKER: Final = "/admin/v2/loadmanager/brokers/{broker}"
 _PATH: Final = f"{_BROKER}/drain"
@@ -20,32 +20,33 @@ _UNKNOWN: Final = Reply(404, "The broker is not registered.")
 class Wish(Query):
     """The author of a request and the reason, which later queries return."""
 
-    by: str = Field("", description=f"Who wants it; up to {_LONGEST} characters are kept.")
-    reason: str = Field("", description=f"Why; up to {_LONGEST} characters are kept.")
+    by: str = ""
+    """The author of the request; up to 500 characters are kept."""
+    reason: str = ""
+    """The reason; up to 500 characters are kept."""
 
     def told(self) -> dict[str, str]:
         """Return both, cut to what is kept."""
         return {"by": self.by[:_LONGEST], "reason": self.reason[:_LONGEST]}
 
 
-class Marked(BaseModel):
+class Marked(Document):
     """The drain mark of a broker."""
 
-    since_ms: int = Field(serialization_alias="sinceMs")
+    since_ms: int
     by: str
     reason: str
 
 
-class DrainState(BaseModel):
+class DrainState(Document):
     """The drain status of a broker."""
 
     broker: str
     registered: bool
-    draining: bool = Field(
-        description="Whether its own report says so: its sidecar has seen the mark."
-    )
-    bundles_left: int = Field(serialization_alias="bundlesLeft")
-    marked: Marked | None
+    draining: bool
+    """Whether its own report says so: its sidecar has seen the mark."""
+    bundles_left: int
+    marked: Marked | None = Field(validation_alias="mark")
 
 
 class Drains(Resource, tag="draining"):
@@ -87,16 +88,4 @@ class Drains(Resource, tag="draining"):
     )
     async def status(self, call: Call) -> web.StreamResponse:
         """Get the number of bundles that are left on a broker, and its drain mark."""
-        return json_reply(drain_status_to_json(await self._service.status(broker_in(call))))
-
-
-def drain_status_to_json(status: DrainStatus) -> dict[str, Any]:
-    """Return a status as a JSON object; ``marked`` is null without a mark."""
-    mark = status.mark
-    return {
-        "broker": status.broker,
-        "registered": status.registered,
-        "draining": status.draining,
-        "bundlesLeft": status.bundles_left,
-        "marked": mark and {"sinceMs": mark.since_ms, "by": mark.by, "reason": mark.reason},
-    }
+        return json_reply(DrainState.model_validate(await self._service.status(broker_in(call))))

@@ -3,9 +3,9 @@
 from typing import Annotated, Final
 
 from aiohttp import web
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
 from loadmanager.core.ids import parse_broker
 from loadmanager.ports import DomainService
@@ -18,7 +18,7 @@ _MOST: Final = 10_000
 Broker = Annotated[str, StringConstraints(pattern=r"^[-.A-Za-z0-9_]+:[1-9][0-9]{0,4}$")]
 
 
-class FailureDomain(BaseModel):
+class FailureDomain(Document):
     """The brokers of one domain, registered or not."""
 
     brokers: list[Broker] = Field(max_length=_MOST)
@@ -31,7 +31,7 @@ class FailureDomains(Resource, tag="failure domains"):
         self._service = service
 
     @operation(
-        "GET", _PATH, Reply(200, "The objects, by name.", dict[str, FailureDomain]), _NO_CLUSTER
+        "GET", _PATH, Reply(200, "The failure domains, by name.", dict[str, FailureDomain]), _NO_CLUSTER
     )
     async def domains(self, call: Call) -> web.StreamResponse:
         """List all failure domains."""
@@ -55,7 +55,7 @@ class FailureDomains(Resource, tag="failure domains"):
     @operation(
         "POST",
         f"{_PATH}/{{failure_domain}}",
-        Reply(204, "The value is set."),
+        Reply(204, "The domain is set."),
         _NO_CLUSTER,
         Reply(
             409,
@@ -79,7 +79,7 @@ class FailureDomains(Resource, tag="failure domains"):
     @operation(
         "DELETE",
         f"{_PATH}/{{failure_domain}}",
-        Reply(204, "The object is removed."),
+        Reply(204, "The domain is removed."),
         _NONE,
         Reply(409, "Other clients kept changing the domains."),
     )

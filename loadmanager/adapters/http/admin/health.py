@@ -1,26 +1,27 @@
 """The brokers of the cluster, and how this one is."""
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from loadmanager.adapters.http.operations import TEXT, Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import TEXT, Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import Refused, json_reply, text_reply
 from loadmanager.adapters.http.routes import Role
 from loadmanager.ports import LookupService
 
 
-class Leader(BaseModel):
+class Leader(Document):
     """The leader."""
 
-    broker_id: str = Field(serialization_alias="brokerId")
-    service_url: str = Field(serialization_alias="serviceUrl")
+    broker_id: str
+    service_url: str
 
 
 class HealthQuery(Query):
     """Parameters that Pulsar's clients send."""
 
-    topic_version: str = Field("", alias="topicVersion", description="`V1` or `V2`; of no effect.")
+    topic_version: str = Field("", alias="topicVersion")
+    """`V1` or `V2`; of no effect."""
 
 
 class Health(Resource, tag="brokers"):

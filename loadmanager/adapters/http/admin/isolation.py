@@ -4,12 +4,12 @@ import re
 from typing import Annotated, Any, Final, Literal
 
 from aiohttp import web
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from loadmanager.adapters.http.admin.names import broker_in
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
-from loadmanager.ports import IsolatedBroker, IsolationService
+from loadmanager.ports import IsolationService
 
 _PATH: Final = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
 _NO_CLUSTER: Final = Reply(404, "The cluster is another one.")
@@ -35,25 +35,23 @@ Regexes = Annotated[list[Regex], Field(max_length=_MOST)]
 WholeText = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 
 
-class MinAvailable(BaseModel):
+class MinAvailable(Document):
     """When secondary brokers take part; whole numbers, written as strings."""
 
-    min_limit: WholeText = Field(
-        description="Secondary brokers take part if fewer primary ones are available."
-    )
-    usage_threshold: WholeText = Field(
-        description="In percent; a primary broker with more usage does not count as available."
-    )
+    min_limit: WholeText
+    """Secondary brokers take part if fewer primary ones are available."""
+    usage_threshold: WholeText
+    """In percent; a primary broker with more usage does not count as available."""
 
 
-class Failover(BaseModel):
+class Failover(Document):
     """The failover to secondary brokers."""
 
     policy_type: Literal["min_available"]
     parameters: MinAvailable
 
 
-class IsolationPolicy(BaseModel):
+class IsolationPolicy(Document):
     """Namespaces that only certain brokers may serve, and nobody else's there.
 
     All are regular expressions that must match as a whole: namespaces
@@ -69,12 +67,12 @@ class IsolationPolicy(BaseModel):
     auto_failover_policy: Failover
 
 
-class BrokerPolicy(BaseModel):
+class BrokerPolicy(Document):
     """An isolation policy that governs a broker."""
 
     broker: str = Field(serialization_alias="brokerName")
     policy: str = Field(serialization_alias="policyName")
-    is_primary: bool = Field(serialization_alias="isPrimary")
+    is_primary: bool
     namespaces: list[str] = Field(serialization_alias="namespaceRegex")
 
 
@@ -84,7 +82,7 @@ class Isolation(Resource, tag="isolation"):
     def __init__(self, service: IsolationService) -> None:
         self._service = service
 
-    @operation("GET", _PATH, Reply(200, "The objects, by name.", dict[str, Any]), _NO_CLUSTER)
+    @operation("GET", _PATH, Reply(200, "The policies, by name.", dict[str, Any]), _NO_CLUSTER)
     async def policies(self, call: Call) -> web.StreamResponse:
         """List all isolation policies."""
         return json_reply(dict(await self._service.policies(call.path["cluster"])))
@@ -134,7 +132,7 @@ class Isolation(Resource, tag="isolation"):
     @operation(
         "DELETE",
         f"{_PATH}/{{policy}}",
-        Reply(204, "The object is removed."),
+        Reply(204, "The policy is removed."),
         _NONE,
         Reply(409, "Other clients kept changing the policies."),
     )
@@ -152,7 +150,7 @@ class Isolation(Resource, tag="isolation"):
     async def brokers(self, call: Call) -> web.StreamResponse:
         """List the isolation policies that govern each registered broker."""
         found = await self._service.brokers(call.path["cluster"])
-        return json_reply([_to_json(one) for one in found])
+        return json_reply([BrokerPolicy.model_validate(one) for one in found])
 
     @operation(
         "GET",
@@ -167,13 +165,4 @@ class Isolation(Resource, tag="isolation"):
         mine = [one for one in found if one.broker == broker]
         if not mine:
             raise Refused(404, f"no isolation policy is about a registered broker {broker}")
-        return json_reply(_to_json(mine[0]))
-
-
-def _to_json(one: IsolatedBroker) -> dict[str, Any]:
-    return {
-        "brokerName": one.broker,
-        "policyName": one.policy,
-        "isPrimary": one.is_primary,
-        "namespaceRegex": list(one.namespaces),
-    }
+        return json_reply(BrokerPolicy.model_validate(mine[0]))

@@ -3,10 +3,10 @@
 from typing import Final
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Query
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.ports import MergeService
@@ -17,17 +17,15 @@ _RANGE: Final = PATH_PARAMETERS["bundle"]
 class MergeQuery(Query):
     """The neighbour with which a bundle is merged."""
 
-    neighbour: str = Field(
-        "",
-        alias="with",
-        description="The range of the bundle right above or below it; the one above by default.",
-    )
+    neighbour: str = Field("", alias="with")
+    """The range of the bundle right above or below it; the one above by default."""
 
 
-class MergedBundle(BaseModel):
+class MergedBundle(Document):
     """The bundle that a merge made."""
 
-    bundle: str = Field(description="The range of the bundle.")
+    bundle: str
+    """The range of the bundle."""
 
 
 class Merges(Resource, tag="bundles"):

@@ -4,10 +4,10 @@ import re
 from typing import Any, Final
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
 from loadmanager.core.bundles import Boundaries
@@ -20,23 +20,18 @@ _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{1,8}")
 _MAX_BUNDLES: Final = 32_768
 
 
-class Bundles(BaseModel):
+class Bundles(Document):
     """The bundles of a namespace."""
 
-    boundaries: list[str] | None = Field(
-        None,
-        description="The boundaries, from `0x00000000` to `0xffffffff`; they take precedence over "
-        "numBundles.",
-    )
+    boundaries: list[str] | None = None
+    """The boundaries, from `0x00000000` to `0xffffffff`; they take precedence over numBundles."""
     num_bundles: int | None = Field(
-        None,
-        alias="numBundles",
-        description="The number of bundles of equal width; 0 for the default.",
-        json_schema_extra={"minimum": 0, "maximum": _MAX_BUNDLES},
+        None, alias="numBundles", json_schema_extra={"minimum": 0, "maximum": _MAX_BUNDLES}
     )
+    """The number of bundles of equal width; 0 for the default."""
 
 
-class Policies(BaseModel):
+class Policies(Document):
     """The policies of a namespace; only the bundles are used, and the others are kept."""
 
     model_config = ConfigDict(extra="allow")
@@ -47,10 +42,10 @@ class Policies(BaseModel):
 class DeletionQuery(Query):
     """How a namespace is deleted."""
 
-    force: Flag = Field(default=False, description="Also deletes a namespace with topics.")
-    authoritative: Flag = Field(
-        default=False, description="Of no effect: redirects go to the leader."
-    )
+    force: Flag = False
+    """Also deletes a namespace with topics."""
+    authoritative: Flag = False
+    """Of no effect: redirects go to the leader."""
 
 
 class Namespaces(Resource, tag="namespaces"):

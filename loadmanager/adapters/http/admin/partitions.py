@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from loadmanager.adapters.http.operations import Call, Method, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Method, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.adapters.http.routes import Role
@@ -16,38 +16,35 @@ from loadmanager.ports import LookupService, PartitionService
 _MOST: Final = 100_000
 
 
-class Partitioned(BaseModel):
+class Partitioned(Document):
     """How many partitions a topic has."""
 
-    partitions: int = Field(description="0: the topic is not partitioned.", ge=0)
+    partitions: int = Field(ge=0)
+    """0: the topic is not partitioned."""
 
 
 class PartitionsQuery(Query):
     """Parameters that Pulsar's clients send."""
 
-    authoritative: Flag = Field(
-        default=False, description="Of no effect: every sidecar can answer."
-    )
-    may_create: Flag = Field(
-        default=False,
-        alias="checkAllowAutoCreation",
-        description="Of no effect: topics need no creation.",
-    )
+    authoritative: Flag = False
+    """Of no effect: every sidecar can answer."""
+    may_create: Flag = Field(default=False, alias="checkAllowAutoCreation")
+    """Of no effect: topics need no creation."""
 
 
 class RemovalQuery(Query):
     """Parameters that Pulsar's clients send."""
 
-    force: Flag = Field(default=False, description="Of no effect.")
-    authoritative: Flag = Field(
-        default=False, description="Of no effect: every sidecar can answer."
-    )
+    force: Flag = False
+    """Of no effect."""
+    authoritative: Flag = False
+    """Of no effect: every sidecar can answer."""
 
 
 PartitionCount = Annotated[int, Field(ge=1, le=_MOST)]
 
 
-class PartitionedMetadata(BaseModel):
+class PartitionedMetadata(Document):
     """The newer form of the same; the properties are ignored."""
 
     partitions: PartitionCount

@@ -3,17 +3,17 @@
 from typing import Any, Final, Literal
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field, computed_field
 
-from loadmanager.adapters.http.admin.optimality import OptimalityDocument, optimality_to_json
-from loadmanager.adapters.http.admin.steering import BalancingState, balancing_to_json
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.admin.optimality import OptimalityDocument
+from loadmanager.adapters.http.admin.steering import BalancingState
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import json_reply
-from loadmanager.core.plan import Move, Refusal
+from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
-from loadmanager.ports import Preview, PreviewService, PreviewWish
+from loadmanager.ports import PreviewService, PreviewWish
 
 _MOST: Final = 10_000
 
@@ -21,57 +21,64 @@ _MOST: Final = 10_000
 class PlanQuery(Query):
     """What a plan is computed with, instead of what is in force."""
 
-    shedder: str = Field(
-        "", description="Another shedding strategy, by the load manager's name or Pulsar's."
-    )
-    placement: str = Field("", description="Another placement strategy, likewise.")
-    mode: Literal["", "safe", "parity"] = Field("", description="Another mode of the planner.")
-    settings: list[str] = Field(
-        default_factory=list,
-        alias="set",
-        description="Settings `key=value`, as `loadmanager decide --set` takes them; repeatable.",
-    )
-    seed: Whole = Field(0, ge=0, le=2**31, description="For strategies that draw.")
-    limit: Whole = Field(
-        1_000, ge=1, le=_MOST, description="The largest number of refusals to list."
-    )
+    shedder: str = ""
+    """Another shedding strategy, by the load manager's name or Pulsar's."""
+    placement: str = ""
+    """Another placement strategy, likewise."""
+    mode: Literal["", "safe", "parity"] = ""
+    """Another mode of the planner."""
+    settings: list[str] = Field(default_factory=list, alias="set")
+    """Settings `key=value`, as `loadmanager decide --set` takes them; repeatable."""
+    seed: Whole = Field(0, ge=0, le=2**31)
+    """For strategies that draw."""
+    limit: Whole = Field(1_000, ge=1, le=_MOST)
+    """The largest number of refusals to list."""
 
 
-class PlannedMove(BaseModel):
+class PlannedMove(Document):
     """A bundle that would move."""
 
     bundle: str
     source: str | None
     target: str
-    cause: str
-    meaning: str
+    cause: Cause
+
+    @computed_field
+    def meaning(self) -> str:
+        """The cause in words."""
+        return sentence(self.cause)
 
 
-class PlannedRefusal(BaseModel):
+class PlannedRefusal(Document):
     """What is left alone, and the reason; an empty subject is the whole round."""
 
     subject: str
-    reason: str
-    meaning: str
-    takes: str
+    reason: Reason
     detail: str
 
+    @computed_field
+    def meaning(self) -> str:
+        """The reason in words."""
+        return sentence(self.reason)
 
-class PlanDocument(BaseModel):
+    @computed_field
+    def takes(self) -> str:
+        """What it would take to move the subject all the same."""
+        return REASONS[self.reason].takes
+
+
+class PlanDocument(Document):
     """The plan of a round."""
 
     epoch: int
     moves: list[PlannedMove]
     refusals: list[PlannedRefusal]
-    refusals_in_all: int = Field(serialization_alias="refusalsInAll")
-    optimality: OptimalityDocument | None = Field(
-        description="How far the cluster is from the best possible now; null if unknown."
-    )
-    with_moves: OptimalityDocument | None = Field(
-        serialization_alias="withMoves",
-        description="The same once all moves are made, as predicted.",
-    )
-    in_force: dict[str, Any] = Field(serialization_alias="inForce")
+    refusals_in_all: int
+    optimality: OptimalityDocument | None
+    """How far the cluster is from the best possible now; null if unknown."""
+    with_moves: OptimalityDocument | None
+    """The same once all moves are made, as predicted."""
+    in_force: dict[str, Any]
     balancing: BalancingState
 
 
@@ -103,39 +110,18 @@ class Plans(Resource, tag="decisions"):
             settings=tuple(query.settings),
             seed=query.seed,
         )
-        return json_reply(preview_to_json(await self._service.plan(wish), query.limit))
-
-
-def preview_to_json(preview: Preview, limit: int = _MOST) -> dict[str, Any]:
-    """Return a preview as a JSON object, with at most ``limit`` refusals."""
-    plan = preview.plan
-    return {
-        "epoch": preview.epoch,
-        "moves": [_move_to_json(one) for one in (*plan.moves, *plan.observed)],
-        "refusals": [_refusal_to_json(one) for one in plan.refusals[:limit]],
-        "refusalsInAll": len(plan.refusals),
-        "optimality": optimality_to_json(preview.optimality),
-        "withMoves": optimality_to_json(preview.with_moves),
-        "inForce": in_force_to_json(preview.in_force),
-        "balancing": balancing_to_json(preview.balancing),
-    }
-
-
-def _move_to_json(move: Move) -> dict[str, Any]:
-    return {
-        "bundle": move.bundle,
-        "source": move.source,
-        "target": move.target,
-        "cause": move.cause.value,
-        "meaning": sentence(move.cause),
-    }
-
-
-def _refusal_to_json(refusal: Refusal) -> dict[str, Any]:
-    return {
-        "subject": refusal.subject,
-        "reason": refusal.reason.value,
-        "meaning": sentence(refusal.reason),
-        "takes": REASONS[refusal.reason].takes,
-        "detail": refusal.detail,
-    }
+        preview = await self._service.plan(wish)
+        plan = preview.plan
+        document = PlanDocument.model_validate(
+            {
+                "epoch": preview.epoch,
+                "moves": [*plan.moves, *plan.observed],
+                "refusals": plan.refusals[: query.limit],
+                "refusals_in_all": len(plan.refusals),
+                "optimality": preview.optimality,
+                "with_moves": preview.with_moves,
+                "in_force": in_force_to_json(preview.in_force),
+                "balancing": preview.balancing,
+            }
+        )
+        return json_reply(document)

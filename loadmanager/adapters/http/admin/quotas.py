@@ -3,10 +3,10 @@
 from typing import Final
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.core.bounds import RATE
 from loadmanager.ports import QuotaService
@@ -17,18 +17,19 @@ _UNKNOWN: Final = Reply(404, "The namespace does not exist, or has no such bundl
 _MOST: Final = RATE.most
 
 
-class Quota(BaseModel):
+class Quota(Document):
     """The expected use of a bundle; kept for tools, and not used for decisions."""
 
     model_config = ConfigDict(populate_by_name=True)
 
     msg_rate_in: float = Field(alias="msgRateIn", ge=0, le=_MOST)
     msg_rate_out: float = Field(alias="msgRateOut", ge=0, le=_MOST)
-    bandwidth_in: float = Field(alias="bandwidthIn", ge=0, le=_MOST, description="Bytes a second.")
-    bandwidth_out: float = Field(
-        alias="bandwidthOut", ge=0, le=_MOST, description="Bytes a second."
-    )
-    memory: float = Field(ge=0, le=_MOST, description="In MB.")
+    bandwidth_in: float = Field(alias="bandwidthIn", ge=0, le=_MOST)
+    """Bytes a second."""
+    bandwidth_out: float = Field(alias="bandwidthOut", ge=0, le=_MOST)
+    """Bytes a second."""
+    memory: float = Field(ge=0, le=_MOST)
+    """In MB."""
     dynamic: bool = Field(default=True)
 
 
@@ -46,7 +47,7 @@ class Quotas(Resource, tag="resource quotas"):
     @operation(
         "POST",
         _PATH,
-        Reply(204, "The value is set."),
+        Reply(204, "The quota is set."),
         Reply(409, "Another client changed it at the same time."),
         body=Quota,
     )
@@ -65,7 +66,7 @@ class Quotas(Resource, tag="resource quotas"):
     @operation(
         "POST",
         _BUNDLE,
-        Reply(204, "The value is set."),
+        Reply(204, "The quota is set."),
         _UNKNOWN,
         Reply(409, "Another client changed it at the same time."),
         body=Quota,

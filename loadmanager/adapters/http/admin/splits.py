@@ -28,19 +28,13 @@ _CHOSEN: Final = Parameter(
 class SplitQuery(Query):
     """How a bundle is split."""
 
-    algorithm: str = Field(
-        "",
-        alias="splitAlgorithmName",
-        description="`range_equally_divide`, `topic_count_equally_divide`, "
-        "`specified_positions_divide` or `flow_or_qps_equally_divide`; else the configured one.",
-    )
-    unload: Flag = Field(
-        default=False,
-        description="Of no effect: all parts but the first are always placed anew.",
-    )
-    authoritative: Flag = Field(
-        default=False, description="Of no effect: redirects go to the leader."
-    )
+    algorithm: str = Field("", alias="splitAlgorithmName")
+    """`range_equally_divide`, `topic_count_equally_divide`, `specified_positions_divide` or
+    `flow_or_qps_equally_divide`; else the configured one."""
+    unload: Flag = False
+    """Of no effect: all parts but the first are always placed anew."""
+    authoritative: Flag = False
+    """Of no effect: redirects go to the leader."""
 
 
 class Splits(Resource, tag="bundles"):

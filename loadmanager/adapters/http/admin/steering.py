@@ -1,25 +1,25 @@
 """Pausing the leader, having it only say what it would do, and letting it go on."""
 
-from typing import Any, Final, Literal
+from typing import Final
 
 from aiohttp import web
-from pydantic import BaseModel, Field
 
 from loadmanager.adapters.http.admin.drains import Wish
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.balancing import BalancingMode
 from loadmanager.ports import SteeringService
 
 _PATH: Final = "/admin/v2/loadmanager/balancing"
 _DONE: Final = (Reply(204, "The mode is set, for this and every later leader."),)
 
 
-class BalancingState(BaseModel):
+class BalancingState(Document):
     """The balancing mode."""
 
-    mode: Literal["active", "observing", "paused"]
-    since_ms: int = Field(serialization_alias="sinceMs", description="0 if the mode was never set.")
+    mode: BalancingMode
+    since_ms: int
+    """0 if the mode was never set."""
     by: str
     reason: str
 
@@ -33,7 +33,7 @@ class Steers(Resource, tag="balancing"):
     @operation("GET", _PATH, Reply(200, "The mode, with its author and reason.", BalancingState))
     async def state(self, _call: Call) -> web.StreamResponse:
         """Get the balancing mode."""
-        return json_reply(balancing_to_json(await self._service.state()))
+        return json_reply(BalancingState.model_validate(await self._service.state()))
 
     @operation("PUT", f"{_PATH}/pause", *_DONE, query=Wish)
     async def pause(self, call: Call) -> web.StreamResponse:
@@ -61,13 +61,3 @@ class Steers(Resource, tag="balancing"):
         wish: Wish = call.query
         await self._service.put(mode, **wish.told())
         return empty_reply(204)
-
-
-def balancing_to_json(balancing: Balancing) -> dict[str, Any]:
-    """Return the mode as a JSON object."""
-    return {
-        "mode": balancing.mode.value,
-        "sinceMs": balancing.since_ms,
-        "by": balancing.by,
-        "reason": balancing.reason,
-    }

@@ -1,10 +1,10 @@
 """Topics as the brokers have them open, and where they lie in their bundle."""
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role
@@ -15,31 +15,25 @@ from loadmanager.ports import TopicMode, TopicService
 class TopicsQuery(Query):
     """Which topics are listed."""
 
-    mode: TopicMode = Field(
-        "PERSISTENT", description="The domain of the topics; the default is Pulsar's."
-    )
-    include_system: Flag = Field(
-        default=False,
-        alias="includeSystemTopic",
-        description="Of no effect: there are no system topics.",
-    )
+    mode: TopicMode = "PERSISTENT"
+    """The domain of the topics; the default is Pulsar's."""
+    include_system: Flag = Field(default=False, alias="includeSystemTopic")
+    """Of no effect: there are no system topics."""
 
 
 class PositionsQuery(Query):
     """The topics whose positions are listed."""
 
-    topics: list[str] = Field(
-        default_factory=list,
-        description="Full names, or names within the namespace; by default all open topics.",
-    )
+    topics: list[str] = Field(default_factory=list)
+    """Full names, or names within the namespace; by default all open topics."""
 
 
-class HashPositions(BaseModel):
+class HashPositions(Document):
     """The hash positions of topics."""
 
     namespace: str
     bundle: str
-    hash_positions: dict[str, int] = Field(serialization_alias="hashPositions")
+    hash_positions: dict[str, int]
 
 
 class Topics(Resource, tag="topics"):

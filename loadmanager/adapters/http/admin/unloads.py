@@ -1,12 +1,12 @@
 """Unloading bundles by hand: Pulsar's admin paths, and one that says where a bundle went."""
 
-from typing import Final
+from typing import Annotated, Final
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field, PlainSerializer
 
 from loadmanager.adapters.http.admin.names import namespace_in
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.core.ids import BrokerId, parse_broker
@@ -18,34 +18,28 @@ _SCHEMES: Final = ("http://", "https://")
 class UnloadQuery(Query):
     """How all bundles of a namespace are unloaded."""
 
-    authoritative: Flag = Field(
-        default=False, description="Of no effect: redirects go to the leader."
-    )
+    authoritative: Flag = False
+    """Of no effect: redirects go to the leader."""
 
 
 class BundleUnloadQuery(UnloadQuery):
     """How one bundle is unloaded."""
 
-    destination: str = Field(
-        "",
-        alias="destinationBroker",
-        description="Where the bundle is to go: a broker's id, `host:port`, or the URL of its web "
-        "service. Isolation, anti-affinity and load do not count then.",
-    )
+    destination: str = Field("", alias="destinationBroker")
+    """Where the bundle is to go: a broker's id, `host:port`, or the URL of its web service.
+    Isolation, anti-affinity and load do not count then."""
 
 
-class UnloadedBundle(BaseModel):
+class UnloadedBundle(Document):
     """The result of an unload."""
 
     bundle: str
-    source: str | None = Field(description="The former owner; null if the bundle had none.")
-    target: str | None = Field(
-        description="The present owner; null if the bundle has none, or was split meanwhile."
-    )
-    took_s: float = Field(
-        serialization_alias="tookS",
-        description="Seconds from the order until the new owner served it.",
-    )
+    source: str | None
+    """The former owner; null if the bundle had none."""
+    target: str | None
+    """The present owner; null if the bundle has none, or was split meanwhile."""
+    took_s: Annotated[float, PlainSerializer(lambda took_s: round(took_s, 4), float)]
+    """Seconds from the order until the new owner served it."""
 
 
 class Unloads(Resource, tag="bundles"):
@@ -103,14 +97,7 @@ class Unloads(Resource, tag="bundles"):
         query: BundleUnloadQuery = call.query
         destination = _destination(query.destination)
         (one,) = await self._service.unload(namespace_in(call), call.path["bundle"], destination)
-        return json_reply(
-            {
-                "bundle": one.bundle,
-                "source": one.source,
-                "target": one.target,
-                "tookS": round(one.took_s, 4),
-            }
-        )
+        return json_reply(UnloadedBundle.model_validate(one))
 
 
 def _destination(text: str) -> BrokerId | None:
