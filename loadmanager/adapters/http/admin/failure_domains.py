@@ -31,7 +31,7 @@ class FailureDomains(Resource, tag="failure domains"):
         self._service = service
 
     @operation(
-        "GET", _PATH, Reply(200, "The failure domains, by name.", dict[str, FailureDomain]), _NO_CLUSTER
+        "GET", _PATH, Reply(200, "The domains, by name.", dict[str, FailureDomain]), _NO_CLUSTER
     )
     async def domains(self, call: Call) -> web.StreamResponse:
         """List all failure domains."""
