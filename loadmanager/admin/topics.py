@@ -13,7 +13,7 @@ from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import DOMAINS, BrokerId, BundleId, Namespace, TopicName, namespace_of
-from loadmanager.core.load import TopicTraffic
+from loadmanager.core.rates import Rates
 from loadmanager.core.wire import decode_partitions, encode_partitions
 from loadmanager.ports import (
     BrokerError,
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 _ASKED_AT_ONCE: Final = 16
 
-_Topics = Mapping[BundleId, Mapping[TopicName, TopicTraffic]]
+_Topics = Mapping[BundleId, Mapping[TopicName, Rates]]
 
 
 class TopicRequests:
@@ -43,7 +43,7 @@ class TopicRequests:
     async def own(self, namespace: Namespace | None) -> _Topics:
         """Return the topics of this broker's bundles; see `TopicService`."""
         me = self._context.identity.broker
-        found: dict[BundleId, Mapping[TopicName, TopicTraffic]] = {}
+        found: dict[BundleId, Mapping[TopicName, Rates]] = {}
         for bundle, holding in list(self._context.cluster_state.owners.items()):
             if holding.broker != me or namespace not in {None, namespace_of(bundle)}:
                 continue

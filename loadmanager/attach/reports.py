@@ -6,9 +6,8 @@ from typing import Any
 
 from loadmanager.attach.discovery import Addresses, PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
+from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 
 _PERCENT = 100.0
 
@@ -52,7 +51,7 @@ class Reports:
             version=cluster.version,
             reported_at_ms=at_ms,
             **_usages(sample),
-            bundles={bundle: _stats(one) for bundle, one in sample.bundles.items()},
+            bundles={bundle: one.stats().rounded() for bundle, one in sample.bundles.items()},
             gains=owned - former,
             losses=former - owned,
         )
@@ -65,13 +64,3 @@ def _usages(sample: BrokerSample) -> dict[str, Any]:
     if sample.cpu_cores is None:
         return {}
     return {"cpu": ResourceUsage(_PERCENT * sample.cpu_cores, 0.0)}
-
-
-def _stats(traffic: BundleTraffic) -> BundleStats:
-    return BundleStats(
-        msgs_in_per_s=traffic.msgs_in_per_s,
-        msgs_out_per_s=traffic.msgs_out_per_s,
-        bytes_in_per_s=traffic.bytes_in_per_s,
-        bytes_out_per_s=traffic.bytes_out_per_s,
-        topics=traffic.topics,
-    ).rounded()

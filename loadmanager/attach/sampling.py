@@ -12,7 +12,7 @@ from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.host_figures import HostFigures, Hosts
 from loadmanager.core.bundle_traffic import BundleTraffic, bundle_traffic
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.load import TopicTraffic
+from loadmanager.core.rates import Rates
 from loadmanager.core.topic_counters import Counters, between
 
 _PARALLEL = 16
@@ -60,7 +60,7 @@ class BrokerSample:
 
     window_s: float
     bundles: Mapping[BundleId, BundleTraffic]
-    topics: Mapping[str, TopicTraffic] = field(default_factory=dict)
+    topics: Mapping[str, Rates] = field(default_factory=dict)
     usages: Mapping[str, float] = field(default_factory=dict)
     cpu_cores: float | None = None
     homeless_topics: int = 0

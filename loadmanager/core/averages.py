@@ -14,44 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import Rates
 
 SHORT_SAMPLES: Final = 10
 LONG_SAMPLES: Final = 1000
-
-MSGS_IN, MSGS_OUT, BYTES_IN, BYTES_OUT = range(4)
-"""The order of the columns wherever traffic stands in an array."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Traffic in four numbers: messages and bytes per second, in and out."""
-
-    msgs_in_per_s: float = 0.0
-    msgs_out_per_s: float = 0.0
-    bytes_in_per_s: float = 0.0
-    bytes_out_per_s: float = 0.0
-
-    @classmethod
-    def of(cls, stats: BundleStats) -> Self:
-        """Return the rates of one bundle's statistics."""
-        return cls(
-            stats.msgs_in_per_s, stats.msgs_out_per_s, stats.bytes_in_per_s, stats.bytes_out_per_s
-        )
-
-    @property
-    def msgs_per_s(self) -> float:
-        """Messages in plus out."""
-        return self.msgs_in_per_s + self.msgs_out_per_s
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Bytes in plus out."""
-        return self.bytes_in_per_s + self.bytes_out_per_s
-
-    def row(self) -> tuple[float, float, float, float]:
-        """Return the numbers in the order of the columns."""
-        return (self.msgs_in_per_s, self.msgs_out_per_s, self.bytes_in_per_s, self.bytes_out_per_s)
-
 
 DEFAULT_RATES: Final = Rates(50.0, 50.0, 50_000.0, 50_000.0)
 """What Pulsar supposes of a bundle nobody has measured yet."""
@@ -105,8 +71,7 @@ class BundleAverages:
 
     def add(self, sample: BundleStats) -> "BundleAverages":
         """Return both averages with one more sample; topics are those of the sample."""
-        rates = Rates.of(sample)
-        return BundleAverages(self.short.add(rates), self.long.add(rates), sample.topics)
+        return BundleAverages(self.short.add(sample), self.long.add(sample), sample.topics)
 
 
 def scaled(averages: BundleAverages, fraction: float) -> BundleAverages:

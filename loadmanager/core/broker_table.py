@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.cluster import TopBundle
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Listing, OwnedRows
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
+from loadmanager.core.rates import Rates
 from loadmanager.core.scores import FloatArray, report_usage, report_variance
 
 _NAN: Final = float("nan")
@@ -58,12 +58,7 @@ class BrokerLoad:
             usage=tuple(usage),
             limit=tuple(limit),
             variance=tuple(report_variance(report)),
-            totals=Rates(
-                report.msgs_in_per_s,
-                report.msgs_out_per_s,
-                report.bytes_in_per_s,
-                report.bytes_out_per_s,
-            ),
+            totals=report.totals,
             listing=Listing.of(report.bundles),
             draining=report.draining,
             persistent=report.persistent_topics,

@@ -12,11 +12,11 @@ from loadmanager.core.averages import (
     SHORT_SAMPLES,
     Average,
     BundleAverages,
-    Rates,
     add_samples,
 )
 from loadmanager.core.columns import BundleColumns, Indices, Listing
 from loadmanager.core.ids import BundleId, Namespace, belongs_to_a_broker, namespace_of
+from loadmanager.core.rates import Rates
 from loadmanager.core.scores import FloatArray
 
 Number = TypeVar("Number", bound=np.generic)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Final
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
+from loadmanager.core.rates import Rates
 
 
 class TaskKind(StrEnum):

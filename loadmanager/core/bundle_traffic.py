@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, position
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, parse_full_topic, range_of
+from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import Rates, total
 from loadmanager.core.topic_counters import Window
 
 CHANGE_EVENTS = "__change_events"
@@ -14,7 +16,7 @@ CHANGE_EVENTS = "__change_events"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BundleTraffic:
+class BundleTraffic(Rates):
     """The traffic of one bundle over one window: the sums of its topics.
 
     Attributes:
@@ -24,25 +26,15 @@ class BundleTraffic:
         internal: a topic of Pulsar's own services that is better left where it is, "" for none.
     """
 
-    msgs_in_per_s: float = 0.0
-    msgs_out_per_s: float = 0.0
-    bytes_in_per_s: float = 0.0
-    bytes_out_per_s: float = 0.0
     topics: int = 0
     topic: str = ""
     partial: bool = False
     non_persistent: bool = False
     internal: str = ""
 
-    @property
-    def msgs_per_s(self) -> float:
-        """Messages in plus out."""
-        return self.msgs_in_per_s + self.msgs_out_per_s
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Bytes in plus out."""
-        return self.bytes_in_per_s + self.bytes_out_per_s
+    def stats(self) -> BundleStats:
+        """Return the bundle's statistics, as far as they are known from its topics."""
+        return BundleStats(*self.row(), self.topics)
 
 
 def bundle_traffic(
@@ -69,10 +61,7 @@ def bundle_traffic(
         sums = found[bundle]
         internal = topic.local.startswith("__") and topic.local != CHANGE_EVENTS
         found[bundle] = BundleTraffic(
-            msgs_in_per_s=sums.msgs_in_per_s + rates.msgs_in_per_s,
-            msgs_out_per_s=sums.msgs_out_per_s + rates.msgs_out_per_s,
-            bytes_in_per_s=sums.bytes_in_per_s + rates.bytes_in_per_s,
-            bytes_out_per_s=sums.bytes_out_per_s + rates.bytes_out_per_s,
+            *total((sums, rates)).row(),
             topics=sums.topics + 1,
             topic=sums.topic or name,
             partial=sums.partial or name in window.partial,

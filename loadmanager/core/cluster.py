@@ -7,12 +7,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from loadmanager.core.averages import DEFAULT_RATES, Rates
+from loadmanager.core.averages import DEFAULT_RATES
 from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask, OwnedRows
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.in_flight import Moved
 from loadmanager.core.policies import NO_POLICIES, Policies
+from loadmanager.core.rates import Rates
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
 
 

@@ -7,9 +7,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray
 
 Indices = NDArray[np.intp]
@@ -36,13 +36,9 @@ class Listing:
         """Return the statistics of a report in columns."""
         names = tuple(sorted(bundles))
         stats = [bundles[name] for name in names]
-        rates = [
-            (one.msgs_in_per_s, one.msgs_out_per_s, one.bytes_in_per_s, one.bytes_out_per_s)
-            for one in stats
-        ]
         return cls(
             names=names,
-            rates=np.array(rates, dtype=np.float64).reshape(len(names), 4),
+            rates=np.array([one.row() for one in stats], dtype=np.float64).reshape(len(names), 4),
             topics=np.array([one.topics for one in stats], dtype=np.int64),
             sessions=np.array([one.producers + one.consumers for one in stats], dtype=np.int64),
             cache_size_bytes=np.array([one.cache_size_bytes for one in stats], dtype=np.int64),

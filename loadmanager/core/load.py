@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.rates import Rates, six_digits, total
 
 NO_BUNDLES: Mapping[BundleId, "BundleStats"] = MappingProxyType({})
-
-_RATE_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,67 +50,20 @@ class HostUsage:
     bandwidth_out: ResourceUsage | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundleStats:
-    """The traffic of one bundle: mean rates over the broker's last window, and counts now.
+@dataclass(frozen=True, slots=True)
+class BundleStats(Rates):
+    """The traffic of one bundle: mean rates over the broker's last window, and counts now."""
 
-    "In" is from producers to the broker, "out" from the broker to consumers.
-    """
-
-    msgs_in_per_s: float = 0.0
-    msgs_out_per_s: float = 0.0
-    bytes_in_per_s: float = 0.0
-    bytes_out_per_s: float = 0.0
     topics: int = 0
     producers: int = 0
     consumers: int = 0
     cache_size_bytes: int = 0
 
-    @property
-    def msgs_per_s(self) -> float:
-        """Messages in plus out."""
-        return self.msgs_in_per_s + self.msgs_out_per_s
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Bytes in plus out."""
-        return self.bytes_in_per_s + self.bytes_out_per_s
-
     def rounded(self) -> "BundleStats":
         """Return these figures with rates of six digits, as a report gives them."""
-        return BundleStats(
-            msgs_in_per_s=six_digits(self.msgs_in_per_s),
-            msgs_out_per_s=six_digits(self.msgs_out_per_s),
-            bytes_in_per_s=six_digits(self.bytes_in_per_s),
-            bytes_out_per_s=six_digits(self.bytes_out_per_s),
-            topics=self.topics,
-            producers=self.producers,
-            consumers=self.consumers,
-            cache_size_bytes=self.cache_size_bytes,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicTraffic:
-    """The traffic of one topic: mean rates over the broker's last window.
-
-    "In" is from producers to the broker, "out" from the broker to consumers.
-    """
-
-    msgs_in_per_s: float = 0.0
-    msgs_out_per_s: float = 0.0
-    bytes_in_per_s: float = 0.0
-    bytes_out_per_s: float = 0.0
-
-    @property
-    def msgs_per_s(self) -> float:
-        """Messages in plus out."""
-        return self.msgs_in_per_s + self.msgs_out_per_s
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Bytes in plus out."""
-        return self.bytes_in_per_s + self.bytes_out_per_s
+        counts = (self.topics, self.producers, self.consumers, self.cache_size_bytes)
+        msgs_in, msgs_out, bytes_in, bytes_out = map(six_digits, self.row())
+        return BundleStats(msgs_in, msgs_out, bytes_in, bytes_out, *counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,24 +120,9 @@ class LoadReport(Registration):
     losses: frozenset[BundleId] = frozenset()
 
     @property
-    def msgs_in_per_s(self) -> float:
-        """Messages per second into all bundles."""
-        return sum(stats.msgs_in_per_s for stats in self.bundles.values())
-
-    @property
-    def msgs_out_per_s(self) -> float:
-        """Messages per second out of all bundles."""
-        return sum(stats.msgs_out_per_s for stats in self.bundles.values())
-
-    @property
-    def bytes_in_per_s(self) -> float:
-        """Bytes per second into all bundles."""
-        return sum(stats.bytes_in_per_s for stats in self.bundles.values())
-
-    @property
-    def bytes_out_per_s(self) -> float:
-        """Bytes per second out of all bundles."""
-        return sum(stats.bytes_out_per_s for stats in self.bundles.values())
+    def totals(self) -> Rates:
+        """The traffic of all bundles."""
+        return total(self.bundles.values())
 
     @property
     def topics(self) -> int:
@@ -206,8 +143,3 @@ def registration_of(report: Registration) -> Registration:
 def with_registration(report: LoadReport, registration: Registration) -> LoadReport:
     """Return the report's loads under another registration."""
     return replace(report, **registration_fields(registration))
-
-
-def six_digits(rate: float) -> float:
-    """Return the figure rounded to six digits."""
-    return float(f"{rate:.{_RATE_DIGITS}g}")

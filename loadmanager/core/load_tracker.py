@@ -10,13 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.averages import BundleAverages, Rates, Running
+from loadmanager.core.averages import BundleAverages, Running
 from loadmanager.core.broker_table import BrokerEntry, BrokerLoad, broker_columns, owned_rows
 from loadmanager.core.bundle_table import BundleTable
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.policies import NO_POLICIES, Policies
+from loadmanager.core.rates import Rates
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_with_memory
 from loadmanager.core.top_k import TopBundles
 

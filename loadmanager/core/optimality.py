@@ -14,7 +14,6 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.averages import BYTES_IN, BYTES_OUT
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
@@ -22,6 +21,7 @@ from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.served import served_in
 from loadmanager.core.lower_bound import lower_bound, water_levels
 from loadmanager.core.policies import IsolationPolicy, Policies, hosts_matching, open_to
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, FloatArray, ResourceWeights
 
 MOVING: Final = (CPU, BANDWIDTH_IN, BANDWIDTH_OUT)

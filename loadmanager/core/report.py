@@ -131,11 +131,10 @@ def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | 
         return Due.USAGE
     if _usage_changed(last, current, rules.change_points):
         return Due.USAGE
-    rates = _msgs_per_s(last), _msgs_per_s(current)
-    if _moved(*rates, rules.change_fraction, rules.floor_msgs_per_s):
+    then, now = last.totals, current.totals
+    if _moved(then.msgs_per_s, now.msgs_per_s, rules.change_fraction, rules.floor_msgs_per_s):
         return Due.MSG_RATE
-    throughputs = _bytes_per_s(last), _bytes_per_s(current)
-    if _moved(*throughputs, rules.change_fraction, rules.floor_bytes_per_s):
+    if _moved(then.bytes_per_s, now.bytes_per_s, rules.change_fraction, rules.floor_bytes_per_s):
         return Due.THROUGHPUT
     return None
 
@@ -158,11 +157,3 @@ def _fraction(report: LoadReport, resource: str) -> float:
 def _moved(last: float, current: float, fraction: float, floor: float) -> bool:
     change = abs(current - last)
     return change > fraction * last and change >= floor
-
-
-def _msgs_per_s(report: LoadReport) -> float:
-    return report.msgs_in_per_s + report.msgs_out_per_s
-
-
-def _bytes_per_s(report: LoadReport) -> float:
-    return report.bytes_in_per_s + report.bytes_out_per_s

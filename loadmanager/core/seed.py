@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from loadmanager.core.averages import LONG_SAMPLES, Rates
+from loadmanager.core.averages import LONG_SAMPLES
 from loadmanager.core.bounds import RATE, TIME_MS
 from loadmanager.core.durations import HOUR_MS
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BundleId, parse_bundle
+from loadmanager.core.rates import Rates, six_digits
 from loadmanager.core.wire.fields import Fields, parse_fields, to_json
 
 FORMAT: Final = 1
@@ -139,16 +140,12 @@ def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
 def _bundle_to_json(one: BundleSeed) -> dict[str, Any]:
     return {
         "bundle": one.bundle,
-        "long": [_short(rate) for rate in one.long.row()],
+        "long": [six_digits(rate) for rate in one.long.row()],
         "samples": one.long_samples,
-        "mean": [_short(rate) for rate in one.mean.row()],
-        "hours": [None if factor is None else _short(factor) for factor in one.hours],
+        "mean": [six_digits(rate) for rate in one.mean.row()],
+        "hours": [None if factor is None else six_digits(factor) for factor in one.hours],
         "topics": one.topics,
     }
-
-
-def _short(number: float) -> float:
-    return float(f"{number:.6g}")
 
 
 def read_seed(where: str, lines: Iterable[bytes], hour: int) -> Seed:

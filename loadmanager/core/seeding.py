@@ -3,15 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from loadmanager.core.averages import (
-    LONG_SAMPLES,
-    SHORT_SAMPLES,
-    Average,
-    BundleAverages,
-    Rates,
-)
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
+from loadmanager.core.rates import Rates
 from loadmanager.core.seed import Expected
 
 SEEDED_SHORT_SAMPLES: Final = 1

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.cluster import TopBundle
 from loadmanager.core.columns import Indices, Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray
 
 _SYSTEM_NAMESPACE = Namespace("pulsar/system")

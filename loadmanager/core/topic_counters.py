@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from loadmanager.core.load import TopicTraffic
+from loadmanager.core.rates import Rates
 
 
 class Counters(NamedTuple):
@@ -33,23 +33,19 @@ class Window:
         partial: those whose counters began within the window: their rates are lower bounds.
     """
 
-    rates: Mapping[str, TopicTraffic]
+    rates: Mapping[str, Rates]
     partial: frozenset[str]
 
 
 def between(before: Mapping[str, Counters], after: Mapping[str, Counters], took_s: float) -> Window:
     """Return the traffic between two readings of one broker, ``took_s`` (above 0) apart."""
-    rates: dict[str, TopicTraffic] = {}
+    rates: dict[str, Rates] = {}
     partial: set[str] = set()
     for topic, now in after.items():
         then = before.get(topic)
         if then is None or any(later < earlier for later, earlier in zip(now, then, strict=True)):
             partial.add(topic)
             then = NOTHING
-        rates[topic] = TopicTraffic(
-            msgs_in_per_s=(now.msgs_in - then.msgs_in) / took_s,
-            msgs_out_per_s=(now.msgs_out - then.msgs_out) / took_s,
-            bytes_in_per_s=(now.bytes_in - then.bytes_in) / took_s,
-            bytes_out_per_s=(now.bytes_out - then.bytes_out) / took_s,
-        )
+        grown = (later - earlier for later, earlier in zip(now, then, strict=True))
+        rates[topic] = Rates(*(count / took_s for count in grown))
     return Window(rates, frozenset(partial))

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from loadmanager.core.ids import BundleId
-from loadmanager.core.load import HostUsage, ResourceUsage, six_digits
+from loadmanager.core.load import HostUsage, ResourceUsage
+from loadmanager.core.rates import six_digits
 
 MOST_SAMPLES: Final = 12
 """So many samples are kept: those of a minute, at the usual interval of five seconds."""

@@ -10,13 +10,13 @@ import numpy as np
 from loadmanager.common.balancing_mode import BalancingModeWatch
 from loadmanager.common.cost_model_watch import CostModelWatch
 from loadmanager.core.arbitration import Dispatched
-from loadmanager.core.averages import Rates
 from loadmanager.core.balancing import steered
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.leader.cluster_view import ViewBuilder
 from loadmanager.leader.decision_log import DecisionLog

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings, SplitPolicy
-from loadmanager.core.averages import Rates
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
+from loadmanager.core.rates import Rates
 from loadmanager.core.splitting import Merge, find_splits
 from loadmanager.leader.adoption import Adoption
 from loadmanager.leader.decisions import Decider

@@ -11,7 +11,7 @@ from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost import CostDocument
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
-from loadmanager.core.load import TopicTraffic
+from loadmanager.core.rates import Rates
 from loadmanager.ports.lookup import LookupRefused
 
 TopicMode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
@@ -222,7 +222,7 @@ class TopicService(Protocol):
 
     async def own(
         self, namespace: Namespace | None
-    ) -> Mapping[BundleId, Mapping[TopicName, TopicTraffic]]:
+    ) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
         """Return the topics of this broker's bundles, of one namespace or of all."""
 
     async def of_namespace(self, namespace: Namespace, mode: TopicMode) -> Sequence[TopicName]:
@@ -247,7 +247,7 @@ class TopicLine(Protocol):
 
     async def topics(
         self, sidecar_url: str, namespace: Namespace
-    ) -> Mapping[BundleId, Mapping[TopicName, TopicTraffic]]:
+    ) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
         """Return what `TopicService.own` of another sidecar returns.
 
         Raises:

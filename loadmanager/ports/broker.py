@@ -6,7 +6,8 @@ from typing import Protocol
 
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.core.load import BrokerUrls, BundleStats, TopicTraffic
+from loadmanager.core.load import BrokerUrls, BundleStats
+from loadmanager.core.rates import Rates
 
 
 class BrokerError(LoadManagerError):
@@ -77,7 +78,7 @@ class BrokerControl(Protocol):
     async def stats(self) -> BrokerStats:
         """Return the traffic of each bundle over the last window."""
 
-    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         """Return the topics that the broker has open in ``bundle``, idle ones too.
 
         It says where the bundle can be cut. Of very many, a broker may tell only the

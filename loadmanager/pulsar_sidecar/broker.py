@@ -37,7 +37,8 @@ from loadmanager.core.ids import (
     parse_full_topic,
     range_of,
 )
-from loadmanager.core.load import BrokerUrls, BundleStats, TopicTraffic
+from loadmanager.core.load import BrokerUrls
+from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerRefused, BrokerStats, BrokerUnreachable
 
 log = structlog.get_logger()
@@ -115,7 +116,7 @@ class PulsarBroker:
         return BrokerStats(
             window_s=sample.window_s,
             bundles={
-                bundle: _stats(traffic)
+                bundle: traffic.stats()
                 for bundle, traffic in sample.bundles.items()
                 if not self.stays(bundle, traffic)
             },
@@ -123,12 +124,12 @@ class PulsarBroker:
             urls=self._urls,
         )
 
-    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         """Return the topics of ``bundle`` with the traffic of the last sample."""
         if self._sample is None or bundle not in self._sample.bundles:
             raise BrokerRefused(f"{self.name} did not serve {bundle} when it was last read")
         lower, upper = range_of(bundle)
-        found: dict[TopicName, TopicTraffic] = {}
+        found: dict[TopicName, Rates] = {}
         for name, traffic in self._sample.topics.items():
             try:
                 topic = parse_full_topic(name)
@@ -190,16 +191,6 @@ class PulsarBroker:
 
     load = renew_lease
     unload = renew_lease
-
-
-def _stats(traffic: BundleTraffic) -> BundleStats:
-    return BundleStats(
-        msgs_in_per_s=traffic.msgs_in_per_s,
-        msgs_out_per_s=traffic.msgs_out_per_s,
-        bytes_in_per_s=traffic.bytes_in_per_s,
-        bytes_out_per_s=traffic.bytes_out_per_s,
-        topics=traffic.topics,
-    )
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from loadmanager.config.balancing import ReportSettings
-from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.columns import Indices, Listing, Mask
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import RESOURCES, FloatArray, max_usage
 from loadmanager.simulator.listing_rows import ListingRows

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY, FloatArray
 from loadmanager.simulator.scenario.brokers import BrokerClass
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.simulator.run import Floats, Timeline
 from loadmanager.simulator.world import Moment, World, sums
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.columns import Indices, Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
+from loadmanager.core.rates import Rates
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.listed_stats import ListedStats
 

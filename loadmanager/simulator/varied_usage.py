@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.load import six_digits
+from loadmanager.core.rates import six_digits
 from loadmanager.core.scores import RESOURCES, FloatArray
 from loadmanager.core.usage_samples import MOST_SAMPLES
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.averages import MSGS_IN, MSGS_OUT
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.optimality import Assignable, by_namespace, confinements, excess_over_level
 from loadmanager.core.plan import Move
 from loadmanager.core.policies import Policies, open_to
+from loadmanager.core.rates import MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.fleet import Fleet, Use, grown_cpu, in_report_units

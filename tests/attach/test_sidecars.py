@@ -92,7 +92,7 @@ async def test_a_leader_that_only_observes_moves_nothing_and_leaves_pulsars_bala
     reports = leader.context.cluster_state.loads.reports
     first = reports[pulsar.brokers[0].name].report  # type: ignore[index]  # names of brokers
     assert len(first.bundles) == 8
-    assert first.msgs_in_per_s > 0
+    assert first.totals.msgs_in_per_s > 0
     assert first.cpu is not None
     assert first.cpu.usage > 50
     assert first.version == "4.0.7"

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import view_of
+from loadmanager.core.rates import Rates
 
 # Their assertions tell what differs, as those of test files do.
 pytest.register_assert_rewrite("vector_strategies", "vector_bundles", "planner_promises")

@@ -42,7 +42,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.columns import Listing
@@ -60,6 +59,7 @@ from loadmanager.core.placement import (
 from loadmanager.core.plan import Move, Reason
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import with_arithmetic

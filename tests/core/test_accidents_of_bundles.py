@@ -7,11 +7,11 @@ import pytest
 
 from loadmanager.config import ConfigError
 from loadmanager.config.strategies import filled
-from loadmanager.core.averages import Rates
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END, position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_topic
 from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import Rates
 from loadmanager.core.settings import from_pulsar
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.splitting import (

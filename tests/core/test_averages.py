@@ -8,13 +8,13 @@ from loadmanager.core.averages import (
     DEFAULT_RATES,
     Average,
     BundleAverages,
-    Rates,
     add_samples,
     broker_averages,
     scaled,
     summed,
 )
 from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import Rates
 
 amounts = st.floats(0, 1e9)
 rates = st.builds(Rates, amounts, amounts, amounts, amounts)

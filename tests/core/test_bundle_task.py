@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.bundle_task import (
     TRANSITIONS,
     AskedBy,
@@ -17,6 +16,7 @@ from loadmanager.core.bundle_task import (
 )
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
+from loadmanager.core.rates import Rates
 
 A = BundleId("t/n/0x00000000_0x80000000")
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")

@@ -4,14 +4,12 @@ from loadmanager.core.bundle_traffic import BundleTraffic, bundle_traffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END, position
 from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
-from loadmanager.core.load import TopicTraffic
+from loadmanager.core.rates import Rates
 from loadmanager.core.topic_counters import Window
 
 BOUNDARIES = Boundaries.even(Namespace("t/n"), 4)
 TOPIC = "persistent://t/n/topic-1"
-RATES = TopicTraffic(
-    msgs_in_per_s=1.0, msgs_out_per_s=2.0, bytes_in_per_s=30.0, bytes_out_per_s=40.0
-)
+RATES = Rates(msgs_in_per_s=1.0, msgs_out_per_s=2.0, bytes_in_per_s=30.0, bytes_out_per_s=40.0)
 
 
 def home(topic: str) -> BundleId:

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
@@ -18,6 +17,7 @@ from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import view_of
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import LeastLongTermMessageRate, LeastResourceUsageWithWeight
+from loadmanager.core.rates import Rates
 from loadmanager.core.shedding import (
     AvgShedder,
     OverloadShedder,

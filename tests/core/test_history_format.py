@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
@@ -40,6 +40,7 @@ from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceU
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Shadowed
 from loadmanager.core.snapshot import Choice

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from largest_reports import idle_report, largest_report
 
-from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Rates
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS
 from loadmanager.core.cost.document import RATES, CostDocument, costs_of
 from loadmanager.core.explaining import Known, explain_broker, explain_bundle
@@ -28,6 +28,7 @@ from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.core.shedding import SHEDDERS

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
@@ -23,6 +23,7 @@ from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Cause, Offer, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
+from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import BANDWIDTH_IN, CPU, MEMORY
 from loadmanager.core.shedding import Shed

@@ -6,10 +6,10 @@ from loadmanager.core.load import (
     BundleStats,
     LoadReport,
     ResourceUsage,
-    TopicTraffic,
     registration_of,
     with_registration,
 )
+from loadmanager.core.rates import Rates
 
 
 def test_a_resource_without_a_limit_has_no_fraction() -> None:
@@ -22,9 +22,7 @@ def test_overload_is_not_clipped() -> None:
 
 
 def test_the_traffic_of_a_topic_counts_both_ways() -> None:
-    topic = TopicTraffic(
-        msgs_in_per_s=1.0, msgs_out_per_s=2.0, bytes_in_per_s=3.0, bytes_out_per_s=4.0
-    )
+    topic = Rates(msgs_in_per_s=1.0, msgs_out_per_s=2.0, bytes_in_per_s=3.0, bytes_out_per_s=4.0)
     assert (topic.msgs_per_s, topic.bytes_per_s) == (3.0, 7.0)
 
 
@@ -64,8 +62,7 @@ def test_totals_of_a_report_are_those_of_its_bundles() -> None:
         bundles={BundleId("t/n/a"): one, BundleId("t/n/b"): one},
     )
     assert (one.msgs_per_s, one.bytes_per_s) == (3.0, 7.0)
-    assert (report.msgs_in_per_s, report.msgs_out_per_s) == (2.0, 4.0)
-    assert (report.bytes_in_per_s, report.bytes_out_per_s, report.topics) == (6.0, 8.0, 10)
+    assert (report.totals, report.topics) == (Rates(2.0, 4.0, 6.0, 8.0), 10)
 
 
 def test_loads_stay_when_a_report_is_given_another_registration() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core import optimality
-from loadmanager.core.averages import BYTES_IN
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
@@ -26,6 +25,7 @@ from loadmanager.core.optimality import (
     traffic_sizes,
 )
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.rates import BYTES_IN
 from loadmanager.core.scores import CPU, ResourceWeights
 
 CPU_ALONE = ResourceWeights(bandwidth_in=0, bandwidth_out=0)

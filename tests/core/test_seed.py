@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
+from loadmanager.core.rates import Rates
 from loadmanager.core.seed import (
     HOURS,
     MOST_LINE_BYTES,

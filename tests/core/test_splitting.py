@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id, range_of
 from loadmanager.core.load import BundleStats
 from loadmanager.core.plan import Reason
+from loadmanager.core.rates import Rates
 from loadmanager.core.splitting import (
     SPLIT_ALGORITHMS,
     CannotSplit,

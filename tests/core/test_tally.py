@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core import bundle_table
-from loadmanager.core.averages import Average, BundleAverages, Rates, Running
+from loadmanager.core.averages import Average, BundleAverages, Running
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, UnknownBroker
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.load_tracker import LoadTracker, ema
+from loadmanager.core.rates import Rates
 from loadmanager.core.scores import ResourceWeights
 
 A, B = BrokerId("a:1"), BrokerId("b:1")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.averages import Average, BundleAverages, Rates, Running
+from loadmanager.core.averages import Average, BundleAverages, Running
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.hashing import FULL_RANGE_END
@@ -22,6 +22,7 @@ from loadmanager.core.load import (
     registration_of,
 )
 from loadmanager.core.memory import Memory
+from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire import (
     LeaderRecord,
@@ -339,7 +340,7 @@ def test_a_report_of_pulsars_own_broker_decodes() -> None:
     report = decode_report("/r", data)
     assert (report.broker, report.sidecar_url, report.cpu) == ("b-1:8080", "", None)
     assert sorted(report.bundles) == ["t/n/0x00000000_0x00000001", "t/n/0x00000001_0x00000002"]
-    assert report.msgs_in_per_s == 3.0
+    assert report.totals.msgs_in_per_s == 3.0
 
 
 def test_a_report_that_names_no_broker_is_refused() -> None:

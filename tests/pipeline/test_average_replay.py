@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, Rates
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average
+from loadmanager.core.rates import Rates
 from loadmanager.pipeline.rolling.average_replay import Listings, State, agreement, replayed
 
 RATE = st.floats(0.0, 1e9)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from cost_months import TRUE_COSTS, Made, Month, made, with_moves
 
-from loadmanager.core.averages import MSGS_IN
 from loadmanager.core.cost.document import RATES
+from loadmanager.core.rates import MSGS_IN
 from loadmanager.core.scores import BANDWIDTH_IN, CPU, MEMORY, RESOURCES
 from loadmanager.pipeline.costing.learning import Learned, learn
 from loadmanager.pipeline.costing.rows import InMemory, Rows

@@ -10,11 +10,12 @@ from snapshot_samples import report
 from waiting import eventually
 
 from loadmanager.core import znodes
-from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.seed import hour_of_week
 from loadmanager.core.wire import Standby, encode_standby

@@ -85,8 +85,8 @@ def reading(report: LoadReport, at_s: float) -> Reading:
     return Reading(
         at_s=np.array([at_s]),
         usage=np.array([[_fraction(getattr(report, name)) for name in RESOURCES]]),
-        msgs_per_s=np.array([report.msgs_in_per_s + report.msgs_out_per_s]),
-        bytes_per_s=np.array([report.bytes_in_per_s + report.bytes_out_per_s]),
+        msgs_per_s=np.array([report.totals.msgs_per_s]),
+        bytes_per_s=np.array([report.totals.bytes_per_s]),
         draining=np.array([report.draining]),
         started_at_ms=np.array([report.started_at_ms]),
     )

@@ -241,7 +241,7 @@ def test_a_saturated_broker_reports_less_than_is_asked_of_it() -> None:
     told = Told()
     found = run(played, witness=told)
     report = next(report for _, report in told.reports if report.broker == broker("b-1"))
-    assert report.msgs_in_per_s == pytest.approx(5000.0)
+    assert report.totals.msgs_in_per_s == pytest.approx(5000.0)
     assert report.cpu is not None
     assert report.cpu.usage == pytest.approx(100.0)
     assert found.timeline.demand[0, 0, 0] == pytest.approx(2.0)

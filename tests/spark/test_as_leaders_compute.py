@@ -10,7 +10,6 @@ from given_store import GivenStore
 from moved_cluster import BROKER_LOAD, ROUNDS, frame, report
 from pyspark.sql import Row
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
@@ -19,6 +18,7 @@ from loadmanager.core.cost.document import RATES, ClassCosts, Quality, Term
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.rates import Rates
 from loadmanager.core.scores import CPU, RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
 from loadmanager.pipeline.moving.predictions import LEARNED, SHARE, with_predictions
 from loadmanager.pipeline.moving.windows import TRAFFIC, USED, loads, weights_in_force

@@ -9,8 +9,8 @@ from load_rows import FIRST, NOON_MS, SECOND, report, reports, sample, samples, 
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.ids import BundleId
+from loadmanager.core.rates import Rates
 from loadmanager.core.seed import BundleSeed
 from loadmanager.pipeline.rolling.imbalance import cluster_minutes
 from loadmanager.pipeline.rolling.measures import RATES

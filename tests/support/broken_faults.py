@@ -7,7 +7,7 @@ from functools import partial
 from loadmanager.cli import main
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.core.load import TopicTraffic
+from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerControl, BrokerState, BrokerStats
 from loadmanager.testbed.faults import campaign
 from loadmanager.testbed.faults.seed_run import run_seed
@@ -33,7 +33,7 @@ class LeaseForEver:
     async def stats(self) -> BrokerStats:
         return await self._control.stats()
 
-    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         return await self._control.topics(bundle)
 
     async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
@@ -13,6 +13,7 @@ from loadmanager.core.limits import Limits
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import view_of
 from loadmanager.core.planner import Plan
+from loadmanager.core.rates import Rates
 
 CPU_PER_MSG = 2e-3
 """Percent of a core for a message per second: 20 microseconds."""

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
 from loadmanager.core.errors import InvalidName
@@ -12,6 +11,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
+from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Shadow, Shadowed
 from loadmanager.core.snapshot import in_force
 from loadmanager.ports import (

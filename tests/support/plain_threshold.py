@@ -52,7 +52,7 @@ class PlainLeader:
     def take(self, report: LoadReport) -> None:
         """Take in a new or changed report."""
         self.reports[report.broker] = report
-        self.bytes_per_s[report.broker] = report.bytes_in_per_s + report.bytes_out_per_s
+        self.bytes_per_s[report.broker] = report.totals.bytes_per_s
 
     def sample(self) -> None:
         """Add one sample to the averages of every bundle."""

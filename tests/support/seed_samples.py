@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.ids import BundleId
+from loadmanager.core.rates import Rates
 from loadmanager.core.seed import BundleSeed, Seed, SeedHead, encode_seed, read_seed
 from loadmanager.ports import SeedUnreadable
 

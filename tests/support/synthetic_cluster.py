@@ -10,13 +10,13 @@ from typing import Final, Literal
 
 import numpy as np
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.columns import Listing
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.rates import Rates
 
 Shape = Literal["hot5pct", "spread"]
 """One broker in twenty far above the others, or all of them anywhere from 5 to 95 %."""

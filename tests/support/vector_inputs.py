@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadmanager.core.averages import Average, BundleAverages, Rates
+from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
@@ -13,6 +13,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import view_of
 from loadmanager.core.plan import Offer
+from loadmanager.core.rates import Rates
 
 Json = dict[str, Any]
 RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")

@@ -31,7 +31,8 @@ from loadmanager.core.ids import (
     parse_bundle,
     parse_full_topic,
 )
-from loadmanager.core.load import BundleStats, TopicTraffic
+from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerStats
 
 PREFIX: Final = "/loadmanager-broker/v1"
@@ -118,7 +119,7 @@ class LeaseAnswer(Body):
 
 
 class RatesBody(Body):
-    """A `TopicTraffic`, under the names of Pulsar's load reports."""
+    """A `Rates`, under the names of Pulsar's load reports."""
 
     msgs_in_per_s: Rate = Field(alias="msgRateIn")
     msgs_out_per_s: Rate = Field(alias="msgRateOut")
@@ -155,20 +156,19 @@ class TopicsAnswer(Body):
     topics: Annotated[Mapping[str, RatesBody], Field(max_length=MAX_TOPICS)]
 
     @classmethod
-    def busiest_of(cls, topics: Mapping[TopicName, TopicTraffic]) -> Self:
+    def busiest_of(cls, topics: Mapping[TopicName, Rates]) -> Self:
         """Return the answer that tells ``topics``: if there are too many, the busiest."""
         busiest = nlargest(MAX_TOPICS, topics.items(), key=lambda one: one[1].msgs_per_s)
         return cls(topics={str(topic): RatesBody.of(traffic) for topic, traffic in busiest})
 
-    def to_topics(self, bundle: BundleId, where: str) -> Mapping[TopicName, TopicTraffic]:
+    def to_topics(self, bundle: BundleId, where: str) -> Mapping[TopicName, Rates]:
         """Return what the answer tells of ``bundle``.
 
         Raises:
             MalformedContent: a name is no full one, or of another namespace.
         """
         return {
-            _topic_of(bundle, name, where): TopicTraffic(**vars(one))
-            for name, one in self.topics.items()
+            _topic_of(bundle, name, where): Rates(**vars(one)) for name, one in self.topics.items()
         }
 
 

@@ -21,7 +21,7 @@ from loadmanager.adapters.broker.contract import (
 )
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.core.load import TopicTraffic
+from loadmanager.core.rates import Rates
 from loadmanager.ports import (
     BrokerRefused,
     BrokerState,
@@ -101,7 +101,7 @@ class HttpBrokerControl:
         except MalformedContent as error:
             raise _no_contract(str(error)) from None
 
-    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         """Return the topics that the broker has open in ``bundle``, idle ones too."""
         url = f"{self.root}/bundles/{bundle}/topics"
         where = f"GET {url}"

@@ -10,8 +10,9 @@ import aiohttp
 from loadmanager.adapters.http.assign_client import HttpAssignClient, told_refusal
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_bundle, parse_full_topic
-from loadmanager.core.load import TopicTraffic
+from loadmanager.core.rates import Rates
 from loadmanager.core.wire.fields import Fields, parse_fields
+from loadmanager.core.wire.rates import rates_from, rates_to_json
 from loadmanager.ports import Unavailable
 
 TOPICS_PATH: Final = "/admin/v2/broker-stats/topics"
@@ -27,7 +28,7 @@ class HttpTopicsClient:
 
     async def topics(
         self, sidecar_url: str, namespace: Namespace
-    ) -> Mapping[BundleId, Mapping[TopicName, TopicTraffic]]:
+    ) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
         """Return the topics that another sidecar's broker has open; see `TopicLine`."""
         path = f"{TOPICS_PATH}?namespace={quote(namespace, safe='')}"
         url = sidecar_url.rstrip("/") + path
@@ -45,7 +46,7 @@ class HttpTopicsClient:
 
 
 def topics_to_json(
-    topics: Mapping[BundleId, Mapping[TopicName, TopicTraffic]],
+    topics: Mapping[BundleId, Mapping[TopicName, Rates]],
 ) -> dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]]:
     """Return topics in Pulsar's form: namespace, range, domain, name, rates."""
     document: dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]] = {}
@@ -53,38 +54,24 @@ def topics_to_json(
         namespace, _, hash_range = bundle.rpartition("/")
         domains = document.setdefault(namespace, {}).setdefault(hash_range, {})
         for topic, traffic in sorted(inner.items(), key=lambda one: str(one[0])):
-            domains.setdefault(topic.domain, {})[str(topic)] = {
-                "msgRateIn": traffic.msgs_in_per_s,
-                "msgRateOut": traffic.msgs_out_per_s,
-                "msgThroughputIn": traffic.bytes_in_per_s,
-                "msgThroughputOut": traffic.bytes_out_per_s,
-            }
+            domains.setdefault(topic.domain, {})[str(topic)] = rates_to_json(traffic)
     return document
 
 
-def topics_from(document: Fields) -> Mapping[BundleId, Mapping[TopicName, TopicTraffic]]:
+def topics_from(document: Fields) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
     """Return the topics in a document of that form.
 
     Raises:
         MalformedContent, InvalidName: it is not of that form.
     """
-    found: dict[BundleId, dict[TopicName, TopicTraffic]] = {}
+    found: dict[BundleId, dict[TopicName, Rates]] = {}
     for namespace in document.names():
         ranges = document.inner(namespace)
         for hash_range in ranges.names():
             domains = ranges.inner(hash_range)
             found[parse_bundle(f"{namespace}/{hash_range}")] = {
-                parse_full_topic(name): _traffic(domains.inner(domain).inner(name))
+                parse_full_topic(name): rates_from(domains.inner(domain).inner(name))
                 for domain in domains.names()
                 for name in domains.inner(domain).names()
             }
     return found
-
-
-def _traffic(fields: Fields) -> TopicTraffic:
-    return TopicTraffic(
-        msgs_in_per_s=fields.rate("msgRateIn"),
-        msgs_out_per_s=fields.rate("msgRateOut"),
-        bytes_in_per_s=fields.rate("msgThroughputIn"),
-        bytes_out_per_s=fields.rate("msgThroughputOut"),
-    )

@@ -5,10 +5,10 @@ from typing import Protocol
 
 import numpy as np
 
-from loadmanager.core.averages import BYTES_IN, BYTES_OUT
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,

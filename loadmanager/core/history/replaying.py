@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Rates
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.records import stats_of
 from loadmanager.core.history.schema import SHORT_AND_LONG
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
+from loadmanager.core.rates import Rates
 from loadmanager.core.scores import RESOURCES
 from loadmanager.core.snapshot import RunningLoad, Snapshot, decode_snapshot
 from loadmanager.core.wire.reports import report_to_json

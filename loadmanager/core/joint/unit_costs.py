@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.columns import Mask
 from loadmanager.core.joint.served import CONNECTIONS, KINDS, TOPICS
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,

@@ -11,12 +11,12 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Interval
 
-from loadmanager.core.averages import MSGS_IN, MSGS_OUT
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement.contract import Ranking
+from loadmanager.core.rates import MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray, ResourceWeights
 from loadmanager.core.settings import Doc, check
 

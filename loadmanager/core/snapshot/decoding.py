@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Rates
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
 from loadmanager.core.bounds import DURATION_S, EPOCH, TIME_MS, TOTAL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import CostDocument, costs_of
@@ -28,6 +28,7 @@ from loadmanager.core.snapshot.encoding import VERSION
 from loadmanager.core.snapshot.parsing import SHOWN, parsed
 from loadmanager.core.wire.fields import Fields
 from loadmanager.core.wire.policies import failure_domain_from, isolation_from
+from loadmanager.core.wire.rates import rates_from
 from loadmanager.core.wire.reports import report_from
 
 Value = TypeVar("Value")
@@ -278,13 +279,7 @@ def _average(one: Fields, max_samples: int) -> Average:
     samples = one.count("numSamples", 1)
     if samples > one.count("maxSamples", max_samples):
         one.refuse("numSamples", "at most maxSamples")
-    rates = Rates(
-        one.rate("msgRateIn"),
-        one.rate("msgRateOut"),
-        one.rate("msgThroughputIn"),
-        one.rate("msgThroughputOut"),
-    )
-    return Average(max_samples, min(samples, max_samples), rates)
+    return Average(max_samples, min(samples, max_samples), rates_from(one))
 
 
 def _choice(settings: Fields, name: str, known: Mapping[str, object]) -> Choice | None:

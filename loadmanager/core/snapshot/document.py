@@ -17,7 +17,7 @@ from loadmanager.core.load import LoadReport
 from loadmanager.core.load_tracker import view_of
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.scores import ResourceWeights, usage_rows, weighted_max_with_memory
+from loadmanager.core.scores import ResourceWeights, report_usage, weighted_max_with_memory
 
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 _NAN: Final = float("nan")
@@ -133,11 +133,9 @@ def _load(snapshot: Snapshot, broker: BrokerId, weights: ResourceWeights) -> Bro
 
 def running_load(report: LoadReport, weights: ResourceWeights) -> RunningLoad:
     """Return the averages of a broker of which there is but one sample."""
-    usage, limit = usage_rows(
-        report.cpu, report.memory, report.direct_memory, report.bandwidth_in, report.bandwidth_out
-    )
+    usage, limit = report_usage(report)
     score = weighted_max_with_memory(np.array(usage), np.array(limit), weights)
-    return RunningLoad(float(score), report.bytes_in_per_s + report.bytes_out_per_s)
+    return RunningLoad(float(score), report.totals.bytes_per_s)
 
 
 def _single_samples(snapshot: Snapshot) -> Mapping[BundleId, BundleAverages]:

@@ -14,6 +14,7 @@ from loadmanager.core.shedding import SHEDDERS, Shedder
 from loadmanager.core.snapshot.document import Choice, InForce, Snapshot
 from loadmanager.core.wire.fields import to_json
 from loadmanager.core.wire.policies import isolation_to_json
+from loadmanager.core.wire.rates import rates_to_json
 from loadmanager.core.wire.reports import report_to_json
 
 VERSION: Final = 1
@@ -97,14 +98,10 @@ def constraints_to_json(policies: Policies) -> dict[str, Any]:
 
 
 def _average_to_json(average: Average) -> dict[str, float]:
-    rates = average.rates
     return {
         "maxSamples": average.max_samples,
         "numSamples": average.samples,
-        "msgThroughputIn": rates.bytes_in_per_s,
-        "msgThroughputOut": rates.bytes_out_per_s,
-        "msgRateIn": rates.msgs_in_per_s,
-        "msgRateOut": rates.msgs_out_per_s,
+        **rates_to_json(average.rates),
     }
 
 

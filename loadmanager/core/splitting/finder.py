@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 from annotated_types import Interval
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load import BundleStats
 from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.rates import Rates
 from loadmanager.core.settings import Doc, check
 from loadmanager.core.splitting.cutting import can_split
 

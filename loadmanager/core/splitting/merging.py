@@ -7,10 +7,9 @@ by its name, or gives it up, and touches nothing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.hashing import FULL_RANGE_END
@@ -115,19 +114,11 @@ def merged_by_order(
 
 def added(one: BundleStats, other: BundleStats) -> BundleStats:
     """Return what a bundle of both would be reported with."""
-    return BundleStats(
-        msgs_in_per_s=one.msgs_in_per_s + other.msgs_in_per_s,
-        msgs_out_per_s=one.msgs_out_per_s + other.msgs_out_per_s,
-        bytes_in_per_s=one.bytes_in_per_s + other.bytes_in_per_s,
-        bytes_out_per_s=one.bytes_out_per_s + other.bytes_out_per_s,
-        topics=one.topics + other.topics,
-        producers=one.producers + other.producers,
-        consumers=one.consumers + other.consumers,
-        cache_size_bytes=one.cache_size_bytes + other.cache_size_bytes,
-    )
+    names = [figure.name for figure in fields(BundleStats)]
+    return BundleStats(**{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
 def cut_again(rules: SplitRules, one: BundleStats, other: BundleStats) -> str:
     """Return the figure for which a bundle of both would be cut at once; empty for none."""
     both = added(one, other)
-    return excess_of(rules, both, Rates.of(both))
+    return excess_of(rules, both, both)

@@ -40,6 +40,7 @@ from loadmanager.core.load import (
 from loadmanager.core.scores import report_max_usage
 from loadmanager.core.wire.bundle_names import bundles_from, ranges_of
 from loadmanager.core.wire.fields import OURS, Fields, packed, to_json, unpacked_object
+from loadmanager.core.wire.rates import RATES, rates_to_json
 from loadmanager.core.wire.registrations import (
     addresses_to_json,
     registration_from,
@@ -58,19 +59,13 @@ _RESOURCES: Final = (
     ("bandwidthIn", "bandwidth_in"),
     ("bandwidthOut", "bandwidth_out"),
 )
-_RATES: Final = (
-    ("msgRateIn", "msgs_in_per_s"),
-    ("msgRateOut", "msgs_out_per_s"),
-    ("msgThroughputIn", "bytes_in_per_s"),
-    ("msgThroughputOut", "bytes_out_per_s"),
-)
 _COUNTS: Final = (
     ("topics", "topics", COUNT),
     ("producerCount", "producers", COUNT),
     ("consumerCount", "consumers", COUNT),
     ("cacheSize", "cache_size_bytes", SIZE_BYTES),
 )
-_STATS: Final = (*_RATES, *((name, ours) for name, ours, _bound in _COUNTS))
+_STATS: Final = (*RATES, *((name, ours) for name, ours, _bound in _COUNTS))
 
 
 def report_to_json(report: LoadReport) -> dict[str, Any]:
@@ -158,10 +153,7 @@ def decode_loads(where: str, data: bytes, registration: Registration) -> LoadRep
 def _totals_to_json(report: LoadReport) -> dict[str, Any]:
     every = report.bundles.values()
     return {
-        "msgRateIn": report.msgs_in_per_s,
-        "msgRateOut": report.msgs_out_per_s,
-        "msgThroughputIn": report.bytes_in_per_s,
-        "msgThroughputOut": report.bytes_out_per_s,
+        **rates_to_json(report.totals),
         "numTopics": report.topics,
         "numBundles": len(report.bundles),
         "numConsumers": sum(stats.consumers for stats in every),
@@ -219,14 +211,14 @@ def _bundles_from(fields: Fields) -> Mapping[BundleId, BundleStats]:
 
 
 def _stats_from(stats: Fields) -> BundleStats:
-    figures: dict[str, Any] = {ours: stats.rate(name) for name, ours in _RATES}
+    figures: dict[str, Any] = {ours: stats.rate(name) for name, ours in RATES}
     figures |= {ours: stats.count(name, bound=bound) for name, ours, bound in _COUNTS}
     return BundleStats(**figures)
 
 
 def _columns_from(fields: Fields) -> Mapping[BundleId, BundleStats]:
     names = bundles_from(fields, "bundles")
-    columns: dict[str, Any] = {ours: fields.rates(name, len(names)) for name, ours in _RATES}
+    columns: dict[str, Any] = {ours: fields.rates(name, len(names)) for name, ours in RATES}
     columns |= {ours: fields.counts(name, len(names), bound=most) for name, ours, most in _COUNTS}
     rows = zip(*columns.values(), strict=True)
     found = {

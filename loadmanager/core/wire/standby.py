@@ -12,17 +12,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from loadmanager.core.averages import (
-    LONG_SAMPLES,
-    SHORT_SAMPLES,
-    Average,
-    BundleAverages,
-    Rates,
-    Running,
-)
+from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Running
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
+from loadmanager.core.rates import Rates, six_digits
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire.fields import Fields, packed, to_json, unpacked_object
 
@@ -116,7 +110,7 @@ def _broker(where: str, text: str) -> BrokerId:
 def _to_row(averages: BundleAverages) -> list[float]:
     rates = (*averages.short.rates.row(), *averages.long.rates.row())
     counts = (averages.short.samples, averages.long.samples, averages.topics)
-    return [*counts, *(float(f"{rate:.6g}") for rate in rates)]
+    return [*counts, *(six_digits(rate) for rate in rates)]
 
 
 def _from_row(averages: Fields, name: str) -> BundleAverages:

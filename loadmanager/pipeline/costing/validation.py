@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.averages import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,

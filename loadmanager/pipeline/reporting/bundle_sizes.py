@@ -6,8 +6,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import Rates
 from loadmanager.core.splitting import SplitRules
 from loadmanager.pipeline.moving.windows import TRAFFIC
 from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows, sound

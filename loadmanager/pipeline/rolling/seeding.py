@@ -10,9 +10,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from loadmanager.core.averages import Rates
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_bundle
+from loadmanager.core.rates import Rates
 from loadmanager.core.seed import HOURS, BundleSeed, fits_in_seed
 from loadmanager.pipeline.rolling.measures import RATES, weighted_mean
 

@@ -6,9 +6,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from loadmanager.core.averages import BYTES_IN, BYTES_OUT
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.cost import CostDocument, LearnedCost
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from loadmanager.adapters.broker.contract import LeaseRequest, LoadRequest, UnloadRequest
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.core.load import TopicTraffic
+from loadmanager.core.rates import Rates
 from loadmanager.ports import (
     BrokerError,
     BrokerRefused,
@@ -104,7 +104,7 @@ class InProcessBroker:
         stats = await self._command("stats", lambda: self._alive().stats())
         return replace(stats, process_id=self._process_id)
 
-    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         """See `BrokerControl.topics`."""
         return await self._command("topics", lambda: self._alive().topics(bundle))
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.core.load import TopicTraffic
+from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerState, BrokerStats, StaleAgent
 from loadmanager.testbed.broker.changes import (
     BundleLoaded,
@@ -91,7 +91,7 @@ class MemoryBroker:
         bundles = {served.bundle: served.traffic.stats(now_s) for served in self._serving}
         return BrokerStats(window_s=self._window_s, bundles=bundles)
 
-    def topics(self, bundle: BundleId, now_s: float) -> Mapping[TopicName, TopicTraffic]:
+    def topics(self, bundle: BundleId, now_s: float) -> Mapping[TopicName, Rates]:
         """Return the topics of ``bundle`` that had a message since it was loaded.
 
         Raises:

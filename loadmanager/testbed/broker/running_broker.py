@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.core.load import TopicTraffic
+from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerState, BrokerStats
 from loadmanager.testbed.broker.changes import Change
 from loadmanager.testbed.broker.memory_broker import MemoryBroker
@@ -64,7 +64,7 @@ class RunningBroker:
         """Return the traffic of each bundle served now."""
         return self._machine.stats(self._clock_s())
 
-    def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+    def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         """See `MemoryBroker.topics`."""
         return self._machine.topics(bundle, self._clock_s())
 

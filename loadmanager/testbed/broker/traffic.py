@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from loadmanager.core.ids import TopicName
-from loadmanager.core.load import BundleStats, TopicTraffic
+from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import Rates
 
 # Finer slots follow a change of load more closely; ten err by at most a tenth of the window.
 SLOTS = 10
@@ -124,7 +125,7 @@ class BundleTraffic:
             consumers=sum(one.consumers for one in clients),
         )
 
-    def topics(self, now_s: float) -> Mapping[TopicName, TopicTraffic]:
+    def topics(self, now_s: float) -> Mapping[TopicName, Rates]:
         """Return the rates of each topic as of ``now_s``; idle ones have none."""
         self._forget_old(now_s)
         covered_s = self._covered_s(now_s)
@@ -133,7 +134,7 @@ class BundleTraffic:
             for topic, count in slot.topics.items():
                 counts[topic].merge(count)
         return {
-            topic: TopicTraffic(
+            topic: Rates(
                 msgs_in_per_s=count.messages / covered_s,
                 msgs_out_per_s=count.messages_out / covered_s,
                 bytes_in_per_s=count.payload_bytes / covered_s,

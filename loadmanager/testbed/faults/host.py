@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from loadmanager.adapters.broker.contract import StatsAnswer, parsed_stats
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
-from loadmanager.core.load import HostUsage, ResourceUsage, TopicTraffic
+from loadmanager.core.load import HostUsage, ResourceUsage
+from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerRefused, BrokerState, BrokerStats, BrokerUnreachable
 from loadmanager.testbed.broker.changes import Change
 from loadmanager.testbed.broker.in_process import InProcessBroker
@@ -149,7 +150,7 @@ class BrokerLine:
         """See `BrokerControl`."""
         return await self._asked(self._host.stats)
 
-    async def topics(self, bundle: BundleId) -> Mapping[TopicName, TopicTraffic]:
+    async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         """See `BrokerControl`."""
         return await self._asked(lambda: self._host.broker.topics(bundle))
 

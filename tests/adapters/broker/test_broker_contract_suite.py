@@ -10,7 +10,8 @@ import pytest
 
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.core.ids import TopicName, parse_bundle, parse_topic, topic_from_parts
-from loadmanager.core.load import BundleStats, TopicTraffic
+from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerControl, BrokerRefused, BrokerState, StaleAgent
 from loadmanager.testbed.broker.in_process import InProcessBroker
 from loadmanager.testbed.broker.outcomes import Accepted, PublishRefused
@@ -140,7 +141,7 @@ async def test_the_topics_of_a_bundle_are_told_with_their_rates(pair: Pair, cloc
     assert topics[awkward].msgs_per_s == pytest.approx(1 / 1.8)
     assert topics[awkward].bytes_per_s == pytest.approx(100 / 1.8)
     clock.now_s = 105.0
-    assert (await pair.control.topics(WHOLE))[TOPIC] == TopicTraffic()
+    assert (await pair.control.topics(WHOLE))[TOPIC] == Rates()
 
 
 async def test_of_what_is_not_served_no_topics_are_told(pair: Pair, clock: Any) -> None:

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.ids import parse_topic
-from loadmanager.core.load import BundleStats, TopicTraffic
+from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import Rates
 from loadmanager.testbed.broker.traffic import BundleTraffic, Clients
 
 
@@ -67,7 +68,7 @@ def test_each_topic_has_its_own_rates_over_the_same_window() -> None:
     # Of the window, 1.99 s are covered, with 4 and 16 messages.
     topics = traffic.topics(9.99)
     assert topics.keys() == {slow, fast, parse_topic("t/n/idle")}
-    assert topics[parse_topic("t/n/idle")] == TopicTraffic()
+    assert topics[parse_topic("t/n/idle")] == Rates()
     assert (topics[slow].msgs_per_s, topics[slow].bytes_per_s) == pytest.approx(
         (4 / 1.99, 400 / 1.99)
     )

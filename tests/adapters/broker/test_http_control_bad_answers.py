@@ -14,7 +14,8 @@ from aiohttp import web
 from loadmanager.adapters.broker.contract import parsed_stats
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.core.ids import parse_bundle, parse_topic, topic_from_parts
-from loadmanager.core.load import BundleStats, TopicTraffic
+from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerRefused, BrokerStats, BrokerUnreachable, StaleAgent
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
@@ -201,7 +202,7 @@ TOPIC_NAME = "persistent://t/n/orders"
 
 async def test_topics_are_read_by_their_full_names() -> None:
     told = {"topics": {TOPIC_NAME: RATES, "topic://t/n/a/b": {**RATES, "mood": "sunny"}}}
-    rates = TopicTraffic(msgs_in_per_s=1, msgs_out_per_s=2.5, bytes_in_per_s=3, bytes_out_per_s=4)
+    rates = Rates(msgs_in_per_s=1, msgs_out_per_s=2.5, bytes_in_per_s=3, bytes_out_per_s=4)
     async with control_of(always(200, told)) as control:
         assert await control.topics(BUNDLE) == {
             parse_topic(TOPIC_NAME): rates,

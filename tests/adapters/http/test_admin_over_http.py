@@ -35,9 +35,9 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
-from loadmanager.core.load import TopicTraffic
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
+from loadmanager.core.rates import Rates
 from loadmanager.core.wire.fields import parse_fields
 from loadmanager.leader.preview import PreviewRequests
 from loadmanager.ports import Unavailable
@@ -78,11 +78,11 @@ FULL_QUOTA = {
 class FakeTopicLine:
     """Other sidecars: what their brokers have open, by URL."""
 
-    open: dict[str, dict[BundleId, dict[TopicName, TopicTraffic]]]
+    open: dict[str, dict[BundleId, dict[TopicName, Rates]]]
 
     async def topics(
         self, sidecar_url: str, namespace: Namespace
-    ) -> dict[BundleId, dict[TopicName, TopicTraffic]]:
+    ) -> dict[BundleId, dict[TopicName, Rates]]:
         """Return what is open there."""
         assert namespace == NS
         if sidecar_url not in self.open:
@@ -384,7 +384,7 @@ async def test_a_plan_is_told_in_codes_and_words(loaded: Api) -> None:
 
 async def test_topics_of_all_brokers_and_partitions_are_told(loaded: Api) -> None:
     there = TopicName("non-persistent", NS, "there")
-    loaded.line.open["http://b2:7750"] = {FOUR.bundles[2]: {there: TopicTraffic()}}
+    loaded.line.open["http://b2:7750"] = {FOUR.bundles[2]: {there: Rates()}}
     await PartitionRequests(loaded.sidecar.context).create(TopicName("persistent", NS, "p/q"), 2)
     path = f"{V2}/namespaces/{NS}/topics"
     persistent = [f"persistent://{NS}/p/q-partition-{number}" for number in range(2)]
@@ -416,7 +416,7 @@ async def test_positions_of_topics_are_told(loaded: Api) -> None:
 
 def test_topics_are_told_and_understood_alike() -> None:
     topic = TopicName("persistent", NS, "a/b")
-    traffic = TopicTraffic(msgs_in_per_s=1.5, bytes_out_per_s=7.0)
+    traffic = Rates(msgs_in_per_s=1.5, bytes_out_per_s=7.0)
     topics = {FOUR.bundles[0]: {topic: traffic}, FOUR.bundles[1]: {}}
     document = json.dumps(topics_to_json(topics)).encode()
     assert topics_from(parse_fields("x", document)) == topics

@@ -23,9 +23,9 @@ from loadmanager.admin.topics import TopicRequests
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
-from loadmanager.core.load import TopicTraffic
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode
+from loadmanager.core.rates import Rates
 from loadmanager.core.snapshot import decode_snapshot
 from loadmanager.core.wire import encode_loads
 from loadmanager.leader.preview import PreviewRequests
@@ -48,7 +48,7 @@ class NoTopicLine:
 
     async def topics(
         self, sidecar_url: str, namespace: Namespace
-    ) -> dict[BundleId, dict[TopicName, TopicTraffic]]:
+    ) -> dict[BundleId, dict[TopicName, Rates]]:
         """Refuse what no test here asks."""
         raise Unavailable(f"{sidecar_url} does not answer about {namespace}")
 

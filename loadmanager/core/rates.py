@@ -1,0 +1,49 @@
+"""Traffic in four numbers, wherever it is kept: of topics, bundles, brokers and averages."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+MSGS_IN, MSGS_OUT, BYTES_IN, BYTES_OUT = range(4)
+"""The order of the columns wherever traffic stands in an array."""
+
+_DIGITS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Messages and bytes per second: "in" from producers, "out" to consumers."""
+
+    msgs_in_per_s: float = 0.0
+    msgs_out_per_s: float = 0.0
+    bytes_in_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
+
+    @property
+    def msgs_per_s(self) -> float:
+        """Messages in plus out."""
+        return self.msgs_in_per_s + self.msgs_out_per_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes in plus out."""
+        return self.bytes_in_per_s + self.bytes_out_per_s
+
+    def row(self) -> tuple[float, float, float, float]:
+        """Return the numbers in the order of the columns."""
+        return (self.msgs_in_per_s, self.msgs_out_per_s, self.bytes_in_per_s, self.bytes_out_per_s)
+
+
+def total(every: Collection[Rates]) -> Rates:
+    """Return the sums."""
+    return Rates(
+        sum(one.msgs_in_per_s for one in every),
+        sum(one.msgs_out_per_s for one in every),
+        sum(one.bytes_in_per_s for one in every),
+        sum(one.bytes_out_per_s for one in every),
+    )
+
+
+def six_digits(rate: float) -> float:
+    """Return the figure rounded to six digits, as it is written to nodes and files."""
+    return float(f"{rate:.{_DIGITS}g}")
