@@ -1,14 +1,19 @@
-"""Failure domains, as people set them and ask for them."""
+"""Failure domains: brokers that are likely to fail together."""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
 
 import structlog
+from aiohttp import web
+from pydantic import Field, StringConstraints
 
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
 from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.core import znodes
-from loadmanager.core.ids import BrokerId
+from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.wire import decode_failure_domain
 from loadmanager.core.wire.fields import to_json
 from loadmanager.ports import Conflict, Create, Delete, Missing, Node, Operation, SetData
@@ -19,7 +24,7 @@ _TRIES = 8
 
 
 class DomainRequests:
-    """The application's side of `DomainService`.
+    """Failure domains of the cluster. All raise `Missing` for another cluster.
 
     A broker is in one domain at most. The folder's own version goes up with every
     change of a domain, so that two changes at once cannot both find a broker free.
@@ -31,12 +36,16 @@ class DomainRequests:
         self._folder = znodes.failure_domains(cluster)
 
     async def domains(self, cluster: str) -> Mapping[str, Sequence[BrokerId]]:
-        """Return the brokers of every domain; see `DomainService`."""
+        """Return the brokers of every domain by its name."""
         check_cluster(cluster, self._cluster)
         return {name: brokers for name, (_, brokers) in (await self._read()).items()}
 
     async def put(self, cluster: str, name: str, brokers: Sequence[BrokerId]) -> None:
-        """Set a domain's brokers; see `DomainService`."""
+        """Set a domain's brokers.
+
+        Raises:
+            Conflict: one of them is in another domain.
+        """
         check_cluster(cluster, self._cluster)
         content = to_json({"brokers": list(dict.fromkeys(brokers))})
         await self._documents.ensure(self._folder)
@@ -57,7 +66,11 @@ class DomainRequests:
         raise Conflict(f"{self._folder} was changed by others {_TRIES} times meanwhile")
 
     async def remove(self, cluster: str, name: str) -> None:
-        """Remove a domain; see `DomainService`."""
+        """Remove a domain.
+
+        Raises:
+            Missing: there is none of that name.
+        """
         check_cluster(cluster, self._cluster)
         path = f"{self._folder}/{name}"
         for _ in range(_TRIES):
@@ -85,3 +98,82 @@ class DomainRequests:
 
 def _counted(path: str, node: Node) -> list[Operation]:
     return [SetData(path, node.data, node.stat.version)]
+
+
+_PATH: Final = "/admin/v2/clusters/{cluster}/failureDomains"
+_NO_CLUSTER: Final = Reply(404, "The cluster is another one.")
+_NONE: Final = Reply(404, "The cluster is another one, or has no such domain.")
+_MOST: Final = 10_000
+
+Broker = Annotated[str, StringConstraints(pattern=r"^[-.A-Za-z0-9_]+:[1-9][0-9]{0,4}$")]
+
+
+class FailureDomain(Document):
+    """The brokers of one domain, registered or not."""
+
+    brokers: list[Broker] = Field(max_length=_MOST)
+
+
+class FailureDomains(Resource, tag="failure domains"):
+    """Answers under ``/admin/v2/clusters/{cluster}/failureDomains``."""
+
+    def __init__(self, service: DomainRequests) -> None:
+        self._service = service
+
+    @operation(
+        "GET", _PATH, Reply(200, "The domains, by name.", dict[str, FailureDomain]), _NO_CLUSTER
+    )
+    async def domains(self, call: Call) -> web.StreamResponse:
+        """List all failure domains."""
+        found = await self._service.domains(call.path["cluster"])
+        return json_reply({name: {"brokers": list(brokers)} for name, brokers in found.items()})
+
+    @operation(
+        "GET",
+        f"{_PATH}/{{failure_domain}}",
+        Reply(200, "The brokers of the domain.", FailureDomain),
+        _NONE,
+    )
+    async def domain(self, call: Call) -> web.StreamResponse:
+        """Get one failure domain."""
+        name = call.path["failure_domain"]
+        found = await self._service.domains(call.path["cluster"])
+        if name not in found:
+            raise Refused(404, f"failure domain {name} does not exist")
+        return json_reply({"brokers": list(found[name])})
+
+    @operation(
+        "POST",
+        f"{_PATH}/{{failure_domain}}",
+        Reply(204, "The domain is set."),
+        _NO_CLUSTER,
+        Reply(
+            409,
+            "A broker is in another domain, or another client changed the domains at the "
+            "same time.",
+        ),
+        Reply(412, "The name of a broker or of the domain is not valid."),
+        body=FailureDomain,
+    )
+    async def put(self, call: Call) -> web.StreamResponse:
+        """Set the brokers of a failure domain.
+
+        A domain of that name is replaced.
+        """
+        domain: FailureDomain = call.body
+        brokers = [parse_broker(one) for one in domain.brokers]
+        name = call.path["failure_domain"]
+        await self._service.put(call.path["cluster"], name, brokers)
+        return empty_reply(204)
+
+    @operation(
+        "DELETE",
+        f"{_PATH}/{{failure_domain}}",
+        Reply(204, "The domain is removed."),
+        _NONE,
+        Reply(409, "Other clients kept changing the domains."),
+    )
+    async def remove(self, call: Call) -> web.StreamResponse:
+        """Remove a failure domain; its brokers are then in none."""
+        await self._service.remove(call.path["cluster"], call.path["failure_domain"])
+        return empty_reply(204)

@@ -1,21 +1,27 @@
-"""Isolation policies, as people set them and ask for them."""
+"""Isolation policies: which brokers may serve which namespaces."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
 
 import structlog
+from aiohttp import web
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
+from loadmanager.admin.names import broker_in
 from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
+from loadmanager.core import policies as core_policies
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
-from loadmanager.core.policies import IsolationPolicy
 from loadmanager.core.wire import decode_isolation
 from loadmanager.core.wire.fields import parse_object, to_json
 from loadmanager.leader.leadership import Leadership
-from loadmanager.ports import IsolatedBroker, LookupRefused, Missing, UnloadService
+from loadmanager.ports import LookupRefused, Missing, UnloadService
 
 log = structlog.get_logger()
 
@@ -23,8 +29,18 @@ _SEEN_WITHIN_S: Final = 5.0
 _LOOK_S: Final = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class IsolatedBroker:
+    """One policy that is about one registered broker."""
+
+    broker: BrokerId
+    policy: str
+    is_primary: bool
+    namespaces: tuple[str, ...]
+
+
 class IsolationRequests:
-    """The application's side of `IsolationService`.
+    """Isolation policies of the cluster. All raise `Missing` for another cluster.
 
     Args:
         parts: of this sidecar.
@@ -44,12 +60,20 @@ class IsolationRequests:
         self._path = znodes.isolation_policies(cluster)
 
     async def policies(self, cluster: str) -> Mapping[str, Any]:
-        """Return all policies by name; see `IsolationService`."""
+        """Return all policies by name, in Pulsar's form."""
         check_cluster(cluster, self._cluster)
         return self._parsed(await self._documents.read(self._path))
 
     async def put(self, cluster: str, name: str, policy: Mapping[str, Any]) -> None:
-        """Set a policy, and move what it does not let stay; see `IsolationService`."""
+        """Set a policy, given in Pulsar's form and checked, and move what it does not let stay.
+
+        Its ``unload_scope`` says of which namespaces: ``changed`` (or none) those it was
+        not about before or with other primary brokers, ``all_matching`` all, ``none``
+        none. What no other broker can take stays.
+
+        Raises:
+            LeaderElsewhere: another sidecar leads, and something may have to move.
+        """
         check_cluster(cluster, self._cluster)
         scope = policy.get("unload_scope") or "changed"
         if scope != "none":
@@ -68,7 +92,11 @@ class IsolationRequests:
             await self._move_away(name, old, self._read({name: dict(policy)})[name])
 
     async def remove(self, cluster: str, name: str) -> None:
-        """Remove a policy; see `IsolationService`."""
+        """Remove a policy.
+
+        Raises:
+            Missing: there is none of that name.
+        """
         check_cluster(cluster, self._cluster)
 
         def edit(data: bytes | None) -> bytes:
@@ -81,7 +109,7 @@ class IsolationRequests:
         log.info("isolation.policy.removed", policy=name)
 
     async def brokers(self, cluster: str) -> Sequence[IsolatedBroker]:
-        """Return which policies are about each registered broker; see `IsolationService`."""
+        """Return which policies are about each registered broker."""
         check_cluster(cluster, self._cluster)
         policies = self._read(self._parsed(await self._documents.read(self._path)))
         return [
@@ -92,7 +120,10 @@ class IsolationRequests:
         ]
 
     async def _move_away(
-        self, name: str, old: IsolationPolicy | None, new: IsolationPolicy
+        self,
+        name: str,
+        old: core_policies.IsolationPolicy | None,
+        new: core_policies.IsolationPolicy,
     ) -> None:
         """Move what the policy is newly about and does not let stay, one after the other."""
         leaving = list(self._leaving(old, new))
@@ -106,7 +137,9 @@ class IsolationRequests:
                 # The policy stands: the bundle can be unloaded again by hand.
                 log.warning("isolation.bundle.kept", bundle=bundle, policy=name, why=str(error))
 
-    def _leaving(self, old: IsolationPolicy | None, new: IsolationPolicy) -> Iterator[BundleId]:
+    def _leaving(
+        self, old: core_policies.IsolationPolicy | None, new: core_policies.IsolationPolicy
+    ) -> Iterator[BundleId]:
         for bundle, holding in sorted(self._context.cluster_state.owners.items()):
             namespace = namespace_of(bundle)
             if belongs_to_a_broker(bundle) or not _is_new(old, new, namespace):
@@ -114,7 +147,7 @@ class IsolationRequests:
             if not _lets(new, holding.broker):
                 yield bundle
 
-    async def _until_seen(self, name: str, policy: IsolationPolicy) -> bool:
+    async def _until_seen(self, name: str, policy: core_policies.IsolationPolicy) -> bool:
         """Wait until this leader decides by the policy; False if it does not soon."""
         clock = self._context.clock
         deadline_s = clock.monotonic_s() + _SEEN_WITHIN_S
@@ -127,7 +160,7 @@ class IsolationRequests:
             await clock.sleep(_LOOK_S)
         return False
 
-    def _read(self, document: Mapping[str, Any]) -> dict[str, IsolationPolicy]:
+    def _read(self, document: Mapping[str, Any]) -> dict[str, core_policies.IsolationPolicy]:
         with told(self._path, "read"):
             return decode_isolation(self._path, to_json(document))
 
@@ -136,16 +169,177 @@ class IsolationRequests:
             return parse_object(self._path, data) if data else {}
 
 
-def _is_new(old: IsolationPolicy | None, new: IsolationPolicy, namespace: Namespace) -> bool:
+def _is_new(
+    old: core_policies.IsolationPolicy | None,
+    new: core_policies.IsolationPolicy,
+    namespace: Namespace,
+) -> bool:
     """Say whether a policy is about a namespace, and was not, or with other primaries."""
     was = old is not None and old.primary == new.primary and old.governs(namespace)
     return new.governs(namespace) and not was
 
 
-def _lets(policy: IsolationPolicy, broker: BrokerId) -> bool:
+def _lets(policy: core_policies.IsolationPolicy, broker: BrokerId) -> bool:
     return _matches((*policy.primary, *policy.secondary), broker)
 
 
 def _matches(patterns: tuple[str, ...], broker: BrokerId) -> bool:
     host = broker.rpartition(":")[0]
     return any(re.fullmatch(pattern, host) for pattern in patterns)
+
+
+_PATH: Final = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
+_NO_CLUSTER: Final = Reply(404, "The cluster is another one.")
+_NONE: Final = Reply(404, "The cluster is another one, or has no such policy.")
+_MOST: Final = 1_000
+
+
+def _regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return text
+
+
+Regex = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=1_000),
+    AfterValidator(_regex),
+    Field(json_schema_extra={"format": "regex"}),
+]
+Regexes = Annotated[list[Regex], Field(max_length=_MOST)]
+WholeText = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
+
+
+class MinAvailable(Document):
+    """When secondary brokers take part; whole numbers, written as strings."""
+
+    min_limit: WholeText
+    """Secondary brokers take part if fewer primary ones are available."""
+    usage_threshold: WholeText
+    """In percent; a primary broker with more usage does not count as available."""
+
+
+class Failover(Document):
+    """The failover to secondary brokers."""
+
+    policy_type: Literal["min_available"]
+    parameters: MinAvailable
+
+
+class IsolationPolicy(Document):
+    """Namespaces that only certain brokers may serve, and nobody else's there.
+
+    All are regular expressions that must match as a whole: namespaces
+    `tenant/namespace`, brokers the host without its port.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    namespaces: Regexes = Field(min_length=1)
+    primary: Regexes = Field(min_length=1)
+    secondary: Regexes = Field(default_factory=list)
+    unload_scope: Literal["changed", "all_matching", "none"] | None = None
+    auto_failover_policy: Failover
+
+
+class BrokerPolicy(Document):
+    """An isolation policy that governs a broker."""
+
+    broker: str = Field(serialization_alias="brokerName")
+    policy: str = Field(serialization_alias="policyName")
+    is_primary: bool
+    namespaces: list[str] = Field(serialization_alias="namespaceRegex")
+
+
+class Isolation(Resource, tag="isolation"):
+    """Answers under ``/admin/v2/clusters/{cluster}/namespaceIsolationPolicies``."""
+
+    def __init__(self, service: IsolationRequests) -> None:
+        self._service = service
+
+    @operation("GET", _PATH, Reply(200, "The policies, by name.", dict[str, Any]), _NO_CLUSTER)
+    async def policies(self, call: Call) -> web.StreamResponse:
+        """List all isolation policies."""
+        return json_reply(dict(await self._service.policies(call.path["cluster"])))
+
+    @operation(
+        "GET",
+        f"{_PATH}/{{policy}}",
+        Reply(200, "The policy, as it was set.", dict[str, Any]),
+        _NONE,
+    )
+    async def policy(self, call: Call) -> web.StreamResponse:
+        """Get one isolation policy."""
+        found = await self._service.policies(call.path["cluster"])
+        name = call.path["policy"]
+        if name not in found:
+            raise Refused(404, f"isolation policy {name} does not exist")
+        return json_reply(found[name])
+
+    @operation(
+        "POST",
+        f"{_PATH}/{{policy}}",
+        Reply(
+            204, "The policy is set, and the bundles that may not stay have moved where they could."
+        ),
+        _NO_CLUSTER,
+        Reply(409, "Other clients kept changing the policies."),
+        body=IsolationPolicy,
+        leader=True,
+    )
+    async def put(self, call: Call) -> web.StreamResponse:
+        """Set an isolation policy.
+
+        A policy of that name is replaced. Bundles that may no longer stay where they are then move:
+        those of namespaces that the policy newly governs or that have other primary brokers now;
+        with `unload_scope` `all_matching`, those of all namespaces that it governs; with `none`,
+        none. A bundle that may stay is not interrupted, and one that no other broker can take stays
+        as well.
+        """
+        policy: IsolationPolicy = call.body
+        await self._service.put(
+            call.path["cluster"],
+            call.path["policy"],
+            policy.model_dump(mode="json", exclude_none=True),
+        )
+        return empty_reply(204)
+
+    @operation(
+        "DELETE",
+        f"{_PATH}/{{policy}}",
+        Reply(204, "The policy is removed."),
+        _NONE,
+        Reply(409, "Other clients kept changing the policies."),
+    )
+    async def remove(self, call: Call) -> web.StreamResponse:
+        """Remove an isolation policy."""
+        await self._service.remove(call.path["cluster"], call.path["policy"])
+        return empty_reply(204)
+
+    @operation(
+        "GET",
+        f"{_PATH}/brokers",
+        Reply(200, "One entry for each pair of broker and policy.", list[BrokerPolicy]),
+        _NO_CLUSTER,
+    )
+    async def brokers(self, call: Call) -> web.StreamResponse:
+        """List the isolation policies that govern each registered broker."""
+        found = await self._service.brokers(call.path["cluster"])
+        return json_reply([BrokerPolicy.model_validate(one) for one in found])
+
+    @operation(
+        "GET",
+        f"{_PATH}/brokers/{{broker}}",
+        Reply(200, "The policy; of several, the first by name.", BrokerPolicy),
+        Reply(404, "No policy governs the broker, or the cluster is another one."),
+    )
+    async def of_broker(self, call: Call) -> web.StreamResponse:
+        """Get the isolation policy that governs a broker."""
+        broker = broker_in(call)
+        found = await self._service.brokers(call.path["cluster"])
+        mine = [one for one in found if one.broker == broker]
+        if not mine:
+            raise Refused(404, f"no isolation policy is about a registered broker {broker}")
+        return json_reply(BrokerPolicy.model_validate(mine[0]))

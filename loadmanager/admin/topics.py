@@ -1,18 +1,34 @@
-"""Topics as the brokers have them open, and where they lie; and how many partitions they have."""
+"""Topics as the brokers have them open, and where they lie in their bundle."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import unquote
 
 import structlog
+from aiohttp import web
+from pydantic import Field
 
+from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.parameters import Flag, Query
+from loadmanager.adapters.http.replies import json_reply
+from loadmanager.adapters.http.routes import Role
+from loadmanager.admin.names import namespace_in
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.core.ids import DOMAINS, BrokerId, BundleId, Namespace, TopicName, namespace_of
+from loadmanager.core.ids import (
+    DOMAINS,
+    BrokerId,
+    BundleId,
+    Namespace,
+    TopicName,
+    namespace_of,
+    parse_full_topic,
+    parse_topic,
+)
 from loadmanager.core.rates import Rates
 from loadmanager.core.wire import decode_partitions, encode_partitions
 from loadmanager.ports import (
@@ -20,7 +36,6 @@ from loadmanager.ports import (
     Conflict,
     Missing,
     TopicLine,
-    TopicMode,
     Unavailable,
     Unfit,
 )
@@ -29,11 +44,12 @@ log = structlog.get_logger()
 
 _ASKED_AT_ONCE: Final = 16
 
+TopicMode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
 _Topics = Mapping[BundleId, Mapping[TopicName, Rates]]
 
 
 class TopicRequests:
-    """The application's side of `TopicService`."""
+    """Topics, as the brokers have them open."""
 
     def __init__(self, context: Context, line: TopicLine) -> None:
         self._context = context
@@ -41,7 +57,7 @@ class TopicRequests:
         self._documents = Documents(context.coordination)
 
     async def own(self, namespace: Namespace | None) -> _Topics:
-        """Return the topics of this broker's bundles; see `TopicService`."""
+        """Return the topics of this broker's bundles, of one namespace or of all."""
         me = self._context.identity.broker
         found: dict[BundleId, Mapping[TopicName, Rates]] = {}
         for bundle, holding in list(self._context.cluster_state.owners.items()):
@@ -55,7 +71,12 @@ class TopicRequests:
         return found
 
     async def of_namespace(self, namespace: Namespace, mode: TopicMode) -> Sequence[TopicName]:
-        """Return the topics of a namespace; see `TopicService`."""
+        """Return the topics of a namespace, those of all brokers, partitions one by one.
+
+        Raises:
+            NamespaceUnknown: it does not exist.
+            Unavailable: a broker with bundles of it cannot be asked.
+        """
         boundaries = await boundaries_of(self._context.cluster_state, namespace)
         found = set(await self._partitions(namespace))
         for topics in await self._everywhere(namespace, boundaries.bundles):
@@ -65,7 +86,10 @@ class TopicRequests:
     async def positions(
         self, namespace: Namespace, range_text: str, topics: Sequence[TopicName]
     ) -> Mapping[TopicName, int]:
-        """Return where topics of a bundle lie; see `TopicService`."""
+        """Return where topics of a bundle lie; of all its open ones, if none is named.
+
+        Raises as `of_namespace`, and `BundleUnknown`.
+        """
         boundaries = await boundaries_of(self._context.cluster_state, namespace)
         bundle = bundle_in(boundaries, range_text)
         elsewhere = [topic for topic in topics if topic.namespace != namespace]
@@ -154,3 +178,79 @@ def _is_of(mode: TopicMode, topic: TopicName) -> bool:
     if mode == "ALL":
         return True
     return (topic.domain == "non-persistent") == (mode == "NON_PERSISTENT")
+
+
+class TopicsQuery(Query):
+    """Which topics are listed."""
+
+    mode: TopicMode = "PERSISTENT"
+    """The domain of the topics; the default is Pulsar's."""
+    include_system: Flag = Field(default=False, alias="includeSystemTopic")
+    """Of no effect: there are no system topics."""
+
+
+class PositionsQuery(Query):
+    """The topics whose positions are listed."""
+
+    topics: list[str] = Field(default_factory=list)
+    """Full names, or names within the namespace; by default all open topics."""
+
+
+class HashPositions(Document):
+    """The hash positions of topics."""
+
+    namespace: str
+    bundle: str
+    hash_positions: dict[str, int]
+
+
+class Topics(Resource, tag="topics"):
+    """Answers for the topics of namespaces and bundles."""
+
+    def __init__(self, service: TopicRequests) -> None:
+        self._service = service
+
+    @operation(
+        "GET",
+        "/admin/v2/namespaces/{tenant}/{namespace}/topics",
+        Reply(200, "The full names of the topics, each partition by itself.", list[str]),
+        Reply(404, "The namespace does not exist."),
+        role=Role.LOOKUP,
+        query=TopicsQuery,
+    )
+    async def topics(self, call: Call) -> web.StreamResponse:
+        """List the topics of a namespace.
+
+        The list holds the topics that brokers have open, and every partition of partitioned ones.
+        """
+        query: TopicsQuery = call.query
+        found = await self._service.of_namespace(namespace_in(call), query.mode)
+        return json_reply([str(topic) for topic in found])
+
+    @operation(
+        "GET",
+        "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/topicHashPositions",
+        Reply(
+            200, "The positions from 0 to 4294967295, by the full name of the topic.", HashPositions
+        ),
+        Reply(404, "The namespace does not exist, or has no such bundle."),
+        Reply(412, "The name of a topic is not valid, or belongs to another namespace."),
+        query=PositionsQuery,
+    )
+    async def positions(self, call: Call) -> web.StreamResponse:
+        """List the hash positions of a bundle's topics, to choose positions for a split.
+
+        Topics of other bundles are left out.
+        """
+        query: PositionsQuery = call.query
+        namespace, bundle = namespace_in(call), call.path["bundle"]
+        topics = [_topic(namespace, text) for given in query.topics for text in given.split(",")]
+        found = await self._service.positions(namespace, bundle, topics)
+        told = {str(topic): at for topic, at in found.items()}
+        return json_reply({"namespace": namespace, "bundle": bundle.lower(), "hashPositions": told})
+
+
+def _topic(namespace: Namespace, text: str) -> TopicName:
+    if "/" in text:
+        return parse_topic(text)
+    return parse_full_topic(f"persistent://{namespace}/{text}")

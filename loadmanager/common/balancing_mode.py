@@ -20,20 +20,20 @@ _READ_POLL_S = 1.0
 
 
 class BalancingModeRequests:
-    """The application's side of `SteeringService`."""
+    """How far leaders go by themselves."""
 
     def __init__(self, context: Context) -> None:
         self._documents = Documents(context.coordination)
         self._clock = context.clock
 
     async def state(self) -> Balancing:
-        """Return the mode that stands; see `SteeringService`."""
+        """Return the mode that stands."""
         data = await self._documents.read(znodes.BALANCING)
         with told(znodes.BALANCING, "read"):
             return decode_balancing(znodes.BALANCING, data) if data else Balancing()
 
     async def put(self, mode: BalancingMode, *, by: str, reason: str) -> None:
-        """Set the mode; see `SteeringService`."""
+        """Set the mode, for this and every later leader; one that stands already is kept."""
         wanted = Balancing(mode=mode, since_ms=self._clock.wall_ms(), by=by, reason=reason)
 
         def edit(data: bytes | None) -> bytes | None:

@@ -19,14 +19,18 @@ _READ_POLL_S = 1.0
 
 
 class CostModelRequests:
-    """The application's side of `CostModelService`."""
+    """What traffic costs, as leaders are to compute."""
 
     def __init__(self, context: Context, cluster: str) -> None:
         self._documents = Documents(context.coordination)
         self._cluster = cluster
 
     async def published(self) -> CostDocument:
-        """Return what is published; see `CostModelService`."""
+        """Return what is published.
+
+        Raises:
+            Missing: nothing is.
+        """
         data = await self._documents.read(znodes.COST_MODEL)
         if not data:
             raise Missing("no cost model is published")
@@ -34,7 +38,12 @@ class CostModelRequests:
             return decode_costs(znodes.COST_MODEL, data)
 
     async def publish(self, document: CostDocument, *, force: bool) -> None:
-        """Put a document in the place of the one before; see `CostModelService`."""
+        """Publish a document, in the place of the one before.
+
+        Raises:
+            Conflict: it was learned from another cluster, and not ``force``.
+            Unfit: it cannot be stored.
+        """
         if document.cluster != self._cluster and not force:
             learned = f"the costs were learned from cluster {document.cluster!r}"
             raise Conflict(f"{learned}, this one is {self._cluster!r}; force publishes them anyway")
@@ -46,7 +55,7 @@ class CostModelRequests:
         log.info("cost_model.document.published", made_at_ms=document.made_at_ms)
 
     async def remove(self) -> None:
-        """Remove what is published; see `CostModelService`."""
+        """Publish none any more; raises as `published`."""
 
         def edit(before: bytes | None) -> bytes | None:
             if before is None:

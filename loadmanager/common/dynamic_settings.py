@@ -28,7 +28,7 @@ _HIDDEN = "********"
 
 
 class DynamicSettings:
-    """The application's side of `DynamicService`, and who is told of changes.
+    """Settings changed for the whole cluster while it runs.
 
     ``config`` is this sidecar's own configuration, which the settings lie over.
     """
@@ -59,7 +59,7 @@ class DynamicSettings:
         return dynamic_names()
 
     async def values(self) -> Mapping[str, str]:
-        """Return what is set now."""
+        """Return what is set now, as texts by name."""
         data = await self._documents.read(znodes.CONFIGURATION)
         with told(znodes.CONFIGURATION, "read"):
             return _parsed(data)
@@ -75,7 +75,11 @@ class DynamicSettings:
         }
 
     async def put(self, name: str, value: str) -> None:
-        """Set a value; see `DynamicService`."""
+        """Set a value.
+
+        Raises:
+            Unfit: the name cannot be set, or the value is none for it.
+        """
         self._check(name, value)
 
         def edit(data: bytes | None) -> bytes:
@@ -89,7 +93,11 @@ class DynamicSettings:
         log.info("configuration.key.set", name=name)
 
     async def remove(self, name: str) -> None:
-        """Let every sidecar use its own value again; see `DynamicService`."""
+        """Let every sidecar use its own value again; what is not set is left alone.
+
+        Raises:
+            Unfit: the name cannot be set.
+        """
 
         def edit(data: bytes | None) -> bytes | None:
             before = _parsed(data)

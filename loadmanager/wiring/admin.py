@@ -1,31 +1,24 @@
 """Joins the admin REST to the application."""
 
 from loadmanager.adapters.http import HttpAssignClient, Route
-from loadmanager.adapters.http.admin.anti_affinity import AntiAffinity
-from loadmanager.adapters.http.admin.brokers import Brokers
-from loadmanager.adapters.http.admin.configuration import Configuration
-from loadmanager.adapters.http.admin.cost_models import CostModels
-from loadmanager.adapters.http.admin.decisions import Accounts
-from loadmanager.adapters.http.admin.drains import Drains
-from loadmanager.adapters.http.admin.failure_domains import FailureDomains
-from loadmanager.adapters.http.admin.isolation import Isolation
-from loadmanager.adapters.http.admin.merges import Merges
-from loadmanager.adapters.http.admin.namespaces import Namespaces
-from loadmanager.adapters.http.admin.partitions import Partitions
-from loadmanager.adapters.http.admin.plan import Plans
-from loadmanager.adapters.http.admin.quotas import Quotas
-from loadmanager.adapters.http.admin.splits import Splits
-from loadmanager.adapters.http.admin.steering import Steers
-from loadmanager.adapters.http.admin.topics import Topics
-from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.adapters.http.topics_client import HttpTopicsClient
-from loadmanager.admin.anti_affinity import AffinityRequests
-from loadmanager.admin.brokers import BrokerRequests
-from loadmanager.admin.failure_domains import DomainRequests
-from loadmanager.admin.isolation import IsolationRequests
-from loadmanager.admin.namespaces import NamespaceRequests
-from loadmanager.admin.quotas import QuotaRequests
-from loadmanager.admin.topics import PartitionRequests, TopicRequests
+from loadmanager.admin.anti_affinity import AffinityRequests, AntiAffinity
+from loadmanager.admin.brokers import BrokerRequests, Brokers
+from loadmanager.admin.configuration import Configuration
+from loadmanager.admin.cost_models import CostModels
+from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.drains import Drains
+from loadmanager.admin.failure_domains import DomainRequests, FailureDomains
+from loadmanager.admin.isolation import Isolation, IsolationRequests
+from loadmanager.admin.merges import Merges
+from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
+from loadmanager.admin.partitions import Partitions
+from loadmanager.admin.plan import Plans
+from loadmanager.admin.quotas import QuotaRequests, Quotas
+from loadmanager.admin.splits import Splits
+from loadmanager.admin.steering import Steers
+from loadmanager.admin.topics import PartitionRequests, TopicRequests, Topics
+from loadmanager.admin.unloads import Unloads
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.common.context import Context
 from loadmanager.common.cost_model_watch import CostModelRequests

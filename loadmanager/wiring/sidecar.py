@@ -33,6 +33,7 @@ from loadmanager.adapters.http.listening import listening_sockets
 from loadmanager.adapters.http.security import Key
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.admin.surface import surface
 from loadmanager.common.cluster_conditions import Conditions
 from loadmanager.common.cluster_key import ClusterKey
 from loadmanager.common.cluster_state import ClusterState
@@ -199,6 +200,7 @@ def make_door(
         tls_refresh_s=config.tls.refresh_interval_s,
         count_failure=context.metrics.unexpected_errors.labels("request").inc,
         more_routes=admin_routes(config, context, application, leader_line),
+        operations=surface(),
         health=HealthListener(
             application.answering.readiness,
             port=health_port(config.sidecar),

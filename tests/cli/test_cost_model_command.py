@@ -16,8 +16,9 @@ from prometheus_client import CollectorRegistry
 from snapshot_samples import report
 
 from loadmanager.adapters.http import HttpServer
-from loadmanager.adapters.http.admin.cost_models import CostModels
+from loadmanager.admin.cost_models import CostModels
 from loadmanager.cli import main
+from loadmanager.common.cost_model_watch import CostModelRequests
 from loadmanager.core.bounds import TIME_MS
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import CostDocument, Quality, Term, decode_costs, encode_costs
@@ -34,26 +35,26 @@ class NoLookup(LookupService):
 
 
 @dataclass
-class Cluster:
-    """What is published, as `CostModelService`; ``url`` is where it is asked."""
+class Cluster(CostModelRequests):
+    """What is published, without ZooKeeper; ``url`` is where it is asked."""
 
     document: CostDocument | None = None
     url: str = ""
 
     async def published(self) -> CostDocument:
-        """See `CostModelService`."""
+        """See `CostModelRequests`."""
         if self.document is None:
             raise Missing("no cost model is published")
         return self.document
 
     async def publish(self, document: CostDocument, *, force: bool) -> None:
-        """See `CostModelService`."""
+        """See `CostModelRequests`."""
         if document.cluster != "east" and not force:
             raise Conflict("learned elsewhere")
         self.document = document
 
     async def remove(self) -> None:
-        """See `CostModelService`."""
+        """See `CostModelRequests`."""
         await self.published()
         self.document = None
 

@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 from snapshot_samples import hot_and_idle
 
 from loadmanager.adapters.http import HttpServer
-from loadmanager.adapters.http.admin.decisions import Accounts
-from loadmanager.adapters.http.admin.plan import Plans
 from loadmanager.adapters.http.operations import Resource
+from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.plan import Plans
 from loadmanager.cli import main
 from loadmanager.cli.decisions import decision_lines
 from loadmanager.cli.tasks import age

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpServer
-from loadmanager.adapters.http.admin.drains import Drains
-from loadmanager.adapters.http.admin.unloads import Unloads
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import json_reply
+from loadmanager.admin.drains import Drains
+from loadmanager.admin.unloads import Unloads
 from loadmanager.cli import main
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import BrokerId, BundleId, Namespace

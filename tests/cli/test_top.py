@@ -23,7 +23,7 @@ from rich.console import Console
 from snapshot_samples import hot_and_idle
 
 from loadmanager.adapters.http import HttpServer
-from loadmanager.adapters.http.admin.decisions import Accounts
+from loadmanager.admin.decisions import Accounts
 from loadmanager.cli import main
 from loadmanager.cli.cluster import broker_rows
 from loadmanager.cli.top_screen import Look, draw

@@ -14,7 +14,7 @@ from waiting import eventually
 from loadmanager.admin.anti_affinity import AffinityRequests
 from loadmanager.admin.brokers import BrokerRequests
 from loadmanager.admin.failure_domains import DomainRequests
-from loadmanager.admin.isolation import IsolationRequests
+from loadmanager.admin.isolation import IsolatedBroker, IsolationRequests
 from loadmanager.admin.namespaces import NamespaceRequests
 from loadmanager.admin.quotas import DEFAULT_QUOTA, QuotaRequests
 from loadmanager.admin.topics import PartitionRequests
@@ -28,7 +28,6 @@ from loadmanager.ports import (
     BrokerUnknown,
     BundleUnknown,
     Conflict,
-    IsolatedBroker,
     Missing,
     NamespaceTaken,
     NamespaceUnknown,

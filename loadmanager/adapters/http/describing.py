@@ -1,6 +1,7 @@
 """The API's own description: for programs at ``/openapi.json``, for people at ``/docs``."""
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,8 +19,9 @@ _HTML = "text/html"
 class Describing(Resource, tag="watching"):
     """Answers ``/openapi.json`` and ``/docs``."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, operations: Sequence[Operation]) -> None:
         self._version = version
+        self._operations = operations
 
     @operation(
         "GET",
@@ -46,14 +48,8 @@ class Describing(Resource, tag="watching"):
 
     @cached_property
     def _document(self) -> bytes:
-        return json.dumps(openapi_document(_surface(), self._version)).encode()
+        return json.dumps(openapi_document(self._operations, self._version)).encode()
 
     @cached_property
     def _page(self) -> bytes:
-        return page(_surface(), self._version).encode()
-
-
-def _surface() -> tuple[Operation, ...]:
-    from loadmanager.adapters.http.surface import surface  # noqa: PLC0415 - it lists this module too
-
-    return surface()
+        return page(self._operations, self._version).encode()

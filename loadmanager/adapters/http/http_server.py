@@ -11,16 +11,17 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.host.listeners import listener_on
-from loadmanager.adapters.http.admin.health import Health
 from loadmanager.adapters.http.admission import Admission, ConnectionLimits
 from loadmanager.adapters.http.answers import Answers
 from loadmanager.adapters.http.assign import AssignResource
 from loadmanager.adapters.http.connections import ConnectionServer
 from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.fast_path import FastPath
+from loadmanager.adapters.http.health import Health
 from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
 from loadmanager.adapters.http.lookups import DoorMode, Lookups
+from loadmanager.adapters.http.operations import Operation
 from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
 from loadmanager.adapters.http.routes import Role, Route, RouteTable, target_of
 from loadmanager.adapters.http.security.guard import Guard
@@ -74,6 +75,7 @@ class HttpServer:
         version: what ``/admin/v2/brokers/version`` and the API's description tell.
         settings: see `HttpServerSettings`.
         more_routes: routes of others, such as a dashboard's; the door's own come first.
+        operations: what ``/openapi.json`` and ``/docs`` describe.
         guard: says who may do what; without it everybody may do everything.
         tls: the files to speak TLS with; without them it is plain HTTP.
         tls_refresh_s: how often those are looked at for changes.
@@ -91,6 +93,7 @@ class HttpServer:
         version: str,
         settings: HttpServerSettings | None = None,
         more_routes: Sequence[Route] = (),
+        operations: Sequence[Operation] = (),
         guard: Guard | None = None,
         tls: TlsFiles | None = None,
         tls_refresh_s: float = 60.0,
@@ -122,7 +125,7 @@ class HttpServer:
             [
                 *self._lookups.routes(),
                 *Health(lookup, version).routes(),
-                *Describing(version).routes(),
+                *Describing(version, operations).routes(),
                 *AssignResource(lookup).routes(),
                 *Watching(lookup, registry).routes(),
                 *more_routes,

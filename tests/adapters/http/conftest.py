@@ -14,10 +14,11 @@ from prometheus_client import CollectorRegistry
 from yarl import URL
 
 from loadmanager.adapters.http import HttpServer, HttpServerSettings, Route
-from loadmanager.adapters.http.admin.namespaces import Namespaces
-from loadmanager.adapters.http.admin.partitions import Partitions
 from loadmanager.adapters.http.protocol import HttpProtocol
 from loadmanager.adapters.http.security import Guard, TlsFiles
+from loadmanager.admin.namespaces import Namespaces
+from loadmanager.admin.partitions import Partitions
+from loadmanager.admin.surface import surface
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import (
@@ -324,6 +325,7 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
             registry=registry,
             version="1.2.3",
             settings=settings or HttpServerSettings(stop_s=2.0),
+            operations=surface(),
             guard=guard,
             tls=tls,
             more_routes=[

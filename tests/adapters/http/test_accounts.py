@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from leader_queries import AT_MS, B1, B3, BUNDLE, FakeLeaderQueries
 
-from loadmanager.adapters.http.admin.decisions import Accounts
-from loadmanager.adapters.http.admin.tasks import TasksQuery
+from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.tasks import TasksQuery
 from loadmanager.core.bundle_task import TaskKind, TaskState
 from loadmanager.core.planner import Planner
 from loadmanager.core.settings import values_of

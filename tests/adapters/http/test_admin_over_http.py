@@ -12,22 +12,16 @@ from snapshot_samples import report
 from waiting import eventually
 
 from loadmanager.adapters.http import HttpAssignClient
-from loadmanager.adapters.http.admin.anti_affinity import AntiAffinity
-from loadmanager.adapters.http.admin.brokers import Brokers
-from loadmanager.adapters.http.admin.configuration import Configuration
-from loadmanager.adapters.http.admin.failure_domains import FailureDomains
-from loadmanager.adapters.http.admin.isolation import Isolation
-from loadmanager.adapters.http.admin.plan import Plans
-from loadmanager.adapters.http.admin.quotas import Quotas
-from loadmanager.adapters.http.admin.steering import Steers
-from loadmanager.adapters.http.admin.topics import Topics
 from loadmanager.adapters.http.topics_client import HttpTopicsClient, topics_from, topics_to_json
-from loadmanager.admin.anti_affinity import AffinityRequests
-from loadmanager.admin.brokers import BrokerRequests
-from loadmanager.admin.failure_domains import DomainRequests
-from loadmanager.admin.isolation import IsolationRequests
-from loadmanager.admin.quotas import QuotaRequests
-from loadmanager.admin.topics import PartitionRequests, TopicRequests
+from loadmanager.admin.anti_affinity import AffinityRequests, AntiAffinity
+from loadmanager.admin.brokers import BrokerRequests, Brokers
+from loadmanager.admin.configuration import Configuration
+from loadmanager.admin.failure_domains import DomainRequests, FailureDomains
+from loadmanager.admin.isolation import Isolation, IsolationRequests
+from loadmanager.admin.plan import Plans
+from loadmanager.admin.quotas import QuotaRequests, Quotas
+from loadmanager.admin.steering import Steers
+from loadmanager.admin.topics import PartitionRequests, TopicRequests, Topics
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.common.dynamic_settings import DynamicSettings
 from loadmanager.config import load_config

@@ -10,9 +10,9 @@ from openapi_spec_validator import validate
 from loadmanager.adapters.http.openapi import openapi_document
 from loadmanager.adapters.http.operations import Operation, all_replies
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS
-from loadmanager.adapters.http.reference import reference
 from loadmanager.adapters.http.routes import Role
-from loadmanager.adapters.http.surface import surface
+from loadmanager.admin.reference import reference
+from loadmanager.admin.surface import surface
 from tests.adapters.http.conftest import OpenDoor
 
 OPERATIONS = surface()
@@ -50,7 +50,7 @@ def test_what_changes_something_is_for_administrators(one: Operation) -> None:
 def test_the_committed_reference_is_current() -> None:
     file = Path(__file__).parents[3] / "docs" / "rest-api.md"
     assert file.read_text(encoding="utf-8") == reference(OPERATIONS), (
-        "run: python -m loadmanager.adapters.http.reference > docs/rest-api.md"
+        "run: python -m loadmanager.admin.reference > docs/rest-api.md"
     )
 
 

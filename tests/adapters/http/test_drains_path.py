@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpServer
-from loadmanager.adapters.http.admin.drains import Drains
+from loadmanager.admin.drains import Drains
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.wire import DrainMark
 from loadmanager.ports import BrokerUnknown, DrainStatus, Unavailable

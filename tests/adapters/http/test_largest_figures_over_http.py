@@ -15,10 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from waiting import eventually
 
 from loadmanager.adapters.http import HttpServer
-from loadmanager.adapters.http.admin.brokers import Brokers
-from loadmanager.adapters.http.admin.decisions import Accounts
-from loadmanager.adapters.http.admin.plan import Plans
-from loadmanager.admin.brokers import BrokerRequests
+from loadmanager.admin.brokers import BrokerRequests, Brokers
+from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.plan import Plans
 from loadmanager.admin.topics import TopicRequests
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpServer
-from loadmanager.adapters.http.admin.merges import Merges
+from loadmanager.admin.merges import Merges
 from loadmanager.cli import main
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.ports import (

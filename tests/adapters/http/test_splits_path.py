@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpServer
-from loadmanager.adapters.http.admin.splits import Splits
+from loadmanager.admin.splits import Splits
 from loadmanager.core.ids import Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.ports import BundleUnknown, LeaderElsewhere, SplitRefused, Unavailable

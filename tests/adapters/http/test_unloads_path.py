@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpServer
-from loadmanager.adapters.http.admin.unloads import Unloads
+from loadmanager.admin.unloads import Unloads
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.ports import (
     BundleUnknown,

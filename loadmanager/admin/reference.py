@@ -1,16 +1,16 @@
-"""The table of the API for people: ``python -m loadmanager.adapters.http.reference``."""
+"""The table of the API for people: ``python -m loadmanager.admin.reference``."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
 from loadmanager.adapters.http.operations import Operation, all_replies
-from loadmanager.adapters.http.surface import surface
+from loadmanager.admin.surface import surface
 
 _INTRODUCTION: Final = """\
 # REST API
 
-Made by `python -m loadmanager.adapters.http.reference` from the declarations of the operations; do
+Made by `python -m loadmanager.admin.reference` from the declarations of the operations; do
 not edit it. A running sidecar serves the same as a page at `/docs`, and as an OpenAPI document with
 all parameters and bodies at `/openapi.json`.
 

@@ -5,11 +5,11 @@ from typing import Any, Final, Literal
 from aiohttp import web
 from pydantic import Field, computed_field
 
-from loadmanager.adapters.http.admin.optimality import OptimalityDocument
-from loadmanager.adapters.http.admin.steering import BalancingState
 from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import json_reply
+from loadmanager.admin.optimality import OptimalityDocument
+from loadmanager.admin.steering import BalancingState
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json

@@ -6,10 +6,11 @@ from aiohttp import web
 
 from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
+from loadmanager.common.cost_model_watch import CostModelRequests
 from loadmanager.core.cost.document import costs_of, costs_to_json
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.wire.fields import Fields
-from loadmanager.ports import CostModelService, Unfit
+from loadmanager.ports import Unfit
 
 _PATH: Final = "/admin/v2/loadmanager/cost-model"
 _NONE: Final = Reply(404, "No cost model is published.")
@@ -25,7 +26,7 @@ class PublishQuery(Document):
 class CostModels(Resource, tag="cost model"):
     """Answers under ``/admin/v2/loadmanager/cost-model``."""
 
-    def __init__(self, service: CostModelService) -> None:
+    def __init__(self, service: CostModelRequests) -> None:
         self._service = service
 
     @operation(

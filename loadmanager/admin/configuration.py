@@ -7,7 +7,7 @@ from aiohttp import web
 
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.ports import DynamicService
+from loadmanager.common.dynamic_settings import DynamicSettings
 
 _PATH: Final = "/admin/v2/brokers/configuration"
 _TEXTS: Final = dict[str, str]
@@ -19,7 +19,7 @@ class Configuration(Resource, tag="configuration"):
     ``internal`` is what `internal-configuration` tells of how ZooKeeper is reached.
     """
 
-    def __init__(self, service: DynamicService, internal: Mapping[str, str]) -> None:
+    def __init__(self, service: DynamicSettings, internal: Mapping[str, str]) -> None:
         self._service = service
         self._internal = dict(internal)
 

@@ -5,13 +5,13 @@ from typing import Any, Final, Literal
 from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.admin.optimality import AssessmentDocument, assessment_document
-from loadmanager.adapters.http.admin.shadows import ShadowsDocument, shadows_document
-from loadmanager.adapters.http.admin.steering import BalancingState
-from loadmanager.adapters.http.admin.tasks import TasksDocument, TasksQuery, tasks_document
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import bytes_reply, json_reply
+from loadmanager.admin.optimality import AssessmentDocument, assessment_document
+from loadmanager.admin.shadows import ShadowsDocument, shadows_document
+from loadmanager.admin.steering import BalancingState
+from loadmanager.admin.tasks import TasksDocument, TasksQuery, tasks_document
 from loadmanager.core.explaining import Candidate, Decision, Ground
 from loadmanager.core.plan import Reason
 from loadmanager.core.reason_texts import REASONS, sentence

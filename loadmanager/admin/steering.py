@@ -4,11 +4,11 @@ from typing import Final
 
 from aiohttp import web
 
-from loadmanager.adapters.http.admin.drains import Wish
 from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.replies import empty_reply, json_reply
+from loadmanager.admin.drains import Wish
+from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.core.balancing import BalancingMode
-from loadmanager.ports import SteeringService
 
 _PATH: Final = "/admin/v2/loadmanager/balancing"
 _DONE: Final = (Reply(204, "The mode is set, for this and every later leader."),)
@@ -27,7 +27,7 @@ class BalancingState(Document):
 class Steers(Resource, tag="balancing"):
     """Answers under ``/admin/v2/loadmanager/balancing``."""
 
-    def __init__(self, service: SteeringService) -> None:
+    def __init__(self, service: BalancingModeRequests) -> None:
         self._service = service
 
     @operation("GET", _PATH, Reply(200, "The mode, with its author and reason.", BalancingState))

@@ -1,0 +1,55 @@
+"""Every resource of the HTTP API, in the order in which people are told of them."""
+
+from typing import Final
+
+from loadmanager.adapters.http.describing import Describing
+from loadmanager.adapters.http.health import Health
+from loadmanager.adapters.http.lookups import Lookups
+from loadmanager.adapters.http.operations import Operation, Resource, operations_of
+from loadmanager.adapters.http.watching import Watching
+from loadmanager.admin.anti_affinity import AntiAffinity
+from loadmanager.admin.brokers import Brokers
+from loadmanager.admin.configuration import Configuration
+from loadmanager.admin.cost_models import CostModels
+from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.drains import Drains
+from loadmanager.admin.failure_domains import FailureDomains
+from loadmanager.admin.isolation import Isolation
+from loadmanager.admin.merges import Merges
+from loadmanager.admin.namespaces import Namespaces
+from loadmanager.admin.partitions import Partitions
+from loadmanager.admin.plan import Plans
+from loadmanager.admin.quotas import Quotas
+from loadmanager.admin.splits import Splits
+from loadmanager.admin.steering import Steers
+from loadmanager.admin.topics import Topics
+from loadmanager.admin.unloads import Unloads
+
+RESOURCES: Final[tuple[type[Resource], ...]] = (
+    Lookups,
+    Brokers,
+    Health,
+    Configuration,
+    Namespaces,
+    Unloads,
+    Splits,
+    Merges,
+    AntiAffinity,
+    Topics,
+    Partitions,
+    Isolation,
+    FailureDomains,
+    Quotas,
+    Drains,
+    Steers,
+    CostModels,
+    Accounts,
+    Plans,
+    Watching,
+    Describing,
+)
+
+
+def surface() -> tuple[Operation, ...]:
+    """Return every operation of the API."""
+    return operations_of(*RESOURCES)
