@@ -8,13 +8,16 @@ from typing import Final
 
 ROOT: Final = Path("/sys/fs/cgroup")
 _PERIOD_US: Final = 100_000
+_MOST_SHARES: Final = 262_144
+_MOST_WEIGHT: Final = 10_000
 
 
 @contextmanager
 def own_cgroups(names: list[str], cores: float) -> Iterator[dict[str, list[str]]]:
     """Make cgroups of version 1 or 2 and yield, for each name, how a command begins to run in it.
 
-    Without the right to make one, commands begin as they are.
+    What is in them goes before other work of the machine, as far as their limit allows. Without
+    the right to make one, commands begin as they are.
     """
     made: dict[str, list[Path]] = {}
     try:
@@ -34,11 +37,13 @@ def _make(name: str, cores: float) -> list[Path]:
         folder = ROOT / name
         folder.mkdir()
         (folder / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")
+        (folder / "cpu.weight").write_text(str(_MOST_WEIGHT))
         return [folder]
     cpu, accounting = ROOT / "cpu" / name, ROOT / "cpuacct" / name
     cpu.mkdir()
     accounting.mkdir(exist_ok=True)
     (cpu / "cpu.cfs_quota_us").write_text(str(quota_us))
+    (cpu / "cpu.shares").write_text(str(_MOST_SHARES))
     return [cpu, accounting]
 
 
