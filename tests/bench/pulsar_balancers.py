@@ -2,7 +2,8 @@
 
 Each balancer gets a new cluster of three brokers with half a core each, the same traffic, and all
 bundles on the first broker. What was measured is written to FOLDER/NAME.json; the picture and
-the table are made of all files that are there.
+the table are made of all files that are there. With --slow the last broker has half of the others'
+CPU, so that even rates are not even use; those figures are in FOLDER/slow.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,9 @@ NAMESPACE: Final = "trial/zipf"
 NAMES: Final = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(50)]
 RATES: Final = zipf_rates(NAMES, 2500.0, 0.5)
 BUNDLES: Final = 32
-CORES: Final = 0.5
+CORES: Final = (0.5, 0.5, 0.5)
+SLOW_CORES: Final = (0.5, 0.5, 0.25)
+LAST_S: Final = 60.0
 NEAR: Final = 1.10
 _SHEDDING: Final = "/admin/v2/brokers/configuration/loadBalancerSheddingEnabled"
 _STRATEGY: Final = "loadBalancerLoadSheddingStrategy"
@@ -54,11 +57,12 @@ class Balancer:
 
     manager: str
     settings: Mapping[str, object] = field(default_factory=dict)
-    ours: bool = False
+    ours: str = ""
+    """The strategy of attach, "" where Pulsar balances."""
 
 
 BALANCERS: Final = {
-    "attach": Balancer("modular", ours=True),
+    "attach": Balancer("modular", ours="greedy_rate"),
     "threshold-no-floor": Balancer(
         "modular",
         {
@@ -87,22 +91,29 @@ BALANCERS: Final = {
     "threshold": Balancer("modular", {_STRATEGY: f"{_MODULAR}.ThresholdShedder"}),
     "transfer": Balancer("extensible", _TRANSFER),
     "avg": Balancer("modular", _AVG),
-    "attach-extensible": Balancer("extensible", ours=True),
+    "attach-extensible": Balancer("extensible", ours="greedy_rate"),
+    "joint": Balancer("modular", ours="joint"),
+    "joint-extensible": Balancer("extensible", ours="joint"),
 }
 
 
-def measure(name: str, version: str, seconds: float) -> dict[str, Any]:
-    """Run one balancer on a new cluster and return what was seen."""
-    balancer = BALANCERS[name]
+def measure(
+    name: str, version: str, seconds: float, cores: Sequence[float], kept: Path | None
+) -> dict[str, Any]:
+    """Run one balancer on a new cluster and return what was seen.
+
+    Logs of all servers, and what attach told, stay in the folder ``kept``.
+    """
+    balancer, commit = BALANCERS[name], _commit()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = kept or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = stack.enter_context(
             real_pulsar(
                 folder,
                 version=version,
                 manager=balancer.manager,
                 settings=balancer.settings,
-                cores=CORES,
+                cores=cores,
             )
         )
         tenant = f'{{"allowedClusters": ["{CLUSTER}"], "adminRoles": []}}'
@@ -115,8 +126,12 @@ def measure(name: str, version: str, seconds: float) -> dict[str, Any]:
         sends.gaps.clear()
         began_s = time.monotonic()
         with at_work(cluster, balancer, folder) as used:
-            time.sleep(seconds)
-            cores = used(seconds)
+            time.sleep(max(0.0, seconds - LAST_S))
+            before, before_s = cluster.cpu_s(), time.monotonic()
+            time.sleep(min(LAST_S, seconds))
+            last_s = time.monotonic() - before_s
+            cpu = [(now - then) / last_s for then, now in zip(before, cluster.cpu_s(), strict=True)]
+            cores_of_ours = used(seconds)
             load_average = os.getloadavg()[0]
         series = [
             (round(at_s - began_s, 1), round(ratio, 3))
@@ -129,7 +144,7 @@ def measure(name: str, version: str, seconds: float) -> dict[str, Any]:
         "balancer": name,
         "manager": balancer.manager,
         "version": version,
-        "commit": _commit(),
+        "commit": commit,
         "settings": dict(balancer.settings),
         "seconds": seconds,
         "max_over_mean": series,
@@ -139,7 +154,9 @@ def measure(name: str, version: str, seconds: float) -> dict[str, Any]:
         "pause_p99_s": quantile(pauses_s, 0.99),
         "failed_sends": len(sends.failed),
         "stored": sends.acknowledged,
-        "cores_of_ours": cores,
+        "cores_of_ours": cores_of_ours,
+        "cores": list(cores),
+        "cores_used_at_the_end": [round(one, 3) for one in cpu],
         "load_average": round(load_average, 1),
     }
 
@@ -151,7 +168,7 @@ def at_work(cluster: RealPulsar, balancer: Balancer, folder: Path) -> Iterator[A
         assert cluster.put(f"{_SHEDDING}/true", method="POST") == 200
         yield lambda _: None
         return
-    with balancing(cluster, folder / "state") as (process, _):
+    with balancing(cluster, folder / "state", "--strategy", balancer.ours) as (process, told):
         ours = psutil.Process(process.pid)
 
         def used(seconds: float) -> float:
@@ -161,6 +178,7 @@ def at_work(cluster: RealPulsar, balancer: Balancer, folder: Path) -> Iterator[A
         yield used
         process.terminate()
         process.wait(60)
+    (folder / "told.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in told))
 
 
 def _commit() -> str:
@@ -175,17 +193,25 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=240.0, help="how long each one is watched")
     parser.add_argument("--version", default="4.0.7", help="of Pulsar")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the figures are")
+    parser.add_argument("--slow", action="store_true", help="give the last broker half the CPU")
+    parser.add_argument("--keep", type=Path, help="a folder for logs and for what attach told")
     parser.add_argument("--draw", action="store_true", help="measure nothing")
     options = parser.parse_args()
     if unknown := set(options.names) - BALANCERS.keys():
         parser.error(f"{sorted(unknown)}: expected one of {', '.join(BALANCERS)}")
-    options.folder.mkdir(parents=True, exist_ok=True)
+    folder = options.folder / "slow" if options.slow else options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    cores = SLOW_CORES if options.slow else CORES
     for name in () if options.draw else options.names or BALANCERS:
-        found = measure(name, options.version, options.seconds)
-        (options.folder / f"{name}.json").write_text(f"{json.dumps(found)}\n")
-    files = [options.folder / f"{name}.json" for name in BALANCERS]
+        kept = options.keep and options.keep / name
+        if kept:
+            kept.mkdir(parents=True)
+        found = measure(name, options.version, options.seconds, cores, kept)
+        (folder / f"{name}.json").write_text(f"{json.dumps(found)}\n")
+    files = [folder / f"{name}.json" for name in BALANCERS]
     runs = [json.loads(file.read_text()) for file in files if file.exists()]
-    (options.folder / "max-over-mean.svg").write_text(picture(runs))
+    if not options.slow:
+        (folder / "max-over-mean.svg").write_text(picture(runs))
     sys.stdout.write(table(runs))
 
 

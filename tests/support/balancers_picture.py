@@ -19,6 +19,8 @@ _COLOURS: Final = (
     "#f3c677",
     "#8fb1d3",
     "#c1292e",
+    "#7b2d8b",
+    "#c9a0d4",
 )
 NAMES: Final = {
     "attach": "loadmanager attach",
@@ -29,11 +31,14 @@ NAMES: Final = {
     "avg-no-floor": "AvgShedder, no floor",
     "transfer": "TransferShedder",
     "transfer-no-floor": "TransferShedder, no floor",
+    "joint": "loadmanager attach, joint",
+    "joint-extensible": "loadmanager attach, joint, extensible",
 }
 _HEAD: Final = (
     "| balancer | manager | watched | at most 1.10 after | at the end | moves | pause p50 "
-    "| pause p99 | failed sends | CPU of the controller | load average of the machine |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|\n"
+    "| pause p99 | failed sends | fullest broker's CPU at the end | CPU of the controller "
+    "| load average | commit |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 )
 
 
@@ -54,9 +59,19 @@ def _row(run: Run) -> list[str]:
         _pause(run["pause_p50_s"]),
         _pause(run["pause_p99_s"]),
         str(run["failed_sends"]),
+        _fullest(run),
         "in the broker" if cores is None else f"{100 * cores:.1f} % of a core",
         f"{run['load_average']:.1f}" if "load_average" in run else "not noted",
+        run["commit"],
     ]
+
+
+def _fullest(run: Run) -> str:
+    """Return the largest CPU use of a broker in the last minute, of what it may use."""
+    if "cores" not in run:
+        return "not noted"
+    used = zip(run["cores_used_at_the_end"], run["cores"], strict=True)
+    return f"{100 * max(one / limit for one, limit in used):.0f} %"
 
 
 def _pause(seconds: float | None) -> str:

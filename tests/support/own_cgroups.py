@@ -1,7 +1,7 @@
 """A cgroup with a share of the CPU for each broker, so that it sees its own usage and limit."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ _MOST_WEIGHT: Final = 10_000
 
 
 @contextmanager
-def own_cgroups(names: list[str], cores: float) -> Iterator[dict[str, list[str]]]:
+def own_cgroups(cores: Mapping[str, float]) -> Iterator[dict[str, list[str]]]:
     """Make cgroups of version 1 or 2 and yield, for each name, how a command begins to run in it.
 
     What is in them goes before other work of the machine, as far as their limit allows. Without
@@ -21,10 +21,10 @@ def own_cgroups(names: list[str], cores: float) -> Iterator[dict[str, list[str]]
     """
     made: dict[str, list[Path]] = {}
     try:
-        for name in names:
+        for name, share in cores.items():
             with suppress(OSError):
-                made[name] = _make(f"loadmanager-{os.getpid()}-{name}", cores)
-        yield {name: _entering(made.get(name, [])) for name in names}
+                made[name] = _make(f"loadmanager-{os.getpid()}-{name}", share)
+        yield {name: _entering(made.get(name, [])) for name in cores}
     finally:
         for folder in (one for folders in made.values() for one in folders):
             with suppress(OSError):

@@ -13,6 +13,7 @@ from signal import Signals
 from typing import Any, Final
 from urllib.request import urlopen
 
+import psutil
 from secured_pulsar import Secured
 from zookeeper_servers import mortal
 
@@ -132,6 +133,11 @@ class Processes:
         process = self._running[name]
         process.send_signal(how)
         process.wait(READY_S)
+
+    def cpu_s(self, name: str) -> float:
+        """Return the CPU time that a process has used since it began."""
+        times = psutil.Process(self._running[name].pid).cpu_times()
+        return float(times.user + times.system)
 
     def until_ready(self, urls: list[str], secured: Secured | None = None) -> None:
         deadline_s = time.monotonic() + READY_S

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,6 +80,10 @@ class RealPulsar:
         """Return what a broker answers."""
         with urlopen(f"http://{self.brokers[broker]}{path}", timeout=60) as reply:
             return json.loads(reply.read())
+
+    def cpu_s(self) -> list[float]:
+        """Return the CPU time that each broker's process has used so far."""
+        return [self.processes.cpu_s(f"broker-{number}") for number in range(len(self.brokers))]
 
     def leader(self) -> int:
         """Return which broker Pulsar's own leader is."""
@@ -168,12 +172,13 @@ def real_pulsar(
     manager: str = "modular",
     brokers: int = 3,
     settings: Mapping[str, object] | None = None,
-    cores: float | None = None,
+    cores: Sequence[float] = (),
     secured: Secured | None = None,
 ) -> Iterator[RealPulsar]:
     """Run a cluster and end all its processes afterwards.
 
-    With ``cores`` each broker has a cgroup of its own with so much CPU, where that is allowed.
+    With ``cores`` each broker has a cgroup of its own with so much CPU, where that is allowed;
+    its place there is that of the broker.
     With ``secured`` brokers have ports for TLS alone and want tokens.
 
     Raises:
@@ -182,8 +187,8 @@ def real_pulsar(
     jars = jars_of(version)
     with ExitStack() as stack:
         zookeeper = stack.enter_context(EmbeddedZooKeeper(tick_ms=1000))
-        names = [f"broker-{number}" for number in range(brokers)] if cores else []
-        begins = stack.enter_context(own_cgroups(names, cores or 0.0))
+        shares = {f"broker-{number}": share for number, share in enumerate(cores)}
+        begins = stack.enter_context(own_cgroups(shares))
         processes = Processes(jars, folder, begins)
         stack.callback(processes.end)
         made = RealPulsar(version, manager, zookeeper.address, processes, secured)
