@@ -25,11 +25,18 @@ Flags = NDArray[np.bool_]
 GREEDY_RATE: Final = "greedy_rate"
 """What these moves are called, in options and in history."""
 
-LEAST_GAIN: Final = 1e-3
-"""A move has to lower the potential, divided by the number of brokers, by so much."""
-
 CLOSE_ENOUGH: Final = 0.02
-"""A broker that has at most so much more than the mean of each rate gives nothing away."""
+"""A broker that has at most so much more than the mean of each rate gives nothing away.
+
+Neither does one of which all that would help is no more than that.
+"""
+
+LEAST_GAIN: Final = (0.04, 0.1)
+"""A move has to lower the potential by so much of the bundle's size, and of its square.
+
+Half of that is how much fuller, without the bundle, its source has to be than its target. So
+what is next to nothing for a bundle is next to nothing in a cluster of any size.
+"""
 
 LEAST_RATE_PER_S: Final = 1e-9
 """A rate whose mean over the brokers is below counts as none."""
@@ -188,9 +195,12 @@ def _best_move(
         # (bundles, targets): 2x(x + target - source), summed over the rates.
         change = 2 * ((size * size).sum(axis=1)[:, None] - size @ room.T)
         fuller = (loads[targets] + size[:, None]).max(axis=2) > fullness[source]
-        change[fuller | ~takes[kind[here]][:, targets]] = 0.0
-        best = int(change.argmin())
-        if -change.flat[best] / len(loads) >= LEAST_GAIN:
-            bundle, target = divmod(best, len(targets))
-            return int(here[bundle]), int(targets[target])
+        by_size, by_square = LEAST_GAIN
+        least = (size * (by_size + by_square * size)).sum(axis=1)
+        change[fuller | (-change < least[:, None]) | ~takes[kind[here]][:, targets]] = 0.0
+        helps = size[change.min(axis=1) < 0.0].sum(axis=0)
+        if helps.max() <= CLOSE_ENOUGH:
+            continue
+        bundle, target = divmod(int(change.argmin()), len(targets))
+        return int(here[bundle]), int(targets[target])
     return None

@@ -45,6 +45,33 @@ def test_what_is_even_stays() -> None:
     assert found.planned_max_over_mean == found.max_over_mean == pytest.approx(1.005, abs=1e-3)
 
 
+def test_two_uneven_bundles_stay_where_a_third_has_next_to_nothing() -> None:
+    # 1.70 times the mean is the best possible, and it was 1.70 after a move, too.
+    for next_to_nothing in (0.0, 0.005, 0.015):
+        found = plan([[1.7], [1.3], [next_to_nothing]], [0, 1, 0], 3)
+        assert found.moves == ()
+    assert plan([[1.69], [0.005], [0.3]], [0, 0, 1], 2).moves == ()
+
+
+def test_a_bundle_stays_whose_target_would_be_nearly_as_full_as_its_source() -> None:
+    large = np.array([True, False, False])
+    assert plan([[0.98], [0.02], [0.0]], [0, 0, 1], 2, movable=large).moves == ()
+    assert len(plan([[0.80], [0.20], [0.0]], [0, 0, 1], 2, movable=large).moves) == 1
+
+
+def test_many_small_bundles_are_evened_out_down_to_what_is_close_enough() -> None:
+    found = plan([[0.001]] * 2000, [0] * 2000, 2, most_moves=2000)
+    assert 1.0 < found.planned_max_over_mean <= 1.02
+
+
+def test_a_broker_above_the_others_gives_in_a_large_cluster_as_in_a_small_one() -> None:
+    for brokers in (3, 300):
+        owner = [broker for broker in range(brokers) for _ in range(10)] + [0] * 4
+        found = plan([[0.1]] * len(owner), owner, brokers)
+        assert found.max_over_mean > 1.2
+        assert found.planned_max_over_mean < 1.11
+
+
 def test_one_bundle_that_is_too_large_for_any_broker_stays_and_the_bound_says_so() -> None:
     found = plan([[9.0], [1.0]], [0, 1], 2)
     assert found.moves == ()
