@@ -6,7 +6,8 @@ stays below 2^60 and a sum of rates below 1e22.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from math import isfinite
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,24 @@ class Bound:
             # Arrow and Java keep whole numbers in 64 bits, also where they are amounts.
             return self.least <= value <= min(self.most, MOST_INT64)
         return type(value) is float and not self.whole and self.least <= value <= self.most
+
+    def surely_hold(self, values: list[Any]) -> bool:
+        """Return whether all values surely are within the bound.
+
+        A look at all of them at once takes a fraction of the time of `holds` for each, which
+        is to be asked where this returns False.
+        """
+        kinds = set(map(type, values))
+        if not kinds <= ({int} if self.whole else {int, float}):
+            return False
+        most = min(self.most, MOST_INT64) if int in kinds else self.most
+        if not values:
+            return True
+        least = min(values)
+        if len(kinds) == 1 and least >= max(self.least, 0) and sum(values) <= most:
+            return True  # No item exceeds a sum of positive ones.
+        # The sum is NaN if any item is.
+        return bool(least >= self.least and max(values) <= most and isfinite(sum(values)))
 
 
 def _whole(least: int, most: int, shown: str) -> Bound:

@@ -40,6 +40,23 @@ EVERY: dict[str, Bound] = {
     name: found for name, found in vars(bounds).items() if isinstance(found, Bound)
 }
 
+
+@pytest.mark.parametrize("bound", [COUNT, RATE, TIME_MS, bounds.AMOUNT, bounds.TIME_S])
+@given(values=st.lists(st.one_of(st.integers(-2, 2**65), st.floats(), st.booleans()), max_size=4))
+def test_what_holds_at_once_holds_one_by_one(bound: Bound, values: list[Any]) -> None:
+    surely = bound.surely_hold(values)
+    assert not surely or all(map(bound.holds, values))
+
+
+@pytest.mark.parametrize("bound", EVERY.values())
+def test_ends_of_a_bound_hold_at_once(bound: Bound) -> None:
+    ends = [bound.least, min(bound.most, 2.0**62)]
+    assert bound.surely_hold([int(one) if bound.whole else one for one in ends])
+    assert bound.surely_hold([])
+    assert not bound.surely_hold([*ends, math.nan])
+    assert not bound.surely_hold([None])
+
+
 numbers = st.one_of(
     st.integers(),
     st.integers(2**60, 2**65),

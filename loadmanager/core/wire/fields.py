@@ -120,20 +120,29 @@ class Fields:
 
     def rates(self, name: str, length: int | None = None, bound: Bound = RATE) -> tuple[float, ...]:
         """Return a list of finite numbers within ``bound``, ``length`` of them if given."""
-        items = self._items(name, length)
+        values = self._list(name, length)
+        if bound.surely_hold(values):
+            return tuple(map(float, values))
+        items = self._items(name, values)
         return tuple(items.rate(position, bound=bound) for position in items.names())
 
     def counts(self, name: str, length: int | None = None, bound: Bound = COUNT) -> tuple[int, ...]:
         """Return a list of whole numbers within ``bound``, ``length`` of them if given."""
-        items = self._items(name, length)
+        values = self._list(name, length)
+        if bound.whole and bound.surely_hold(values):
+            return tuple(values)
+        items = self._items(name, values)
         return tuple(items.count(position, bound=bound) for position in items.names())
 
-    def _items(self, name: str, length: int | None) -> "Fields":
-        """Return the items of a list as fields that are named by their position."""
+    def _list(self, name: str, length: int | None) -> list[Any]:
         value = self._found.get(name)
         if not isinstance(value, list) or length not in {None, len(value)}:
             self.refuse(name, "a list of numbers" if length is None else f"{length} numbers")
-        named = {str(position): item for position, item in enumerate(value)}
+        return value
+
+    def _items(self, name: str, values: list[Any]) -> "Fields":
+        """Return the items of a list as fields that are named by their position."""
+        named = {str(position): item for position, item in enumerate(values)}
         return Fields(self._where, named, f"{self._prefix}{name}.")
 
 

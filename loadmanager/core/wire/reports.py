@@ -218,14 +218,9 @@ def _stats_from(stats: Fields) -> BundleStats:
 
 def _columns_from(fields: Fields) -> Mapping[BundleId, BundleStats]:
     names = bundles_from(fields, "bundles")
-    columns: dict[str, Any] = {ours: fields.rates(name, len(names)) for name, ours in RATES}
-    columns |= {ours: fields.counts(name, len(names), bound=most) for name, ours, most in _COUNTS}
-    rows = zip(*columns.values(), strict=True)
-    found = {
-        name: BundleStats(**dict(zip(columns, row, strict=True)))
-        for name, row in zip(names, rows, strict=True)
-    }
-    return MappingProxyType(found)
+    rates = [fields.rates(name, len(names)) for name, _ in RATES]
+    counts = [fields.counts(name, len(names), bound=most) for name, _, most in _COUNTS]
+    return MappingProxyType(dict(zip(names, map(BundleStats, *rates, *counts), strict=True)))
 
 
 def _bundle_names(fields: Fields, name: str) -> tuple[BundleId, ...]:
