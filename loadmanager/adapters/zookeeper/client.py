@@ -1,7 +1,7 @@
 """The `Coordination` port on ZooKeeper."""
 
 from loadmanager.adapters.coordination.client import LinkedCoordination
-from loadmanager.adapters.coordination.counted import CountedLink, Observe
+from loadmanager.adapters.coordination.counted import Observe, counted
 from loadmanager.adapters.coordination.link import Link
 from loadmanager.adapters.zookeeper.link import KazooLink
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
@@ -19,7 +19,7 @@ class ZooKeeperCoordination(LinkedCoordination):
     def __init__(self, options: ZooKeeperOptions, observe: Observe | None = None) -> None:
         link: Link = KazooLink(options)
         super().__init__(
-            CountedLink(link, observe) if observe else link,
+            counted(link, observe) if observe else link,
             chroot=options.chroot,
             timeout_s=options.session_timeout_s,
         )

@@ -3,7 +3,7 @@
 import pytest
 
 from loadmanager.adapters.coordination.client import LinkedCoordination
-from loadmanager.adapters.coordination.counted import CountedLink
+from loadmanager.adapters.coordination.counted import counted
 from loadmanager.adapters.memory.client import next_turn
 from loadmanager.adapters.memory.link import MemoryLink
 from loadmanager.adapters.memory.service import MemoryService
@@ -29,7 +29,7 @@ class Told:
 
 async def test_every_request_is_told_with_its_kind_result_and_seconds() -> None:
     told = Told()
-    link = CountedLink(
+    link = counted(
         MemoryLink(MemoryService(), timeout_s=10.0, turn=next_turn), told.observe, told.clock_s
     )
     coordination = LinkedCoordination(link, chroot="", timeout_s=10.0)
